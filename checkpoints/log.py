@@ -1,0 +1,186 @@
+"""The epoch log: durable decisions, compare-and-append.  The append of a ``Commit`` is *the* commit point.
+
+Record kinds: :class:`Fence` (a start took over), :class:`Commit` (an epoch is decided).  Idempotent
+mode and operators will add ``Apply`` and ``Operator``.  A record is written as one line of JSON with a
+version and a checksum over the rest; whatever does not check is :class:`LogCorrupt`, never an empty log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from epochal.coordinator.epoch import Actor, Committable, Copy, Decision, EpochNumber, Json, Query
+from epochal.coordinator.errors import LogCorrupt
+
+LogPosition = int
+"""A record's place in the log, from 0; never creatable twice."""
+
+RECORD_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Participant:
+    """One sink of one epoch: what it physically is, and what commits it."""
+
+    identity: str
+    committable: Committable
+
+    def to_json(self) -> Json:
+        return {"identity": self.identity, "committable": self.committable.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Participant:
+        return cls(str(data["identity"]), Committable.from_json(data["committable"]))
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A start took over.  ``base`` is the epoch Spark asked this start for first."""
+
+    kind: ClassVar[str] = "fence"
+    actor: Actor
+    query: Query
+    base: EpochNumber
+    mode: str = "two-phase"
+    done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        q = self.query
+        return {
+            "actor": self.actor.to_json(),
+            "query": {"app": q.app, "query_id": q.query_id, "run_id": q.run_id, "checkpoint": q.checkpoint},
+            "base": self.base,
+            "mode": self.mode,
+            "done_through": dict(self.done_through),
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Fence:
+        return cls(
+            actor=Actor.from_json(data["actor"]),
+            query=Query(**{k: str(v) for k, v in data["query"].items()}),
+            base=int(data["base"]),
+            mode=str(data["mode"]),
+            done_through={str(k): int(v) for k, v in data["done_through"].items()},
+        )
+
+
+@dataclass(frozen=True)
+class Commit:
+    """An epoch is decided.  ``decision.redo > 0``: supersedes the same epoch's earlier ``Commit``.
+
+    A superseding record carries all participants; those that were not redone keep the committable
+    (and so the decision) they had, so an old marker stays proof.
+    """
+
+    kind: ClassVar[str] = "commit"
+    decision: Decision
+    actor: Actor  # who appended it
+    participants: Mapping[str, Participant]
+    offsets: str = ""
+    watermark: int | None = None
+    copy: Copy | None = None
+    supersedes: int | None = None  # Decision.id of the record it replaces
+    done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> EpochNumber:
+        return self.decision.epoch
+
+    def to_json(self) -> Json:
+        return {
+            "decision": self.decision.to_json(),
+            "actor": self.actor.to_json(),
+            "participants": {name: p.to_json() for name, p in self.participants.items()},
+            "offsets": self.offsets,
+            "watermark": self.watermark,
+            "copy": self.copy.to_json() if self.copy is not None else None,
+            "supersedes": self.supersedes,
+            "done_through": dict(self.done_through),
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Commit:
+        copy, mark, supersedes = data["copy"], data["watermark"], data["supersedes"]
+        return cls(
+            decision=Decision.from_json(data["decision"]),
+            actor=Actor.from_json(data["actor"]),
+            participants={str(n): Participant.from_json(p) for n, p in data["participants"].items()},
+            offsets=str(data["offsets"]),
+            watermark=int(mark) if mark is not None else None,
+            copy=Copy.from_json(copy) if copy is not None else None,
+            supersedes=int(supersedes) if supersedes is not None else None,
+            done_through={str(k): int(v) for k, v in data["done_through"].items()},
+        )
+
+
+Record = Fence | Commit
+_KINDS: Mapping[str, type[Fence] | type[Commit]] = {"fence": Fence, "commit": Commit}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record and where it stands."""
+
+    position: LogPosition
+    record: Record
+
+
+class EpochLog(Protocol):
+    """Ordered records, appended by compare-and-set on the position."""
+
+    def read(self) -> Sequence[Entry]:
+        """All entries, in order: those kept by the newest compaction, then all from its floor on."""
+
+    def append(self, position: LogPosition, record: Record) -> bool:
+        """Durable at exactly this position, or False: that position is taken (maybe by oneself).
+
+        An exception means *unknown*: the caller repeats the same append at the same position.
+        """
+
+    def compact(self, floor: LogPosition, kept: Sequence[Entry]) -> None:
+        """Forget all below ``floor`` but ``kept``.  The floor is durable before anything is deleted.
+
+        A floor that is not above the present one changes nothing.  ``kept`` is a function of the
+        records below ``floor`` alone, so two compactions to one floor write the same.
+        """
+
+    def describe(self) -> str:
+        """Where it is, for messages; never with a secret."""
+
+
+def encode(record: Record) -> bytes:
+    """One line of JSON, its checksum with it."""
+    body = json.dumps(
+        {"version": RECORD_VERSION, "kind": record.kind, "record": record.to_json()},
+        sort_keys=True,
+        ensure_ascii=False,
+    )
+    return f"{_checksum(body)} {body}\n".encode()
+
+
+def decode(data: bytes, where: str) -> Record:
+    """The record in ``data``; ``where`` names it in the error."""
+    try:
+        text = data.decode()
+        checksum, _, body = text.partition(" ")
+        if not text.endswith("\n") or checksum != _checksum(body[:-1]):
+            raise ValueError("checksum does not match: torn or foreign")
+        outer = json.loads(body)
+        if int(outer["version"]) > RECORD_VERSION:
+            raise ValueError(f"record of version {outer['version']}; this Epochal reads up to {RECORD_VERSION}")
+        return _KINDS[outer["kind"]].from_json(outer["record"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogCorrupt(
+            f"{where} is not a whole record of the epoch log: {error!r}",
+            state=f"{len(data)} bytes, beginning {data[:40]!r}",
+            help="restore the file from a backup of the checkpoint, or upgrade Epochal if it is newer",
+        ) from error
+
+
+def _checksum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:16]

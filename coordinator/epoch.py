@@ -1,0 +1,244 @@
+"""The nouns of the protocol, as plain data, and its table of phases.
+
+Rules for this file: data only, no I/O, no imports but the standard library.  Everything here can be
+written as JSON and read by a stranger process.  Integers that look alike have a name of their own.
+
+Two identities are kept apart.  A *decision* says who prepared an epoch and stays valid for ever: it
+is what committables and markers carry.  An *actor* says which start is calling: it is passed as
+``by=`` and is what fences bar.  A new actor finishes an old actor's decision.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+EpochNumber = int
+"""Spark's batch id: counts from 0 within one checkpoint."""
+Position = int
+"""An epoch's place in one sink: counts up by one per committed epoch, never reused; none = 0."""
+Json = dict[str, Any]
+"""Plain JSON: str keys; values str, int, float, bool, None, lists and objects of these."""
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,120}")
+"""What an app or sink may be called (it becomes part of topic names and transaction ids)."""
+
+_63_BITS = (1 << 63) - 1
+
+
+class Phase(enum.Enum):
+    """The steps of the protocol, in order; README's picture and ``coordinator.py`` follow it."""
+
+    LOOK = "look"
+    FENCE = "fence"
+    LOOK_AGAIN = "look-again"
+    SETTLE = "settle"
+    IDENTIFY = "identify"
+    PREPARE = "prepare"
+    DECIDE = "decide"
+    COMMIT = "commit"
+    RETURN = "return"
+
+
+NEXT: Mapping[Phase, tuple[Phase, ...]] = {
+    Phase.LOOK: (Phase.FENCE,),
+    Phase.FENCE: (Phase.LOOK_AGAIN,),
+    Phase.LOOK_AGAIN: (Phase.SETTLE,),
+    Phase.SETTLE: (Phase.IDENTIFY,),
+    Phase.IDENTIFY: (Phase.PREPARE, Phase.RETURN),  # RETURN: already decided, nothing is written again
+    Phase.PREPARE: (Phase.DECIDE,),
+    Phase.DECIDE: (Phase.COMMIT,),
+    Phase.COMMIT: (Phase.RETURN,),
+    Phase.RETURN: (Phase.IDENTIFY,),
+}
+"""Which phase may follow which; a step that is not here is illegal, and an error leads nowhere."""
+
+
+@dataclass(frozen=True, order=True)
+class Actor:
+    """Which start is acting.  Generations count up; the token tells two holders of one apart."""
+
+    generation: int
+    token: int  # random, 63 bits, so that it fits a bigint and a Delta transaction version
+
+    @classmethod
+    def new(cls, generation: int) -> Actor:
+        return cls(generation, secrets.randbits(63))
+
+    def to_json(self) -> Json:
+        return {"generation": self.generation, "token": self.token}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Actor:
+        return cls(int(data["generation"]), int(data["token"]))
+
+    def __str__(self) -> str:
+        return f"g{self.generation}/{self.token & 0xFFFF:04x}"
+
+
+@dataclass(frozen=True)
+class Query:
+    """Who is asking: the user's app, Spark's query id (in markers: *incarnation*) and run id."""
+
+    app: str
+    query_id: str
+    run_id: str
+    checkpoint: str  # the resolved checkpoint location, a URI
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The identity of one decision; ``id`` is what markers store."""
+
+    incarnation: str  # Spark's query id
+    epoch: EpochNumber
+    actor: Actor  # who prepared it
+    fingerprint: str  # hash of Spark's offsets/N
+    redo: int = 0  # counts up when lost prepared work is redone
+
+    @property
+    def id(self) -> int:
+        """A 63-bit hash of all of it: the same in every process, never -1, fits a bigint."""
+        text = json.dumps(self.to_json(), sort_keys=True).encode()
+        return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") & _63_BITS
+
+    def to_json(self) -> Json:
+        return {
+            "incarnation": self.incarnation,
+            "epoch": self.epoch,
+            "actor": self.actor.to_json(),
+            "fingerprint": self.fingerprint,
+            "redo": self.redo,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Decision:
+        return cls(
+            incarnation=str(data["incarnation"]),
+            epoch=int(data["epoch"]),
+            actor=Actor.from_json(data["actor"]),
+            fingerprint=str(data["fingerprint"]),
+            redo=int(data["redo"]),
+        )
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What Spark asks for: run this epoch, planned as this fingerprint."""
+
+    query: Query
+    epoch: EpochNumber
+    fingerprint: str
+    offsets: str = ""  # the text of Spark's offsets/N, for people and for the audit
+    watermark: int | None = None  # milliseconds since 1970, as offsets/N records it
+
+
+@dataclass(frozen=True)
+class CopyFile:
+    """One file of a durable copy: path relative to the copy's root, bytes, rows."""
+
+    path: str
+    length: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The durable copy of one epoch's rows: exactly these files, nothing else that lies beside them."""
+
+    root: str  # URI of the directory
+    files: tuple[CopyFile, ...]
+    schema: str  # Spark's JSON of the schema
+
+    @property
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files)
+
+    def to_json(self) -> Json:
+        files = [[f.path, f.length, f.rows] for f in self.files]
+        return {"root": self.root, "files": files, "schema": self.schema}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Copy:
+        files = tuple(CopyFile(str(p), int(n), int(r)) for p, n, r in data["files"])
+        return cls(root=str(data["root"]), files=files, schema=str(data["schema"]))
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch as a sink is asked to prepare it: whose decision, at which place in this sink."""
+
+    decision: Decision
+    position: Position
+    offsets: str = ""
+    watermark: int | None = None
+    copy: Copy | None = None  # where the durable copy lies, if there is one
+
+    @property
+    def number(self) -> EpochNumber:
+        return self.decision.epoch
+
+    def at(self, position: Position) -> Epoch:
+        return replace(self, position=position)
+
+
+COMMITTABLE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Committable:
+    """All that a stranger process needs to commit what a dead one prepared.  Never a secret in it."""
+
+    sink: str
+    decision: Decision
+    position: Position
+    rows: int
+    payload: Json = field(default_factory=dict)  # the sink's own, JSON
+    version: int = COMMITTABLE_VERSION
+
+    def to_json(self) -> Json:
+        return {
+            "version": self.version,
+            "sink": self.sink,
+            "decision": self.decision.to_json(),
+            "position": self.position,
+            "rows": self.rows,
+            "payload": self.payload,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Committable:
+        version = int(data["version"])
+        if version > COMMITTABLE_VERSION:
+            raise ValueError(f"committable of version {version}; this Epochal reads up to {COMMITTABLE_VERSION}")
+        return cls(
+            sink=str(data["sink"]),
+            decision=Decision.from_json(data["decision"]),
+            position=int(data["position"]),
+            rows=int(data["rows"]),
+            payload=dict(data["payload"]),
+            version=version,
+        )
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What a sink keeps, written in the same atomic write as the rows of its newest epoch."""
+
+    position: Position
+    decision: int  # Decision.id
+
+
+@dataclass(frozen=True)
+class SinkState:
+    """What one look at a sink shows."""
+
+    identity: str  # what it physically is: server and object ids, not the name
+    fence: Actor | None
+    marker: Marker | None

@@ -1,0 +1,150 @@
+"""What a sink is: six verbs, and the types that say what kind of promise it can make.
+
+No algorithm lives here (that is ``coordinator/coordinator.py``) and no base class: a sink is any
+object with these methods.  Reference implementations: ``sinks/memory.py``.
+
+Every atomic write of a sink is conditional, *inside that write*, on three things in this order:
+
+1. the fence is ``by``: else :class:`~epochal.coordinator.errors.Fenced`;
+2. the marker is this decision's: then it is ``ALREADY_COMMITTED``;
+3. the marker is exactly one position before (none counts as position 0): else stop, with
+   :class:`~epochal.coordinator.errors.MarkerLost` when it is older or absent and
+   :class:`~epochal.coordinator.errors.CheckpointMismatch` when it is another's.
+
+How a sink answers trouble (all from ``epochal.coordinator.errors``):
+
+==================  ==========================================================================
+``Fenced``          a newer actor, or the same generation with another token, owns the sink
+``PrepareRefused``  definite no, in ``prepare`` only: rows, rights, constraints
+``SinkUnavailable`` transient, and known to have had no effect: the coordinator may call again
+``OutcomeUnknown``  the request may have been applied: the coordinator calls ``commit`` again,
+                    which asks the marker under the sink's own guard before anything else
+``PreparedLost``    prepared rows are gone and nothing of them is visible (seen under the guard)
+``MarkerLost``      the marker is absent or older than it must be
+==================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from epochal.coordinator.epoch import (
+    Actor,
+    Ask,
+    Committable,
+    Copy,
+    Epoch,
+    EpochNumber,
+    Query,
+    SinkState,
+)
+
+Rows = Any
+"""One micro-batch: a pyspark ``DataFrame``; the simulation passes a sequence of mappings."""
+Schema = Any
+"""A pyspark ``StructType``; the simulation passes ``None``."""
+
+
+class CommitOutcome(enum.Enum):
+    """Both mean: every reader of this sink sees the epoch now."""
+
+    COMMITTED = "committed"
+    ALREADY_COMMITTED = "already committed"
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """One sink.  Picklable before use; after :meth:`look` it may hold live connections."""
+
+    @property
+    def name(self) -> str:
+        """Unique in a pipeline, stable over restarts, ``[A-Za-z0-9._-]``."""
+
+    def create(self, query: Query, schema: Schema) -> Sequence[str]:
+        """Make what is missing (tables, views, topics), idempotent; say what was done, a line each.
+
+        ``query`` holds the app; its ids are empty, as no query runs yet.
+        """
+
+    def check(self, query: Query, schema: Schema) -> None:
+        """Refuse, writing nothing, what can never work: ``Misconfigured`` names column, right, setting."""
+
+    def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
+        """Read identity, newest fence and newest marker of (app, sink name); write nothing.
+
+        Without ``by`` it disturbs nobody and never waits for work in flight.  With ``by`` (after
+        ``fence(by)``) the answer is final: a marker it does not show will never appear from an
+        older actor.
+        """
+
+    def fence(self, query: Query, by: Actor) -> None:
+        """Compare-and-set: from now on nothing an older actor does becomes visible or drops ours.
+
+        A newer generation, or the same with another token, is ``Fenced``.  Repeating one's own
+        fence is fine.  Bounded in time even if an older actor holds a transaction open.
+        """
+
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+        """Make the rows durable and invisible at ``epoch.position``, read back, and vote yes.
+
+        Raising votes no.  ``rows`` is read once.  The committable holds no secret and no handle.
+        """
+
+    def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
+        """Make it visible in one atomic write together with its marker.  Idempotent.
+
+        Works in a process that has only the JSON, after ``look`` with the same names.
+        """
+
+    def abort(self, query: Query, by: Actor) -> None:
+        """Drop all that is prepared beyond the marker by ``by`` or older actors, also when nothing is.
+
+        Called only when nothing of it is decided.  Fenced like commit: ``Fenced`` when ``by`` is
+        no longer the owner.  Never touches what a newer actor made.
+        """
+
+    def close(self) -> None:
+        """Let go of connections; the sink can be used again after another ``look``."""
+
+    def guarantee(self) -> str:
+        """In plain words: what is promised to which reader, under which conditions."""
+
+
+@runtime_checkable
+class RedoSink(Sink, Protocol):
+    """A sink that cannot hold prepared rows invisible (Kafka): the durable copy is its prepared work.
+
+    Its ``prepare`` gets ``epoch.copy`` and checks that the copy can be applied; its ``commit``
+    applies the copy in one transaction together with the marker.  A capability is a type: the
+    coordinator asks ``isinstance`` once, and then always makes a copy.
+    """
+
+    needs_copy: bool
+
+
+class Stage(Protocol):
+    """The durable copy: one evaluation of a micro-batch, read by everybody."""
+
+    def write(self, epoch: EpochNumber, by: Actor, rows: Rows) -> Copy:
+        """Evaluate ``rows`` once and make them durable; the answer lists exactly the files."""
+
+    def read(self, copy: Copy) -> Rows:
+        """Exactly the rows of ``copy``; a missing or changed file is a named error, never fewer rows."""
+
+    def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
+        """Remove copies of ``by`` and of older generations that are not in ``keep``."""
+
+
+class MicroBatch(Protocol):
+    """What Spark hands over: the rows, unevaluated, and a way to run the plan for nothing."""
+
+    @property
+    def ask(self) -> Ask: ...
+
+    @property
+    def rows(self) -> Rows: ...
+
+    def discard(self) -> None:
+        """Run the plan once and drop the rows, so that operator state and watermark advance."""
