@@ -1,0 +1,478 @@
+"""The reference sinks, in memory: one that votes, and one that redoes its rows from the durable copy.
+
+What a server would keep lives in :class:`MemoryServer` and survives the death of a driver; a sink is
+a thin client of it, made anew by every process.  Each request of a client travels over the server's
+``network``, which a test may replace to lose requests, to lose answers, or to deliver late::
+
+    sink ──request──> network ──> server: check the conditions and write, in one step
+         <──answer───
+
+The server judges a request when it *arrives*, never when it was sent.  That alone makes a late one
+harmless.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from epochal.chaos import failpoints
+from epochal.chaos.failpoints import Point
+from epochal.coordinator.epoch import (
+    NAME,
+    Actor,
+    Committable,
+    Copy,
+    CopyFile,
+    Decision,
+    Epoch,
+    EpochNumber,
+    Marker,
+    Position,
+    Query,
+    SinkState,
+)
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    OutcomeUnknown,
+    PreparedLost,
+    PrepareRefused,
+    SinkUnavailable,
+)
+from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Stage
+
+Row = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Delivery(enum.Enum):
+    """What the network does with one request."""
+
+    DELIVERED = "delivered"
+    UNAVAILABLE = "unavailable"  # known not to have arrived: SinkUnavailable
+    REQUEST_LOST = "request lost"  # never arrives, and the client cannot know: OutcomeUnknown
+    ANSWER_LOST = "answer lost"  # applied, and the client cannot know: OutcomeUnknown
+    LATE = "late"  # under way until `deliver_late`, and the client cannot know: OutcomeUnknown
+
+
+Network = Callable[[str, str], Delivery]
+"""(verb, sink name) -> what happens to this request."""
+
+
+def deliver(verb: str, sink: str) -> Delivery:  # noqa: ARG001
+    """The network on a good day."""
+    return Delivery.DELIVERED
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One attempt's rows: durable and invisible."""
+
+    attempt: int
+    position: Position
+    actor: Actor
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One epoch as readers see it."""
+
+    position: Position
+    decision: int  # Decision.id
+    rows: tuple[Row, ...]
+
+
+@dataclass
+class Table:
+    """All that the server keeps for one (app, sink)."""
+
+    identity: str
+    fence: Actor | None = None
+    marker: Marker | None = None
+    prepared: dict[int, Prepared] = field(default_factory=dict)
+    shown: list[Shown] = field(default_factory=list)
+
+
+class MemoryServer:
+    """What survives a driver: the tables of any number of apps and sinks, and the requests under way."""
+
+    def __init__(self, name: str = "memory") -> None:
+        self.name = name
+        self.down = False
+        self.network: Network = deliver
+        self._tables: dict[tuple[str, str], Table] = {}
+        self._under_way: list[Callable[[], object]] = []
+        self._serial = itertools.count(1)
+        self._lock = threading.RLock()
+
+    # What an independent reader or an administrator sees and does; no request, never lost.
+
+    def create(self, app: str, sink: str) -> bool:
+        """Make the table; False when it is there already."""
+        with self._lock:
+            if (app, sink) in self._tables:
+                return False
+            self._tables[app, sink] = Table(f"{self.name}#{next(self._serial)}")
+            return True
+
+    def recreate(self, app: str, sink: str) -> None:
+        """Drop the table and make another of the same name: rows, marker and fence are gone."""
+        with self._lock:
+            del self._tables[app, sink]
+            self.create(app, sink)
+
+    def table(self, app: str, sink: str) -> Table:
+        """The table itself, to look at or to damage."""
+        try:
+            return self._tables[app, sink]
+        except KeyError:
+            raise Misconfigured(
+                f"no table for app {app!r} on {self.name}", sink=sink, help="call pipeline.create() once"
+            ) from None
+
+    def visible(self, app: str, sink: str) -> list[Row]:
+        """All rows that a reader sees now, in the order in which they became visible."""
+        with self._lock:
+            return [row for epoch in self.table(app, sink).shown for row in epoch.rows]
+
+    def lose_prepared(self, app: str, sink: str) -> int:
+        """A heuristic abort: forget all prepared rows, as a participant may on its own."""
+        with self._lock:
+            table = self.table(app, sink)
+            lost, table.prepared = len(table.prepared), {}
+            return lost
+
+    def deliver_late(self) -> int:
+        """The requests under way arrive, oldest first; nobody hears the answers."""
+        with self._lock:
+            arriving, self._under_way = self._under_way, []
+        for request in arriving:
+            try:
+                request()
+            except (Fenced, MarkerLost, CheckpointMismatch, PreparedLost):
+                continue  # refused on arrival, which is the point
+        return len(arriving)
+
+    def crash(self) -> None:
+        """The server dies: what is under way is lost, what is durable stays."""
+        with self._lock:
+            self.down = True
+            self._under_way = []
+
+    def restart(self) -> None:
+        """The server is up again, with what was durable."""
+        self.down = False
+
+    # What a client asks for.
+
+    def request(self, verb: str, sink: str, apply: Callable[[], T]) -> T:
+        """Send one request: ``apply`` runs on the server in one step, whenever it arrives."""
+        delivery = self.network(verb, sink)
+        if self.down or delivery is Delivery.UNAVAILABLE:
+            raise SinkUnavailable(
+                f"{self.name} did not take the request to {verb}",
+                sink=sink,
+                help="see whether the server is up",
+            )
+        if delivery is Delivery.LATE:
+            self._under_way.append(lambda: self._arrive(apply))
+        if delivery in (Delivery.LATE, Delivery.REQUEST_LOST):
+            raise _unanswered(verb, sink)
+        answer = self._arrive(apply)
+        if delivery is Delivery.ANSWER_LOST:
+            raise _unanswered(verb, sink)
+        return answer
+
+    def _arrive(self, apply: Callable[[], T]) -> T:
+        with self._lock:
+            return apply()
+
+    def fence(self, app: str, sink: str, by: Actor) -> None:
+        """Compare-and-set: ``by`` owns the table unless a newer actor, or an equal one, does."""
+        table = self.table(app, sink)
+        held = table.fence
+        if held is not None and held != by and held.generation >= by.generation:
+            raise _fenced(sink, held, by)
+        table.fence = by
+
+    def prepare(self, app: str, sink: str, epoch: Epoch, rows: tuple[Row, ...], by: Actor) -> Prepared:
+        """Keep the rows, invisible, unless they could never be committed."""
+        table = self.table(app, sink)
+        if judge(table, sink, epoch.decision, epoch.position, by) is not None:
+            raise CheckpointMismatch(
+                f"decision {epoch.decision.id} is visible and cannot be prepared again",
+                sink=sink,
+                epoch=epoch.number,
+                help="run one query per app and sink",
+            )
+        attempt = Prepared(next(self._serial), epoch.position, by, rows)
+        table.prepared[attempt.attempt] = attempt
+        return attempt
+
+    def publish(self, app: str, c: Committable, by: Actor, rows: tuple[Row, ...] | None) -> CommitOutcome:
+        """Show the epoch and set its marker in one step; ``rows=None``: those that were prepared."""
+        table = self.table(app, c.sink)
+        done = judge(table, c.sink, c.decision, c.position, by)
+        if done is not None:
+            return done
+        if rows is None:
+            rows = prepared_rows(table, c)
+        table.shown.append(Shown(c.position, c.decision.id, rows))
+        table.marker = Marker(c.position, c.decision.id)
+        table.prepared = {n: p for n, p in table.prepared.items() if p.position > c.position}
+        return CommitOutcome.COMMITTED
+
+    def abort(self, app: str, sink: str, by: Actor) -> int:
+        """Drop what ``by`` and older actors prepared."""
+        table = self.table(app, sink)
+        if table.fence != by:
+            raise _fenced(sink, table.fence, by)
+        before = len(table.prepared)
+        table.prepared = {n: p for n, p in table.prepared.items() if not _is_older_or_own(p.actor, by)}
+        return before - len(table.prepared)
+
+
+def judge(table: Table, sink: str, decision: Decision, position: Position, by: Actor) -> CommitOutcome | None:
+    """The three conditions of every atomic write, in their order; None: go on and write."""
+    if table.fence != by:
+        raise _fenced(sink, table.fence, by, decision.epoch)
+    marker = table.marker
+    if marker is not None and marker.decision == decision.id:
+        return CommitOutcome.ALREADY_COMMITTED
+    at = marker.position if marker is not None else 0
+    if at < position - 1:
+        raise MarkerLost(
+            f"the marker stands at position {at}, position {position} was to follow",
+            sink=sink,
+            epoch=decision.epoch,
+            help="restore the sink to what the log says it showed",
+        )
+    if at >= position:
+        raise CheckpointMismatch(
+            f"position {position} was to be written, and another decision stands at position {at}",
+            sink=sink,
+            epoch=decision.epoch,
+            help="run one query per app and sink",
+        )
+    return None
+
+
+def prepared_rows(table: Table, c: Committable) -> tuple[Row, ...]:
+    """Exactly the rows that the committable's vote was about."""
+    prepared = table.prepared.get(c.payload["attempt"])
+    if prepared is None or len(prepared.rows) != c.rows:
+        raise PreparedLost(
+            f"attempt {c.payload['attempt']} of {c.rows} rows is gone, and none of them is visible",
+            sink=c.sink,
+            epoch=c.decision.epoch,
+            help="start the query again: the rows are redone",
+        )
+    return prepared.rows
+
+
+class _MemoryClient:
+    """What both sinks have in common: names, and the verbs that do not touch rows."""
+
+    def __init__(self, name: str, server: MemoryServer) -> None:
+        _check_name("sink", name)
+        self._name = name
+        self._server = server
+        self._app: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def create(self, query: Query, schema: Schema) -> Sequence[str]:  # noqa: ARG002
+        _check_name("app", query.app)
+        return [f"created table {self._name}"] if self._server.create(query.app, self._name) else []
+
+    def check(self, query: Query, schema: Schema) -> None:  # noqa: ARG002
+        _check_name("app", query.app)
+        self._server.table(query.app, self._name)
+
+    def look(self, query: Query, *, by: Actor | None = None) -> SinkState:  # noqa: ARG002
+        _check_name("app", query.app)
+        self._app = query.app
+        return self._read(lambda: self._state(query.app))
+
+    def _state(self, app: str) -> SinkState:
+        table = self._server.table(app, self._name)
+        return SinkState(table.identity, table.fence, table.marker)
+
+    def _read(self, apply: Callable[[], T]) -> T:
+        """A read has no effect, so a lost one is merely unavailable."""
+        try:
+            return self._request("look", apply)
+        except OutcomeUnknown as lost:
+            raise SinkUnavailable(lost.what, sink=self._name, help=lost.help) from lost
+
+    def fence(self, query: Query, by: Actor) -> None:
+        self._request("fence", lambda: self._server.fence(query.app, self._name, by))
+
+    def abort(self, query: Query, by: Actor) -> None:
+        self._request("abort", lambda: self._server.abort(query.app, self._name, by))
+
+    def close(self) -> None:
+        self._app = None
+
+    def _request(self, verb: str, apply: Callable[[], T]) -> T:
+        return self._server.request(verb, self._name, apply)
+
+    def _looked(self) -> str:
+        if self._app is None:
+            raise Misconfigured("used before look", sink=self._name, help="call look(query) first")
+        return self._app
+
+    def _publish(self, c: Committable, by: Actor, rows: tuple[Row, ...] | None) -> CommitOutcome:
+        failpoints.hit(Point.BEFORE_PUBLISH, self._name, c.decision.epoch)
+        app = self._looked()
+        try:
+            outcome = self._request("commit", lambda: self._server.publish(app, c, by, rows))
+            failpoints.hit(Point.AFTER_PUBLISH, self._name, c.decision.epoch)
+        except failpoints.AnswerDropped as dropped:
+            raise _unanswered("commit", self._name) from dropped
+        return outcome
+
+    def _already(self, c: Committable, by: Actor) -> CommitOutcome | None:
+        """The conditions as they are now; the server asks them again inside the write."""
+        app = self._looked()
+        return self._read(
+            lambda: judge(self._server.table(app, self._name), self._name, c.decision, c.position, by)
+        )
+
+
+class MemorySink(_MemoryClient):
+    """Votes: holds prepared rows invisible, and shows them in one step with their marker."""
+
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+        app = self._looked()
+        written = _written(rows, self._name, epoch.number)
+        prepared = self._request("prepare", lambda: self._server.prepare(app, self._name, epoch, written, by))
+        failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
+        payload = {"attempt": prepared.attempt}
+        return Committable(self._name, epoch.decision, epoch.position, len(written), payload)
+
+    def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
+        return self._already(committable, by) or self._publish(committable, by, rows=None)
+
+    def guarantee(self) -> str:
+        return f"{self._name}: every epoch exactly once, all or nothing, in order, while the process lives"
+
+
+class MemoryRedoSink(_MemoryClient):
+    """Cannot hold rows invisible, as Kafka cannot: its prepared work is the durable copy."""
+
+    needs_copy = True
+
+    def __init__(self, name: str, server: MemoryServer, stage: Stage) -> None:
+        super().__init__(name, server)
+        self._stage = stage
+
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:  # noqa: ARG002
+        if epoch.copy is None:
+            raise PrepareRefused(
+                "there is no durable copy to apply",
+                sink=self._name,
+                epoch=epoch.number,
+                help="give the coordinator a stage",
+            )
+        read = len(as_rows(self._stage.read(epoch.copy)))
+        failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
+        payload = {"copy": epoch.copy.to_json()}
+        return Committable(self._name, epoch.decision, epoch.position, read, payload)
+
+    def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
+        done = self._already(committable, by)
+        if done is not None:
+            return done
+        rows = self._stage.read(Copy.from_json(committable.payload["copy"]))
+        return self._publish(committable, by, _written(rows, self._name, committable.decision.epoch))
+
+    def guarantee(self) -> str:
+        return f"{self._name}: every epoch exactly once, all or nothing, in order, redone from the copy"
+
+
+class MemoryStage:
+    """The durable copy in memory; like a server it survives the death of a driver."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, tuple[EpochNumber, Actor, tuple[Row, ...]]] = {}
+        self._serial = itertools.count(1)
+
+    def write(self, epoch: EpochNumber, by: Actor, rows: Rows) -> Copy:
+        written = as_rows(rows)
+        root = f"memory:/{epoch}/{by.generation}-{by.token}/{next(self._serial)}"
+        self._copies[root] = (epoch, by, written)
+        files = (CopyFile("rows", len(written), len(written)),) if written else ()
+        return Copy(root, files, schema="")
+
+    def read(self, copy: Copy) -> Rows:
+        kept = self._copies.get(copy.root)
+        if kept is None or len(kept[2]) != copy.rows:
+            raise PreparedLost(
+                f"the durable copy {copy.root} of {copy.rows} rows is gone or has changed",
+                help="restore the checkpoint's folder from a backup",
+            )
+        return kept[2]
+
+    def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
+        kept = {copy.root for copy in keep}
+        for root, (_, owner, _) in list(self._copies.items()):
+            if root not in kept and _is_older_or_own(owner, by):
+                del self._copies[root]
+
+    def copies(self) -> list[tuple[EpochNumber, Actor]]:
+        """What lies there now: epoch and owner of each copy."""
+        return [(epoch, owner) for epoch, owner, _ in self._copies.values()]
+
+
+def as_rows(rows: Rows) -> tuple[Row, ...]:
+    """Evaluate once: a DataFrame is collected, anything else is iterated."""
+    if hasattr(rows, "collect"):
+        return tuple(row.asDict(recursive=True) for row in rows.collect())
+    iterable: Iterable[Row] = rows
+    return tuple(dict(row) for row in iterable)
+
+
+def _written(rows: Rows, sink: str, epoch: EpochNumber) -> tuple[Row, ...]:
+    """The rows as a task writes them, one after another."""
+    written = []
+    for row in as_rows(rows):
+        written.append(row)
+        failpoints.hit(Point.IN_WRITE, sink, epoch)
+    return tuple(written)
+
+
+def _is_older_or_own(owner: Actor, by: Actor) -> bool:
+    return owner == by or owner.generation < by.generation
+
+
+def _check_name(what: str, name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise Misconfigured(
+            f"{what} name {name!r} is not of the form {NAME.pattern}", help="choose a plain, stable name"
+        )
+
+
+def _fenced(sink: str, held: Actor | None, by: Actor, epoch: EpochNumber | None = None) -> Fenced:
+    return Fenced(
+        f"{by} acts, and the fence is {held or 'not set'}",
+        sink=sink,
+        epoch=epoch,
+        help="let the newer start go on; end this one",
+    )
+
+
+def _unanswered(verb: str, sink: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the request to {verb} was sent and its answer lost", sink=sink, help="ask the marker what happened"
+    )
