@@ -1,0 +1,76 @@
+"""The servers that demo, tests and benchmarks need: embedded ones, containers, or the user's own.
+
+EPOCHAL_SERVERS=embedded (default) | containers chooses; EPOCHAL_POSTGRES_DSN and EPOCHAL_KAFKA_BOOTSTRAP name a
+server that runs already, which is used as it is and cannot be stopped or crashed from here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Protocol
+
+from epochal.chaos.servers.errors import ServerUnavailable
+
+__all__ = ["Kafka", "Postgres", "ServerUnavailable", "kafka", "postgres"]
+
+
+class Lifecycle(Protocol):
+    """What can be done to any server; `start` after `stop` or `crash` finds the same data and port."""
+
+    @property
+    def address(self) -> str: ...
+    def running(self) -> bool: ...
+    def start(self) -> object: ...
+    def stop(self) -> None: ...
+    def crash(self) -> None: ...
+    def restart(self) -> object: ...
+    def close(self) -> None: ...
+
+
+class Postgres(Lifecycle, Protocol):
+    """A Postgres whose superuser may be used."""
+
+    @property
+    def dsn(self) -> str: ...
+    def database_dsn(self, database: str, user: str = "postgres", port: int | None = None) -> str: ...
+    def create_database(self, name: str) -> str: ...
+    def drop_database(self, name: str) -> None: ...
+
+
+class Kafka(Lifecycle, Protocol):
+    """A broker with a second listener for a proxy: see KafkaServer."""
+
+    proxied_port: int
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def proxied_upstream(self) -> str: ...
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None: ...
+
+
+def postgres() -> Postgres:
+    """The Postgres that the environment asks for, not yet started."""
+    from epochal.chaos.servers.postgres import PostgresServer
+
+    return PostgresServer()
+
+
+def kafka() -> Kafka:
+    """The Kafka that the environment asks for, not yet started."""
+    from epochal.chaos.servers.kafka import KafkaServer
+
+    return KafkaServer()
+
+
+def chosen() -> str:
+    """`embedded` or `containers`; anything else in EPOCHAL_SERVERS is refused."""
+    choice = os.environ.get("EPOCHAL_SERVERS", "embedded")
+    if choice not in ("embedded", "containers"):
+        raise ServerUnavailable(
+            f"EPOCHAL_SERVERS={choice!r}", "set it to `embedded` or `containers`, or unset it"
+        )
+    return choice

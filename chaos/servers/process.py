@@ -1,0 +1,228 @@
+"""What every embedded server has in common: a process on loopback that never outlives whoever started it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from epochal.chaos.servers import guard
+from epochal.chaos.servers.errors import ServerUnavailable
+
+LOOPBACK = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+GONE_TIMEOUT_S = 10.0
+
+# Below the range that the kernel takes for outgoing connections: a port from that range may be taken by any
+# client while its server is down, even by a client that connects to itself, and then the restart fails.
+PORTS = range(20_000, 32_000)
+
+T = TypeVar("T")
+S = TypeVar("S", bound="Server")
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nothing listens on."""
+    for port in random.SystemRandom().sample(PORTS, 200):
+        with socket.socket() as probe:
+            with contextlib.suppress(OSError):
+                probe.bind((LOOPBACK, port))
+                return port
+    raise ServerUnavailable(f"no free port found in {PORTS.start} to {PORTS.stop}", "end what listens there")
+
+
+def wait_until(answer: Callable[[], T | None], timeout: float, pause: float = 0.05) -> T | None:
+    """Call `answer` until it is not None; None if `timeout` seconds were not enough."""
+    deadline = time.monotonic() + timeout
+    while True:
+        got = answer()
+        if got is not None or time.monotonic() > deadline:
+            return got
+        time.sleep(pause)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A server's command line, and the user to run it as where that is not the caller."""
+
+    argv: Sequence[str]
+    user: int | None = None
+    group: int | None = None
+
+
+class Server(ABC):
+    """One server process with its own data directory and port; `start` again after `stop` or `crash` finds both.
+
+    As a context manager it is started on entry and closed on exit. Without `directory` it works in a temporary
+    one, which `close` removes.
+    """
+
+    kind: str
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, *, directory: Path | None = None, port: int | None = None) -> None:
+        self._temporary = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix=f"epochal-{self.kind}-"))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.port = port or free_port()
+        self.log_file = self.directory / "server.log"
+        self._guard: subprocess.Popen[str] | None = None
+        self.pid: int | None = None
+        self._prepared = False
+
+    @property
+    def address(self) -> str:
+        """`host:port` for clients."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make the data directory; called once, before the first start."""
+
+    @abstractmethod
+    def _command(self) -> Command:
+        """What to run."""
+
+    @abstractmethod
+    def _ready(self) -> bool:
+        """Whether the server answers a client; never blocks for more than a second or two."""
+
+    def running(self) -> bool:
+        """Whether the server process is there."""
+        return self.pid is not None and guard.alive(self.pid)
+
+    def start(self: S) -> S:
+        """Start and wait until the server answers; ServerUnavailable with the end of its log if it does not."""
+        if self.running():
+            raise ServerUnavailable(f"{self.kind} on {self.address} is running already", "stop() it first")
+        if not self._prepared:
+            self._prepare()
+            self._prepared = True
+        self._spawn()
+        if wait_until(self._answers_or_died, START_TIMEOUT_S) is not True:
+            log = self.log_tail()
+            self.close()
+            raise ServerUnavailable(
+                f"{self.kind} on {self.address} did not come up in {START_TIMEOUT_S:.0f} s",
+                "the log above says why",
+                log,
+            )
+        return self
+
+    def stop(self) -> None:
+        """Stop politely, and wait; killed if that takes longer than STOP_TIMEOUT_S. No-op when not running."""
+        if self._guard is None or self.pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, self.stop_signal)
+        if wait_until(self._ended, STOP_TIMEOUT_S) is None:
+            guard.kill_tree(self.pid)
+        self._forget()
+
+    def crash(self) -> None:
+        """SIGKILL to the server and its children; returns when all are gone."""
+        if self._guard is None or self.pid is None:
+            raise ServerUnavailable(f"{self.kind} on {self.address} is not running", "start() it first")
+        victims = guard.kill_tree(self.pid)
+        if wait_until(lambda: None if any(map(guard.alive, victims)) else True, GONE_TIMEOUT_S) is None:
+            raise ServerUnavailable(f"{self.kind}: {victims} outlive SIGKILL", "look at them with ps")
+        self._forget()
+
+    def restart(self: S) -> S:
+        """Stop if it runs, and start on the same data and port."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Stop, and remove a temporary directory."""
+        self.stop()
+        atexit.unregister(self.close)
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self._prepared = False
+
+    def detach(self) -> int:
+        """Let the server outlive this process; the process id to `kill` when it is no longer wanted."""
+        if self._guard is None:
+            raise ServerUnavailable(f"{self.kind} on {self.address} is not running", "start() it first")
+        atexit.unregister(self.close)
+        self._guard.send_signal(signal.SIGUSR1)
+        pid, self._guard, self.pid = self._guard.pid, None, None
+        return pid
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The end of the server's log."""
+        if not self.log_file.exists():
+            return ""
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+
+    def __enter__(self: S) -> S:
+        return self if self.running() else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _spawn(self) -> None:
+        command = self._command()
+        task = {
+            "argv": [str(part) for part in command.argv],
+            "user": command.user,
+            "group": command.group,
+            "cwd": str(self.directory),
+            "log": str(self.log_file),
+            "parent": os.getpid(),
+            "stop_signal": int(self.stop_signal),
+            "remove": [str(self.directory)] if self._temporary else [],
+        }
+        with self.log_file.open("ab") as log:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__, json.dumps(task)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._guard.stdout is not None
+        told = self._guard.stdout.readline().strip()
+        if not told:
+            self._forget()
+            raise ServerUnavailable(
+                f"{self.kind} could not be run", "the log above says why", self.log_tail()
+            )
+        self.pid = int(told)
+        atexit.register(self.close)
+
+    def _answers_or_died(self) -> bool | None:
+        """True when it answers, False when it ended, None while neither is so."""
+        if self._ended():
+            return False
+        return True if self._ready() else None
+
+    def _ended(self) -> bool | None:
+        return None if self._guard is not None and self._guard.poll() is None else True
+
+    def _forget(self) -> None:
+        if self._guard is not None:
+            self._guard.wait(GONE_TIMEOUT_S)
+            if self._guard.stdout is not None:
+                self._guard.stdout.close()
+        self._guard = self.pid = None

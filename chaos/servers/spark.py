@@ -1,0 +1,59 @@
+"""Spark sessions for demo, tests and benchmarks, with the jars that the sinks need."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from epochal.chaos.servers import jars, java
+from epochal.chaos.servers.process import LOOPBACK
+from epochal.coordinator.versions import DELTA_JARS, SPARK_KAFKA_JARS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONF: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+    # Without it `query.stop()` during foreachBatch may end in a StackOverflowError.
+    "spark.driver.extraJavaOptions": "-Xss16m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+def spark_session(
+    master: str = "local[2]", *, app: str = "epochal", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process (Spark keeps one per JVM) with Delta and Kafka; `conf` overrides CONF.
+
+    The jars come from the cache, resolved on first use. Workers run this Python, wherever `python3` points.
+    """
+    prepare_environment()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(app)  # type: ignore[attr-defined,unused-ignore]
+    for key, value in spark_conf(conf).items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def spark_conf(conf: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings that `spark_session` makes, with the paths of the resolved jars."""
+    found = [*jars.resolve(DELTA_JARS), *jars.resolve(SPARK_KAFKA_JARS)]
+    return {**CONF, "spark.jars": ",".join(map(str, found)), **(conf or {})}
+
+
+def prepare_environment() -> None:
+    """What Spark reads from the environment of this process: Java, Python, the address to bind to."""
+    java.use_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)

@@ -1,0 +1,68 @@
+"""Fixtures that every folder shares; a server or a Spark session starts when the first test asks for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from epochal.chaos import servers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[servers.Postgres]:
+    """One Postgres for the whole run; a test that crashes it need not start it again."""
+    server = servers.postgres()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[servers.Kafka]:
+    """One Kafka broker for the whole run; a test that crashes it need not start it again."""
+    server = servers.kafka()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One `local[2]` session with Delta and Kafka for the whole run."""
+    from epochal.chaos.servers.spark import spark_session
+
+    session = spark_session("local[2]", app="epochal-tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _servers_are_up(request: pytest.FixtureRequest) -> None:
+    """Start again what an earlier test left down."""
+    for name in ("postgres_server", "kafka_server"):
+        if name in request.fixturenames:
+            server = request.getfixturevalue(name)
+            if not server.running():
+                server.start()
+
+
+@pytest.fixture
+def pg_database(postgres_server: servers.Postgres) -> Iterator[str]:
+    """Connection string of an empty database of this test's own."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield postgres_server.create_database(name)
+    if not postgres_server.running():
+        postgres_server.start()
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def topic_name() -> str:
+    """A topic name of this test's own; the topic itself is not made."""
+    return f"test-{uuid.uuid4().hex[:12]}"
