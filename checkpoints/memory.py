@@ -1,0 +1,65 @@
+"""The reference of an epoch log: in this process alone, thread safe, gone with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from epochal.chaos import failpoints
+from epochal.chaos.failpoints import AnswerDropped, Point
+from epochal.checkpoints.log import Entry, LogPosition, Record, decode, encode
+from epochal.checkpoints.rules import check_compaction, epoch_of, is_free
+from epochal.coordinator.errors import OutcomeUnknown
+
+
+class MemoryLog:
+    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; what it holds has been through JSON."""
+
+    def __init__(self, name: str = "log") -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._floor: LogPosition = 0
+        self._entries: tuple[Entry, ...] = ()
+
+    def read(self) -> Sequence[Entry]:
+        """See :meth:`EpochLog.read`."""
+        return self._entries
+
+    def append(self, position: LogPosition, record: Record) -> bool:
+        """See :meth:`EpochLog.append`."""
+        entry = Entry(position, decode(encode(record), self.describe()))
+        failpoints.hit(Point.LOG_BEFORE_APPEND, epoch=epoch_of(record))
+        with self._lock:
+            end = self._entries[-1].position + 1 if self._entries else 0
+            if not is_free(position, floor=self._floor, end=end, where=self.describe()):
+                return False
+            self._entries = (*self._entries, entry)
+        try:
+            failpoints.hit(Point.LOG_AFTER_APPEND, epoch=epoch_of(record))
+        except AnswerDropped as lost:
+            raise OutcomeUnknown(
+                f"{self.describe()}: the answer to the append at position {position} was lost",
+                help="repeat the same append at the same position",
+            ) from lost
+        return True
+
+    def compact(self, floor: LogPosition, kept: Sequence[Entry]) -> None:
+        """See :meth:`EpochLog.compact`."""
+        with self._lock:
+            if floor <= self._floor:
+                return
+            check_compaction(self._entries, floor, kept)
+            self._floor = floor
+            self._entries = (*kept, *(e for e in self._entries if e.position >= floor))
+        failpoints.hit(Point.LOG_AFTER_FLOOR)
+
+    def copy(self) -> MemoryLog:
+        """A log of its own with the same content, as a copied checkpoint has."""
+        twin = MemoryLog(self._name)
+        with self._lock:
+            twin._floor, twin._entries = self._floor, self._entries
+        return twin
+
+    def describe(self) -> str:
+        """See :meth:`EpochLog.describe`."""
+        return f"memory:{self._name}"

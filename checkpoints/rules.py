@@ -1,0 +1,52 @@
+"""What every epoch log decides alike: which position may be appended, what a compaction may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epochal.checkpoints.log import Commit, Entry, LogPosition, Record
+from epochal.coordinator.epoch import EpochNumber
+from epochal.coordinator.errors import LogCorrupt
+
+
+def is_free(position: LogPosition, *, floor: LogPosition, end: LogPosition, where: str) -> bool:
+    """True for the next position, False for one that is taken or forgotten; a gap is never made."""
+    if position < 0:
+        raise ValueError(f"a log position counts from 0, not {position}")
+    if position > max(floor, end):
+        raise LogCorrupt(
+            f"{where} ends before position {max(floor, end)}, so {position} cannot be appended",
+            state="records that this process has read or written are no longer there; nothing was appended",
+            help="restore the epoch log from a backup of the checkpoint",
+        )
+    return position >= floor and position == max(floor, end)
+
+
+def check_compaction(entries: Sequence[Entry], floor: LogPosition, kept: Sequence[Entry]) -> None:
+    """Refuse a compaction that would keep what the log does not hold, or forget what is yet to come."""
+    end = entries[-1].position + 1 if entries else 0
+    if floor > end:
+        raise ValueError(f"floor {floor} lies above the end of the log, {end}")
+    held = {entry.position: entry.record for entry in entries if entry.position < floor}
+    positions = [entry.position for entry in kept]
+    if positions != sorted(set(positions)):
+        raise ValueError(f"kept entries must ascend, not {positions}")
+    for entry in kept:
+        if held.get(entry.position) != entry.record:
+            raise ValueError(f"the log holds no such record below floor {floor} at position {entry.position}")
+
+
+def check_order(positions: Sequence[LogPosition], floor: LogPosition, where: str) -> None:
+    """From the floor on every position is there: a gap is a record that was lost."""
+    for expected, found in enumerate((p for p in positions if p >= floor), start=floor):
+        if found != expected:
+            raise LogCorrupt(
+                f"{where} has no record at position {expected}, but one at {found}",
+                state=f"floor {floor}, last position {positions[-1]}",
+                help="restore the epoch log from a backup of the checkpoint",
+            )
+
+
+def epoch_of(record: Record) -> EpochNumber:
+    """The epoch that a failpoint in an append is told; -1 where the record is of none."""
+    return record.epoch if isinstance(record, Commit) else -1
