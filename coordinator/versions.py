@@ -24,6 +24,7 @@ KAFKA_BROKER = "4.3.1"
 POSTGRES = ("16", "18")
 TOXIPROXY = "2.12.0"
 TOXIPROXY_PYTHON = "0.1.1"
+GO_WHEEL = "1.26.6"
 
 
 @dataclass(frozen=True)

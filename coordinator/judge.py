@@ -1,0 +1,443 @@
+"""All judging, as pure functions: (log, sink states, what Spark asks for) -> a verdict.
+
+``look``, ``look again`` and ``identify`` are the same table of rules, read from the top; the first
+rule that objects is the verdict.  Nothing here reads or writes anything, so every line can be
+checked by eye and by exhaustive simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from epochal.checkpoints.log import Commit, Entry, Fence, LogPosition
+from epochal.coordinator.epoch import Actor, Ask, Copy, EpochNumber, Marker, Position, SinkState
+from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Fenced, MarkerLost
+
+
+@dataclass(frozen=True)
+class DecidedEpoch:
+    """One epoch with all its ``Commit`` records; the last one holds, an old marker stays proof."""
+
+    commits: tuple[Commit, ...]
+
+    @property
+    def current(self) -> Commit:
+        return self.commits[-1]
+
+    @property
+    def number(self) -> EpochNumber:
+        return self.current.epoch
+
+    @property
+    def copies(self) -> tuple[Copy, ...]:
+        return tuple(c.copy for c in self.commits if c.copy is not None)
+
+    def position_of(self, sink: str) -> Position:
+        return self.current.participants[sink].committable.position
+
+    def is_shown_by(self, sink: str, marker: Marker | None) -> bool:
+        """Whether ``marker`` is that of any decision of this epoch, at this epoch's position."""
+        if marker is None or marker.position != self.position_of(sink):
+            return False
+        return any(
+            marker.decision == commit.participants[sink].committable.decision.id
+            for commit in self.commits
+            if sink in commit.participants
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """The epoch log, read once: the fences, and the last two decided epochs."""
+
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> History:
+        return cls(tuple(entries))
+
+    def with_entry(self, entry: Entry) -> History:
+        return History((*self.entries, entry))
+
+    @property
+    def empty(self) -> bool:
+        """No record at all; a log that holds only a ``Fence`` is not empty."""
+        return not self.entries
+
+    @property
+    def next_position(self) -> LogPosition:
+        return self.entries[-1].position + 1 if self.entries else 0
+
+    @cached_property
+    def fences(self) -> tuple[Fence, ...]:
+        return tuple(e.record for e in self.entries if isinstance(e.record, Fence))
+
+    @cached_property
+    def actors(self) -> frozenset[Actor]:
+        return frozenset(fence.actor for fence in self.fences)
+
+    @cached_property
+    def epochs(self) -> tuple[DecidedEpoch, ...]:
+        """The last two decided epochs (or fewer), oldest first."""
+        commits: dict[EpochNumber, list[Commit]] = {}
+        for entry in self.entries:
+            if isinstance(entry.record, Commit):
+                commits.setdefault(entry.record.epoch, []).append(entry.record)
+        return tuple(DecidedEpoch(tuple(commits[n])) for n in sorted(commits)[-2:])
+
+    @property
+    def last(self) -> DecidedEpoch | None:
+        return self.epochs[-1] if self.epochs else None
+
+    @property
+    def expected(self) -> EpochNumber | None:
+        """The next epoch: after the last, else the base of the first fence; None: any."""
+        if self.last is not None:
+            return self.last.number + 1
+        return self.fences[0].base if self.fences else None
+
+    @cached_property
+    def done_through(self) -> Mapping[str, EpochNumber]:
+        """Per sink the newest epoch that a durable record says is visible."""
+        done: dict[str, EpochNumber] = {}
+        for entry in self.entries:
+            for sink, epoch in entry.record.done_through.items():
+                done[sink] = max(epoch, done.get(sink, epoch))
+        return done
+
+    def took_part(self, sink: str) -> tuple[DecidedEpoch, ...]:
+        """Those of the last two epochs that ``sink`` took part in, newest first."""
+        return tuple(e for e in reversed(self.epochs) if sink in e.current.participants)
+
+    def needed_copies(self) -> tuple[Copy, ...]:
+        """Copies that may still be read: of epochs that no durable record calls done everywhere."""
+        return tuple(
+            copy
+            for epoch in self.epochs
+            if any(self.done_through.get(s, -1) < epoch.number for s in epoch.current.participants)
+            for copy in epoch.copies
+        )
+
+    def compaction(self) -> tuple[LogPosition, tuple[Entry, ...]]:
+        """(floor, kept): the last two epochs stay, and every fence since the older one's actor.
+
+        A function of the records up to the floor alone, so two compactions to one floor agree.
+        """
+        if len(self.epochs) < 2:
+            return 0, ()
+        older = self.epochs[0].commits[0]
+        floor = next(e.position for e in self.entries if e.record is older)
+        kept = tuple(
+            e
+            for e in self.entries
+            if e.position < floor
+            and isinstance(e.record, Fence)
+            and e.record.actor.generation >= older.decision.actor.generation
+        )
+        return floor, kept
+
+
+States = Mapping[str, SinkState]
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a rule may look at.  ``by``: set when looking again, after fencing as this actor."""
+
+    history: History
+    states: States
+    ask: Ask
+    by: Actor | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``refusal`` or, if that is None, which sinks show the last decided epoch."""
+
+    refusal: EpochalError | None
+    shown: Mapping[str, bool] = field(default_factory=dict)
+
+    def raise_if_refused(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+
+Rule = Callable[[Case], EpochalError | None]
+
+_NEW_NAMES = "use the checkpoint these sinks belong to; for a new start give the pipeline another app name"
+_ORIGINAL = "continue from the original checkpoint and delete this one; a copy must never run beside it"
+
+
+def _same_app(case: Case) -> EpochalError | None:
+    if case.history.empty or (app := case.history.fences[-1].query.app) == case.ask.query.app:
+        return None
+    return CheckpointMismatch(
+        f"the checkpoint belongs to app {app!r}, not {case.ask.query.app!r}",
+        help=f"start the pipeline with app={app!r}, or give the query another checkpointLocation",
+    )
+
+
+def _same_incarnation(case: Case) -> EpochalError | None:
+    if case.history.empty or (qid := case.history.fences[-1].query.query_id) == case.ask.query.query_id:
+        return None
+    return CheckpointMismatch(
+        f"the epoch log was written by query {qid}, this is query {case.ask.query.query_id}",
+        state=_describe(case),
+        help=f"Spark's metadata file and the log are of two checkpoints: {_NEW_NAMES}",
+    )
+
+
+def _same_place(case: Case) -> EpochalError | None:
+    if case.history.empty or (place := case.history.fences[-1].query.checkpoint) == case.ask.query.checkpoint:
+        return None
+    return CheckpointMismatch(
+        f"the checkpoint was last run at {place}, now it lies at {case.ask.query.checkpoint}: it was copied or moved",
+        state=_describe(case),
+        help=_ORIGINAL,
+    )
+
+
+def _empty_log_means_untouched_sinks(case: Case) -> EpochalError | None:
+    if not case.history.empty:
+        return None
+    for name, state in case.states.items():
+        if state.fence is not None or state.marker is not None:
+            return CheckpointMismatch(
+                "this checkpoint has an empty epoch log, but the sink was written from another checkpoint"
+                f" of app {case.ask.query.app!r}",
+                sink=name,
+                epoch=case.ask.epoch,
+                state=f"fence {state.fence}, marker {state.marker}",
+                help=_NEW_NAMES,
+            )
+    return None
+
+
+def _participants_unchanged(case: Case) -> EpochalError | None:
+    last = case.history.last
+    if last is None:
+        return None
+    for name, participant in last.current.participants.items():
+        if name not in case.states:
+            return CheckpointMismatch(
+                f"sink {name!r} took part in epoch {last.number} and is missing from the pipeline",
+                epoch=last.number,
+                state=f"the pipeline has {sorted(case.states)}",
+                help=f"put {name!r} back into the pipeline, under the same name",
+            )
+        if (found := case.states[name].identity) != participant.identity:
+            return CheckpointMismatch(
+                f"the sink is not what it was in epoch {last.number}: it was {participant.identity}, now {found}",
+                sink=name,
+                epoch=last.number,
+                help="point the sink at the original again, or restore it; a recreated target has lost its rows",
+            )
+    return None
+
+
+def _fences_known(case: Case) -> EpochalError | None:
+    for name, state in case.states.items():
+        if state.fence is not None and state.fence not in case.history.actors and not case.history.empty:
+            return CheckpointMismatch(
+                f"the sink is fenced by {state.fence}, which this checkpoint's log does not know:"
+                " another checkpoint, or the original of this copy, writes to it",
+                sink=name,
+                state=_describe(case),
+                help=_ORIGINAL,
+            )
+    return None
+
+
+def _participants_fenced(case: Case) -> EpochalError | None:
+    for name, state in case.states.items():
+        if case.history.took_part(name) and state.fence is None:
+            return MarkerLost(
+                "the sink took part in this query's epochs, but holds no fence any more",
+                sink=name,
+                state=_describe(case),
+                help="the sink's bookkeeping was deleted or restored from before its first epoch: restore it",
+            )
+    return None
+
+
+def _markers_belong(case: Case) -> EpochalError | None:
+    for name, state in case.states.items():
+        error = _marker_belongs(case, name, state.marker)
+        if error is not None:
+            return error
+    return None
+
+
+def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalError | None:
+    """The marker is that of the sink's last epoch, or of the one before while that is not done."""
+    took_part = case.history.took_part(sink)
+    if not took_part:
+        return None if marker is None else _unknown_marker(case, sink, marker)
+    last = took_part[0]
+    if last.is_shown_by(sink, marker):
+        return None
+    position = last.position_of(sink)
+    if marker is not None and marker.position >= position:
+        return _unknown_marker(case, sink, marker)
+    if not _is_just_before(took_part, sink, marker):
+        found = marker.position if marker is not None else 0
+        if found == position - 1 and marker is not None:
+            return _unknown_marker(case, sink, marker)
+        return _lost_marker(case, sink, marker, last)
+    if case.history.done_through.get(sink, -1) >= last.number:
+        return _lost_marker(case, sink, marker, last)
+    return None
+
+
+def _is_just_before(took_part: Sequence[DecidedEpoch], sink: str, marker: Marker | None) -> bool:
+    if took_part[0].position_of(sink) == 1:
+        return marker is None
+    return len(took_part) > 1 and took_part[1].is_shown_by(sink, marker)
+
+
+def _unknown_marker(case: Case, sink: str, marker: Marker) -> EpochalError:
+    return CheckpointMismatch(
+        f"the sink's marker (position {marker.position}, decision {marker.decision:x}) is of no epoch that this"
+        " checkpoint's log knows: the checkpoint was rolled back or copied, or the sink was",
+        sink=sink,
+        epoch=case.ask.epoch,
+        state=_describe(case),
+        help=_ORIGINAL,
+    )
+
+
+def _lost_marker(case: Case, sink: str, marker: Marker | None, last: DecidedEpoch) -> EpochalError:
+    found = "no marker" if marker is None else f"a marker at position {marker.position}"
+    done = case.history.done_through.get(sink)
+    return MarkerLost(
+        f"the sink holds {found}; epoch {last.number} stands at position {last.position_of(sink)}"
+        f" and the log says it shows epoch {done}",
+        sink=sink,
+        epoch=last.number,
+        state=_describe(case),
+        help="rows that were visible are gone: restore the sink (it was restored from an older backup or emptied)",
+    )
+
+
+def _epoch_is_next_or_last(case: Case) -> EpochalError | None:
+    expected, last = case.history.expected, case.history.last
+    if expected is None or case.ask.epoch == expected or (last is not None and case.ask.epoch == last.number):
+        return None
+    if case.ask.epoch > expected:
+        what = f"Spark asks for epoch {case.ask.epoch}, but epoch {expected} never reached the pipeline"
+        remedy = (
+            "call the pipeline exactly once in every batch, with empty ones too (no `if df.isEmpty(): return`);"
+            " if the checkpoint was edited, restore it"
+        )
+    else:
+        what = f"Spark asks for epoch {case.ask.epoch}, before epoch {expected}: the checkpoint was rolled back"
+        remedy = _ORIGINAL
+    return CheckpointMismatch(what, epoch=case.ask.epoch, state=_describe(case), help=remedy)
+
+
+def _same_fingerprint(case: Case) -> EpochalError | None:
+    last = case.history.last
+    if last is None or case.ask.epoch != last.number:
+        return None
+    if (known := last.current.decision.fingerprint) == case.ask.fingerprint:
+        return None
+    return CheckpointMismatch(
+        f"epoch {last.number} was decided for offsets {known[:12]}, Spark now plans it as {case.ask.fingerprint[:12]}",
+        epoch=last.number,
+        state=f"decided offsets: {last.current.offsets!r}; planned now: {case.ask.offsets!r}",
+        help="offsets/N was rewritten after the epoch was decided: restore the checkpoint",
+    )
+
+
+def _my_fence_is_newest(case: Case) -> EpochalError | None:
+    newest = case.history.entries[-1].record
+    if isinstance(newest, Fence) and newest.actor == case.by:
+        return None
+    return Fenced(
+        f"the newest record of the log is not the fence of {case.by}: a newer start has taken over",
+        epoch=case.ask.epoch,
+        state=_describe(case),
+        help="nothing to do if the newer start is wanted; else stop it and restart this query",
+    )
+
+
+def _every_fence_is_mine(case: Case) -> EpochalError | None:
+    for name, state in case.states.items():
+        if state.fence != case.by:
+            return Fenced(
+                f"the sink is fenced by {state.fence}, not by {case.by}: another start has taken over",
+                sink=name,
+                epoch=case.ask.epoch,
+                help="nothing to do if the other start is wanted; else stop it and restart this query",
+            )
+    return None
+
+
+IDENTIFY: tuple[Rule, ...] = (
+    _same_app,
+    _same_incarnation,
+    _epoch_is_next_or_last,
+    _same_fingerprint,
+)
+"""What every epoch is held against."""
+
+LOOK: tuple[Rule, ...] = (
+    _same_app,
+    _same_incarnation,
+    _same_place,
+    _empty_log_means_untouched_sinks,
+    _participants_unchanged,
+    _fences_known,
+    _participants_fenced,
+    _markers_belong,
+    _epoch_is_next_or_last,
+    _same_fingerprint,
+)
+"""What a start is held against before it has written anything."""
+
+LOOK_AGAIN: tuple[Rule, ...] = (_my_fence_is_newest, _every_fence_is_mine, *LOOK)
+"""The same once all sinks are fenced: nothing older can move any more."""
+
+
+def judge(rules: Sequence[Rule], case: Case) -> Verdict:
+    """The first rule that objects, else what the sinks show."""
+    for refusal in _objections(rules, case):
+        return Verdict(refusal)
+    return Verdict(None, dict(_shown(case)))
+
+
+def _objections(rules: Sequence[Rule], case: Case) -> Iterator[EpochalError]:
+    for rule in rules:
+        refusal = rule(case)
+        if refusal is not None:
+            yield refusal
+
+
+def _shown(case: Case) -> Iterator[tuple[str, bool]]:
+    last = case.history.last
+    for name, state in case.states.items():
+        if last is not None and name in last.current.participants:
+            yield name, last.is_shown_by(name, state.marker)
+
+
+def done_after(history: History, shown: Mapping[str, bool]) -> Mapping[str, EpochNumber]:
+    """``done_through`` for the next record, given which sinks show the last epoch."""
+    done = dict(history.done_through)
+    for sink, visible in shown.items():
+        took_part = history.took_part(sink)
+        newest = took_part[0] if visible else (took_part[1] if len(took_part) > 1 else None)
+        if newest is not None:
+            done[sink] = max(newest.number, done.get(sink, newest.number))
+    return done
+
+
+def _describe(case: Case) -> str:
+    """One line of state for messages."""
+    last = case.history.last
+    log = f"last decided epoch {last.number}" if last is not None else "no decided epoch"
+    sinks = ", ".join(
+        f"{name}: fence {s.fence}, position {s.marker.position if s.marker else 0}" for name, s in case.states.items()
+    )
+    return f"log: {log}, {len(case.history.fences)} fences; {sinks}"
