@@ -61,3 +61,6 @@ SPARK_KAFKA_JARS = Jars(
 )
 
 KAFKA_BROKER_JARS = Jars("kafka-broker", (f"org.apache.kafka:kafka_{SCALA}:{KAFKA_BROKER}",), transitive=True)
+
+# For the plain foreachBatch job that the demo runs beside ours; Epochal itself needs no JDBC.
+POSTGRES_JDBC_JARS = Jars("postgres-jdbc", ("org.postgresql:postgresql:42.7.7",), transitive=False)

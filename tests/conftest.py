@@ -13,11 +13,13 @@ from epochal.chaos import servers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from epochal.chaos.servers.toxiproxy import Proxy, ToxiproxyServer
+
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[servers.Postgres]:
     """One Postgres for the whole run; a test that crashes it need not start it again."""
-    server = servers.postgres()
+    server = servers.choose_postgres()
     server.start()
     yield server
     server.close()
@@ -26,10 +28,39 @@ def postgres_server() -> Iterator[servers.Postgres]:
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[servers.Kafka]:
     """One Kafka broker for the whole run; a test that crashes it need not start it again."""
-    server = servers.kafka()
+    server = servers.choose_kafka()
     server.start()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def toxiproxy_server() -> Iterator[ToxiproxyServer]:
+    """One Toxiproxy for the whole run."""
+    from epochal.chaos.servers.toxiproxy import ToxiproxyServer
+
+    with ToxiproxyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_proxy(postgres_server: servers.Postgres, toxiproxy_server: ToxiproxyServer) -> Iterator[Proxy]:
+    """A link to the Postgres server of the run; `proxied_dsn` names a database behind it."""
+    with toxiproxy_server.proxy(postgres_server.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def kafka_proxy(kafka_server: servers.Kafka, toxiproxy_server: ToxiproxyServer) -> Iterator[Proxy]:
+    """A link to the broker of the run, to be used as bootstrap server: its clients stay behind it."""
+    with toxiproxy_server.proxy(kafka_server.proxied_upstream, port=kafka_server.proxied_port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied_dsn(pg_database: str, postgres_server: servers.Postgres, postgres_proxy: Proxy) -> str:
+    """The database of `pg_database`, reached through `postgres_proxy`."""
+    return pg_database.replace(postgres_server.address, postgres_proxy.address)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from epochal.chaos.servers.errors import ServerUnavailable
 
-__all__ = ["Kafka", "Postgres", "ServerUnavailable", "kafka", "postgres"]
+__all__ = ["Kafka", "Postgres", "ServerUnavailable", "choose_kafka", "choose_postgres"]
 
 
 class Lifecycle(Protocol):
@@ -47,19 +47,17 @@ class Kafka(Lifecycle, Protocol):
     def bootstrap(self) -> str: ...
     @property
     def proxied_upstream(self) -> str: ...
-    def create_topic(
-        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
-    ) -> None: ...
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None: ...
 
 
-def postgres() -> Postgres:
+def choose_postgres() -> Postgres:
     """The Postgres that the environment asks for, not yet started."""
     from epochal.chaos.servers.postgres import PostgresServer
 
     return PostgresServer()
 
 
-def kafka() -> Kafka:
+def choose_kafka() -> Kafka:
     """The Kafka that the environment asks for, not yet started."""
     from epochal.chaos.servers.kafka import KafkaServer
 
@@ -70,7 +68,5 @@ def chosen() -> str:
     """`embedded` or `containers`; anything else in EPOCHAL_SERVERS is refused."""
     choice = os.environ.get("EPOCHAL_SERVERS", "embedded")
     if choice not in ("embedded", "containers"):
-        raise ServerUnavailable(
-            f"EPOCHAL_SERVERS={choice!r}", "set it to `embedded` or `containers`, or unset it"
-        )
+        raise ServerUnavailable(f"EPOCHAL_SERVERS={choice!r}", "set it to `embedded` or `containers`, or unset it")
     return choice

