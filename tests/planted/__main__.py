@@ -25,7 +25,7 @@ from pathlib import Path
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found]  # pytest brings it along
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
