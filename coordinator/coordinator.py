@@ -56,6 +56,9 @@ from epochal.sinks.protocol import CommitOutcome, MicroBatch, RedoSink, Rows, Si
 
 _log = logging.getLogger("epochal")
 
+_LOOKS = 2
+"""A server that is down at start is named soon; in mid-epoch there is more patience."""
+
 T = TypeVar("T")
 Runner = Callable[[Sequence[Callable[[], T]]], list[T | Exception]]
 """Runs all tasks, waits for all, and returns a result or an exception for each, in order."""
@@ -215,7 +218,7 @@ class Coordinator:
     def _read(self, ask: Ask, by: Actor | None = None) -> Case:
         """The log first, then the sinks: a sink is never older than the log it is judged by."""
         history = History.of(self._log.read())
-        states = self._each(lambda sink: self._patiently(lambda: sink.look(self._query, by=by)))
+        states = self._each(lambda sink: self._patiently(lambda: sink.look(self._query, by=by), attempts=_LOOKS))
         return Case(history, states, ask, by)
 
     def _take(self, case: Case, shown: Mapping[str, bool]) -> None:
@@ -532,10 +535,12 @@ class Coordinator:
             raise _gravest(errors)
         return dict(zip(self._sinks, results, strict=True))  # type: ignore[arg-type]
 
-    def _patiently(self, call: Callable[[], T], also: tuple[type[Exception], ...] = ()) -> T:
+    def _patiently(
+        self, call: Callable[[], T], also: tuple[type[Exception], ...] = (), attempts: int | None = None
+    ) -> T:
         """Call again, bounded, while the error is transient or its outcome can be asked."""
         transient: tuple[type[Exception], ...] = (SinkUnavailable, OutcomeUnknown, *also)
-        for attempt in range(self._retry.attempts - 1):
+        for attempt in range((attempts or self._retry.attempts) - 1):
             try:
                 return call()
             except transient as error:
