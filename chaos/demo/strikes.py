@@ -1,0 +1,222 @@
+"""The nemesis of the demo: which strikes, in which epochs, and what became of each.
+
+A plan lists the strikes in the order of their epochs.  A start of a job is armed with all that are still to
+come; a strike on the driver ends that start, and the next one has to cope with what it left.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from epochal.chaos.demo.jobs import Settings
+from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting, crash, kill_seen, poll
+from epochal.chaos.servers.process import Server
+
+BLOCKED_TIMEOUT_S = 120.0
+VISIBLE_TIMEOUT_S = 30.0
+RECOVERY_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 240.0
+OUTAGE_S = 1.0
+STARTS_PER_STRIKE = 3
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One planned strike: see a process blocked at a point of an epoch, then kill the victim.
+
+    ``hold`` are more points of the epoch where the driver must wait meanwhile.  ``shown`` is a sink that shows
+    rows of the epoch by then and ``hidden`` one that does not: together they make "in the middle" a fact, read
+    from outside before the victim dies.
+    """
+
+    when: str
+    epoch: int
+    point: str
+    victim: str  # driver, worker, or the kind of a server
+    hold: tuple[str, ...] = ()
+    shown: str = ""
+    hidden: str = ""
+
+    @property
+    def rule(self) -> str:
+        """The failpoint where the strike falls."""
+        return _rule(self.point, self.epoch)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """All failpoints that the strike needs."""
+        return (self.rule, *(_rule(point, self.epoch) for point in self.hold))
+
+
+def _rule(point: str, epoch: int) -> str:
+    return f"{point}:{epoch}=barrier"
+
+
+OURS = (
+    Strike("a worker in mid-write", 2, "in-write@postgres", "worker", hidden="postgres"),
+    Strike("the broker in mid-commit", 5, "before-publish@kafka", "kafka"),
+    Strike("the database in mid-commit", 8, "before-publish@postgres", "postgres"),
+    Strike("after the votes", 11, "after-prepare", "driver", hidden="postgres"),
+    Strike("after the decision", 15, "after-decide", "driver", hidden="postgres"),
+    Strike(
+        "between two sinks' commits",
+        19,
+        "after-sink-commit@delta",
+        "driver",
+        hold=("before-sink-commit@postgres",),
+        shown="delta",
+        hidden="postgres",
+    ),
+    Strike("before Spark wrote commits/N", 23, "before-return", "driver", shown="postgres"),
+)
+NAIVE = (
+    Strike("a worker in mid-write", 2, "in-write@kafka", "worker"),
+    Strike("in mid-write", 8, "in-write@postgres", "driver", shown="postgres"),
+    Strike("between two writes", 15, "after-sink-commit@kafka", "driver"),
+    Strike("before Spark wrote commits/N", 23, "before-return", "driver"),
+)
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A strike that counted, and what recovery did."""
+
+    strike: Strike
+    sighting: Sighting
+    deaths: Sequence[Death]
+    rows: int
+    outcome: str
+
+
+class Checkpoint:
+    """What Spark's checkpoint says, read from its files."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def epochs(self) -> int:
+        """How many epochs are finished."""
+        folder = self._path / "commits"
+        numbers = (int(file.name) for file in folder.glob("[0-9]*")) if folder.exists() else ()
+        return 1 + max(numbers, default=-1)
+
+    def is_done(self, epoch: int) -> bool:
+        """Whether Spark wrote the epoch's `commits` file."""
+        return (self._path / "commits" / str(epoch)).exists()
+
+    def rows_through(self, epoch: int) -> int:
+        """How many input rows the epochs up to this one have."""
+        if epoch < 0:
+            return 0
+        last = (self._path / "offsets" / str(epoch)).read_text().splitlines()[-1]
+        return sum(offset for topic in json.loads(last).values() for offset in topic.values())
+
+
+Judge = Callable[[int], Callable[[], str]]
+"""Called with the epoch when the victim is dead; the answer is called once the epoch is done: what became of it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job under attack."""
+
+    name: str
+    settings: Settings
+    plan: Sequence[Strike]
+    judge: Judge
+    counts: Mapping[str, Callable[[], int]]  # sink: how many rows its readers see now
+    servers: Mapping[str, Server]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(Path(self.settings.checkpoint))
+
+
+class Campaign:
+    """Starts a job, strikes, starts it again, until it has done all its input."""
+
+    def __init__(self, job: Job, folder: Path, tell: Callable[[Struck], None]) -> None:
+        self._job = job
+        self._folder = folder
+        self._tell = tell
+        self._starts = 0
+        self._driver = self._start(job.plan)
+
+    def run(self) -> list[Struck]:
+        """Every strike of the plan, in order, each counted; NotCounted otherwise."""
+        try:
+            struck = [self._one(strike, self._job.plan[i + 1 :]) for i, strike in enumerate(self._job.plan)]
+            if self._driver.wait(END_TIMEOUT_S) != 0:
+                raise NotCounted(f"the last start of {self._job.name} failed:\n{self._driver.tail()}")
+        finally:
+            self._driver.close()
+        return struck
+
+    def _one(self, strike: Strike, to_come: Sequence[Strike]) -> Struck:
+        sighting = self._driver.see_blocked(strike.rule, BLOCKED_TIMEOUT_S)
+        rows = self._see_the_middle(strike)
+        deaths = self._strike(strike, sighting)
+        judge = self._job.judge(strike.epoch)
+        self._recover(strike.epoch, to_come)
+        struck = Struck(strike, sighting, deaths, rows, judge())
+        self._tell(struck)
+        return struck
+
+    def _start(self, armed: Sequence[Strike]) -> Driver:
+        self._starts += 1
+        settings = self._folder / f"{self._job.name}.json"
+        self._job.settings.write(settings)
+        return Driver(
+            ["-m", "epochal.chaos.demo.jobs", self._job.name, str(settings)],
+            self._folder / f"{self._job.name}-start-{self._starts}",
+            failpoints_armed=[rule for strike in armed for rule in strike.rules],
+        )
+
+    def _see_the_middle(self, strike: Strike) -> int:
+        """The epoch's input rows, never 0, once the sinks look from outside as the strike says."""
+        before = self._job.checkpoint.rows_through(strike.epoch - 1)
+        rows = self._job.checkpoint.rows_through(strike.epoch) - before
+        if rows <= 0:
+            raise NotCounted(f"epoch {strike.epoch} has no rows")
+        if strike.shown:
+            count = self._job.counts[strike.shown]
+            poll(lambda: count() > before or None, VISIBLE_TIMEOUT_S, f"rows in {strike.shown}: {strike}")
+        if strike.hidden and (visible := self._job.counts[strike.hidden]()) != before:
+            raise NotCounted(f"{strike.hidden} shows {visible} rows, {before} were expected: {strike}")
+        return rows
+
+    def _strike(self, strike: Strike, sighting: Sighting) -> list[Death]:
+        if strike.victim == "driver":
+            return self._driver.kill()
+        if strike.victim == "worker":
+            if sighting.pid == self._driver.pid:
+                raise NotCounted(f"{sighting} is the driver, not a worker")
+            return [kill_seen(sighting.pid)]
+        server = self._job.servers[strike.victim]
+        death = crash(server)
+        for rule in strike.rules:
+            self._driver.go(rule)
+        time.sleep(OUTAGE_S)
+        server.start()
+        return [death]
+
+    def _recover(self, epoch: int, to_come: Sequence[Strike]) -> None:
+        """Start again as often as it takes, bounded, until the struck epoch is done."""
+        for _ in range(STARTS_PER_STRIKE):
+            if self._driver.exit_status is not None:
+                self._driver.close()
+                self._driver = self._start(to_come)
+            if poll(lambda: self._done_or_ended(epoch), RECOVERY_TIMEOUT_S, f"epoch {epoch}\n{self._driver.tail()}"):
+                return
+        raise NotCounted(f"epoch {epoch} not done after {STARTS_PER_STRIKE} starts:\n{self._driver.tail()}")
+
+    def _done_or_ended(self, epoch: int) -> bool | None:
+        """True: done.  False: the driver ended before.  None: neither yet."""
+        ended = self._driver.exit_status is not None
+        if self._job.checkpoint.is_done(epoch):
+            return True
+        return False if ended else None
