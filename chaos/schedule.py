@@ -1,0 +1,75 @@
+"""Schedules: which fault strikes which driver at which of its steps, and how all of them are found.
+
+Every step of a driver that can be struck is an *event*: a failpoint, a request on the network, a step of
+Spark's own.  A run without faults gives the list of events of the first driver; a fault at its k-th event
+gives that of the second; so schedules are enumerated from what really happens, never guessed, and each
+fault is known to have struck.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Action(enum.Enum):
+    """What happens at an event."""
+
+    CRASH = "crash"  # the driver dies
+    PAUSE = "pause"  # the driver stands still until all newer ones are done: a zombie
+    DROP_ANSWER = "drop answer"  # a failpoint right after an applied request: the answer is lost
+    LOSE_PREPARED = "lose prepared"  # every voting sink forgets what is prepared
+    DELIVER_LATE = "deliver late"  # the requests under way arrive now
+    # at a request:
+    UNAVAILABLE = "unavailable"
+    REQUEST_LOST = "request lost"
+    ANSWER_LOST = "answer lost"
+    LATE = "late"
+
+
+NETWORK = (Action.UNAVAILABLE, Action.REQUEST_LOST, Action.ANSWER_LOST, Action.LATE)
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One event of a driver, as it can be struck."""
+
+    driver: str
+    number: int  # counts up per driver, from 0
+    kind: str  # "hit", "request" or "spark"
+    step: str
+    sink: str = ""
+    epoch: int = -1
+
+
+@dataclass(frozen=True)
+class Strike:
+    """Do ``action`` at event ``number`` of ``driver``."""
+
+    driver: str
+    number: int
+    action: Action
+
+    def __str__(self) -> str:
+        return f"{self.action.value} at event {self.number} of {self.driver}"
+
+
+Schedule = tuple[Strike, ...]
+
+
+def strikes(events: Sequence[Happening], driver: str, action: Action, start: int = 0) -> list[Strike]:
+    """``action`` at every event of ``driver`` where it means something, from event ``start`` on."""
+    return [
+        Strike(driver, e.number, action)
+        for e in events
+        if e.driver == driver and e.number >= start and _fits(e, action)
+    ]
+
+
+def _fits(event: Happening, action: Action) -> bool:
+    if action in NETWORK:
+        return event.kind == "request"
+    if action is Action.DROP_ANSWER:
+        return event.step in ("after-publish", "log-after-append")
+    return event.kind != "request"

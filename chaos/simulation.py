@@ -1,0 +1,613 @@
+"""The real coordinator in a simulated world: sinks, log and durable copy in memory, Spark as a few lines.
+
+Nothing of the coordinator is replaced.  What is simulated is the rest of the world: a source, Spark's
+offsets and commits logs, a stateful operator, the network, the death of drivers.  Rows carry the number
+of their evaluation, so a second evaluation of one epoch can never pass for the first.
+
+Drivers run one at a time.  A paused driver (a zombie) keeps its thread and goes on once the newer ones
+are done, so every run of one schedule is the same run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from epochal.chaos import failpoints
+from epochal.chaos.checker import Finding, Run, judge_all
+from epochal.chaos.failpoints import AnswerDropped, Point
+from epochal.chaos.history import (
+    Changed,
+    Decided,
+    Ended,
+    Evaluated,
+    History,
+    Prepared,
+    Read,
+    Row,
+    Started,
+    Step,
+    TookOver,
+)
+from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule
+from epochal.checkpoints.log import Commit, Entry, EpochLog, Fence, LogPosition, Record
+from epochal.checkpoints.memory import MemoryLog
+from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, serial
+from epochal.coordinator.epoch import Actor, Ask, Committable, Copy, Epoch, EpochNumber, Query
+from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Table
+from epochal.sinks.memory import Row as StoredRow
+from epochal.sinks.protocol import CommitOutcome, Rows, Sink
+
+T = TypeVar("T")
+
+
+class SimulatedCrash(BaseException):
+    """The driver dies here; no production code may catch it."""
+
+
+class ConcurrentUpdate(Exception):
+    """What Spark raises when another driver wrote this entry of its log (CONCURRENT_STREAM_LOG_UPDATE)."""
+
+
+class StateMissing(Exception):
+    """What Spark raises when the state that an epoch builds on was never written."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Which sinks a query writes to: names, by kind; names give the order of the coordinator."""
+
+    voting: tuple[str, ...]
+    redo: tuple[str, ...] = ()
+    app: str = "flights"
+    backwards: bool = False  # the runner takes the sinks in the other order
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        return tuple(sorted((*self.voting, *self.redo)))
+
+
+@dataclass
+class Checkpoint:
+    """Spark's checkpoint with our log in it.  ``offsets``: epoch -> (first, last + 1) input."""
+
+    path: str = "/checkpoint"
+    query_id: str = "query-1"
+    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+    state: dict[int, int] = field(default_factory=lambda: {0: 0})  # version -> running count
+    log: MemoryLog = field(default_factory=MemoryLog)
+
+    def copy(self, path: str) -> Checkpoint:
+        """The folder, copied: the same query id in its metadata, the same log."""
+        return Checkpoint(
+            path, self.query_id, dict(self.offsets), set(self.commits), dict(self.state), self.log.copy()
+        )
+
+
+class Simulation:
+    """One world: what survives drivers, and the history of what happened in it."""
+
+    def __init__(self, pipeline: Pipeline, schedule: Schedule = (), *, batch: int = 2) -> None:
+        self.pipeline = pipeline
+        self.batch = batch  # inputs per epoch
+        self.history = History()
+        self.happenings: list[Happening] = []
+        self.fired: set[int] = set()
+        self.server = WatchedServer(self)
+        self.stage = WatchedStage(self)
+        self.log_network = LogNetwork(self)
+        self.checkpoint = Checkpoint()
+        self.compact_every = 1
+        self.current: Driver | None = None
+        self.arriving = False  # late requests arrive: their steps are nobody's
+        self._schedule = schedule
+        self._strikes = {(s.driver, s.number): i for i, s in enumerate(schedule)}
+        self._attempts = itertools.count(1)
+        self._counts: dict[str, int] = {}
+        for name in pipeline.sinks:
+            self.server.create(pipeline.app, name)
+
+    # --- running --------------------------------------------------------------------------------
+
+    def play(self, until: int) -> None:
+        """Drivers start, are struck, and start again until one has finished; zombies go on in between."""
+        paused: list[Driver] = []
+        for number in itertools.count(1):
+            driver = self.driver(f"d{number}", until)
+            driver.go()
+            while driver.paused or paused:
+                if driver.paused:
+                    paused.append(driver)
+                    if len(paused) < 2:
+                        break
+                driver = paused.pop(0)
+                driver.go()
+            if not driver.paused and driver.finished:
+                return
+            if number > 8:
+                raise AssertionError(f"no driver finished: {self.history.trace[-20:]}")
+
+    def converge(self, until: int) -> None:
+        """One more start without faults, over one more epoch; it must finish."""
+        self.server.deliver_late()
+        self.log_network.deliver_late()
+        last = self.driver("last", until)
+        last.go()
+
+    def driver(self, name: str, until: int, checkpoint: Checkpoint | None = None, **options: Any) -> Driver:
+        """A new start over this world; nothing happens before ``go``."""
+        return Driver(self, checkpoint or self.checkpoint, name, until, **options)
+
+    # --- what the world tells -------------------------------------------------------------------
+
+    def run_of(self, until: int, checkpoint: Checkpoint | None = None) -> Run:
+        """The history with what a run that never failed would have shown."""
+        planned = (checkpoint or self.checkpoint).offsets
+        expected = {
+            epoch: tuple(Row(epoch, key, 0, key + 1) for key in range(*planned.get(epoch, (0, 0))))
+            for epoch in range(until + 1)
+        }
+        return Run(self.history, self.pipeline.sinks, expected)
+
+    def verdicts(self, until: int) -> dict[str, Finding]:
+        return judge_all(self.run_of(until))
+
+    def read(self) -> None:
+        """An outside reader looks at all sinks."""
+        app = self.pipeline.app
+        content = {
+            name: tuple(Row(r["epoch"], r["id"], r["attempt"], r["n"]) for r in self.server.visible(app, name))
+            for name in self.pipeline.sinks
+        }
+        self.history.add(Read(content))
+
+    def evaluation(self, epoch: EpochNumber) -> int:
+        attempt = next(self._attempts)
+        self.history.add(Evaluated(epoch, attempt))
+        return attempt
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def hit(self, point: Point, sink: str, epoch: int) -> None:
+        if point is Point.AFTER_PREPARE:
+            self.history.add(Prepared(epoch))
+            self.read()
+        self.happen("hit", point.value, sink, epoch)
+
+    def happen(self, kind: str, step: str, sink: str = "", epoch: int = -1) -> Action | None:
+        """One event of the current driver; what its strike, if any, leaves for the caller to do."""
+        driver = self.current
+        if driver is None or self.arriving:
+            return None
+        number = self._counts.get(driver.name, 0)
+        self._counts[driver.name] = number + 1
+        self.happenings.append(Happening(driver.name, number, kind, step, sink, epoch))
+        index = self._strikes.get((driver.name, number))
+        if index is None:
+            if kind != "request":
+                self.history.trace.append(Step(driver.name, step, sink, ""))
+            return None
+        action = self._schedule[index].action
+        self.fired.add(index)
+        self.history.trace.append(Step(driver.name, step, sink, action.value))
+        return self._strike(driver, action)
+
+    def _strike(self, driver: Driver, action: Action) -> Action | None:
+        if action is Action.CRASH:
+            raise SimulatedCrash
+        if action is Action.PAUSE:
+            driver.pause()
+        elif action is Action.DROP_ANSWER:
+            raise AnswerDropped("simulated")
+        elif action is Action.LOSE_PREPARED:
+            for name in self.pipeline.voting:
+                self.server.lose_prepared(self.pipeline.app, name)
+        elif action is Action.DELIVER_LATE:
+            self.server.deliver_late()
+            self.log_network.deliver_late()
+        return action if action in NETWORK else None
+
+    def note(self, step: str, sink: str, outcome: str) -> None:
+        """An element of the trace that cannot be struck: how a request was answered."""
+        who = self.current.name if self.current is not None and not self.arriving else "network"
+        self.history.trace.append(Step(who, step, sink, outcome))
+
+
+class Driver:
+    """One start of the query: Spark's driver with a coordinator in it.  All that it holds is volatile."""
+
+    def __init__(
+        self,
+        world: Simulation,
+        checkpoint: Checkpoint,
+        name: str,
+        until: int,
+        *,
+        pipeline: Pipeline | None = None,
+        batch: int | None = None,
+        calls: Callable[[int], bool] = lambda epoch: True,  # noqa: ARG005
+    ) -> None:
+        self.world = world
+        self.checkpoint = checkpoint
+        self.name = name
+        self.until = until
+        self.pipeline = pipeline or world.pipeline
+        self.batch = batch or world.batch
+        self.calls = calls  # whether the user's function passes this epoch to the pipeline
+        self.outcome = ""  # "" while it runs or is paused
+        self.error: Exception | None = None
+        self.paused = False
+        self.reports: list[EpochReport] = []
+        self.coordinator = self._coordinator()
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Semaphore(0)
+        self._rest = threading.Semaphore(0)
+        self._broken: BaseException | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome == "finished"
+
+    def _coordinator(self) -> Coordinator:
+        world, pipeline = self.world, self.pipeline
+        sinks: list[Sink] = [MemorySink(name, world.server) for name in pipeline.voting]
+        sinks += [MemoryRedoSink(name, world.server, world.stage) for name in pipeline.redo]
+        query = Query(pipeline.app, self.checkpoint.query_id, f"run-{self.name}", self.checkpoint.path)
+        return Coordinator(
+            query=query,
+            sinks=sinks,
+            log=RemoteLog(self.checkpoint.log, world),
+            stage=world.stage,
+            runner=backwards if pipeline.backwards else serial,
+            retry=Retry(attempts=4, sleep=lambda seconds: None),  # noqa: ARG005
+            compact_every=world.compact_every,
+        )
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def go(self) -> Driver:
+        """Run, or go on, until it ends or pauses; then it is somebody else's turn."""
+        before, self.world.current = self.world.current, self
+        self.paused = False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._live, daemon=True)
+            self.world.history.add(Started(self.name))
+            self._thread.start()
+        else:
+            self._wake.release()
+        if not self._rest.acquire(timeout=60):
+            raise AssertionError(f"{self.name} neither ended nor paused")
+        self.world.current = before
+        if self._broken is not None:
+            raise self._broken
+        return self
+
+    def pause(self) -> None:
+        """Stand still, as a stopped process does, until ``go``."""
+        self.paused = True
+        self._rest.release()
+        if not self._wake.acquire(timeout=60):
+            raise SimulatedCrash
+
+    def _live(self) -> None:
+        try:
+            self._end(*self._outcome())
+        except BaseException as error:
+            self._broken = error
+        finally:
+            self._rest.release()
+
+    def _outcome(self) -> tuple[str, bool, bool]:
+        """(outcome, named, definite)"""
+        try:
+            self._spark()
+            return "finished", True, True
+        except SimulatedCrash:
+            return "killed", True, True
+        except EpochalError as error:
+            self.error = error
+            return type(error).__name__, True, error.definite
+        except ConcurrentUpdate as error:
+            self.error = error
+            return "ConcurrentUpdate", True, True
+        except Exception as error:
+            self.error = error
+            return type(error).__name__, False, False
+
+    def _end(self, outcome: str, named: bool, definite: bool) -> None:
+        self.outcome = outcome
+        self.world.read()
+        self.world.history.add(Ended(self.name, outcome, named, definite))
+        self.world.history.trace.append(Step(self.name, "end", "", outcome))
+
+    # --- Spark ----------------------------------------------------------------------------------
+
+    def _spark(self) -> None:
+        """Micro-batch execution: plan, run, commit; an epoch without commits/N is run again."""
+        planned = max(self.checkpoint.offsets, default=-1)
+        epoch = planned if planned >= 0 and planned not in self.checkpoint.commits else planned + 1
+        while epoch <= self.until:
+            first, last = self._plan(epoch)
+            self.world.happen("spark", "planned", epoch=epoch)
+            self._batch(epoch, first, last)
+            self.world.happen("spark", "returned", epoch=epoch)
+            if epoch in self.checkpoint.commits:
+                raise ConcurrentUpdate(f"commits/{epoch}")
+            self.checkpoint.commits.add(epoch)
+            self.world.happen("spark", "committed", epoch=epoch)
+            epoch += 1
+
+    def _plan(self, epoch: int) -> tuple[int, int]:
+        known = self.checkpoint.offsets.get(epoch)
+        if known is not None:
+            if epoch in self.checkpoint.commits:
+                raise ConcurrentUpdate(f"offsets/{epoch}")
+            return known
+        start = self.checkpoint.offsets[epoch - 1][1] if epoch > 0 else 0
+        self.checkpoint.offsets[epoch] = (start, start + self.batch)
+        return self.checkpoint.offsets[epoch]
+
+    def _batch(self, epoch: int, first: int, last: int) -> None:
+        fingerprint = f"{first}-{last}"
+        ask = Ask(self.coordinator._query, epoch, fingerprint, offsets=fingerprint)
+        batch = SimulatedBatch(self, ask, first, last)
+        if self.calls(epoch):
+            self.reports.append(self.coordinator.run(batch))
+        else:
+            batch.discard()
+
+
+class SimulatedBatch:
+    """What Spark hands over.  Every iteration over ``rows`` is an evaluation of its own."""
+
+    def __init__(self, driver: Driver, ask: Ask, first: int, last: int) -> None:
+        self._driver = driver
+        self._ask = ask
+        self._keys = range(first, last)
+
+    @property
+    def ask(self) -> Ask:
+        return self._ask
+
+    @property
+    def rows(self) -> Rows:
+        return Evaluation(self._evaluate)
+
+    def discard(self) -> None:
+        list(self._evaluate())
+
+    def _evaluate(self) -> Iterator[StoredRow]:
+        """A running count: it needs the state of the epoch before, and writes its own."""
+        epoch, state = self._ask.epoch, self._driver.checkpoint.state
+        if epoch not in state:
+            raise StateMissing(f"epoch {epoch} builds on state version {epoch}, which was never written")
+        attempt = self._driver.world.evaluation(epoch)
+        count = state[epoch]
+        for key in self._keys:
+            count += 1
+            yield {"id": key, "attempt": attempt, "epoch": epoch, "n": count}
+        state[epoch + 1] = count
+
+
+class Evaluation:
+    """Rows that do not exist before somebody reads them."""
+
+    def __init__(self, evaluate: Callable[[], Iterator[StoredRow]]) -> None:
+        self._evaluate = evaluate
+
+    def __iter__(self) -> Iterator[StoredRow]:
+        return self._evaluate()
+
+
+def backwards(tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
+    """The serial runner, in the other order."""
+    return list(reversed(serial(list(reversed(tasks)))))
+
+
+class WatchedServer(MemoryServer):
+    """A server that tells the history which effects requests have, and asks the schedule for their fate."""
+
+    def __init__(self, world: Simulation) -> None:
+        super().__init__()
+        self._world = world
+
+    def request(self, verb: str, sink: str, apply: Callable[[], T]) -> T:
+        action = self._world.happen("request", verb, sink)
+        self.network = lambda verb, sink: _delivery(action)  # noqa: ARG005
+        try:
+            answer = super().request(verb, sink, apply)
+        except Exception as error:
+            self._world.note(verb, sink, type(error).__name__)
+            raise
+        self._world.note(verb, sink, answer.name if isinstance(answer, CommitOutcome) else "")
+        return answer
+
+    def deliver_late(self) -> int:
+        self._world.arriving = True
+        try:
+            return super().deliver_late()
+        finally:
+            self._world.arriving = False
+
+    def fence(self, app: str, sink: str, by: Actor) -> None:
+        super().fence(app, sink, by)
+        self._world.history.add(TookOver(f"{app}/{sink}", str_of(by)))
+
+    def publish(
+        self, app: str, c: Committable, by: Actor, rows: tuple[StoredRow, ...] | None
+    ) -> CommitOutcome:
+        table = self.table(app, c.sink)
+        return self._watch(table, f"{app}/{c.sink}", by, lambda: MemoryServer.publish(self, app, c, by, rows))
+
+    def abort(self, app: str, sink: str, by: Actor) -> int:
+        table = self.table(app, sink)
+        return self._watch(table, f"{app}/{sink}", by, lambda: MemoryServer.abort(self, app, sink, by))
+
+    def _watch(self, table: Table, where: str, by: Actor, act: Callable[[], T]) -> T:
+        """Compare the table before and after: what became visible, whose prepared work is gone."""
+        shown, prepared = len(table.shown), dict(table.prepared)
+        answer = act()
+        gone = tuple(str_of(p.actor) for n, p in prepared.items() if n not in table.prepared)
+        if len(table.shown) != shown or gone:
+            self._world.history.add(Changed(where, str_of(by), len(table.shown) - shown, gone))
+            self._world.read()
+        return answer
+
+
+class WatchedStage(MemoryStage):
+    """A stage that tells the history whose copies are removed by whom."""
+
+    def __init__(self, world: Simulation) -> None:
+        super().__init__()
+        self._world = world
+
+    def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
+        before = self.copies()
+        super().clean(by, keep)
+        after = self.copies()
+        gone = tuple(str_of(owner) for epoch, owner in before if (epoch, owner) not in after)
+        if gone:
+            self._world.history.add(Changed("stage", str_of(by), dropped=gone))
+
+
+class LogNetwork:
+    """Carries requests to the log; a late append arrives when it is told to."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._under_way: list[Callable[[], object]] = []
+
+    def request(self, verb: str, apply: Callable[[], T]) -> T:
+        delivery = _delivery(self._world.happen("request", verb, "log"))
+        if delivery is Delivery.UNAVAILABLE:
+            self._world.note(verb, "log", delivery.value)
+            raise SinkUnavailable("the log did not take the request", help="simulated")
+        if delivery is Delivery.LATE:
+            self._under_way.append(apply)
+        if delivery in (Delivery.LATE, Delivery.REQUEST_LOST):
+            raise self._unanswered(verb)
+        answer = apply()
+        if delivery is Delivery.ANSWER_LOST:
+            raise self._unanswered(verb)
+        self._world.note(verb, "log", str(answer))
+        return answer
+
+    def _unanswered(self, verb: str) -> OutcomeUnknown:
+        self._world.note(verb, "log", "unanswered")
+        return OutcomeUnknown("the request was sent and its answer lost", help="simulated")
+
+    def deliver_late(self) -> None:
+        arriving, self._under_way = self._under_way, []
+        self._world.arriving = True
+        try:
+            for apply in arriving:
+                apply()
+        finally:
+            self._world.arriving = False
+
+
+class RemoteLog:
+    """An epoch log at the other end of a network; tells the history what became durable."""
+
+    def __init__(self, log: MemoryLog, world: Simulation) -> None:
+        self._log = log
+        self._world = world
+
+    def read(self) -> Sequence[Entry]:
+        return self._log.read()
+
+    def append(self, position: LogPosition, record: Record) -> bool:
+        return self._world.log_network.request(
+            f"append-{record.kind}", lambda: self._appended(position, record)
+        )
+
+    def _appended(self, position: LogPosition, record: Record) -> bool:
+        size = len(self._log.read())
+        try:
+            return self._log.append(position, record)
+        finally:
+            if len(self._log.read()) > size:
+                self._tell(record)
+
+    def _tell(self, record: Record) -> None:
+        history = self._world.history
+        if isinstance(record, Fence):
+            history.add(TookOver("log", str_of(record.actor)))
+        if isinstance(record, Commit):
+            history.add(
+                Decided(record.epoch, record.decision.id, str_of(record.actor), record.supersedes)
+            )
+
+    def compact(self, floor: LogPosition, kept: Sequence[Entry]) -> None:
+        self._world.log_network.request("compact", lambda: self._log.compact(floor, kept))
+
+    def describe(self) -> str:
+        return self._log.describe()
+
+
+def str_of(actor: Actor) -> str:
+    """An actor as a history names it: the whole token, so that two never look alike."""
+    return f"g{actor.generation}/{actor.token}"
+
+
+def _delivery(action: Action | None) -> Delivery:
+    return Delivery(action.value) if action is not None else Delivery.DELIVERED
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one schedule led to."""
+
+    schedule: Schedule
+    happenings: tuple[Happening, ...]
+    trace: tuple[Step, ...]
+    wrong: dict[str, Finding]  # the verdicts that are not true
+    fired: bool  # every strike of the schedule did strike
+    ends: tuple[tuple[str, str], ...]  # (driver, how it ended)
+    left: tuple[str, ...] = ()  # what lies around at the end
+
+
+def simulate(pipeline: Pipeline, schedule: Schedule = (), *, epochs: int = 2) -> Outcome:
+    """Play one schedule over ``epochs`` epochs, then one more start and one more epoch without faults."""
+    world = Simulation(pipeline, schedule)
+    with failpoints.handler(world.hit):
+        world.play(epochs - 1)
+        world.converge(epochs)
+    verdicts = world.verdicts(epochs)
+    ends = tuple((end.driver, end.outcome) for _, end in world.history.of(Ended))
+    wrong = {name: finding for name, finding in verdicts.items() if not finding}
+    if ends[-1] != ("last", "finished"):
+        wrong["end"] = judge_end(world)
+    return Outcome(
+        schedule,
+        tuple(world.happenings),
+        tuple(world.history.trace),
+        wrong,
+        len(world.fired) == len(schedule),
+        ends,
+        leftovers(world),
+    )
+
+
+def judge_end(world: Simulation) -> Finding:
+    """Why the start without faults did not finish: always false."""
+    from epochal.chaos.checker import Verdict
+
+    ends = [end for _, end in world.history.of(Ended)]
+    return Finding(Verdict.FALSE, f"the last start ended with {ends[-1].outcome}")
+
+
+def leftovers(world: Simulation) -> tuple[str, ...]:
+    """Prepared rows in the sinks, and copies of epochs that nobody will read again."""
+    app = world.pipeline.app
+    rows = [f"prepared in {name}" for name in world.pipeline.sinks if world.server.table(app, name).prepared]
+    needed = 1 if world.stage.copies() else 0
+    return (*rows, *(f"copy {epoch}" for epoch, _ in world.stage.copies()[needed:]))
+
+
+__all__ = ["Epoch", "EpochLog", "Misconfigured", "Outcome", "Pipeline", "Simulation", "simulate"]
