@@ -94,6 +94,9 @@ class Server(ABC):
     def _prepare(self) -> None:
         """Make the data directory; called once, before the first start."""
 
+    def _recover(self) -> None:  # noqa: B027 - most servers recover by themselves
+        """What has to be done before each start to data that a crash left behind."""
+
     @abstractmethod
     def _command(self) -> Command:
         """What to run."""
@@ -113,7 +116,8 @@ class Server(ABC):
         if not self._prepared:
             self._prepare()
             self._prepared = True
-        self._spawn()
+        self._recover()
+        self._spawn(self._command())
         if wait_until(self._answers_or_died, START_TIMEOUT_S) is not True:
             log = self.log_tail()
             self.close()
@@ -179,8 +183,7 @@ class Server(ABC):
     ) -> None:
         self.close()
 
-    def _spawn(self) -> None:
-        command = self._command()
+    def _spawn(self, command: Command) -> None:
         task = {
             "argv": [str(part) for part in command.argv],
             "user": command.user,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -56,9 +57,8 @@ def listening(pid: int) -> set[str]:
     """The addresses, in /proc's notation, on which a process and its children listen."""
     sockets = set()
     for process in (pid, *guard.descendants(pid)):
-        for descriptor in Path(f"/proc/{process}/fd").iterdir():
-            if descriptor.exists() or descriptor.is_symlink():
-                sockets.add(os.readlink(descriptor))
+        with contextlib.suppress(FileNotFoundError):  # a child that ended meanwhile
+            sockets |= {os.readlink(descriptor) for descriptor in Path(f"/proc/{process}/fd").iterdir()}
     addresses = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import psycopg
@@ -66,7 +67,7 @@ def test_latency_delays_every_answer(proxied_dsn: str, postgres_proxy: Proxy) ->
 def test_a_half_open_connection_takes_requests_and_never_answers(
     pg_database: str, proxied_dsn: str, postgres_proxy: Proxy, table: str
 ) -> None:
-    with psycopg.connect(proxied_dsn, autocommit=True) as connection:
+    with contextlib.closing(psycopg.connect(proxied_dsn, autocommit=True)) as connection:
         postgres_proxy.half_open()
         sent = connection.pgconn
         sent.send_query(f"INSERT INTO {table} VALUES (1)".encode())
@@ -77,7 +78,6 @@ def test_a_half_open_connection_takes_requests_and_never_answers(
             assert sent.is_busy()
             time.sleep(0.05)
         assert rows(pg_database) == [1]
-        postgres_proxy.clear()
 
 
 def test_a_lost_answer_to_a_kafka_commit_is_an_error_at_the_client(
