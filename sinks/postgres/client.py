@@ -1,0 +1,100 @@
+"""Where the server is, how long anything may take, and how a session is had.
+
+Free of psycopg, so that a sink can be declared, pickled and refused by name where it is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.errors import Misconfigured, SinkUnavailable
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.session import Session
+
+Dsn = str | Callable[[], str]
+"""A libpq connection string or URI, or a function that returns one (for secrets)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that anything may take; each is enforced by the server and, a little later, by the client."""
+
+    connect: float = 10.0
+    lock: float = 15.0  # waiting for the sink's row
+    answer: float = 30.0  # any statement that touches a few rows, COMMIT included
+    bulk: float = 300.0  # any statement whose time grows with the epoch: count, delete, the end of COPY
+    copy: float = 3600.0  # one task's COPY as a whole, which waits for Spark
+
+
+class ServerRefused(Misconfigured):
+    """The server understood the statement and said no: rights, constraints, values, missing objects."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A connection string that is never shown."""
+
+    conninfo: str = field(repr=False)
+
+
+def open_session(place: Place, sink: str, limits: Limits) -> Session:
+    """A new session; where psycopg is missing the error says so, and on which side."""
+    try:
+        from epochal.sinks.postgres.session import Session
+    except ImportError as error:
+        raise Misconfigured(
+            f"the Postgres client is missing here: {error}",
+            sink=sink,
+            help="pip install 'epochal[postgres]' on the driver and on every executor",
+        ) from error
+    return Session.open(place, sink, limits)
+
+
+class Connector:
+    """Opens sessions for one sink and keeps the idle ones; pickled without them."""
+
+    def __init__(self, dsn: Dsn, sink: str, limits: Limits) -> None:
+        self._dsn = dsn
+        self._sink = sink
+        self.limits = limits
+        self._idle: list[Session] = []
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_idle": []}
+
+    def place(self) -> Place:
+        """Where to connect to; a callable is asked each time, as its secret may change."""
+        return Place(self._dsn() if callable(self._dsn) else self._dsn)
+
+    def open(self) -> Session:
+        """A new session that the caller closes."""
+        return open_session(self.place(), self._sink, self.limits)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """An idle session that still answers, or a new one; after an error it is closed, never used again."""
+        session = self._awake() or self.open()
+        try:
+            yield session
+        except BaseException:
+            session.close()
+            raise
+        self._idle.append(session)
+
+    def _awake(self) -> Session | None:
+        while self._idle:
+            session = self._idle.pop()
+            try:
+                session.run("SELECT 1", limit=self.limits.connect)
+                return session
+            except SinkUnavailable:
+                session.close()
+        return None
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()

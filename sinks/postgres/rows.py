@@ -1,0 +1,221 @@
+"""Spark's types as Postgres's, and rows as lines of COPY text: nothing is bent.
+
+Spark's own generated code formats a row as one string.  A value that Postgres cannot hold is counted by
+a flag that rides along with the line, so that no second evaluation is needed to name column and rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from epochal.coordinator.errors import Misconfigured
+
+ISOLATION = ("_epoch", "_attempt")
+"""The columns that the rows table has and the view does not."""
+
+_NAME_BYTES = 63
+
+_EXACT: dict[type[T.DataType], tuple[str, ...]] = {
+    T.StringType: ("text", "character varying"),
+    T.BooleanType: ("boolean",),
+    T.ByteType: ("smallint",),
+    T.ShortType: ("smallint",),
+    T.IntegerType: ("integer",),
+    T.LongType: ("bigint",),
+    T.FloatType: ("real",),
+    T.DoubleType: ("double precision",),
+    T.DateType: ("date",),
+    T.TimestampType: ("timestamp with time zone",),
+    T.TimestampNTZType: ("timestamp without time zone",),
+    T.BinaryType: ("bytea",),
+}
+_NESTED = (T.ArrayType, T.MapType, T.StructType)
+
+FIRST_DAY = -2440588  # 4714-11-24 BC, days since 1970: Postgres's first date
+LAST_DAY = 2145042905  # 5874897-12-31: its last date (its last timestamp lies beyond Spark's)
+_FIRST_INSTANT = "TIMESTAMP_NTZ'-4713-11-24 00:00:00'"
+_1970 = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
+
+_JSON = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "dateFormat": "yyyy-MM-dd",
+}
+
+
+@dataclass(frozen=True)
+class PgColumn:
+    """A column as Postgres names it; ``types`` as ``format_type`` prints them, the first is what we make."""
+
+    name: str
+    types: tuple[str, ...]
+
+
+def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
+    """The schema in Postgres's words; ``Misconfigured`` names the first column that cannot be held exactly."""
+    if not schema.fields:
+        raise Misconfigured("the rows have no columns", sink=sink, help="select at least one column")
+    seen: set[str] = set()
+    for name in schema.names:
+        if name in ISOLATION or name in seen or len(name.encode()) > _NAME_BYTES or not name:
+            why = (
+                "is Epochal's own"
+                if name in ISOLATION
+                else "stands twice"
+                if name in seen
+                else f"is empty or longer than the {_NAME_BYTES} bytes of a Postgres name"
+            )
+            raise Misconfigured(f"the column name {name!r} {why}", sink=sink, help="rename the column in the query")
+        seen.add(name)
+    return [PgColumn(f.name, _pg_types(f.name, f.dataType, sink)) for f in schema.fields]
+
+
+def _pg_types(name: str, kind: T.DataType, sink: str) -> tuple[str, ...]:
+    if isinstance(kind, T.DecimalType):
+        return (f"numeric({kind.precision},{kind.scale})", "numeric")
+    if isinstance(kind, _NESTED):
+        _check_json(name, kind, sink)
+        return ("json",)
+    if type(kind) not in _EXACT:
+        raise _no_type(name, kind, sink)
+    return _EXACT[type(kind)]
+
+
+def _check_json(name: str, kind: T.DataType, sink: str) -> None:
+    """All that lies inside can be written as JSON and read back exactly."""
+    if isinstance(kind, T.ArrayType):
+        _check_json(f"{name}[]", kind.elementType, sink)
+    elif isinstance(kind, T.MapType):
+        if not isinstance(kind.keyType, T.StringType):
+            raise Misconfigured(
+                f"column {name!r} is a map with keys of type {kind.keyType.simpleString()}: keys of JSON are strings",
+                sink=sink,
+                help="turn the keys into strings, or the map into an array with map_entries()",
+            )
+        _check_json(f"{name}{{}}", kind.valueType, sink)
+    elif isinstance(kind, T.StructType):
+        for field in kind.fields:
+            _check_json(f"{name}.{field.name}", field.dataType, sink)
+    elif type(kind) not in _EXACT and not isinstance(kind, T.DecimalType):
+        raise _no_type(name, kind, sink)
+
+
+def _no_type(name: str, kind: T.DataType, sink: str) -> Misconfigured:
+    return Misconfigured(
+        f"column {name!r} has the type {kind.simpleString()}, which Postgres cannot hold exactly",
+        sink=sink,
+        help="cast it in the query, for instance to string",
+    )
+
+
+def formatted(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+    """``line`` (COPY text) and one flag per column that may hold what Postgres cannot; the flags' columns."""
+    texts: list[Column] = []
+    flags: list[Column] = []
+    flagged: list[str] = []
+    for field in rows.schema.fields:
+        column = F.col(f"`{field.name.replace('`', '``')}`")
+        texts.append(F.coalesce(_text(column, field.dataType), F.lit("\\N")))
+        wrong = _unholdable(column, field.dataType)
+        if wrong is not None:
+            flags.append(F.coalesce(wrong, F.lit(False)).alias(f"flag{len(flags)}"))
+            flagged.append(field.name)
+    line = F.concat(F.concat_ws("\t", *texts), F.lit("\n")).alias("line")
+    return rows.select(line, *flags), tuple(flagged)
+
+
+def _text(column: Column, kind: T.DataType) -> Column:
+    """The value as COPY text; null stays null."""
+    if isinstance(kind, T.StringType):
+        return _escaped(column)
+    if isinstance(kind, _NESTED):
+        return F.replace(F.to_json(column, _JSON), F.lit("\\"), F.lit("\\\\"))
+    if isinstance(kind, T.BinaryType):
+        return F.concat(F.lit("\\\\x"), F.hex(column))
+    if isinstance(kind, T.DateType):
+        return _calendar(column, "DATE", "")
+    if isinstance(kind, T.TimestampNTZType):
+        return _calendar(column, "TIMESTAMP_NTZ", "")
+    if isinstance(kind, T.TimestampType):
+        return _calendar(_in_utc(column), "TIMESTAMP_NTZ", "+00")
+    return column.cast("string")
+
+
+def _escaped(column: Column) -> Column:
+    text = column.cast(T.StringType())  # without its collation, which would match other characters too
+    for raw, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+        text = F.replace(text, F.lit(raw), F.lit(escaped))
+    return text
+
+
+def _in_utc(column: Column) -> Column:
+    """The instant as a clock in Greenwich shows it; a cast would take the session's time zone."""
+    return F.timestamp_add("MICROSECOND", F.unix_micros(column), F.expr(_1970))
+
+
+def _calendar(column: Column, kind: str, zone: str) -> Column:
+    """ISO text as Postgres reads it: no sign before a year of five digits, BC instead of years below 1."""
+    text = column.cast("string")
+    usual = (column >= F.expr(f"{kind}'0001-01-01'")) & (column < F.expr(f"{kind}'+10000-01-01'"))
+    late = column >= F.expr(f"{kind}'+10000-01-01'")
+    bc_year = F.lpad((F.lit(1) - F.year(column)).cast("string"), 4, "0")
+    bc = F.concat(bc_year, F.regexp_extract(text, r"^-?\d+(-.*)$", 1), F.lit(f"{zone} BC"))
+    with_zone = F.concat(text, F.lit(zone)) if zone else text
+    return F.when(usual, with_zone).when(late, F.concat(F.ltrim(text, F.lit("+")), F.lit(zone))).otherwise(bc)
+
+
+def _unholdable(column: Column, kind: T.DataType) -> Column | None:
+    """True where Postgres cannot hold the value; None if it can hold all values of the type."""
+    if isinstance(kind, T.StringType):
+        return F.contains(column.cast(T.StringType()), F.lit("\0")) | ~F.is_valid_utf8(column)
+    if isinstance(kind, T.DateType):
+        return ~F.unix_date(column).between(FIRST_DAY, LAST_DAY)
+    if isinstance(kind, T.TimestampNTZType):
+        return column < F.expr(_FIRST_INSTANT)
+    if isinstance(kind, T.TimestampType):
+        return _in_utc(column) < F.expr(_FIRST_INSTANT)
+    if isinstance(kind, _NESTED):
+        return _not_json(column, kind)
+    return None
+
+
+def _not_json(value: Column, kind: T.DataType) -> Column | None:
+    """True where something inside has no JSON: NaN, infinities, bytes that are no UTF-8."""
+    if isinstance(kind, T.FloatType | T.DoubleType):
+        return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
+    if isinstance(kind, T.StringType):
+        return ~F.is_valid_utf8(value)
+    if isinstance(kind, T.ArrayType):
+        return _any(value, kind.elementType)
+    if isinstance(kind, T.MapType):
+        return _either(_any(F.map_keys(value), kind.keyType), _any(F.map_values(value), kind.valueType))
+    if isinstance(kind, T.StructType):
+        wrong: Column | None = None
+        for field in kind.fields:
+            wrong = _either(wrong, _not_json(value.getField(field.name), field.dataType))
+        return wrong
+    return None
+
+
+def _any(array: Column, kind: T.DataType) -> Column | None:
+    if _not_json(F.lit(None), kind) is None:
+        return None
+    check: Callable[[Column], Column] = lambda item: _false_if_null(_not_json(item, kind))  # noqa: E731
+    return F.exists(array, check)
+
+
+def _either(one: Column | None, other: Column | None) -> Column | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return _false_if_null(one) | _false_if_null(other)
+
+
+def _false_if_null(check: Column | None) -> Column:
+    return F.lit(False) if check is None else F.coalesce(check, F.lit(False))

@@ -1,0 +1,551 @@
+"""The six verbs, over the one row in ``epochal.sinks`` that everything turns on.
+
+Whoever changes what readers see, or may come to see, holds that row: fence, commit and abort
+``FOR UPDATE``, a task's last step ``FOR SHARE``.  What it says under the lock is the truth::
+
+    fence, commit, abort    BEGIN, row FOR UPDATE, conditions, write, COMMIT
+    a task of prepare       BEGIN, COPY, register, row FOR SHARE, conditions, COMMIT
+    a reader                rows whose position is not above ``published``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epochal.chaos.failpoints import Point, hit
+from epochal.coordinator.epoch import NAME, Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    EpochalError,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    OutcomeUnknown,
+    PreparedLost,
+    PrepareRefused,
+    SinkUnavailable,
+)
+from epochal.sinks.postgres import ddl
+from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
+from epochal.sinks.protocol import CommitOutcome, Rows, Schema
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.rows import PgColumn
+    from epochal.sinks.postgres.session import Session
+    from epochal.sinks.postgres.write import Task
+
+PATIENCE_S = 2.0
+"""How long a fence waits for somebody else's transaction before it ends that back-end."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """The sink's row."""
+
+    identity: str
+    fence: Actor | None
+    published: Position
+    decision: int | None
+
+    @property
+    def marker(self) -> Marker | None:
+        return Marker(self.published, self.decision) if self.decision is not None else None
+
+
+class PostgresSink:
+    """Appends every epoch to a table, exactly once; readers use the view.
+
+    ``dsn``: a libpq connection string or URI, or a function that returns one (asked on the driver).
+    ``table``: ``[schema.]name``; the rows lie in ``<table>__rows``.  ``view``: the readers' name, by
+    default that of the table.  ``name``: the sink's stable name, by default that of the table.
+    ``connections``: how many tasks write at once.  All times are seconds.
+    """
+
+    def __init__(
+        self,
+        dsn: Dsn,
+        *,
+        table: str,
+        name: str | None = None,
+        view: str | None = None,
+        connections: int = 4,
+        connect_timeout: float = 10.0,
+        lock_timeout: float = 15.0,
+        answer_timeout: float = 30.0,
+        bulk_timeout: float = 300.0,
+    ) -> None:
+        self._name = _checked("sink", re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name)
+        self._target = ddl.Target.of(table, view, self._name)
+        if connections < 1:
+            raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")
+        self._connections = connections
+        self._limits = Limits(connect_timeout, lock_timeout, answer_timeout, bulk_timeout)
+        self._connector = Connector(dsn, self._name, self._limits)
+        self._app: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"PostgresSink(table={self._target.table!r}, name={self._name!r})"
+
+    # --- before the query ----------------------------------------------------------------------
+
+    def ddl(self, app: str, schema: Schema, *, adopt: bool = False) -> str:
+        """The SQL that ``create`` runs in a database that has nothing; ``adopt``: but the plain table."""
+        steps = ddl.all_steps(_checked("app", app), self._name, self._target, self._columns(schema), adopt)
+        return "".join(f"{sql};\n" for sql in ("BEGIN", *(step.sql for step in steps), "COMMIT"))
+
+    def create(self, query: Query, schema: Schema) -> Sequence[str]:
+        """Make what is missing, in one transaction; an existing plain table is adopted."""
+        app, columns = _checked("app", query.app), self._columns(schema)
+        with self._connector.session() as session, session.transaction(bulk=True):
+            return ddl.create(session, app, self._name, self._target, columns)
+
+    def check(self, query: Query, schema: Schema) -> None:
+        """Refuse what can never work: server, table, types, constraints, view, rights."""
+        app, columns = _checked("app", query.app), self._columns(schema)
+        with self._connector.session() as session:
+            ddl.check(session, app, self._name, self._target, columns)
+
+    def _columns(self, schema: Schema) -> list[PgColumn]:
+        from epochal.sinks.postgres.rows import columns
+
+        return columns(schema, self._name)
+
+    # --- start ---------------------------------------------------------------------------------
+
+    def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
+        """Without ``by`` one plain SELECT; with it the row is held, so nothing can be under way."""
+        self._app = _checked("app", query.app)
+        with self._connector.session() as session:
+            if by is None:
+                state = self._state(session, query.app)
+            else:
+                with self._reading(), session.transaction():
+                    state = self._owned(session, query.app, by)
+        return SinkState(state.identity, state.fence, state.marker)
+
+    def fence(self, query: Query, by: Actor) -> None:
+        """Compare-and-set on the row; a back-end that holds it for too long is ended."""
+        self._app = _checked("app", query.app)
+        with self._connector.session() as session, self._ending_blockers(session), session.transaction():
+            held = self._state(session, query.app, lock=True).fence
+            if held is not None and held != by and held.generation >= by.generation:
+                raise self._fenced(held, by)
+            session.run(
+                "UPDATE epochal.sinks SET generation = $3, token = $4 WHERE app = $1 AND sink = $2",
+                query.app,
+                self._name,
+                by.generation,
+                by.token,
+            )
+
+    # --- epoch ---------------------------------------------------------------------------------
+
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+        """One Spark job: format, COPY under the next position, vote; then read back what is registered."""
+        from epochal.sinks.postgres.rows import formatted
+
+        app = self._looked()
+        with self._connector.session() as session:
+            state = self._state(session, app)
+            if state.fence != by:
+                raise self._fenced(state.fence, by, epoch.number)
+            self._one_before(state, epoch.position, epoch.number)
+        columns = self._columns(rows.schema)
+        lines, flagged = formatted(rows)
+        votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
+        self._raise_refusals(votes, epoch, by)
+        attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
+        with self._connector.session() as session:
+            registered = self._registered(session, app, epoch.position, by)
+        if not attempts.items() <= registered.items():
+            raise PrepareRefused(
+                f"read back: {_tell(attempts, registered)}",
+                sink=self._name,
+                epoch=epoch.number,
+                help="start the query again; see whether somebody deletes from epochal.attempts",
+            )
+        payload: Json = {
+            "app": app,
+            "attempts": [[attempt, count] for attempt, count in sorted(attempts.items())],
+            "offsets": epoch.offsets,
+            "watermark": epoch.watermark,
+        }
+        return Committable(self._name, epoch.decision, epoch.position, sum(attempts.values()), payload)
+
+    def _task(self, app: str, epoch: Epoch, by: Actor, columns: Sequence[PgColumn], flagged: tuple[str, ...]) -> Task:
+        from epochal.sinks.postgres.write import Task
+
+        names = ", ".join([*(ddl.quoted(column.name) for column in columns), "_epoch", "_attempt"])
+        return Task(
+            place=self._connector.place(),
+            limits=self._limits,
+            app=app,
+            sink=self._name,
+            epoch=epoch.number,
+            position=epoch.position,
+            actor=by,
+            copy=f"COPY {self._target.rows} ({names}) FROM STDIN",
+            flagged=flagged,
+        )
+
+    def _written(self, lines: Any, task: Task) -> list[Json]:
+        """The votes of all partitions; ``coalesce`` bounds the connections without a second evaluation."""
+        from epochal.sinks.postgres.write import VOTE, writer
+
+        try:
+            votes = lines.coalesce(self._connections).mapInArrow(writer(task), VOTE).collect()
+        except Exception as error:
+            raise self._of_a_task(error, task.epoch) or error from None
+        return [json.loads(vote[0]) for vote in votes]
+
+    def _of_a_task(self, error: Exception, epoch: int) -> EpochalError | None:
+        """Our own error, if a task ended with one: Spark hands over its text only."""
+        for kind in (SinkUnavailable, OutcomeUnknown):
+            found = re.search(rf"{kind.__module__}\.{kind.__name__}: (.*)", str(error))
+            if found is not None:
+                what = f"a task could not write: {found[1].removeprefix(f'sink {self._name!r}: ')}"
+                return SinkUnavailable(what, sink=self._name, epoch=epoch, help="see whether the server is up")
+        if "No module named 'epochal" in str(error):
+            what = "Epochal is not installed on the executors"
+            return Misconfigured(what, sink=self._name, epoch=epoch, help="pip install 'epochal[postgres]' there")
+        return None
+
+    def _raise_refusals(self, votes: Sequence[Json], epoch: Epoch, by: Actor) -> None:
+        """The votes that say no, as one error; the most telling kind first."""
+        where: dict[str, Any] = {"sink": self._name, "epoch": epoch.number}
+        for vote in votes:
+            if "stale" in vote:
+                fence, published = vote["stale"]["fence"], int(vote["stale"]["published"])
+                if fence != by.to_json():
+                    raise self._fenced(Actor.from_json(fence) if fence else None, by, epoch.number)
+                raise self._misplaced(published, epoch.position, epoch.number)
+            if "client" in vote:
+                raise Misconfigured(
+                    f"an executor cannot connect: {vote['client']}",
+                    help="pip install 'epochal[postgres]' on every executor",
+                    **where,
+                )
+        unholdable = _sums([vote["unholdable"] for vote in votes if "unholdable" in vote])
+        if unholdable:
+            told = ", ".join(f"column {column!r}: {count}" for column, count in unholdable.items())
+            raise PrepareRefused(
+                f"rows with values that Postgres cannot hold exactly: {told}",
+                help="these are strings with NUL or broken UTF-8, dates or timestamps out of Postgres's range, or NaN"
+                " and infinities inside JSON: replace or drop them in the query",
+                **where,
+            )
+        for vote in votes:
+            if "refused" in vote:
+                raise PrepareRefused(
+                    vote["refused"],
+                    state=vote["state"],
+                    help="make the rows fit the table's constraints, or the table the rows",
+                    **where,
+                )
+
+    def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
+        """One short transaction; a lost answer is resolved by the marker, on a new connection."""
+        app = self._looked()
+        try:
+            return self._publish(app, committable, by)
+        except OutcomeUnknown as unknown:
+            self.close()
+            return self._resolve(app, committable, by, unknown)
+
+    def _publish(self, app: str, c: Committable, by: Actor) -> CommitOutcome:
+        """The three conditions, the rows counted, losers dropped, then marker and ``published`` at once."""
+        number, outcome = c.decision.epoch, CommitOutcome.ALREADY_COMMITTED
+
+        def answered() -> None:
+            if outcome is CommitOutcome.COMMITTED:
+                hit(Point.AFTER_PUBLISH, self._name, number)
+
+        with self._connector.session() as session, session.transaction(answered, bulk=True):
+            state = self._owned(session, app, by, number)
+            if state.decision != c.decision.id:
+                self._one_before(state, c.position, number)
+                found = self._whole(session, app, c)
+                self._drop(session, c.position, losers=found.keys() - _attempts(c).keys())
+                self._show(session, app, c)
+                outcome = CommitOutcome.COMMITTED
+                hit(Point.BEFORE_PUBLISH, self._name, number)
+        return outcome
+
+    def _whole(self, session: Session, app: str, c: Committable) -> dict[int, int]:
+        """Rows per attempt at the position, all the winners' among them; else they were lost."""
+        won = _attempts(c)
+        registered = self._registered(session, app, c.position, c.decision.actor)
+        found = session.run(
+            f"SELECT _attempt, count(*) FROM {self._target.rows} WHERE _epoch = $1 GROUP BY _attempt",
+            c.position,
+            limit=self._limits.bulk,
+        )
+        counted = {int(attempt): int(count) for attempt, count in found}
+        for source in (registered, counted):
+            if not won.items() <= source.items():
+                raise PreparedLost(
+                    f"prepared rows are gone, and none of them is visible: {_tell(won, source)}",
+                    sink=self._name,
+                    epoch=c.decision.epoch,
+                    help="start the query again: the rows are redone; see what deleted them",
+                )
+        return counted
+
+    def _drop(self, session: Session, position: Position, losers: set[int]) -> None:
+        """Delete what attempts that did not win left at the position, whoever made them."""
+        if losers:
+            session.run(
+                f"DELETE FROM {self._target.rows} WHERE _epoch = $1 AND _attempt = ANY($2::bigint[])",
+                position,
+                sorted(losers),
+                limit=self._limits.bulk,
+            )
+
+    def _show(self, session: Session, app: str, c: Committable) -> None:
+        session.run(
+            "INSERT INTO epochal.epochs"
+            " (app, sink, position, epoch, incarnation, decision, offsets, row_count, watermark)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            app,
+            self._name,
+            c.position,
+            c.decision.epoch,
+            c.decision.incarnation,
+            c.decision.id,
+            str(c.payload["offsets"]),
+            c.rows,
+            c.payload["watermark"],
+        )
+        session.run(
+            "DELETE FROM epochal.attempts WHERE app = $1 AND sink = $2 AND position <= $3", app, self._name, c.position
+        )
+        session.run(
+            "UPDATE epochal.sinks SET published = $3, decision = $4 WHERE app = $1 AND sink = $2",
+            app,
+            self._name,
+            c.position,
+            c.decision.id,
+        )
+
+    def _resolve(self, app: str, c: Committable, by: Actor, unknown: OutcomeUnknown) -> CommitOutcome:
+        """COMMIT was sent and not answered.  Under the row's lock the old back-end is through with it."""
+        try:
+            with (
+                self._connector.session() as session,
+                self._ending_blockers(session),
+                self._reading(),
+                session.transaction(),
+            ):
+                state = self._owned(session, app, by, c.decision.epoch)
+        except SinkUnavailable:
+            raise unknown from None
+        if state.decision == c.decision.id:
+            return CommitOutcome.COMMITTED
+        raise SinkUnavailable(
+            f"the COMMIT was lost, nothing became visible: {unknown.what}",
+            sink=self._name,
+            epoch=c.decision.epoch,
+            help="nothing to do: it is tried again",
+        )
+
+    def abort(self, query: Query, by: Actor) -> None:
+        """Delete all rows above ``published``, registered or not; a late COPY is refused by its own look."""
+        app = _checked("app", query.app)
+        with self._connector.session() as session, self._ending_blockers(session), session.transaction(bulk=True):
+            state = self._owned(session, app, by)
+            session.run(f"DELETE FROM {self._target.rows} WHERE _epoch > $1", state.published, limit=self._limits.bulk)
+            session.run(
+                "DELETE FROM epochal.attempts WHERE app = $1 AND sink = $2 AND position > $3",
+                app,
+                self._name,
+                state.published,
+            )
+
+    def close(self) -> None:
+        self._connector.close()
+
+    def guarantee(self) -> str:
+        view = self._target.reader
+        return (
+            f"Postgres sink {self._name}: exactly once, whole epochs, in order, for whoever reads the view {view};"
+            f" each statement sees the epochs up to one point, and none in part."
+            f" Prepared rows lie in {self._target.rows} and become visible by one committed UPDATE;"
+            " a Python function that Spark evaluates again gives the rows of exactly one evaluation."
+            " Conditions: fsync=on and full_page_writes=on on the server, nobody edits the rows table or the schema"
+            " epochal by hand, and readers use the view: the rows table, triggers and logical replication see"
+            " prepared rows too. NULL, NaN, infinities, dates and microseconds are kept exactly; arrays, maps and"
+            " structs are JSON text (binary in it is base64); what cannot be held is refused, not bent."
+        )
+
+    # --- the row -------------------------------------------------------------------------------
+
+    def _looked(self) -> str:
+        if self._app is None:
+            raise Misconfigured("the sink was not looked at yet", sink=self._name, help="call look() first")
+        return self._app
+
+    def _state(self, session: Session, app: str, lock: bool = False) -> _State:
+        """The sink's row; with ``lock`` held until COMMIT, in a statement of its own so that the next sees all."""
+        try:
+            found = session.run(
+                "SELECT (SELECT system_identifier FROM pg_control_system()), (SELECT oid FROM pg_database"
+                " WHERE datname = current_database())::bigint, to_regclass($3)::oid::bigint,"
+                " generation, token, published, decision FROM epochal.sinks WHERE app = $1 AND sink = $2"
+                + (" FOR UPDATE" if lock else ""),
+                app,
+                self._name,
+                self._target.rows,
+            )
+        except ServerRefused as error:
+            if "42P01" in str(error.state) or "3F000" in str(error.state):
+                found = []
+            else:
+                raise
+        if not found or found[0][2] is None:
+            raise Misconfigured(
+                f"there is no table {self._target.rows} of app {app!r}",
+                sink=self._name,
+                help="call pipeline.create() once, or have its printed SQL run",
+            )
+        system, database, table, generation, token, published, decision = found[0]
+        fence = Actor(generation, token) if generation is not None else None
+        return _State(f"postgres:{system}/{database}/{table}", fence, published, decision)
+
+    def _owned(self, session: Session, app: str, by: Actor, epoch: int | None = None) -> _State:
+        """The row, locked; ``Fenced`` unless it is ``by``'s."""
+        state = self._state(session, app, lock=True)
+        if state.fence != by:
+            raise self._fenced(state.fence, by, epoch)
+        return state
+
+    def _registered(self, session: Session, app: str, position: Position, by: Actor) -> dict[int, int]:
+        found = session.run(
+            "SELECT attempt, row_count FROM epochal.attempts"
+            " WHERE app = $1 AND sink = $2 AND position = $3 AND generation = $4 AND token = $5",
+            app,
+            self._name,
+            position,
+            by.generation,
+            by.token,
+        )
+        return {int(attempt): int(count) for attempt, count in found}
+
+    def _one_before(self, state: _State, position: Position, epoch: int) -> None:
+        if state.published != position - 1:
+            raise self._misplaced(state.published, position, epoch)
+
+    def _misplaced(self, published: Position, position: Position, epoch: int) -> EpochalError:
+        if published < position - 1:
+            return MarkerLost(
+                f"the marker stands at position {published}, position {position} was to follow",
+                sink=self._name,
+                epoch=epoch,
+                help="restore the database to what the epoch log says it showed",
+            )
+        return CheckpointMismatch(
+            f"position {position} was to be written, and another decision stands at position {published}",
+            sink=self._name,
+            epoch=epoch,
+            help="run one query per app and sink; SELECT * FROM epochal.epochs tells which query wrote it",
+        )
+
+    def _fenced(self, held: Actor | None, by: Actor, epoch: int | None = None) -> Fenced:
+        return Fenced(
+            f"the sink is owned by {held or 'nobody'}, not by {by}",
+            sink=self._name,
+            epoch=epoch,
+            help="a newer start of this query has taken over; let this one end",
+        )
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A transaction that wrote nothing: a lost answer is merely unavailable."""
+        try:
+            yield
+        except OutcomeUnknown as lost:
+            raise SinkUnavailable(lost.what, sink=self._name, help=lost.help) from lost
+
+    @contextlib.contextmanager
+    def _ending_blockers(self, session: Session) -> Iterator[None]:
+        """While the body waits too long for a lock, end those that hold it, and name whom we may not end."""
+        over, held_by = threading.Event(), list[str]()
+        pid = session.backend()
+        helper = threading.Thread(target=self._end_blockers, args=(pid, over, held_by), daemon=True)
+        helper.start()
+        try:
+            yield
+        except SinkUnavailable as error:
+            if not held_by:
+                raise
+            raise SinkUnavailable(
+                f"waited for back-ends that hold the sink's row: {'; '.join(sorted(set(held_by)))}",
+                sink=self._name,
+                state=error.what,
+                help="end them with pg_terminate_backend(pid), or grant pg_signal_backend to this role",
+            ) from error
+        finally:
+            over.set()
+            helper.join(self._limits.connect)
+
+    def _end_blockers(self, pid: int, over: threading.Event, held_by: list[str]) -> None:
+        patience = PATIENCE_S
+        while not over.wait(patience):
+            try:
+                with contextlib.closing(self._connector.open()) as session:
+                    self._end_each(session, pid, held_by)
+            except EpochalError as error:
+                held_by.append(f"unknown, {error.what}")
+            patience = 1.0
+
+    def _end_each(self, session: Session, pid: int, held_by: list[str]) -> None:
+        """Only who holds is ended: who waits like us is not in the way for long."""
+        blockers = session.run(
+            "SELECT pid, coalesce(application_name, ''), coalesce(state, 'unknown') FROM pg_stat_activity"
+            " WHERE pid = ANY(pg_blocking_pids($1)) AND wait_event_type IS DISTINCT FROM 'Lock'",
+            pid,
+        )
+        for blocker, application, state in blockers:
+            held_by.append(f"{blocker} ({application}, {state})")
+            with contextlib.suppress(ServerRefused):
+                session.run("SELECT pg_terminate_backend($1)", blocker)
+
+
+def _attempts(c: Committable) -> Mapping[int, int]:
+    return {int(attempt): int(count) for attempt, count in c.payload["attempts"]}
+
+
+def _tell(won: Mapping[int, int], found: Mapping[int, int]) -> str:
+    return ", ".join(
+        f"attempt {attempt} of {count} rows has {found.get(attempt, 0)}"
+        for attempt, count in won.items()
+        if found.get(attempt, 0) != count
+    )
+
+
+def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for count in counts:
+        for column, rows in count.items():
+            sums[column] = sums.get(column, 0) + int(rows)
+    return sums
+
+
+def _checked(what: str, name: str) -> str:
+    if NAME.fullmatch(name) is None:
+        raise Misconfigured(
+            f"the {what} name {name!r} is not 1 to 120 of A-Z, a-z, 0-9, '.', '_', '-'",
+            help=f"choose another {what} name; it must stay the same over restarts",
+        )
+    return name

@@ -1,0 +1,165 @@
+"""A task's part of prepare: COPY its rows, register them, look at the fence, COMMIT, vote.
+
+Runs in Spark's Python workers.  One vote per partition comes back, as data: refusals too, since an error
+reaches the driver as text only.  Whatever else fails is raised, so that Spark tries the task again; rows
+of an attempt whose vote never arrived are losers, which commit deletes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from epochal.chaos.failpoints import Point, hit
+from epochal.coordinator.epoch import Actor, Json
+from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.postgres.client import Limits, Place, ServerRefused, open_session
+from epochal.sinks.postgres.session import Session
+
+VOTE = "vote string"
+"""Spark's schema of the answer: one JSON text per partition, see :func:`write_partition`."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every task of one epoch is told; never shown, as it holds the connection string."""
+
+    place: Place
+    limits: Limits
+    app: str
+    sink: str
+    epoch: int
+    position: int
+    actor: Actor
+    copy: str  # COPY ... FROM STDIN; its last two columns are _epoch and _attempt
+    flagged: tuple[str, ...]  # columns whose flags follow the line
+
+
+class _Unholdable(Exception):
+    """Rows that Postgres cannot hold: how many, per column."""
+
+    def __init__(self, rows: Counter[str]) -> None:
+        self.rows = rows
+        super().__init__(dict(rows))
+
+
+class _Stale(Exception):
+    """The sink's row is not what this task was started under."""
+
+    def __init__(self, fence: Actor | None, published: int) -> None:
+        self.vote: Json = {"fence": fence.to_json() if fence else None, "published": published}
+        super().__init__(str(self.vote))
+
+
+def writer(task: Task) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow``."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        vote = json.dumps(write_partition(task, batches))
+        yield pa.RecordBatch.from_arrays([pa.array([vote], pa.string())], names=["vote"])
+
+    return write
+
+
+def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
+    """The vote: ``{"attempt", "rows"}`` yes, ``{}`` no rows; ``unholdable``, ``refused``, ``stale``, ``client`` no."""
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None:
+        return {}
+    try:
+        session = open_session(task.place, task.sink, task.limits)
+    except Misconfigured as error:
+        return {"client": error.what}
+    try:
+        return _write(task, session, first, batches)
+    except _Unholdable as error:
+        return {"unholdable": dict(error.rows)}
+    except ServerRefused as error:
+        return {"refused": error.what, "state": error.state}
+    except _Stale as error:
+        return {"stale": error.vote}
+    finally:
+        session.close()
+
+
+def _write(task: Task, session: Session, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Json:
+    """Rows and registration in one transaction; the fence is asked last, and held until COMMIT."""
+    chunks = _Chunks(task, int(session.run("SELECT nextval('epochal.attempt')")[0][0]))
+    with session.transaction():
+        session.run(f"SET LOCAL statement_timeout = {int(task.limits.copy * 1000)}")
+        session.copy_in(task.copy, chunks.of(first, rest))
+        session.run(f"SET LOCAL statement_timeout = {int(task.limits.answer * 1000)}")
+        _register(task, session, chunks.attempt, chunks.rows)
+        _share(task, session)
+    hit(Point.BEFORE_VOTE, task.sink, task.epoch)
+    return {"attempt": chunks.attempt, "rows": chunks.rows}
+
+
+class _Chunks:
+    """The batches as COPY text, counted on the way."""
+
+    def __init__(self, task: Task, attempt: int) -> None:
+        self._task = task
+        self._unholdable: Counter[str] = Counter()
+        self._tail = b"\t%d\t%d\n" % (task.position, attempt)
+        self.attempt = attempt
+        self.rows = 0
+
+    def of(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+        """Nothing more is sent once a value cannot be held, but all are counted."""
+        yield from self._chunk(first)
+        for batch in rest:
+            hit(Point.IN_WRITE, self._task.sink, self._task.epoch)
+            yield from self._chunk(batch)
+        hit(Point.IN_WRITE, self._task.sink, self._task.epoch)
+        if self._unholdable:
+            raise _Unholdable(self._unholdable)
+
+    def _chunk(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        for number, column in enumerate(self._task.flagged, start=1):
+            count = batch.column(number).true_count
+            if count:
+                self._unholdable[column] += count
+        if not self._unholdable:
+            self.rows += batch.num_rows
+            yield lines(batch.column(0)).replace(b"\n", self._tail)
+
+
+def lines(column: pa.Array) -> bytes:
+    """The strings of the array, one after another, as they lie in its buffer; a newline ends each row."""
+    _, offsets, data = column.buffers()
+    wide = pa.types.is_large_string(column.type)
+    bounds = memoryview(offsets).cast("q" if wide else "i")
+    start, end = bounds[column.offset], bounds[column.offset + len(column)]
+    return bytes(memoryview(data)[start:end])
+
+
+def _register(task: Task, session: Session, attempt: int, rows: int) -> None:
+    session.run(
+        "INSERT INTO epochal.attempts (app, sink, position, attempt, generation, token, row_count)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        task.app,
+        task.sink,
+        task.position,
+        attempt,
+        task.actor.generation,
+        task.actor.token,
+        rows,
+    )
+
+
+def _share(task: Task, session: Session) -> None:
+    """A late twin or a zombie ends here; whoever fences or publishes waits for our COMMIT."""
+    found = session.run(
+        "SELECT generation, token, published FROM epochal.sinks WHERE app = $1 AND sink = $2 FOR SHARE",
+        task.app,
+        task.sink,
+    )
+    generation, token, published = found[0] if found else (None, None, -1)
+    fence = Actor(generation, token) if generation is not None else None
+    if fence != task.actor or published != task.position - 1:
+        raise _Stale(fence, published)
