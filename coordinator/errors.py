@@ -105,3 +105,9 @@ class CommitInDoubt(EpochalError):
     """The epoch may be, or is, decided, and is not yet proven visible in every sink."""
 
     definite: ClassVar[bool] = False
+
+
+class Interrupted(EpochalError):
+    """KeyboardInterrupt, SystemExit or their like inside a batch; as such it would hang ``query.stop()``."""
+
+    definite: ClassVar[bool] = False

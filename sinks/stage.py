@@ -80,7 +80,7 @@ class Files(Protocol):
 
 def files_at(uri: str, spark: Callable[[], SparkSession]) -> Files:
     """Direct access where ``uri`` is a local path, else Spark's own file system layer."""
-    return LocalFiles() if _LOCAL.match(uri) else HadoopFiles(spark)
+    return LocalFiles() if local_path(uri) is not None else HadoopFiles(spark)
 
 
 class LocalFiles:
@@ -349,6 +349,11 @@ def _removable(name: str, by: Actor) -> bool:
 def _tail(root: str) -> str:
     """``<epoch>/<folder>``: what names a copy, wherever the checkpoint lies."""
     return "/".join(root.rstrip("/").split("/")[-2:])
+
+
+def local_path(uri: str) -> str | None:
+    """The path on this machine that ``uri`` names, or None when it lies elsewhere."""
+    return _local(uri) if _LOCAL.match(uri) else None
 
 
 def _local(uri: str) -> str:

@@ -1,3 +1,45 @@
-"""Exactly-once sinks for Spark Structured Streaming."""
+"""Exactly-once sinks for Spark Structured Streaming: one query, several sinks, one decision per epoch.
+
+Needs nothing but Python to import; Spark and the sinks' clients are imported where they are used.
+"""
+
+from epochal.coordinator import errors
+from epochal.coordinator.errors import (
+    CalledTwice,
+    CheckpointMismatch,
+    CommitInDoubt,
+    EpochalError,
+    Fenced,
+    Interrupted,
+    LogCorrupt,
+    MarkerLost,
+    Misconfigured,
+    OutcomeUnknown,
+    PreparedLost,
+    PrepareRefused,
+    SinkUnavailable,
+)
+from epochal.coordinator.pipeline import Guarantee, Pipeline, PipelineStatus
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "CalledTwice",
+    "CheckpointMismatch",
+    "CommitInDoubt",
+    "EpochalError",
+    "Fenced",
+    "Guarantee",
+    "Interrupted",
+    "LogCorrupt",
+    "MarkerLost",
+    "Misconfigured",
+    "OutcomeUnknown",
+    "Pipeline",
+    "PipelineStatus",
+    "PrepareRefused",
+    "PreparedLost",
+    "SinkUnavailable",
+    "__version__",
+    "errors",
+]

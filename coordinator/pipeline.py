@@ -1,0 +1,378 @@
+"""``Pipeline``: what the user hands to ``foreachBatch``.
+
+It checks, builds one coordinator per start, and hands each micro-batch on; the protocol itself is in
+``coordinator.py``.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import posixpath
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.log import EpochLog
+from epochal.coordinator import spark as inside
+from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, Status
+from epochal.coordinator.epoch import NAME, Ask, EpochNumber, Phase, Query
+from epochal.coordinator.errors import CalledTwice, Misconfigured
+from epochal.sinks.protocol import RedoSink, Sink
+from epochal.sinks.stage import SparkStage, check_schema, files_at, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+TWO_PHASE = "two-phase"
+
+_log = logging.getLogger("epochal")
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a pipeline promises; ``print`` it.  ``sinks``: sink name to its promise in words."""
+
+    app: str
+    mode: str
+    sinks: Mapping[str, str]
+    notes: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        lines = [f"app {self.app!r}, {self.mode}, one decision per epoch for {len(self.sinks)} sink(s)"]
+        lines += [f"- {name}: {text.strip()}" for name, text in self.sinks.items()]
+        lines += [f"* {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class PipelineStatus:
+    """Where the newest start of this process stands; durations in seconds.
+
+    ``shown``: per sink the newest epoch that it is known to show.  ``in_doubt``: sinks that do not yet
+    show ``last_epoch``, which is decided.
+    """
+
+    app: str
+    query_id: str = ""
+    run_id: str = ""
+    last_epoch: EpochNumber | None = None
+    rows: int = 0
+    shown: Mapping[str, EpochNumber] = field(default_factory=dict)
+    in_doubt: Sequence[str] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    error: Exception | None = None
+
+    def __str__(self) -> str:
+        if not self.query_id:
+            return f"app {self.app!r}: no query has called this pipeline yet"
+        lines = [f"app {self.app!r}, query {self.query_id}, run {self.run_id}"]
+        lines.append(f"last epoch {self.last_epoch}, {self.rows} rows")
+        lines += [
+            f"- {name}: epoch {epoch}{' (next one in doubt)' if name in self.in_doubt else ''}"
+            for name, epoch in self.shown.items()
+        ]
+        lines += [f"- {name}: nothing yet, in doubt" for name in self.in_doubt if name not in self.shown]
+        if self.seconds:
+            lines.append(", ".join(f"{phase} {spent * 1000:.0f} ms" for phase, spent in self.seconds.items()))
+        if self.error is not None:
+            lines.append(f"error: {type(self.error).__name__}: {self.error}")
+        return "\n".join(lines)
+
+
+@dataclass
+class _Run:
+    """One start of one query: its coordinator and its sinks' connections."""
+
+    query_id: str
+    run_id: str
+    coordinator: Coordinator | None = None
+    sinks: Sequence[Sink] = ()
+    epoch: EpochNumber | None = None  # the newest that we were called for
+    failed: Exception | None = None
+
+    def enter(self, epoch: EpochNumber) -> None:
+        """At most one call per batch, and none after a failure: the rows of either would be lost unseen."""
+        if self.failed is not None:
+            raise self.failed
+        if epoch == self.epoch:
+            raise CalledTwice(
+                "the pipeline was called a second time in one batch",
+                epoch=epoch,
+                state="the rows of the first call are committed, those of this call are not",
+                help="union what belongs to one epoch and call `pipeline(df, epoch)` once per batch",
+            )
+        self.epoch = epoch
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            try:
+                sink.close()
+            except Exception as error:  # a broken connection is closed already
+                _log.debug("sink %s did not close: %s", sink.name, type(error).__name__)
+
+
+class Pipeline:
+    """A ``foreachBatch`` function that writes every epoch exactly once to all its sinks.
+
+    ``app`` and the sinks' names are how a restart finds its markers: keep them stable.  ``log`` is where
+    decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.
+
+    Errors are :class:`~epochal.coordinator.errors.EpochalError`; Spark shows only their text, so the object
+    stays in ``last_error``.
+    """
+
+    def __init__(
+        self,
+        *,
+        app: str,
+        sinks: Sequence[Sink],
+        mode: str = TWO_PHASE,
+        log: EpochLog | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        _check_names(app, sinks)
+        if mode != TWO_PHASE:
+            raise Misconfigured(f"mode {mode!r} is not known", help=f"leave mode out, or pass mode={TWO_PHASE!r}")
+        self._app = app
+        self._sinks = tuple(sinks)
+        self._mode = mode
+        self._log = log
+        self._retry = retry
+        self._runs: dict[tuple[str, str], _Run] = {}
+        self._newest: _Run | None = None
+        self._plan: inside.PlanFacts | None = None
+        self._lock = threading.Lock()
+        self.last_error: Exception | None = None
+
+    def __repr__(self) -> str:
+        return f"Pipeline(app={self._app!r}, sinks={[sink.name for sink in self._sinks]})"
+
+    # --- called by Spark ------------------------------------------------------------------------
+
+    def __call__(self, df: DataFrame, epoch: EpochNumber) -> None:
+        """One micro-batch; returns when every sink shows it."""
+        try:
+            query = inside.StreamingQuery(df)
+            run = self._run(query)
+            try:
+                self._epoch(run, query, df, epoch)
+            except BaseException as error:
+                run.failed = inside.as_exception(error)
+                run.close()
+                raise
+        except Exception as error:
+            self.last_error = error
+            raise
+        except BaseException as error:
+            self.last_error = inside.as_exception(error)
+            raise self.last_error from error
+
+    def _epoch(self, run: _Run, query: inside.StreamingQuery, df: DataFrame, epoch: EpochNumber) -> EpochReport:
+        run.enter(epoch)
+        query.check_epoch(epoch)
+        if run.coordinator is None:
+            self._start(run, query, df)
+        assert run.coordinator is not None
+        return run.coordinator.run(inside.micro_batch(query, df, epoch, self._app))
+
+    def _run(self, query: inside.StreamingQuery) -> _Run:
+        """The state of this start; that of an earlier start of the same query is let go."""
+        key = (query.query_id, query.run_id)
+        with self._lock:
+            if key not in self._runs:
+                for old in [k for k in self._runs if k[0] == query.query_id]:
+                    self._runs.pop(old).close()
+                self._runs[key] = _Run(*key)
+            self._newest = self._runs[key]
+            return self._newest
+
+    def _start(self, run: _Run, query: inside.StreamingQuery, df: DataFrame) -> None:
+        """Every check that needs no decision, then the coordinator of this start."""
+        inside.check_query(query)
+        self._plan = query.plan()
+        self._plan.check()
+        run.sinks = self._new_sinks()
+        identity = query.identity(self._app)
+        self._check_schema(run.sinks, identity, df)
+        run.coordinator = self._coordinator(run.sinks, identity, query)
+
+    def _coordinator(self, sinks: Sequence[Sink], identity: Query, query: inside.StreamingQuery) -> Coordinator:
+        return Coordinator(
+            query=identity,
+            sinks=sinks,
+            log=self._log_at(identity.checkpoint),
+            stage=SparkStage(identity.checkpoint, lambda: query.spark),
+            runner=inside.Threads(lambda: query.spark),
+            retry=self._retry,
+        )
+
+    # --- called by the user ---------------------------------------------------------------------
+
+    def create(self, schema: StructType) -> list[str]:
+        """Make what the sinks need and do not have (tables, views, topics); prints and returns what was done."""
+        done: list[str] = []
+        query = Query(self._app, "", "", "")
+        for sink in self._new_sinks():
+            try:
+                done += [f"{sink.name}: {line}" for line in sink.create(query, schema)]
+            finally:
+                sink.close()
+        for line in done or ["nothing to do: everything is there"]:
+            print(line)
+        return done
+
+    def check(self, df: DataFrame, checkpoint: str | None = None, output_mode: str = "append") -> None:
+        """Every check of a start, on a DataFrame that is not started yet; writes nothing.
+
+        With ``checkpoint`` (the checkpointLocation to be) its epoch log is held against the sinks, too.
+        """
+        inside.check_session(df)
+        _check_streaming(df)
+        inside.check_output_mode(output_mode)
+        plan = inside.read_plan(df._jdf.queryExecution().analyzed())
+        plan.check()
+        self._plan = plan
+        sinks = self._new_sinks()
+        try:
+            self._check_schema(sinks, Query(self._app, "", "", ""), df)
+            if checkpoint is not None:
+                self._check_checkpoint(sinks, df, checkpoint)
+        finally:
+            for sink in sinks:
+                sink.close()
+
+    def guarantee(self) -> Guarantee:
+        """What is promised per sink, to which reader, under which conditions; with the plan once it was seen."""
+        return Guarantee(self._app, self._mode, {s.name: s.guarantee() for s in self._sinks}, tuple(self._notes()))
+
+    def status(self) -> PipelineStatus:
+        """Of the newest start in this process; asks nobody."""
+        run = self._newest
+        if run is None:
+            return PipelineStatus(self._app, error=self.last_error)
+        if run.coordinator is None:
+            return PipelineStatus(self._app, run.query_id, run.run_id, error=run.failed)
+        return self._status(run, run.coordinator.status())
+
+    def close(self) -> None:
+        """Let go of all connections, once no query uses the pipeline any more."""
+        with self._lock:
+            for run in self._runs.values():
+                run.close()
+            self._runs.clear()
+
+    # --- small helpers --------------------------------------------------------------------------
+
+    def _status(self, run: _Run, status: Status) -> PipelineStatus:
+        report = status.last_report
+        seconds: Mapping[Phase, float] = report.seconds if report is not None else {}
+        return PipelineStatus(
+            app=self._app,
+            query_id=run.query_id,
+            run_id=run.run_id,
+            last_epoch=status.last_epoch,
+            rows=report.rows if report is not None else 0,
+            shown=dict(status.shown),
+            in_doubt=tuple(status.in_doubt),
+            seconds={phase.value: spent for phase, spent in seconds.items()},
+            error=run.failed,
+        )
+
+    def _new_sinks(self) -> tuple[Sink, ...]:
+        """Each start has connections of its own: two queries or a restart must not share them."""
+        return tuple(copy.copy(sink) for sink in self._sinks)
+
+    def _makes_copies(self) -> bool:
+        return len(self._sinks) > 1 or any(isinstance(sink, RedoSink) for sink in self._sinks)
+
+    def _check_schema(self, sinks: Sequence[Sink], identity: Query, df: DataFrame) -> None:
+        if self._makes_copies():
+            check_schema(df.schema, case_sensitive=df.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
+        for sink in sinks:
+            sink.check(identity, df.schema)
+
+    def _check_checkpoint(self, sinks: Sequence[Sink], df: DataFrame, checkpoint: str) -> None:
+        session = df.sparkSession
+        ask = next_ask(self._app, checkpoint, df)
+        Coordinator(
+            query=ask.query,
+            sinks=sinks,
+            log=self._log_at(ask.query.checkpoint),
+            stage=SparkStage(ask.query.checkpoint, lambda: session),
+            retry=self._retry,
+        ).check(ask)
+
+    def _log_at(self, checkpoint: str) -> EpochLog:
+        if self._log is not None:
+            return self._log
+        local = local_path(checkpoint)
+        if local is None:
+            raise Misconfigured(
+                "the checkpoint is not on a local file system, where the default epoch log is kept",
+                state=f"checkpoint {checkpoint}",
+                help="pass log=PostgresLog(dsn, name) from epochal.checkpoints.postgres",
+            )
+        return FilesLog(posixpath.join(local, "epochal", "log"))
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self._makes_copies():
+            notes.append("every micro-batch is evaluated once, into a durable copy that all sinks read")
+        else:
+            notes.append("one sink that votes: its own prepared rows are the durable copy")
+        if len(self._sinks) > 1:
+            notes.append("no isolation across sinks: during a commit they differ by at most one epoch")
+        if self._plan is not None and self._plan.python_functions:
+            names = ", ".join(self._plan.python_functions)
+            notes.append(f"condition: these Python functions feed operator state and must be deterministic: {names}")
+        return notes
+
+
+def next_ask(app: str, checkpoint: str, df: DataFrame) -> Ask:
+    """What Spark will ask for first when it starts on ``checkpoint``; reads only."""
+    session = df.sparkSession
+    where = inside.resolve(checkpoint, session)
+    files = files_at(where, lambda: session)
+    metadata = files.read(f"{where}/metadata")
+    query = Query(app, str(json.loads(metadata)["id"]) if metadata else "", "", where)
+    planned = _newest(files.listing(f"{where}/offsets"))
+    committed = _newest(files.listing(f"{where}/commits"))
+    if planned > committed:
+        return inside.read_ask(query, planned, lambda: session)
+    return Ask(query, committed + 1, fingerprint="")
+
+
+def _newest(names: Mapping[str, int] | None) -> EpochNumber:
+    return max((int(name) for name in names or () if name.isdigit()), default=-1)
+
+
+def _check_streaming(df: DataFrame) -> None:
+    if not df.isStreaming:
+        raise Misconfigured(
+            "the DataFrame is not streaming",
+            state="df.isStreaming=False",
+            help="read it with spark.readStream, and write it with writeStream.foreachBatch(pipeline)",
+        )
+
+
+def _check_names(app: str, sinks: Sequence[Sink]) -> None:
+    if not NAME.fullmatch(app):
+        raise Misconfigured(f"app {app!r} is not of the form {NAME.pattern}", help="choose a plain, stable name")
+    if not sinks:
+        raise Misconfigured("the pipeline has no sink", state="sinks=[]", help="pass at least one sink")
+    seen: set[str] = set()
+    for sink in sinks:
+        if not isinstance(sink, Sink):
+            raise Misconfigured(
+                f"{sink!r} is not a sink", state=type(sink).__name__, help="pass objects from epochal.sinks"
+            )
+        if not NAME.fullmatch(sink.name):
+            raise Misconfigured(f"sink name {sink.name!r} is not of the form {NAME.pattern}", help="pass name=")
+        if sink.name in seen:
+            raise Misconfigured(f"two sinks are named {sink.name!r}", help="give each a name= of its own")
+        seen.add(sink.name)

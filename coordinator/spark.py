@@ -1,0 +1,352 @@
+"""What Spark knows about a micro-batch, read from inside foreachBatch.
+
+The only file besides ``pipeline.py`` that touches Spark.  Inside foreachBatch the DataFrame shows a
+``LogicalRDD`` and a clone of the session, so query, checkpoint and plan are asked of the JVM's list of
+active queries; offsets are read from Spark's own ``offsets/N`` file, which is on disk before we are called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from epochal.coordinator import versions
+from epochal.coordinator.epoch import Ask, EpochNumber, Query
+from epochal.coordinator.errors import CheckpointMismatch, Interrupted, Misconfigured
+from epochal.sinks.stage import files_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+_STATEFUL = re.compile(
+    r"Aggregate|Distinct|Deduplicate(WithinWatermark)?|GlobalLimit|FlatMapGroups\w*State\w*|TransformWithState\w*"
+    r"|MapGroupsWithState"
+)
+_TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NO_EPOCHS = re.compile(r"Continuous|RealTime")
+
+_DROP_IN = "use it as `df.writeStream.foreachBatch(pipeline)`, or call it in your own foreachBatch function"
+
+
+# --- the plan ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a streaming plan says about replays."""
+
+    stateful: tuple[str, ...]  # names of stateful operators
+    watermark: bool
+    unrepeatable: tuple[tuple[str, str], ...]  # (non-deterministic expression, stateful operator below it)
+    python_functions: tuple[str, ...]  # those that feed a stateful operator
+
+    def check(self) -> None:
+        """Refuse what would give operator state another content on replay."""
+        if self.unrepeatable:
+            expression, operator = self.unrepeatable[0]
+            raise Misconfigured(
+                f"{expression} feeds the stateful operator {operator} and has another value when Spark replays"
+                " an epoch, so operator state would not match what the sinks show",
+                state=f"non-deterministic upstream of state: {sorted({e for e, _ in self.unrepeatable})}",
+                help="compute it after the stateful operator, or inside your foreachBatch function before"
+                " `pipeline(df, epoch)`, or take it from the source's columns",
+            )
+
+
+def read_plan(logical: Any) -> PlanFacts:
+    """Walk a logical plan of the JVM: py4j, 5 to 160 ms."""
+    stateful: list[str] = []
+    watermark = False
+    unrepeatable: list[tuple[str, str]] = []
+    python: list[str] = []
+    for node in _nodes(logical):
+        watermark = watermark or _class(node) == "EventTimeWatermark"
+        if not _is_stateful(node):
+            continue
+        operator = _class(node)
+        stateful.append(operator)
+        python += [e.name() for e in _expressions(node) if _class(e) == "PythonUDF"]
+        for below in (n for child in _seq(node.children()) for n in _nodes(child)):
+            for expression in _expressions(below):
+                if _is_random(expression):
+                    unrepeatable.append((expression.sql(), operator))
+                elif _class(expression) == "PythonUDF":
+                    python.append(expression.name())
+    return PlanFacts(tuple(stateful), watermark, _distinct(unrepeatable), _distinct(python))
+
+
+def _is_stateful(node: Any) -> bool:
+    if not node.isStreaming():
+        return False
+    if _class(node) == "Join":
+        return all(child.isStreaming() for child in _seq(node.children()))
+    return _STATEFUL.fullmatch(_class(node)) is not None
+
+
+def _is_random(expression: Any) -> bool:
+    """Where the randomness begins: not deterministic itself, though all it is made of is."""
+    return not expression.deterministic() and all(c.deterministic() for c in _seq(expression.children()))
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _seq(plan.children()):
+        yield from _nodes(child)
+
+
+def _expressions(node: Any) -> Iterator[Any]:
+    def below(expression: Any) -> Iterator[Any]:
+        yield expression
+        for child in _seq(expression.children()):
+            yield from below(child)
+
+    for expression in _seq(node.expressions()):
+        yield from below(expression)
+
+
+def _seq(scala: Any) -> list[Any]:
+    return [scala.apply(i) for i in range(scala.length())]
+
+
+def _class(thing: Any) -> str:
+    return str(thing.getClass().getSimpleName())
+
+
+def _distinct(items: Sequence[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+# --- the query --------------------------------------------------------------------------------------
+
+
+class StreamingQuery:
+    """The query that is calling us, seen from inside foreachBatch."""
+
+    def __init__(self, df: DataFrame) -> None:
+        check_session(df)
+        self.spark = df.sparkSession
+        context = self.spark.sparkContext
+        self.query_id = context.getLocalProperty("sql.streaming.queryId") or ""
+        self.run_id = context.getLocalProperty("spark.jobGroup.id") or ""
+        self._batch = context.getLocalProperty("streaming.sql.batchId") or ""
+        if df.isStreaming or not (self.query_id and self.run_id and self._batch):
+            raise Misconfigured(
+                "the pipeline was called outside a micro-batch",
+                state=f"df.isStreaming={df.isStreaming}, query id {self.query_id!r}, batch {self._batch!r}",
+                help=f"{_DROP_IN}; in a thread of your own wrap the target in"
+                " pyspark.inheritable_thread_target(df.sparkSession)",
+            )
+
+    @cached_property
+    def _query(self) -> Any:
+        jvm: Any = self.spark._jvm
+        active = self.spark._jsparkSession.sharedState().activeStreamingQueries()
+        return active.get(jvm.java.util.UUID.fromString(self.query_id))
+
+    @cached_property
+    def checkpoint(self) -> str:
+        """The resolved checkpoint location, as Hadoop writes the path."""
+        return str(self._query.resolvedCheckpointRoot()).rstrip("/")
+
+    @property
+    def output_mode(self) -> str:
+        return str(self._query.outputMode().toString()).lower()
+
+    @property
+    def trigger(self) -> str:
+        return str(self._query.trigger().toString())
+
+    def plan(self) -> PlanFacts:
+        return read_plan(self._query.logicalPlan())
+
+    def identity(self, app: str) -> Query:
+        return Query(app, self.query_id, self.run_id, self.checkpoint)
+
+    def check_epoch(self, epoch: EpochNumber) -> None:
+        """The user's own function must hand on the number that Spark gave it."""
+        if int(self._batch) != epoch:
+            raise Misconfigured(
+                f"the pipeline was called with epoch {epoch!r} inside batch {self._batch}",
+                epoch=int(self._batch),
+                help="hand on the epoch that Spark passed to your function: `pipeline(df, epoch)`",
+            )
+
+    def run_plan(self) -> None:
+        """Evaluate the micro-batch's whole plan, whatever the user's function made of it, for nothing.
+
+        Spark made the DataFrame of foreachBatch from this very RDD; running it feeds state and watermark.
+        """
+        self._query.lastExecution().toRdd().count()
+
+
+def resolve(checkpoint: str, spark: SparkSession) -> str:
+    """The checkpoint location as a started query will name it."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(checkpoint)
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    return str(path.getFileSystem(conf).makeQualified(path).toString()).rstrip("/")
+
+
+def check_session(df: DataFrame) -> None:
+    """The batch function needs Spark's JVM and a version whose inside we know."""
+    from pyspark.sql import DataFrame as AnyDataFrame
+
+    if not isinstance(df, AnyDataFrame):
+        raise Misconfigured(f"the pipeline was called with {type(df).__name__}, not a DataFrame", help=_DROP_IN)
+    if not hasattr(df.sparkSession, "_jsparkSession"):
+        raise Misconfigured(
+            "under Spark Connect the batch function has no access to Spark's JVM: the checkpoint location, the"
+            " offsets and the plan of a query are not available there",
+            state=f"session {type(df.sparkSession).__module__}",
+            help="run the query in a classic session (no spark.remote, no SPARK_REMOTE)",
+        )
+    check_version(df.sparkSession.version)
+
+
+def check_version(version: str) -> None:
+    """The minor version that is tested; its patch releases are expected to work."""
+    if version.split(".")[:2] != versions.PYSPARK.split(".")[:2]:
+        raise Misconfigured(
+            f"Spark {version} is not supported",
+            state=f"tested with {versions.PYSPARK}",
+            help=f"use Spark {'.'.join(versions.PYSPARK.split('.')[:2])}, or an Epochal that was tested with yours",
+        )
+
+
+def check_query(query: StreamingQuery) -> None:
+    """What can be refused only once the query has started: where it lives, how it is driven."""
+    check_checkpoint(query.checkpoint)
+    check_output_mode(query.output_mode)
+    if _NO_EPOCHS.search(query.trigger):
+        raise Misconfigured(
+            f"the trigger {query.trigger} has no micro-batches to make epochs of",
+            help="use trigger(processingTime=...) or trigger(availableNow=True)",
+        )
+
+
+def check_checkpoint(checkpoint: str) -> None:
+    """A checkpoint that Spark throws away cannot tell a restart where to go on."""
+    if _TEMPORARY.fullmatch(checkpoint.rstrip("/").rpartition("/")[2]):
+        raise Misconfigured(
+            "the query has no checkpointLocation: Spark made a temporary one, which no restart will find",
+            state=f"checkpoint {checkpoint}",
+            help='give the query .option("checkpointLocation", "/a/durable/folder")',
+        )
+
+
+def check_output_mode(mode: str) -> None:
+    """The sinks append; ``complete`` would append the whole result again in every epoch."""
+    if mode.lower() not in ("append", "update"):
+        raise Misconfigured(
+            f"output mode {mode!r} hands over the whole result in every epoch, and these sinks append",
+            state=f"outputMode={mode}",
+            help='use outputMode("append"), or "update" where a reader keeps the newest row per key',
+        )
+
+
+# --- the micro-batch --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SparkMicroBatch:
+    """One call of foreachBatch.  Implements ``MicroBatch`` of ``sinks/protocol.py``."""
+
+    ask: Ask
+    rows: DataFrame
+    query: StreamingQuery
+
+    def discard(self) -> None:
+        self.query.run_plan()
+
+
+def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: str) -> SparkMicroBatch:
+    """``df`` with what identifies it: Spark's own record of its offsets."""
+    return SparkMicroBatch(read_ask(query.identity(app), epoch, lambda: query.spark), df, query)
+
+
+def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]) -> Ask:
+    """The fingerprint is the hash of ``offsets/N``: a kill leaves that file as it was."""
+    path = f"{query.checkpoint}/offsets/{epoch}"
+    data = files_at(query.checkpoint, spark).read(path)
+    if data is None:
+        raise CheckpointMismatch(
+            f"Spark runs epoch {epoch} and its offsets file does not exist",
+            epoch=epoch,
+            state=f"looked for {path}",
+            help="restore the checkpoint, and let nothing delete files in it while the query runs",
+        )
+    text = data.decode()
+    return Ask(query, epoch, hashlib.sha256(data).hexdigest(), text, _watermark(text, epoch, path))
+
+
+def _watermark(text: str, epoch: EpochNumber, path: str) -> int | None:
+    """``v1``, then one line of JSON, then one line per source."""
+    try:
+        metadata = json.loads(text.splitlines()[1])
+        return int(metadata["batchWatermarkMs"])
+    except (IndexError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointMismatch(
+            "Spark's offsets file is not as this Spark writes it",
+            epoch=epoch,
+            state=f"{path} begins {text[:60]!r}",
+            help="restore the checkpoint; a torn file has lost what the epoch was to read",
+        ) from error
+
+
+# --- threads ----------------------------------------------------------------------------------------
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Spark's callback thread never answers when anything but an ``Exception`` leaves the function."""
+    if isinstance(error, Exception):
+        return error
+    return Interrupted(
+        f"{type(error).__name__}({error}) was raised inside the batch function",
+        help="restart the query: it settles what was under way",
+    )
+
+
+class Threads:
+    """The coordinator's runner: one thread per task, each with the query's job group and properties."""
+
+    def __init__(self, spark: Callable[[], SparkSession]) -> None:
+        self._spark = spark
+
+    def __call__(self, tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
+        results: list[T | Exception] = [_unanswered() for _ in tasks]
+
+        def run(number: int) -> None:
+            try:
+                results[number] = tasks[number]()
+            except BaseException as error:
+                results[number] = as_exception(error)
+
+        if len(tasks) < 2:
+            for number in range(len(tasks)):
+                run(number)
+            return results
+        threads = [self._thread(run, number) for number in range(len(tasks))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def _thread(self, run: Callable[[int], None], number: int) -> threading.Thread:
+        from pyspark.util import inheritable_thread_target
+
+        target = inheritable_thread_target(self._spark())(run)
+        return threading.Thread(target=target, args=(number,), name=f"epochal-{number}", daemon=True)
+
+
+def _unanswered() -> Exception:
+    """Stands until the task has answered, so that a thread that dies unseen is never a success."""
+    return Interrupted("a thread ended without an answer", help="restart the query: it settles what was under way")
