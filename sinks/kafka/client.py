@@ -1,0 +1,245 @@
+"""How Epochal reaches a Kafka cluster: settings, clients, and what their errors mean.
+
+Every client is made for one use and dropped: an admin client that lives through a restart of the broker
+goes on failing, and a producer whose transaction failed must never be used again.  Every call is bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from epochal.coordinator.errors import EpochalError, Misconfigured, SinkUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
+Options = Mapping[str, Any]
+"""librdkafka's names and values, as its CONFIGURATION.md lists them."""
+
+log = logging.getLogger("epochal.sinks.kafka")
+
+OURS = frozenset(
+    {
+        "bootstrap.servers",
+        "metadata.broker.list",
+        "transactional.id",
+        "transaction.timeout.ms",
+        "enable.idempotence",
+        "acks",
+        "request.required.acks",
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "partitioner",
+        "isolation.level",
+        "group.id",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "enable.gapless.guarantee",
+        "on_delivery",
+        "error_cb",
+        "logger",
+    }
+)
+"""Options that the promise rests on, so a user cannot set them."""
+
+_SHARED = re.compile(
+    r"(api|allow|broker|client|connections|debug|enable\.(ssl|sasl|metrics)|https?|max\.in|metadata|oauth|open|"
+    r"receive|reconnect|resolve|retry|sasl|security|socket|ssl|topic\.metadata)[._].*|debug|oauth_cb"
+)
+"""Options that are also for consumers and admin clients; all others are a producer's."""
+_SECRET = re.compile(r"password|secret|token|credential|jaas|key\.pem|oauthbearer\.config|assertion", re.I)
+
+_REFUSED = (
+    "_AUTHENTICATION",
+    "_INVALID_ARG",
+    "_UNKNOWN_TOPIC",
+    "_UNKNOWN_PARTITION",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "INVALID_CONFIG",
+    "INVALID_MSG",
+    "INVALID_MSG_SIZE",
+    "INVALID_PARTITIONS",
+    "INVALID_RECORD",
+    "INVALID_REPLICATION_FACTOR",
+    "INVALID_REQUIRED_ACKS",
+    "INVALID_TIMESTAMP",
+    "INVALID_TRANSACTION_TIMEOUT",
+    "MSG_SIZE_TOO_LARGE",
+    "POLICY_VIOLATION",
+    "RECORD_LIST_TOO_LARGE",
+    "SASL_AUTHENTICATION_FAILED",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "TOPIC_EXCEPTION",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+    "UNSUPPORTED_SASL_MECHANISM",
+    "UNSUPPORTED_VERSION",
+)
+"""What trying again cannot change, by the names of librdkafka's errors."""
+_FENCED = (
+    "_FENCED",
+    "INVALID_PRODUCER_EPOCH",
+    "INVALID_PRODUCER_ID_MAPPING",
+    "INVALID_TXN_STATE",
+    "PRODUCER_FENCED",
+    "UNKNOWN_PRODUCER_ID",
+)
+"""This producer is out: another one was initialised, or the broker ended its transaction."""
+
+
+def kafka() -> Any:
+    """The module ``confluent_kafka``, or ``Misconfigured`` with the line that installs it."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError as missing:
+        raise Misconfigured(
+            f"the Kafka client library is missing: {missing}", help="pip install 'epochal[kafka]'"
+        ) from None
+    return confluent_kafka
+
+
+def is_refused(error: KafkaError) -> bool:
+    """Whether the broker would say no again."""
+    return error.name() in _REFUSED
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """Whether this producer is out for good, while a new one may go on."""
+    return error.name() in _FENCED
+
+
+@dataclass(frozen=True)
+class Link:
+    """All that a process needs to reach the cluster.  It holds secrets: shipped to tasks, never shown."""
+
+    bootstrap: str
+    sink: str
+    timeout: float  # seconds that one request, with its retries, may take
+    options: Options = field(default_factory=dict, repr=False)
+    heard: list[str] = field(default_factory=list, repr=False, compare=False)  # the client's last complaint
+
+    def producer(self, transactional_id: str, transaction_timeout: float, more: Options) -> Producer:
+        """A producer that never gives a row up before its transaction's time is over."""
+        milliseconds = int(transaction_timeout * 1000)
+        settings = {
+            "reconnect.backoff.ms": 10,
+            **self.options,
+            **self._common(),
+            **more,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": milliseconds,
+            "message.timeout.ms": milliseconds,
+            "enable.idempotence": True,
+            "acks": "all",
+        }
+        made: Producer = self._make(lambda: kafka().Producer(settings))
+        return made
+
+    def consumer(self) -> Consumer:
+        """A read_committed consumer that belongs to no group and tells when it has reached the end."""
+        settings = {
+            "reconnect.backoff.ms": 10,
+            "fetch.wait.max.ms": 50,
+            **self._shared(),
+            **self._common(),
+            "group.id": "epochal",  # librdkafka wants a name; nothing is ever joined or stored
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+        made: Consumer = self._make(lambda: kafka().Consumer(settings))
+        return made
+
+    def admin(self) -> AdminClient:
+        """A client for topics, settings and offsets."""
+        settings = {"reconnect.backoff.ms": 10, **self._shared(), **self._common()}
+        made: AdminClient = self._make(lambda: kafka().admin.AdminClient(settings))
+        return made
+
+    def answer(self, future: Future[T]) -> T:
+        """The result of an admin request, within the bound."""
+        return future.result(self.timeout + 5)
+
+    @contextmanager
+    def asking(self, doing: str) -> Iterator[None]:
+        """Turn what goes wrong inside, where nothing is written, into a named error."""
+        try:
+            yield
+        except (kafka().KafkaException, TimeoutError) as error:
+            raise self.failure(error, doing) from None
+
+    def failure(self, error: BaseException, doing: str) -> EpochalError:
+        """What a failed request, known to have had no effect, means: ``Misconfigured`` or ``SinkUnavailable``."""
+        cause = error.args[0] if error.args and isinstance(error.args[0], kafka().KafkaError) else None
+        text = self.scrub(cause.str() if cause is not None else f"{type(error).__name__}: {error}")
+        if cause is not None and is_refused(cause):
+            return Misconfigured(
+                f"Kafka refuses {doing}: {text}",
+                sink=self.sink,
+                state=f"bootstrap servers {self.bootstrap}, error {cause.name()}",
+                help="check the user's rights (ACLs) and the options of KafkaSink",
+            )
+        heard = f", last heard: {self.scrub(self.heard[-1])}" if self.heard else ""
+        return SinkUnavailable(
+            f"Kafka at {self.bootstrap} did not answer {doing} within {self.timeout:g} s: {text}",
+            sink=self.sink,
+            state=f"bootstrap servers {self.bootstrap}{heard}",
+            help="see whether the brokers are up and can be reached from here",
+        )
+
+    def scrub(self, text: str) -> str:
+        """``text`` without the value of any option that may be a secret."""
+        for name, value in self.options.items():
+            if _SECRET.search(name) and str(value):
+                text = text.replace(str(value), "***")
+        return text
+
+    def deadline(self) -> float:
+        """When, by ``time.monotonic``, a request that starts now is overdue."""
+        return time.monotonic() + self.timeout
+
+    def _common(self) -> Options:
+        return {"bootstrap.servers": self.bootstrap, "error_cb": self._hear, "logger": log}
+
+    def _shared(self) -> Options:
+        return {name: value for name, value in self.options.items() if _SHARED.fullmatch(name)}
+
+    def _hear(self, error: KafkaError) -> None:
+        self.heard[:] = [error.str()]
+
+    def _make(self, make: Callable[[], T]) -> T:
+        try:
+            return make()
+        except (kafka().KafkaException, TypeError, ValueError) as error:
+            raise Misconfigured(
+                f"librdkafka does not take these options: {self.scrub(str(error))}",
+                sink=self.sink,
+                state=f"options {sorted(self.options)}",
+                help="see librdkafka's CONFIGURATION.md for names and values",
+            ) from None
+
+
+def check_options(options: Options, sink: str) -> None:
+    """Refuse by name the options that the promise rests on."""
+    taken = sorted(OURS & set(options))
+    if taken:
+        raise Misconfigured(
+            f"the options {taken} are not for the user to set",
+            sink=sink,
+            state=f"options {sorted(options)}",
+            help="leave them out; transaction_timeout=, partitioner= and bootstrap_servers are arguments of KafkaSink",
+        )

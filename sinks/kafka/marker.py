@@ -1,0 +1,202 @@
+"""Fence and marker of one (app, sink): records in a compacted topic of one partition.
+
+A record's key says what its transaction did (``fence`` or ``marker``); its value always is the whole state
+after it, so the newest record alone tells fence *and* marker, however long ago the other was written::
+
+    {"version": 1, "app": .., "sink": .., "fence": {"generation": .., "token": ..},
+     "marker": {"position": .., "decision": ..} or null, "epoch": {...} for people}
+
+This is safe because a record is only ever written in a transaction of the one transactional id, after
+``init_transactions`` and after a final read: whoever reads in between is fenced before it can write.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from epochal.coordinator.epoch import Actor, Json, Marker, Position
+from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured, SinkUnavailable
+from epochal.sinks.kafka.client import Link, kafka
+
+VERSION = 1
+TAIL = 200
+"""Offsets read from the end at first: enough for 100 epochs; more are read while no record is found."""
+LONGEST_TOPIC = 249
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the state of one (app, sink) lives, and under which transactional id it is written."""
+
+    app: str
+    sink: str
+
+    @property
+    def topic(self) -> str:
+        return f"__epochal.{self.app}.{self.sink}"
+
+    @property
+    def transactional_id(self) -> str:
+        return f"epochal-{self.app}-{self.sink}"
+
+
+@dataclass(frozen=True)
+class State:
+    """Newest fence and newest marker."""
+
+    fence: Actor | None = None
+    marker: Marker | None = None
+
+
+def record(place: Place, fence: Actor, marker: Marker | None, about: Json | None = None) -> bytes:
+    """The value of a record: the whole state, and what people may want to know about the epoch."""
+    value = {
+        "version": VERSION,
+        "app": place.app,
+        "sink": place.sink,
+        "fence": fence.to_json(),
+        "marker": {"position": marker.position, "decision": marker.decision} if marker is not None else None,
+        "epoch": about,
+    }
+    return json.dumps(value).encode()
+
+
+def parse(place: Place, value: bytes | None) -> State:
+    """The state that a record holds; one that is foreign, or newer than this version, is refused."""
+    try:
+        data: Json = json.loads(value or b"")
+        if data["version"] > VERSION or (data["app"], data["sink"]) != (place.app, place.sink):
+            raise ValueError("of another app, sink or version")
+        marker = data["marker"]
+        return State(
+            Actor.from_json(data["fence"]),
+            Marker(int(marker["position"]), int(marker["decision"])) if marker is not None else None,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Misconfigured(
+            f"topic {place.topic} holds a record that is not this sink's: {value!r:.300}",
+            sink=place.sink,
+            state=f"app {place.app}, version {VERSION}: {error}",
+            help="give the sink another name, or update Epochal where a newer one has run",
+        ) from None
+
+
+def read(link: Link, place: Place, *, final: bool) -> State:
+    """The newest state.
+
+    Not ``final``: up to the last stable offset as it is, disturbing and awaiting nobody.  ``final`` (after
+    ``init_transactions``): up to the high watermark, waiting until no transaction is open below it, so what
+    is not seen now will never be seen.
+    """
+    with link.asking(f"for the newest record of {place.topic}"):
+        end = _settled_end(link, place) if final else _end(link, place, committed=True)
+        value, reach = None, TAIL
+        while value is None and end > 0:
+            start = max(0, end - reach)
+            value = _newest(link, place, start, end)
+            if start == 0:
+                break
+            reach *= 20
+    return parse(place, value) if value is not None else State()
+
+
+def is_already(
+    state: State, place: Place, *, by: Actor, decision: int, position: Position, epoch: int | None = None
+) -> bool:
+    """The three conditions of every write, in their order; False: begin."""
+    check_owner(state, place, by, epoch)
+    marker = state.marker
+    if marker is not None and marker.decision == decision:
+        return True
+    at = marker.position if marker is not None else 0
+    if at < position - 1:
+        raise MarkerLost(
+            f"the marker in {place.topic} stands at position {at}, and position {position} was to follow",
+            sink=place.sink,
+            epoch=epoch,
+            state=f"decision {decision}, by {by}",
+            help="restore the topic to what the epoch log says it showed; nothing was written",
+        )
+    if at >= position:
+        raise CheckpointMismatch(
+            f"position {position} was to be written, and another decision stands at position {at}",
+            sink=place.sink,
+            epoch=epoch,
+            state=f"decision {decision}, marker {marker}, by {by}",
+            help="run one query per app and sink; nothing was written",
+        )
+    return False
+
+
+def check_owner(state: State, place: Place, by: Actor, epoch: int | None = None) -> None:
+    """``Fenced`` unless ``by`` owns the sink."""
+    if state.fence != by:
+        raise fenced(state, place, by, epoch)
+
+
+def fenced(state: State, place: Place, by: Actor, epoch: int | None = None) -> Fenced:
+    """The error that names the owner."""
+    return Fenced(
+        f"{state.fence or 'nobody'} owns the sink, not {by}",
+        sink=place.sink,
+        epoch=epoch,
+        state=f"newest record of {place.topic}: fence {state.fence}, marker {state.marker}",
+        help="another start of this query has taken over; end this one",
+    )
+
+
+def _end(link: Link, place: Place, *, committed: bool) -> int:
+    """The last stable offset, or the high watermark."""
+    k = kafka()
+    level = k.IsolationLevel.READ_COMMITTED if committed else k.IsolationLevel.READ_UNCOMMITTED
+    partition = k.TopicPartition(place.topic, 0)
+    admin = link.admin()  # a client that is collected before its answer is there never gives it
+    asked: Any = admin.list_offsets(
+        {partition: k.admin.OffsetSpec.latest()}, isolation_level=level, request_timeout=link.timeout
+    )
+    return int(link.answer(asked[partition]).offset)
+
+
+def _settled_end(link: Link, place: Place) -> int:
+    """The high watermark, once the last stable offset has reached it."""
+    end, deadline = _end(link, place, committed=False), link.deadline()
+    while (stable := _end(link, place, committed=True)) < end:
+        if time.monotonic() > deadline:
+            raise SinkUnavailable(
+                f"a transaction of another transactional id is open in {place.topic}",
+                sink=place.sink,
+                state=f"last stable offset {stable}, high watermark {end}, after {link.timeout:g} s",
+                help=f"nobody but {place.transactional_id} may write to this topic; find and abort the transaction",
+            )
+        time.sleep(0.02)
+    return end
+
+
+def _newest(link: Link, place: Place, start: int, end: int) -> bytes | None:
+    """The value of the last committed record in ``[start, end)``, None if there is none.
+
+    The end is reached by position, not by counting records: compaction and aborted transactions leave
+    gaps, and the last offsets of a partition are control records that no consumer is shown.
+    """
+    value, deadline, k = None, link.deadline(), kafka()
+    consumer = link.consumer()
+    try:
+        consumer.assign([k.TopicPartition(place.topic, 0, start)])
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is None:
+                continue
+            error, offset = message.error(), message.offset() or 0
+            if error is not None and error.code() != k.KafkaError._PARTITION_EOF:
+                if error.code() > 0 and not error.retriable():  # the broker's no; below 0 the client goes on trying
+                    raise k.KafkaException(error)
+            elif offset >= end:
+                return value
+            elif error is None:
+                value = message.value()
+        raise TimeoutError(f"{place.topic} was not read up to offset {end}")
+    finally:
+        consumer.close()

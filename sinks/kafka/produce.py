@@ -1,0 +1,363 @@
+"""One attempt at one epoch: rows and marker in one transaction.  Runs in a Spark task.
+
+    init ─> fence mine? ─> marker mine? one before? ─> begin ─> rows ─> marker ─> flush ─> commit
+    bars every   else stop     done      else stop                                           │ no clear answer
+    older producer                                                                           v
+                                        a new producer: init ─> marker mine? ─> committed, or provably not
+
+Invariants: no row is produced before init, fence and marker were read in this order by this producer;
+a transaction whose commit was asked for is never aborted, its producer is dropped and the marker decides;
+whatever happens comes back as an :class:`Answer`, never as the text of an exception.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from epochal.chaos import failpoints
+from epochal.chaos.failpoints import Point
+from epochal.coordinator import errors
+from epochal.coordinator.epoch import Actor, EpochNumber, Json, Marker, Position
+from epochal.coordinator.errors import (
+    CommitInDoubt,
+    EpochalError,
+    Misconfigured,
+    OutcomeUnknown,
+    SinkUnavailable,
+)
+from epochal.sinks.kafka import marker
+from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
+from epochal.sinks.kafka.marker import Place
+
+if TYPE_CHECKING:
+    import pyarrow
+    from confluent_kafka import Producer
+
+Row: TypeAlias = tuple["bytes | None", "bytes | None"]
+"""Key and value."""
+
+
+class Outcome(enum.Enum):
+    """How an attempt ended."""
+
+    COMMITTED = "committed"
+    ALREADY_COMMITTED = "already committed"
+    INTERRUPTED = "interrupted"  # nothing is visible, another producer came in between: go again
+    EXPIRED = "expired"  # nothing is visible, the broker ended the transaction: its time was over
+    STOPPED = "stopped"  # the error says why and what is known
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an attempt has to say, as plain data."""
+
+    outcome: Outcome
+    error: EpochalError | None = None
+
+    def to_json(self) -> str:
+        e = self.error
+        told = [type(e).__name__, e.what, e.help, e.sink, e.epoch, e.state] if e is not None else None
+        return json.dumps({"outcome": self.outcome.value, "error": told})
+
+    @classmethod
+    def from_json(cls, text: str) -> Answer:
+        data: Json = json.loads(text)
+        told = data["error"]
+        if told is None:
+            return cls(Outcome(data["outcome"]))
+        kind, what, help_line, sink, epoch, state = told
+        error = getattr(errors, kind)(what, help=help_line, sink=sink, epoch=epoch, state=state)
+        return cls(Outcome(data["outcome"]), error)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One epoch as a task gets it; picklable, and holds secrets."""
+
+    link: Link
+    place: Place
+    topic: str
+    by: Actor
+    decision: int
+    position: Position
+    epoch: EpochNumber
+    rows: int
+    partitioner: str
+    max_message_bytes: int
+    transaction_timeout: float
+    about: Json
+
+
+class Transaction:
+    """The one transaction of one producer, in one process.  Every call is bounded."""
+
+    def __init__(self, link: Link, place: Place, timeout: float, more: Options) -> None:
+        self._link = link
+        self._place = place
+        self._timeout = timeout
+        self._pid = os.getpid()
+        self._began = time.monotonic()
+        self._made: Producer | None = link.producer(place.transactional_id, timeout, more)
+
+    @property
+    def _producer(self) -> Producer:
+        """The producer, in the process that made it, until it was let go."""
+        if os.getpid() != self._pid:
+            raise Misconfigured(
+                f"a Kafka producer of process {self._pid} was used in process {os.getpid()}, after a fork",
+                sink=self._place.sink,
+                help="make the producer in the process that uses it",
+            )
+        if self._made is None:
+            raise Misconfigured("a Kafka producer was used after its end", sink=self._place.sink, help="make a new one")
+        return self._made
+
+    def init(self) -> None:
+        """Bar every older producer of this transactional id; what it had open is aborted."""
+        producer, timeout = self._producer, self._link.timeout
+        for _ in range(2):  # without it the first coordinator look-up waits for a timer of 500 ms
+            producer.list_topics(self._place.topic, timeout)
+        producer.init_transactions(timeout)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+        self._began = time.monotonic()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the broker may have ended the transaction by now."""
+        return time.monotonic() - self._began >= self._timeout
+
+    def send(self, topic: str, rows: Iterable[Row]) -> int:
+        """Hand rows to the client, in order; how many.  A failed delivery shows at ``commit``, not here."""
+        producer, count = self._producer, 0
+        produce = producer.produce
+        for key, value in rows:
+            try:
+                produce(topic, value, key)
+            except BufferError:
+                self._wait_for_room(producer, topic, key, value)
+            count += 1
+        producer.poll(0)
+        return count
+
+    def _wait_for_room(self, producer: Producer, topic: str, key: bytes | None, value: bytes | None) -> None:
+        while True:
+            producer.poll(0.1)
+            try:
+                producer.produce(topic, value, key)
+                return
+            except BufferError:
+                if self.is_overdue:
+                    raise TimeoutError(f"the brokers took no row for {self._timeout:g} s") from None
+
+    def flush(self) -> None:
+        """Wait until the brokers have answered for every row, for as long as the transaction may last."""
+        producer = self._producer
+        while producer.flush(0.5):
+            if self.is_overdue:
+                raise TimeoutError(f"the brokers had not taken all rows after {self._timeout:g} s")
+
+    def commit(self) -> None:
+        """Ask for the commit.  Whatever this raises says nothing about the outcome."""
+        self._producer.commit_transaction(self._link.timeout)
+
+    def abort(self) -> None:
+        """Abort, as well as can be: what is left open is aborted by the next ``init``."""
+        producer = self._producer
+        try:
+            producer.abort_transaction(min(self._link.timeout, 10.0))
+        except kafka().KafkaException:
+            pass
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of the producer, without abort; its transaction stays as it is."""
+        self._made = None
+
+
+def guarded(
+    link: Link, place: Place, timeout: float, judge: Callable[[marker.State], bool], more: Options
+) -> tuple[Transaction, marker.State, bool]:
+    """A producer that has barred all others, the final state it then read, and what ``judge`` says of it.
+
+    Errors leave no producer behind and have had no effect.
+    """
+    transaction = Transaction(link, place, timeout, more)
+    try:
+        with link.asking(f"to init_transactions of {place.transactional_id}"):
+            transaction.init()
+        state = marker.read(link, place, final=True)
+        return transaction, state, judge(state)
+    except BaseException:
+        transaction.drop()
+        raise
+
+
+def task(plan: Plan, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """For ``mapInArrow``: columns key and value (binary) in, one answer out."""
+    import pyarrow
+
+    answer = attempt(plan, (_rows(batch) for batch in batches))
+    yield pyarrow.RecordBatch.from_pydict({"answer": [answer.to_json()]})
+
+
+def _rows(batch: pyarrow.RecordBatch) -> Sequence[Row]:
+    return list(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+
+
+def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
+    """Produce the epoch unless it is there; never raises an ``Exception``."""
+    try:
+        transaction, _, already = guarded(
+            plan.link, plan.place, plan.transaction_timeout, lambda state: _judge(plan, state), _tuning(plan)
+        )
+    except EpochalError as error:
+        return Answer(Outcome.STOPPED, error)
+    if already:
+        transaction.drop()
+        return Answer(Outcome.ALREADY_COMMITTED)
+    try:
+        _write(plan, transaction, batches)
+        failpoints.hit(Point.BEFORE_PUBLISH, plan.place.sink, plan.epoch)
+    except Exception as error:
+        answer = _failed(plan, transaction, error)
+        transaction.abort()
+        return answer
+    try:
+        transaction.commit()
+        failpoints.hit(Point.AFTER_PUBLISH, plan.place.sink, plan.epoch)
+    except Exception as error:
+        late = transaction.is_overdue
+        transaction.drop()
+        return _resolve(plan, error, late)
+    transaction.drop()
+    return Answer(Outcome.COMMITTED)
+
+
+def _tuning(plan: Plan) -> Options:
+    """What this epoch needs of its producer."""
+    return {"partitioner": plan.partitioner, "message.max.bytes": plan.max_message_bytes}
+
+
+def _judge(plan: Plan, state: marker.State) -> bool:
+    return marker.is_already(
+        state, plan.place, by=plan.by, decision=plan.decision, position=plan.position, epoch=plan.epoch
+    )
+
+
+def _write(plan: Plan, transaction: Transaction, batches: Iterable[Sequence[Row]]) -> None:
+    """Everything up to the commit request: the rows, exactly as many as were voted for, and the marker."""
+    sent = 0
+    transaction.begin()
+    for batch in batches:
+        sent += transaction.send(plan.topic, batch[:1])
+        failpoints.hit(Point.IN_WRITE, plan.place.sink, plan.epoch)
+        sent += transaction.send(plan.topic, batch[1:])
+    if sent != plan.rows:
+        raise CommitInDoubt(
+            f"the durable copy gave {sent} rows, and {plan.rows} were voted for",
+            sink=plan.place.sink,
+            epoch=plan.epoch,
+            state="the transaction was aborted, nothing of the epoch is visible",
+            help="bring the copy back as it was (from a backup of the checkpoint), then restart the query",
+        )
+    new = Marker(plan.position, plan.decision)
+    transaction.flush()
+    transaction.send(plan.place.topic, [(b"marker", marker.record(plan.place, plan.by, new, plan.about))])
+    transaction.flush()
+
+
+def _failed(plan: Plan, transaction: Transaction, error: Exception) -> Answer:
+    """What an error before the commit request means: in any case nothing is visible."""
+    if isinstance(error, EpochalError):
+        return Answer(Outcome.STOPPED, error)
+    return _explain(plan, _first_cause(transaction, error), transaction.is_overdue)
+
+
+def _first_cause(transaction: Transaction, error: Exception) -> Exception:
+    """After a failed delivery the client refuses the next call with "erroneous state"; its commit says why.
+
+    No commit request leaves the client in this state, so nothing becomes ambiguous.
+    """
+    k = kafka()
+    if isinstance(error, k.KafkaException) and error.args[0].name() in ("_STATE", "_FATAL"):
+        try:
+            transaction.commit()
+        except Exception as cause:
+            return cause
+    return error
+
+
+def _explain(plan: Plan, error: Exception, late: bool) -> Answer:
+    """Nothing is visible: go again, or stop."""
+    k = kafka()
+    if isinstance(error, k.KafkaException):
+        cause = error.args[0]
+        if is_fenced(cause):
+            return Answer(Outcome.EXPIRED if late else Outcome.INTERRUPTED)
+        if is_refused(cause):
+            return Answer(Outcome.STOPPED, _refused(plan, f"{cause.name()}: {cause.str()}"))
+    if late:
+        return Answer(Outcome.EXPIRED)
+    if isinstance(error, (k.KafkaException, ConnectionError, TimeoutError)):
+        return Answer(Outcome.STOPPED, _unavailable(plan, error))
+    return Answer(Outcome.STOPPED, _refused(plan, f"{type(error).__name__}: {error}"))
+
+
+def _resolve(plan: Plan, error: Exception, late: bool) -> Answer:
+    """The commit was asked for and not clearly answered: bar that producer, then the marker decides."""
+    try:
+        transaction, _, landed = guarded(
+            plan.link, plan.place, plan.transaction_timeout, lambda state: _judge(plan, state), _tuning(plan)
+        )
+    except (SinkUnavailable, Misconfigured) as unreachable:
+        return Answer(Outcome.STOPPED, _unknown(plan, error, unreachable))
+    except EpochalError as stopped:
+        return Answer(Outcome.STOPPED, stopped)
+    transaction.drop()
+    return Answer(Outcome.COMMITTED) if landed else _explain(plan, error, late)
+
+
+def _unknown(plan: Plan, error: Exception, unreachable: EpochalError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the commit of {plan.rows} rows was asked for and not answered: {plan.link.scrub(_text(error))}",
+        sink=plan.place.sink,
+        epoch=plan.epoch,
+        state=f"the marker could not be read: {unreachable.what}",
+        help="commit again: the marker is asked before anything is written",
+    )
+
+
+def _unavailable(plan: Plan, error: Exception) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"Kafka at {plan.link.bootstrap} did not take {plan.rows} rows: {plan.link.scrub(_text(error))}",
+        sink=plan.place.sink,
+        epoch=plan.epoch,
+        state="the transaction was not committed, nothing of the epoch is visible",
+        help="see whether the brokers are up and can be reached from the executors",
+    )
+
+
+def _refused(plan: Plan, why: str) -> CommitInDoubt:
+    return CommitInDoubt(
+        f"{plan.rows} rows that were voted for cannot be produced into {plan.topic!r}: {plan.link.scrub(why)}",
+        sink=plan.place.sink,
+        epoch=plan.epoch,
+        state="nothing of the epoch is visible in Kafka; it is decided, and must become visible",
+        help="remove what the broker objects to (rights, settings of the topic), then restart the query",
+    )
+
+
+def _text(error: Exception) -> str:
+    k = kafka()
+    if isinstance(error, k.KafkaException):
+        cause: Any = error.args[0]
+        return f"{cause.name()}: {cause.str()}"
+    return f"{type(error).__name__}: {error}"

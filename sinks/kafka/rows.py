@@ -1,0 +1,206 @@
+"""What a row is in Kafka: its key, its value, and which values cannot be held exactly.
+
+Without ``value=`` the value is the row as one JSON object, in UTF-8:
+
+- fields in the order of the schema, nulls written as ``null``, nested structs and maps as objects;
+- integers and decimals as JSON numbers with every digit (a parser that reads them as doubles loses some);
+- float and double as the shortest text that gives the same number; dates ``2013-01-31``; timestamps
+  ``2013-01-31T23:59:59.123456Z`` in UTC; timestamps without zone the same without ``Z``; binary as base64;
+- refused, as JSON or ISO 8601 cannot hold it: NaN, infinities, years outside 0001 to 9999, text that is
+  not UTF-8; types other than these; maps whose keys are not strings.
+
+With ``value=`` the bytes of that column are the value, and null makes a tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.epoch import Json
+from epochal.coordinator.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+VERSION = 1
+OVERHEAD = 100
+"""Bytes that a record batch needs around one record, rounded up."""
+
+_JSON = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "dateFormat": "yyyy-MM-dd",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "locale": "en-US",
+}
+_EXACT = frozenset(
+    {"string", "char", "varchar", "binary", "boolean", "byte", "short", "integer", "long", "decimal"}
+    | {"float", "double", "date", "timestamp", "timestamp_ntz", "array", "struct", "map"}
+)
+_YEAR_1 = -62_135_596_800_000_000  # microseconds
+_YEAR_10000 = 253_402_300_800_000_000
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How rows become records; it must not change between prepare and commit, so it is in the committable."""
+
+    key: str | None
+    value: str | None
+    partitioner: str
+
+    def to_json(self) -> Json:
+        return {"version": VERSION, "key": self.key, "value": self.value, "partitioner": self.partitioner}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Encoding:
+        if data["version"] > VERSION:
+            raise ValueError(f"encoding of version {data['version']}; this Epochal writes up to {VERSION}")
+        return cls(data["key"], data["value"], data["partitioner"])
+
+    def apply(self, rows: DataFrame, *more: Column) -> DataFrame:
+        """Columns ``key`` and ``value``, both binary, and ``more``."""
+        from pyspark.sql import functions as f
+
+        key = _column(self.key) if self.key is not None else f.lit(None)
+        if self.value is not None:
+            value = _column(self.value)
+        else:
+            value = f.to_json(f.struct(*map(_column, rows.columns)), _JSON)
+        return rows.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"), *more)
+
+    def check(self, schema: StructType, sink: str) -> None:
+        """Refuse, by the column's name, what this encoding cannot hold exactly."""
+        for role, name in (("key", self.key), ("value", self.value)):
+            if name is not None:
+                _check_bytes(schema, name, role, sink)
+        if self.value is None:
+            _check_names(schema, "", sink)
+            for field in schema.fields:
+                _check_type(field.name, field.dataType, sink)
+
+    def refusals(self, schema: StructType) -> Iterator[tuple[str, Column]]:
+        """(column, condition): rows for which it is true cannot be held."""
+        if self.value is not None:
+            return
+        from pyspark.sql import functions as f
+
+        for field in schema.fields:
+            bad = _bad(_column(field.name), field.dataType)
+            if bad is not None:
+                yield field.name, f.coalesce(bad, f.lit(False))
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.col(f"`{name.replace('`', '``')}`")
+
+
+def _check_bytes(schema: StructType, name: str, role: str, sink: str) -> None:
+    if name not in schema.names:
+        raise Misconfigured(
+            f"there is no column {name!r} to be the {role}",
+            sink=sink,
+            state=f"columns {schema.names}",
+            help=f"name one of these columns with {role}=, as it is written there",
+        )
+    kind = schema[name].dataType.typeName()
+    if not kind.startswith(("string", "binary", "char", "varchar")):
+        raise Misconfigured(
+            f"column {name!r} is to be the {role} and has the type {schema[name].dataType.simpleString()}",
+            sink=sink,
+            help=f"a {role} is bytes: cast the column to string or binary",
+        )
+
+
+def _check_names(struct: StructType, path: str, sink: str) -> None:
+    twice = sorted({n for n in struct.names if struct.names.count(n) > 1})
+    if twice:
+        raise Misconfigured(
+            f"fields {twice} appear twice{f' in {path!r}' if path else ''}",
+            sink=sink,
+            state=f"fields {struct.names}",
+            help="rename one of them: a JSON object holds a name once",
+        )
+
+
+def _check_type(path: str, kind: DataType, sink: str) -> None:
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    base = kind.typeName().partition("(")[0].partition(" ")[0]
+    if base not in _EXACT or (isinstance(kind, MapType) and not isinstance(kind.keyType, StringType)):
+        raise Misconfigured(
+            f"column {path!r} has the type {kind.simpleString()}, which JSON does not hold exactly",
+            sink=sink,
+            help="cast the column to another type (a string, for instance), or encode the row yourself with value=",
+        )
+    if isinstance(kind, StructType):
+        _check_names(kind, path, sink)
+        for field in kind.fields:
+            _check_type(f"{path}.{field.name}", field.dataType, sink)
+    elif isinstance(kind, ArrayType):
+        _check_type(f"{path}.element", kind.elementType, sink)
+    elif isinstance(kind, MapType):
+        _check_type(f"{path}.value", kind.valueType, sink)
+
+
+def _bad(column: Column, kind: DataType) -> Column | None:
+    """Whether a value lies outside what JSON holds; None: no value of this type does."""
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    if isinstance(kind, t.StructType):
+        return _any(_bad(column[field.name], field.dataType) for field in kind.fields)
+    if isinstance(kind, t.ArrayType):
+        return _exists(column, kind.elementType)
+    if isinstance(kind, t.MapType):
+        parts = ((f.map_keys(column), kind.keyType), (f.map_values(column), kind.valueType))
+        return _any(_exists(part, inner) for part, inner in parts)
+    if isinstance(kind, (t.DoubleType, t.FloatType)):
+        return f.isnan(column) | (f.abs(column) == f.lit(float("inf")))
+    if isinstance(kind, t.DateType):
+        return _outside(column, lambda micros: f.date_from_unix_date(f.lit(micros // 86_400_000_000)))
+    if isinstance(kind, t.TimestampType):
+        return _outside(column, lambda micros: f.timestamp_micros(f.lit(micros)))
+    if isinstance(kind, t.TimestampNTZType):
+        naive = {_YEAR_1: "0001-01-01 00:00:00", _YEAR_10000: "+10000-01-01 00:00:00"}
+        return _outside(column, lambda micros: f.lit(naive[micros]).cast("timestamp_ntz"))
+    if isinstance(kind, t.StringType):
+        return ~f.is_valid_utf8(column)
+    return None
+
+
+def _exists(array: Column, inner: DataType) -> Column | None:
+    from pyspark.sql import functions as f
+
+    probe = _bad(array, inner)  # only whether there is a condition
+    if probe is None:
+        return None
+
+    def condition(element: Column) -> Column:
+        bad = _bad(element, inner)
+        assert bad is not None
+        return f.coalesce(bad, f.lit(False))
+
+    return f.exists(array, condition)
+
+
+def _outside(column: Column, literal: Callable[[int], Column]) -> Column:
+    return (column < literal(_YEAR_1)) | (column >= literal(_YEAR_10000))
+
+
+def _any(conditions: Iterator[Column | None]) -> Column | None:
+    from pyspark.sql import functions as f
+
+    found: Any = [f.coalesce(c, f.lit(False)) for c in conditions if c is not None]
+    if not found:
+        return None
+    result = found[0]
+    for condition in found[1:]:
+        result = result | condition
+    return result  # type: ignore[no-any-return]

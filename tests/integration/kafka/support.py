@@ -1,0 +1,126 @@
+"""What the Kafka tests share: an outside reader, a place to make copies, and a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+SECRET = "s3cret-pa55word"
+OPTIONS = {"sasl.password": SECRET}
+"""A password that a PLAINTEXT listener never asks for; it must show nowhere."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record as a read_committed consumer is given it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Record]:
+    """All that a consumer with this isolation level sees now, by partition and offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "outside-reader",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        partitions = set(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        found = []
+        while partitions:
+            message = consumer.poll(30)
+            assert message is not None, f"{topic}: no end within 30 s"
+            error = message.error()
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            if error is None:
+                found.append(Record(partition, offset, message.key(), message.value()))
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                partitions.discard(partition)
+        return sorted(found, key=lambda r: (r.partition, r.offset))
+    finally:
+        consumer.close()
+
+
+def hanging(bootstrap: str, topic: str) -> list[str]:
+    """The partitions whose last stable offset is below the high watermark."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    known = admin.list_topics(timeout=20).topics
+    if topic not in known:
+        return []
+    partitions = [TopicPartition(topic, p) for p in known[topic].partitions]
+    stable, high = (
+        admin.list_offsets(
+            dict.fromkeys(partitions, OffsetSpec.latest()), isolation_level=level, request_timeout=20
+        )
+        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+    )
+    return [
+        f"{p.topic}[{p.partition}]: {stable[p].result(20).offset} < {high[p].result(20).offset}"
+        for p in partitions
+        if stable[p].result(20).offset != high[p].result(20).offset
+    ]
+
+
+def commit_in_another_process(
+    bootstrap: str, topic: str, name: str, app: str, committable: dict[str, Any], by: dict[str, Any]
+) -> str:
+    """Look and commit in a new Python with a Spark session of its own; the outcome's or the error's name."""
+    task = json.dumps(
+        {"bootstrap": bootstrap, "topic": topic, "name": name, "app": app, "committable": committable, "by": by}
+    )
+    done = subprocess.run(
+        [sys.executable, __file__, task], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.split()[-1]
+
+
+def main(task: dict[str, Any]) -> str:
+    from epochal.chaos.servers.spark import prepare_environment
+    from epochal.coordinator.epoch import Actor, Committable, Query
+    from epochal.coordinator.errors import EpochalError
+    from epochal.sinks.kafka import KafkaSink
+
+    prepare_environment()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]")  # type: ignore[attr-defined,unused-ignore]
+    session = builder.config("spark.ui.enabled", "false").getOrCreate()
+    sink = KafkaSink(task["bootstrap"], topic=task["topic"], name=task["name"])
+    try:
+        sink.look(Query(task["app"], "q1", "r1", "memory:/checkpoint"))
+        committable = Committable.from_json(task["committable"])
+        return sink.commit(committable, Actor.from_json(task["by"])).name
+    except EpochalError as error:
+        return type(error).__name__
+    finally:
+        session.stop()
+
+
+def ids(records: Sequence[Record]) -> list[str]:
+    """The field ``id`` of JSON values, in order."""
+    return [json.loads(r.value or b"null")["id"] for r in records]
+
+
+if __name__ == "__main__":
+    print(main(json.loads(sys.argv[1])))

@@ -1,0 +1,83 @@
+"""The sink contract on a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from epochal.chaos import servers
+from epochal.coordinator.epoch import Actor, Copy, Json
+from epochal.sinks.kafka import KafkaSink
+from epochal.sinks.protocol import RedoSink, Sink
+from epochal.sinks.stage import SparkStage
+from tests.contract.sink_contract import SinkContract
+from tests.integration.kafka import support
+from tests.integration.kafka.conftest import APP
+
+SCHEMA = StructType().add("id", "string").add("attempt", "string").add("n", "long")
+
+
+class KafkaHarness:
+    """One topic of two partitions; rows go through real durable copies."""
+
+    app = APP
+    schema = SCHEMA
+    secrets: Sequence[str] = (support.SECRET,)
+
+    def __init__(self, spark: SparkSession, server: servers.Kafka, topic: str, stage: SparkStage) -> None:
+        self._spark = spark
+        self._server = server
+        self._topic = topic
+        self._stage = stage
+
+    def sink(self) -> Sink:
+        return self.named(self._topic)
+
+    def named(self, name: str) -> Sink:
+        return self._sink(self._topic, name)
+
+    def neighbour(self) -> Sink:
+        return self._sink(f"{self._topic}-2", self._topic)
+
+    def _sink(self, topic: str, name: str) -> Sink:
+        bootstrap = self._server.bootstrap
+        return KafkaSink(bootstrap, topic=topic, name=name, options=support.OPTIONS, partitions=2)
+
+    def rows(self, ids: Sequence[str], attempt: str) -> DataFrame:
+        rows = [(key, attempt, n) for n, key in enumerate(ids)]
+        return self._spark.createDataFrame(rows, SCHEMA)
+
+    def no_partitions(self) -> DataFrame:
+        return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), SCHEMA)
+
+    def copy(self, rows: DataFrame, epoch: int, by: Actor) -> Copy | None:
+        return self._stage.write(epoch, by, rows)
+
+    def visible(self) -> list[tuple[str, str]]:
+        records = support.read_topic(self._server.bootstrap, self._topic)
+        rows = [json.loads(r.value or b"") for r in records]
+        return [(row["id"], row["attempt"]) for row in rows]
+
+    def restart_server(self) -> None:
+        self._server.crash()
+        self._server.start()
+
+    def commit_in_another_process(self, committable: Json, by: Json) -> str:
+        return support.commit_in_another_process(
+            self._server.bootstrap, self._topic, self._topic, self.app, committable, by
+        )
+
+
+class TestKafkaSink(SinkContract):
+    @pytest.fixture
+    def harness(
+        self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
+    ) -> KafkaHarness:
+        return KafkaHarness(spark, kafka_server, topic, stage)
+
+    def test_it_redoes(self, harness: KafkaHarness) -> None:
+        assert isinstance(harness.sink(), RedoSink)
