@@ -17,7 +17,8 @@ Rules, on which "a position is never created twice, and an answer is never taken
 
 Why 4 suffices: were the position below a floor at the time of the link, that floor would be listed, unless
 a later compaction deleted it meanwhile; but that one deletes the new record first, and its name is gone.
-A listing need not be a snapshot, so a reader lists again after it has read, until nothing has changed.
+A listing need not be a snapshot, so a reader lists again after it has read, until nothing has changed:
+to be fooled all that it could have seen would have to be compacted away in each of two listings in a row.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, i
 from epochal.coordinator.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 
 FLOOR_VERSION = 1
-LISTINGS = 100
+LISTINGS = 40
 """How often a reader looks again at a folder that changes under it."""
 
 _NAME = re.compile(r"(?P<position>\d{20})\.(?P<kind>record|floor)")
@@ -168,11 +169,9 @@ class FilesLog:
     @contextlib.contextmanager
     def _created(self, name: str, data: bytes, before_link: Callable[[], None] | None = None) -> Iterator[int | None]:
         """A handle on the new file ``name``, whole and durable; None if the name is taken."""
-        temporary = self._path(f".{name}.{secrets.token_hex(8)}.tmp")
-        handle = self._disk.create(temporary)
+        temporary, handle = self._draft(name)
         try:
             try:
-                self._disk.claim(handle)
                 self._write(handle, data)
                 self._disk.sync(handle)
                 if before_link is not None:
@@ -185,6 +184,28 @@ class FilesLog:
             yield handle if linked else None
         finally:
             self._disk.close(handle)
+
+    def _draft(self, name: str) -> tuple[str, int]:
+        """A new temporary file and a claimed handle on it."""
+        for _ in range(LISTINGS):
+            path = self._path(f".{name}.{secrets.token_hex(8)}.tmp")
+            handle = self._disk.create(path)
+            try:
+                if self._claim(handle):
+                    return path, handle
+            except OSError:
+                self._disk.close(handle)
+                raise
+            self._disk.close(handle)
+        raise self._restless()
+
+    def _claim(self, handle: int) -> bool:
+        """False when a compaction took the file for a dead one's, in the moment before the claim."""
+        try:
+            self._disk.claim(handle)
+        except BlockingIOError:
+            return False
+        return self._disk.names_of(handle) > 0
 
     def _write(self, handle: int, data: bytes) -> None:
         rest = memoryview(data)

@@ -1,0 +1,251 @@
+"""An epoch log in Postgres: for checkpoints on object stores, where no name can be created at most once.
+
+Each verb is one short transaction on a connection of its own.  An append holds the floor's row
+``FOR SHARE`` and a compaction ``FOR UPDATE``, so no record appears below a floor; the primary key
+lets one of several writers have a position.  What compaction keeps simply stays in the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from epochal.chaos import failpoints
+from epochal.chaos.failpoints import AnswerDropped, Point
+from epochal.checkpoints.log import Entry, LogPosition, Record, decode, encode
+from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
+from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+
+if TYPE_CHECKING:
+    import psycopg
+
+CREATE = (
+    "CREATE SCHEMA IF NOT EXISTS epochal",
+    """CREATE TABLE IF NOT EXISTS epochal.log (
+    log_name text NOT NULL,
+    position bigint NOT NULL CHECK (position >= 0),
+    record bytea NOT NULL,
+    PRIMARY KEY (log_name, position))""",
+    """CREATE TABLE IF NOT EXISTS epochal.log_floor (
+    log_name text PRIMARY KEY,
+    floor bigint NOT NULL CHECK (floor >= 0))""",
+)
+"""What :meth:`PostgresLog.create` runs, for people whose DBA does."""
+
+_EXISTS = "SELECT to_regclass('epochal.log') IS NOT NULL AND to_regclass('epochal.log_floor') IS NOT NULL"
+_NAME = "INSERT INTO epochal.log_floor (log_name, floor) VALUES (%s, 0) ON CONFLICT DO NOTHING"
+_BOUNDS = """SELECT f.floor, (SELECT coalesce(max(l.position) + 1, 0) FROM epochal.log l WHERE l.log_name = f.log_name)
+FROM epochal.log_floor f WHERE f.log_name = %s FOR SHARE OF f"""
+_APPEND = "INSERT INTO epochal.log (log_name, position, record) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+_FLOOR_TO_RAISE = "SELECT floor FROM epochal.log_floor WHERE log_name = %s FOR UPDATE"
+_RAISE = "UPDATE epochal.log_floor SET floor = %s WHERE log_name = %s"
+_DELETE = "DELETE FROM epochal.log WHERE log_name = %s AND position < %s AND position <> ALL (%s)"
+# One statement, so floor and records are of one snapshot.
+_READ = """SELECT f.floor, l.position, l.record FROM epochal.log_floor f
+LEFT JOIN epochal.log l USING (log_name) WHERE f.log_name = %s ORDER BY l.position"""
+_SETTINGS = """SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %s, true),
+set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)"""
+
+
+class PostgresLog:
+    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; ``name`` tells logs of one database apart.
+
+    ``dsn`` may be a callable, asked at each connection.  No verb takes much longer than ``timeout`` seconds.
+    """
+
+    def __init__(self, dsn: str | Callable[[], str], name: str, *, timeout: float = 30.0) -> None:
+        self._dsn = dsn
+        self._name = name
+        self._timeout = timeout
+        self._server = "postgres"
+        self._secret = ""
+
+    def describe(self) -> str:
+        """See :meth:`EpochLog.describe`."""
+        with contextlib.suppress(EpochalError):
+            if isinstance(self._dsn, str):
+                self._parameters()
+        return f"{self._server}, log {self._name!r}"
+
+    def create(self) -> None:
+        """Make schema, tables and this log's row where they are missing; several may do so at once."""
+        for _ in range(10):
+            with contextlib.suppress(*self._made_meanwhile()), self._transaction("create") as connection:
+                if not _one(connection.execute(_EXISTS))[0]:
+                    for statement in CREATE:
+                        connection.execute(statement)
+                connection.execute(_NAME, [self._name])
+                self._commit(connection, "create")
+                return
+        raise self._unavailable("create", "others create the same tables over and over")
+
+    def read(self) -> Sequence[Entry]:
+        """See :meth:`EpochLog.read`."""
+        with self._transaction("read") as connection:
+            return self._read(connection)[1]
+
+    def append(self, position: LogPosition, record: Record) -> bool:
+        """See :meth:`EpochLog.append`."""
+        what = f"append at position {position}"
+        epoch = epoch_of(record)
+        failpoints.hit(Point.LOG_BEFORE_APPEND, epoch=epoch)
+        with self._transaction(what) as connection:
+            row = connection.execute(_BOUNDS, [self._name]).fetchone()
+            if row is None:
+                raise self._not_created()
+            if not is_free(position, floor=row[0], end=row[1], where=self.describe()):
+                return False
+            inserted = connection.execute(_APPEND, [self._name, position, encode(record)]).rowcount == 1
+            self._commit(connection, what, Point.LOG_AFTER_APPEND if inserted else None, epoch)
+            return inserted
+
+    def compact(self, floor: LogPosition, kept: Sequence[Entry]) -> None:
+        """See :meth:`EpochLog.compact`; raising and deleting are one transaction."""
+        what = f"compaction to floor {floor}"
+        with self._transaction(what) as connection:
+            row = connection.execute(_FLOOR_TO_RAISE, [self._name]).fetchone()
+            if row is None:
+                raise self._not_created()
+            if floor <= row[0]:
+                return
+            check_compaction(self._read(connection)[1], floor, kept)
+            connection.execute(_RAISE, [floor, self._name])
+            connection.execute(_DELETE, [self._name, floor, [entry.position for entry in kept]])
+            self._commit(connection, what, Point.LOG_AFTER_FLOOR)
+
+    def _read(self, connection: psycopg.Connection[Any]) -> tuple[LogPosition, list[Entry]]:
+        rows = connection.execute(_READ, [self._name]).fetchall()
+        if not rows:
+            raise self._not_created()
+        floor = rows[0][0]
+        where = self.describe()
+        entries = [Entry(p, decode(bytes(r), f"{where}, position {p}")) for _, p, r in rows if p is not None]
+        check_order([entry.position for entry in entries], floor, where)
+        return floor, entries
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _transaction(self, what: str) -> Iterator[psycopg.Connection[Any]]:
+        """Left without :meth:`_commit` it had no effect; its errors are named, its waits bounded."""
+        psycopg = _driver()
+        try:
+            with contextlib.closing(self._connect()) as connection, self._deadline(connection):
+                connection.execute(_SETTINGS, self._timeouts())
+                yield connection
+        except self._made_meanwhile():
+            raise
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            raise self._not_created() from None
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise self._without_right(what, error) from None
+        except psycopg.Error as error:
+            raise self._unavailable(what, self._text(error)) from None
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        driver = _driver()
+        parameters = {"connect_timeout": max(2, round(self._timeout)), **self._parameters()}
+        connection: psycopg.Connection[Any] = driver.connect(**parameters, prepare_threshold=None)
+        connection.isolation_level = driver.IsolationLevel.READ_COMMITTED
+        return connection
+
+    def _commit(
+        self, connection: psycopg.Connection[Any], what: str, after: Point | None = None, epoch: int = -1
+    ) -> None:
+        """From the request on the outcome is unknown until it is answered."""
+        try:
+            connection.commit()
+            if after is not None:
+                failpoints.hit(after, epoch=epoch)
+        except (_driver().Error, AnswerDropped) as error:
+            raise OutcomeUnknown(
+                f"the answer to the COMMIT of the {what} was lost: {self._text(error)}",
+                state=self.describe(),
+                help="repeat the same request: it finds what it did before",
+            ) from None
+
+    @contextlib.contextmanager
+    def _deadline(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Cut the line when the server stays silent; its own timeouts do not help then."""
+        line = socket.socket(fileno=socket.dup(connection.fileno()))
+        timer = threading.Timer(self._timeout + 5, _cut, [line])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            line.close()
+
+    def _timeouts(self) -> list[str]:
+        return [f"{max(1, round(self._timeout * 1000))}ms"] * 3
+
+    # --- names and errors -----------------------------------------------------------------------
+
+    def _parameters(self) -> dict[str, Any]:
+        """The DSN taken apart.  A malformed one is not shown: it may hold a password."""
+        psycopg = _driver()
+        dsn = self._dsn if isinstance(self._dsn, str) else self._dsn()
+        try:
+            parameters: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(dsn)
+        except psycopg.ProgrammingError:
+            raise Misconfigured(
+                f"the connection string of the epoch log {self._name!r} is malformed",
+                help="write it as postgresql://user@host:port/database, or as key=value pairs",
+            ) from None
+        host, port = parameters.get("host", "localhost"), parameters.get("port", 5432)
+        self._server = f"postgres:{host}:{port}/{parameters.get('dbname', '')}"
+        self._secret = str(parameters.get("password") or "")
+        return parameters
+
+    def _text(self, error: Exception) -> str:
+        text = str(error).strip() or type(error).__name__
+        return text.replace(self._secret, "***") if self._secret else text
+
+    def _made_meanwhile(self) -> tuple[type[Exception], ...]:
+        errors = _driver().errors
+        return (errors.UniqueViolation, errors.DuplicateObject, errors.DuplicateTable, errors.DuplicateSchema)
+
+    def _unavailable(self, what: str, why: str) -> SinkUnavailable:
+        return SinkUnavailable(
+            f"the epoch log did not answer: {why}",
+            state=f"{self.describe()}, {what}; it had no effect",
+            help="start the server or make it reachable, then try again",
+        )
+
+    def _not_created(self) -> Misconfigured:
+        return Misconfigured(
+            f"the epoch log {self.describe()} does not exist",
+            help="call create() once before the query starts, or give the name of the log that exists",
+        )
+
+    def _without_right(self, what: str, error: Exception) -> Misconfigured:
+        return Misconfigured(
+            f"the epoch log {self.describe()} may not be used ({what}): {self._text(error)}",
+            help="grant USAGE on schema epochal, and SELECT, INSERT, UPDATE, DELETE on its tables log and log_floor",
+        )
+
+
+def _driver() -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise Misconfigured(
+            f"an epoch log in Postgres needs the package psycopg: {error}",
+            help="pip install 'epochal[postgres]'",
+        ) from error
+    return psycopg
+
+
+def _one(cursor: psycopg.Cursor[Any]) -> Any:
+    row = cursor.fetchone()
+    assert row is not None, "the statement always gives a row"
+    return row
+
+
+def _cut(line: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
