@@ -158,6 +158,14 @@ def hit(point: Point, sink: str = "", epoch: int = -1) -> None:
             _act(rule, point, sink, epoch)
 
 
+def is_armed(point: Point) -> bool:
+    """True if a rule names ``point``: for code that has to make room for it before it can be hit."""
+    global _rules
+    if _rules is None:
+        _rules = parse(os.environ.get(ENVIRONMENT, ""))
+    return any(rule.point is point for rule in _rules)
+
+
 @contextlib.contextmanager
 def handler(handle: Handler) -> Iterator[None]:
     """Call ``handle(point, sink, epoch)`` at every hit in this process; what it raises is raised."""

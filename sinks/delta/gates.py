@@ -1,0 +1,183 @@
+"""What a Delta table can hold, as pure functions of schemas.
+
+Delta's ``writeFiles`` checks no types (a string written for a bigint makes an unreadable file) and drops
+columns that the table has not; Spark's ``DataFrame.to`` narrows (bigint to int).  So this is decided here,
+before anything is written: a column goes by its name, its type is the table's or one that the table's
+holds exactly, and nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
+
+from epochal.coordinator.epoch import Json
+from epochal.sinks.delta.jvm import schema_of
+
+RETENTION = "delta.setTransactionRetentionDuration"
+
+_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}  # decimal ones
+_WHOLE_TO: dict[type[DataType], tuple[type[DataType], ...]] = {
+    ByteType: (ShortType, IntegerType, LongType, FloatType, DoubleType),
+    ShortType: (IntegerType, LongType, FloatType, DoubleType),
+    IntegerType: (LongType, DoubleType),
+    FloatType: (DoubleType,),
+}
+_GENERATED = "delta.generationExpression"
+_NEVER = (NullType, DayTimeIntervalType, YearMonthIntervalType)
+
+
+def unholdable(schema: StructType) -> list[str]:
+    """Columns whose type no Delta table holds, a sentence each."""
+    return [
+        f"column {name}: a Delta table cannot hold {kind.simpleString()}"
+        for name, kind in _leaves("", schema)
+        if isinstance(kind, _NEVER) or kind.typeName() == "interval"
+    ]
+
+
+def table_problems(metadata: Json) -> list[str]:
+    """Why this table, whatever the rows, cannot be written exactly once, a sentence each."""
+    problems = [
+        f"column {field.name}: an identity column gets repeated values when rows are prepared before they are committed"
+        for field in schema_of(metadata).fields
+        if any(key.startswith("delta.identity.") for key in field.metadata)
+    ]
+    if RETENTION in metadata["configuration"]:
+        problems.append(
+            f"{RETENTION} = {metadata['configuration'][RETENTION]!r} lets Delta forget the marker and the fence"
+        )
+    return problems
+
+
+def row_problems(rows: StructType, table: StructType, *, case_sensitive: bool) -> list[str]:
+    """Why rows of that schema do not fit the table exactly, a sentence each."""
+    return [*unholdable(rows), *_struct_problems("", rows, table, case_sensitive)]
+
+
+def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> StructType:
+    """The table's columns that the rows have, as ``DataFrame.to`` wants them.
+
+    Nullable, as Delta itself checks NOT NULL row by row; without the columns that the rows have not, as
+    Delta itself computes generated ones; without Delta's notes to itself.
+    """
+    given = {_key(field.name, case_sensitive) for field in rows.fields}
+    kept = [field for field in table.fields if _key(field.name, case_sensitive) in given]
+    relaxed = _relaxed(StructType(kept))
+    assert isinstance(relaxed, StructType)
+    return relaxed
+
+
+def fingerprint(metadata: Json, protocol: Json) -> Json:
+    """What prepared files depend on: they fit the table as long as this is unchanged, or grown as below."""
+    constraints = {k: v for k, v in metadata["configuration"].items() if k.startswith("delta.constraints.")}
+    return {
+        "id": metadata["id"],
+        "schema": metadata["schemaString"],
+        "partitions": metadata["partitionColumns"],
+        "constraints": constraints,
+        "protocol": protocol,
+    }
+
+
+def changes(before: Json, now: Json) -> list[str]:
+    """What makes prepared files unfit for the table as it is now; added nullable columns do not."""
+    differing = [part for part in ("partitions", "constraints", "protocol") if before[part] != now[part]]
+    was, found = _fields(before["schema"]), _fields(now["schema"])
+    differing += [f"column {name}" for name, field in was.items() if found.get(name) != field]
+    differing += [f"column {name}" for name in found.keys() - was.keys() if not _may_be_absent(found[name])]
+    return differing
+
+
+def _may_be_absent(field: dict[str, Any]) -> bool:
+    return bool(field["nullable"]) and _GENERATED not in field["metadata"]
+
+
+def _fields(schema: str) -> dict[str, dict[str, Any]]:
+    return {field["name"]: field for field in json.loads(schema)["fields"]}
+
+
+def _key(name: str, case_sensitive: bool) -> str:
+    return name if case_sensitive else name.lower()
+
+
+def _struct_problems(path: str, rows: StructType, table: StructType, case_sensitive: bool) -> Iterator[str]:
+    wanted = {_key(field.name, case_sensitive): field for field in table.fields}
+    seen = set()
+    for field in rows.fields:
+        name, key = f"{path}{field.name}", _key(field.name, case_sensitive)
+        if key in seen:
+            yield f"column {name}: it is there twice"
+        elif key not in wanted:
+            yield f"column {name}: the table has no such column"
+        else:
+            yield from _type_problems(name, field.dataType, wanted[key].dataType, case_sensitive)
+        seen.add(key)
+    for key in wanted.keys() - seen:
+        field = wanted[key]
+        if not field.nullable and _GENERATED not in field.metadata:
+            yield f"column {path}{field.name}: the table has it NOT NULL, and the rows have it not"
+
+
+def _type_problems(name: str, row: DataType, table: DataType, case_sensitive: bool) -> Iterator[str]:
+    if isinstance(row, StructType) and isinstance(table, StructType):
+        yield from _struct_problems(f"{name}.", row, table, case_sensitive)
+    elif isinstance(row, ArrayType) and isinstance(table, ArrayType):
+        yield from _type_problems(f"{name}.element", row.elementType, table.elementType, case_sensitive)
+    elif isinstance(row, MapType) and isinstance(table, MapType):
+        yield from _type_problems(f"{name}.key", row.keyType, table.keyType, case_sensitive)
+        yield from _type_problems(f"{name}.value", row.valueType, table.valueType, case_sensitive)
+    elif not _holds(table, row):
+        yield f"column {name}: the rows have {row.simpleString()}, the table has {table.simpleString()}"
+
+
+def _holds(table: DataType, row: DataType) -> bool:
+    """True if every value of ``row`` is a value of ``table``, unchanged."""
+    if isinstance(table, DecimalType):
+        digits, scale = _DIGITS.get(type(row), 0), 0
+        if isinstance(row, DecimalType):
+            digits, scale = row.precision - row.scale, row.scale
+        return digits + scale > 0 and table.scale >= scale and table.precision - table.scale >= digits
+    return row == table or type(table) in _WHOLE_TO.get(type(row), ())
+
+
+def _leaves(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _leaves(f"{path}.{field.name}" if path else field.name, field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _leaves(f"{path}.element", kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _leaves(f"{path}.key", kind.keyType)
+        yield from _leaves(f"{path}.value", kind.valueType)
+    else:
+        yield path, kind
+
+
+def _relaxed(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, _relaxed(f.dataType), nullable=True) for f in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_relaxed(kind.elementType), containsNull=True)
+    if isinstance(kind, MapType):
+        return MapType(_relaxed(kind.keyType), _relaxed(kind.valueType), valueContainsNull=True)
+    return kind

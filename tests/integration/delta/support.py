@@ -1,0 +1,97 @@
+"""Delta tables as the tests see them: made small, read by a client that knows nothing of Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from epochal.coordinator.epoch import Actor, Json, Query
+
+
+def read(path: Path) -> pa.Table:
+    """All rows of the table's newest version, by delta-rs."""
+    return pa.table(DeltaTable(str(path)).to_pyarrow_table())
+
+
+def column(path: Path, name: str) -> list[Any]:
+    """One column of it, sorted."""
+    return sorted(read(path).column(name).to_pylist())
+
+
+def version(path: Path) -> int:
+    """The table's newest version, by delta-rs."""
+    return DeltaTable(str(path)).version()
+
+
+def data_files(path: Path) -> set[str]:
+    """Every data file in the table's folder, whether the log names it or not."""
+    return {str(file.relative_to(path)) for file in path.rglob("*.parquet") if "_delta_log" not in file.parts}
+
+
+def foreign_append(spark: SparkSession, path: Path, rows: Sequence[tuple[Any, ...]], schema: str) -> None:
+    """Somebody else's append."""
+    spark.createDataFrame(list(rows), schema).coalesce(1).write.format("delta").mode("append").save(str(path))
+
+
+def forget_snapshots(spark: SparkSession) -> None:
+    """As in a fresh process: Delta holds nothing of any table in memory."""
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def sql(spark: SparkSession, path: Path, statement: str) -> None:
+    """Run a statement on the table, written as ``{t}``."""
+    spark.sql(statement.format(t=f"delta.`{path}`"))
+
+
+_COMMIT = """
+import json, sys
+from epochal.chaos.servers.spark import spark_session
+from epochal.coordinator.epoch import Actor, Committable, Query
+from epochal.coordinator.errors import EpochalError
+from epochal.sinks.delta import DeltaSink
+
+request = json.loads(sys.stdin.read())
+spark_session("local[1]")
+sink = DeltaSink(request["path"], name=request["name"])
+sink.look(Query(request["app"], "q1", "r2", ""))
+try:
+    answer = sink.commit(Committable.from_json(request["committable"]), Actor.from_json(request["by"])).name
+except EpochalError as error:
+    answer = type(error).__name__
+print("ANSWER", answer)
+"""
+
+
+def commit_in_another_process(path: Path, name: str, app: str, committable: Json, by: Json) -> str:
+    """What a process answers that has the JSON and nothing else."""
+    request = {"path": str(path), "name": name, "app": app, "committable": committable, "by": by}
+    done = subprocess.run(
+        [sys.executable, "-c", _COMMIT],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env={**os.environ},
+        check=False,
+    )
+    answers = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("ANSWER")]
+    assert answers, done.stderr[-2000:]
+    return answers[0]
+
+
+def query(app: str) -> Query:
+    return Query(app, "q1", "r1", "file:/checkpoint")
+
+
+ONE = Actor(1, 11)
+TWO = Actor(2, 22)
