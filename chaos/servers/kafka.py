@@ -60,7 +60,36 @@ rootLogger.appenderRef.out.ref = out
 """
 
 
-class KafkaServer(Server):
+class Topics:
+    """What can be asked of any Kafka at `address`."""
+
+    address: str
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients, the same as `address`."""
+        return self.address
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Make a topic and wait until the broker has it."""
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        made = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=20)
+        made[name].result(timeout=30)
+
+    def answers(self) -> bool:
+        """Whether a broker answers; blocks for no more than some seconds."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        with contextlib.suppress(KafkaException):
+            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
+            return bool(admin.list_topics(timeout=2).brokers)
+        return False
+
+
+class KafkaServer(Server, Topics):
     """One broker; `bootstrap` is what clients connect to.
 
     `settings` override SETTINGS (say `transaction.max.timeout.ms`). A second listener at `proxied_upstream` tells
@@ -89,22 +118,9 @@ class KafkaServer(Server):
         self._log4j = self.directory / "log4j2.properties"
 
     @property
-    def bootstrap(self) -> str:
-        """`host:port` for clients, the same as `address`."""
-        return self.address
-
-    @property
     def proxied_upstream(self) -> str:
         """Where the proxy has to forward to."""
         return f"{LOOPBACK}:{self._proxied_listen}"
-
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Make a topic and wait until the broker has it."""
-        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        made = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=20)
-        made[name].result(timeout=30)
 
     def _prepare(self) -> None:
         self._log4j.write_text(LOG4J)
@@ -115,7 +131,7 @@ class KafkaServer(Server):
         if (self.directory / "data" / "meta.properties").exists():
             return
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        argv = self._run_java("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties))
+        argv = self._run_java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(self._properties))
         done = subprocess.run(argv, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
         if done.returncode != 0:
             raise ServerUnavailable(
@@ -163,13 +179,7 @@ class KafkaServer(Server):
         return Command(self._run_java("kafka.Kafka", str(self._properties)))
 
     def _ready(self) -> bool:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
-
-        with contextlib.suppress(KafkaException):
-            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
-            return bool(admin.list_topics(timeout=2).brokers)
-        return False
+        return self.answers()
 
 
 def _write(file: Path, settings: Mapping[str, str | None]) -> None:
