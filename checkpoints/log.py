@@ -174,7 +174,7 @@ def decode(data: bytes, where: str) -> Record:
         if int(outer["version"]) > RECORD_VERSION:
             raise ValueError(f"record of version {outer['version']}; this Epochal reads up to {RECORD_VERSION}")
         return _KINDS[outer["kind"]].from_json(outer["record"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogCorrupt(
             f"{where} is not a whole record of the epoch log: {error!r}",
             state=f"{len(data)} bytes, beginning {data[:40]!r}",
