@@ -41,6 +41,7 @@ class Happening:
     step: str
     sink: str = ""
     epoch: int = -1
+    touches: int = 0  # how often drivers had touched anything shared or durable before
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,21 @@ def strikes(events: Sequence[Happening], driver: str, action: Action, start: int
     ]
 
 
+def representatives(events: Sequence[Happening], found: Sequence[Strike]) -> list[Strike]:
+    """One strike of each group between which the driver touched nothing that is shared or durable.
+
+    To crash or to pause at one event of such a group or at another makes no difference to anybody else.
+    """
+    touches = {(e.driver, e.number): e.touches for e in events}
+    groups: dict[tuple[Action, int], Strike] = {}
+    for strike in found:
+        groups.setdefault((strike.action, touches[strike.driver, strike.number]), strike)
+    return list(groups.values())
+
+
 def _fits(event: Happening, action: Action) -> bool:
     if action in NETWORK:
         return event.kind == "request"
     if action is Action.DROP_ANSWER:
         return event.step in ("after-publish", "log-after-append")
-    return event.kind != "request"
+    return True

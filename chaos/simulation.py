@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -33,11 +33,11 @@ from epochal.chaos.history import (
     TookOver,
 )
 from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule
-from epochal.checkpoints.log import Commit, Entry, EpochLog, Fence, LogPosition, Record
+from epochal.checkpoints.log import Commit, Entry, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, serial
-from epochal.coordinator.epoch import Actor, Ask, Committable, Copy, Epoch, EpochNumber, Query
-from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.epoch import Actor, Ask, Committable, Copy, EpochNumber, Query
+from epochal.coordinator.errors import EpochalError, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Table
 from epochal.sinks.memory import Row as StoredRow
 from epochal.sinks.protocol import CommitOutcome, Rows, Sink
@@ -84,9 +84,7 @@ class Checkpoint:
 
     def copy(self, path: str) -> Checkpoint:
         """The folder, copied: the same query id in its metadata, the same log."""
-        return Checkpoint(
-            path, self.query_id, dict(self.offsets), set(self.commits), dict(self.state), self.log.copy()
-        )
+        return Checkpoint(path, self.query_id, dict(self.offsets), set(self.commits), dict(self.state), self.log.copy())
 
 
 class Simulation:
@@ -102,8 +100,12 @@ class Simulation:
         self.stage = WatchedStage(self)
         self.log_network = LogNetwork(self)
         self.checkpoint = Checkpoint()
+        self.logs = [self.checkpoint.log]  # those whose decisions the history tells
+        self._told: set[tuple[int, LogPosition]] = set()
+        self._touches = 0
         self.compact_every = 1
         self.current: Driver | None = None
+        self.zombies = any(s.action is Action.PAUSE for s in schedule)  # only these need threads
         self.arriving = False  # late requests arrive: their steps are nobody's
         self._schedule = schedule
         self._strikes = {(s.driver, s.number): i for i, s in enumerate(schedule)}
@@ -157,6 +159,26 @@ class Simulation:
     def verdicts(self, until: int) -> dict[str, Finding]:
         return judge_all(self.run_of(until))
 
+    def outcome(self, until: int) -> Outcome:
+        """All that is demanded of a world in which the last start was free of faults."""
+        ends = tuple((end.driver, end.outcome) for _, end in self.history.of(Ended))
+        wrong = {name: f"{f.verdict.value}: {f.why}" for name, f in self.verdicts(until).items() if not f}
+        wrong.update(self._more(dict(ends), until))
+        return Outcome(self._schedule, tuple(self.happenings), tuple(self.history.trace), ends, wrong)
+
+    def _more(self, ends: Mapping[str, str], until: int) -> Iterator[tuple[str, str]]:
+        if ends.get("last") != "finished":
+            yield "converges", f"the start without faults ended with {ends.get('last')}"
+        for index, strike in enumerate(self._schedule):
+            if index not in self.fired:
+                yield "struck", f"{strike} never happened"
+            elif strike.action is Action.CRASH and ends[strike.driver] != "killed":
+                yield "killed", f"{strike.driver} survived its crash: {ends[strike.driver]}"
+        left = [name for name in self.pipeline.sinks if self.server.table(self.pipeline.app, name).prepared]
+        left += [f"copy of epoch {epoch}" for epoch, _ in self.stage.copies() if epoch != until]
+        if left:
+            yield "leftovers", f"{left}"
+
     def read(self) -> None:
         """An outside reader looks at all sinks."""
         app = self.pipeline.app
@@ -167,17 +189,39 @@ class Simulation:
         self.history.add(Read(content))
 
     def evaluation(self, epoch: EpochNumber) -> int:
+        self.touch()
         attempt = next(self._attempts)
         self.history.add(Evaluated(epoch, attempt))
         return attempt
 
     # --- events ---------------------------------------------------------------------------------
 
+    def touch(self) -> None:
+        """The driver reads or writes something that others share, or that outlives it."""
+        self._touches += 1
+
     def hit(self, point: Point, sink: str, epoch: int) -> None:
+        if point is Point.LOG_AFTER_APPEND:
+            self._tell_decisions()
         if point is Point.AFTER_PREPARE:
             self.history.add(Prepared(epoch))
             self.read()
         self.happen("hit", point.value, sink, epoch)
+
+    def _tell_decisions(self) -> None:
+        """What became durable in the logs, told at once: whoever appended it may stop here."""
+        for log in self.logs:
+            for entry in log.read():
+                if (id(log), entry.position) not in self._told:
+                    self._told.add((id(log), entry.position))
+                    self._tell(entry.record)
+
+    def _tell(self, record: Record) -> None:
+        if isinstance(record, Fence):
+            self.history.add(TookOver("log", str_of(record.actor)))
+        if isinstance(record, Commit):
+            decided = Decided(record.epoch, record.decision.id, str_of(record.actor), record.supersedes)
+            self.history.add(decided)
 
     def happen(self, kind: str, step: str, sink: str = "", epoch: int = -1) -> Action | None:
         """One event of the current driver; what its strike, if any, leaves for the caller to do."""
@@ -186,7 +230,9 @@ class Simulation:
             return None
         number = self._counts.get(driver.name, 0)
         self._counts[driver.name] = number + 1
-        self.happenings.append(Happening(driver.name, number, kind, step, sink, epoch))
+        self.happenings.append(Happening(driver.name, number, kind, step, sink, epoch, self._touches))
+        if kind == "request":
+            self.touch()
         index = self._strikes.get((driver.name, number))
         if index is None:
             if kind != "request":
@@ -274,7 +320,10 @@ class Driver:
         """Run, or go on, until it ends or pauses; then it is somebody else's turn."""
         before, self.world.current = self.world.current, self
         self.paused = False
-        if self._thread is None:
+        if not self.world.zombies:
+            self.world.history.add(Started(self.name))
+            self._live()
+        elif self._thread is None:
             self._thread = threading.Thread(target=self._live, daemon=True)
             self.world.history.add(Started(self.name))
             self._thread.start()
@@ -339,6 +388,7 @@ class Driver:
             if epoch in self.checkpoint.commits:
                 raise ConcurrentUpdate(f"commits/{epoch}")
             self.checkpoint.commits.add(epoch)
+            self.world.touch()
             self.world.happen("spark", "committed", epoch=epoch)
             epoch += 1
 
@@ -438,9 +488,7 @@ class WatchedServer(MemoryServer):
         super().fence(app, sink, by)
         self._world.history.add(TookOver(f"{app}/{sink}", str_of(by)))
 
-    def publish(
-        self, app: str, c: Committable, by: Actor, rows: tuple[StoredRow, ...] | None
-    ) -> CommitOutcome:
+    def publish(self, app: str, c: Committable, by: Actor, rows: tuple[StoredRow, ...] | None) -> CommitOutcome:
         table = self.table(app, c.sink)
         return self._watch(table, f"{app}/{c.sink}", by, lambda: MemoryServer.publish(self, app, c, by, rows))
 
@@ -466,7 +514,16 @@ class WatchedStage(MemoryStage):
         super().__init__()
         self._world = world
 
+    def write(self, epoch: EpochNumber, by: Actor, rows: Rows) -> Copy:
+        self._world.touch()
+        return super().write(epoch, by, rows)
+
+    def read(self, copy: Copy) -> Rows:
+        self._world.touch()
+        return super().read(copy)
+
     def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
+        self._world.touch()
         before = self.copies()
         super().clean(by, keep)
         after = self.copies()
@@ -512,36 +569,18 @@ class LogNetwork:
 
 
 class RemoteLog:
-    """An epoch log at the other end of a network; tells the history what became durable."""
+    """An epoch log at the other end of a network."""
 
     def __init__(self, log: MemoryLog, world: Simulation) -> None:
         self._log = log
         self._world = world
 
     def read(self) -> Sequence[Entry]:
+        self._world.touch()
         return self._log.read()
 
     def append(self, position: LogPosition, record: Record) -> bool:
-        return self._world.log_network.request(
-            f"append-{record.kind}", lambda: self._appended(position, record)
-        )
-
-    def _appended(self, position: LogPosition, record: Record) -> bool:
-        size = len(self._log.read())
-        try:
-            return self._log.append(position, record)
-        finally:
-            if len(self._log.read()) > size:
-                self._tell(record)
-
-    def _tell(self, record: Record) -> None:
-        history = self._world.history
-        if isinstance(record, Fence):
-            history.add(TookOver("log", str_of(record.actor)))
-        if isinstance(record, Commit):
-            history.add(
-                Decided(record.epoch, record.decision.id, str_of(record.actor), record.supersedes)
-            )
+        return self._world.log_network.request(f"append-{record.kind}", lambda: self._log.append(position, record))
 
     def compact(self, floor: LogPosition, kept: Sequence[Entry]) -> None:
         self._world.log_network.request("compact", lambda: self._log.compact(floor, kept))
@@ -566,10 +605,15 @@ class Outcome:
     schedule: Schedule
     happenings: tuple[Happening, ...]
     trace: tuple[Step, ...]
-    wrong: dict[str, Finding]  # the verdicts that are not true
-    fired: bool  # every strike of the schedule did strike
     ends: tuple[tuple[str, str], ...]  # (driver, how it ended)
-    left: tuple[str, ...] = ()  # what lies around at the end
+    wrong: Mapping[str, str]  # invariant or demand -> why it does not hold
+
+    def __str__(self) -> str:
+        struck = {(s.driver, s.number): s.action.value for s in self.schedule}
+        lines = [
+            f"{e.driver} {e.number}: {e.step} {e.sink} {struck.get((e.driver, e.number), '')}" for e in self.happenings
+        ]
+        return "\n".join([*lines, *(f"{d} ended: {how}" for d, how in self.ends), *map(str, self.wrong.items())])
 
 
 def simulate(pipeline: Pipeline, schedule: Schedule = (), *, epochs: int = 2) -> Outcome:
@@ -578,36 +622,4 @@ def simulate(pipeline: Pipeline, schedule: Schedule = (), *, epochs: int = 2) ->
     with failpoints.handler(world.hit):
         world.play(epochs - 1)
         world.converge(epochs)
-    verdicts = world.verdicts(epochs)
-    ends = tuple((end.driver, end.outcome) for _, end in world.history.of(Ended))
-    wrong = {name: finding for name, finding in verdicts.items() if not finding}
-    if ends[-1] != ("last", "finished"):
-        wrong["end"] = judge_end(world)
-    return Outcome(
-        schedule,
-        tuple(world.happenings),
-        tuple(world.history.trace),
-        wrong,
-        len(world.fired) == len(schedule),
-        ends,
-        leftovers(world),
-    )
-
-
-def judge_end(world: Simulation) -> Finding:
-    """Why the start without faults did not finish: always false."""
-    from epochal.chaos.checker import Verdict
-
-    ends = [end for _, end in world.history.of(Ended)]
-    return Finding(Verdict.FALSE, f"the last start ended with {ends[-1].outcome}")
-
-
-def leftovers(world: Simulation) -> tuple[str, ...]:
-    """Prepared rows in the sinks, and copies of epochs that nobody will read again."""
-    app = world.pipeline.app
-    rows = [f"prepared in {name}" for name in world.pipeline.sinks if world.server.table(app, name).prepared]
-    needed = 1 if world.stage.copies() else 0
-    return (*rows, *(f"copy {epoch}" for epoch, _ in world.stage.copies()[needed:]))
-
-
-__all__ = ["Epoch", "EpochLog", "Misconfigured", "Outcome", "Pipeline", "Simulation", "simulate"]
+    return world.outcome(epochs)
