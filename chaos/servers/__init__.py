@@ -33,7 +33,7 @@ class Postgres(Lifecycle, Protocol):
 
     @property
     def dsn(self) -> str: ...
-    def database_dsn(self, database: str, user: str = "postgres", port: int | None = None) -> str: ...
+    def database_dsn(self, database: str, user: str | None = None, port: int | None = None) -> str: ...
     def create_database(self, name: str) -> str: ...
     def drop_database(self, name: str) -> None: ...
 
@@ -41,8 +41,8 @@ class Postgres(Lifecycle, Protocol):
 class Kafka(Lifecycle, Protocol):
     """A broker with a second listener for a proxy: see KafkaServer."""
 
-    proxied_port: int
-
+    @property
+    def proxied_port(self) -> int: ...
     @property
     def bootstrap(self) -> str: ...
     @property
@@ -52,6 +52,15 @@ class Kafka(Lifecycle, Protocol):
 
 def choose_postgres() -> Postgres:
     """The Postgres that the environment asks for, not yet started."""
+    named = os.environ.get("EPOCHAL_POSTGRES_DSN")
+    if named:
+        from epochal.chaos.servers.foreign import ForeignPostgres
+
+        return ForeignPostgres(named)
+    if chosen() == "containers":
+        from epochal.chaos.servers.containers import ContainerPostgres
+
+        return ContainerPostgres()
     from epochal.chaos.servers.postgres import PostgresServer
 
     return PostgresServer()
@@ -59,6 +68,15 @@ def choose_postgres() -> Postgres:
 
 def choose_kafka() -> Kafka:
     """The Kafka that the environment asks for, not yet started."""
+    named = os.environ.get("EPOCHAL_KAFKA_BOOTSTRAP")
+    if named:
+        from epochal.chaos.servers.foreign import ForeignKafka
+
+        return ForeignKafka(named)
+    if chosen() == "containers":
+        from epochal.chaos.servers.containers import ContainerKafka
+
+        return ContainerKafka()
     from epochal.chaos.servers.kafka import KafkaServer
 
     return KafkaServer()

@@ -30,7 +30,50 @@ INITDB_TIMEOUT_S = 60
 AS_MAPPED_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--")
 
 
-class PostgresServer(Server):
+class Databases:
+    """What can be asked of any Postgres at `address` whose superuser is known."""
+
+    address: str
+    user = "postgres"
+    password: str | None = None
+
+    @property
+    def dsn(self) -> str:
+        """Connection string of the superuser to the database `postgres`."""
+        return self.database_dsn("postgres")
+
+    def database_dsn(self, database: str, user: str | None = None, port: int | None = None) -> str:
+        """Connection string of one database; `port` is a proxy's, where one stands before the server."""
+        secret = f":{self.password}" if self.password and user in (None, self.user) else ""
+        address = self.address if port is None else f"{LOOPBACK}:{port}"
+        return f"postgresql://{user or self.user}{secret}@{address}/{database}"
+
+    def create_database(self, name: str) -> str:
+        """Make an empty database; its connection string."""
+        self._execute(f'CREATE DATABASE "{name}"')
+        return self.database_dsn(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database and end whoever is connected to it."""
+        self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def answers(self) -> bool:
+        """Whether it takes connections; blocks for no more than some seconds."""
+        import psycopg
+
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(self.dsn, connect_timeout=2).close()
+            return True
+        return False
+
+    def _execute(self, statement: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self.dsn, connect_timeout=10, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+class PostgresServer(Server, Databases):
     """Postgres 16 or 18; `dsn` connects as superuser to the database `postgres`. `settings` override SETTINGS."""
 
     kind = "postgres"
@@ -48,24 +91,6 @@ class PostgresServer(Server):
         self._settings = {**SETTINGS, **(settings or {})}
         super().__init__(directory=directory, port=port)
         self._data = self.directory / "data"
-
-    @property
-    def dsn(self) -> str:
-        """Connection string of the superuser."""
-        return self.database_dsn("postgres")
-
-    def database_dsn(self, database: str, user: str = "postgres", port: int | None = None) -> str:
-        """Connection string of one database; `port` is a proxy's, where one stands before the server."""
-        return f"postgresql://{user}@{LOOPBACK}:{port or self.port}/{database}"
-
-    def create_database(self, name: str) -> str:
-        """Make an empty database; its connection string."""
-        self._execute(f'CREATE DATABASE "{name}"')
-        return self.database_dsn(name)
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database and end whoever is connected to it."""
-        self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def stop(self) -> None:
         children = guard.descendants(self.pid) if self.pid is not None else []
@@ -94,12 +119,7 @@ class PostgresServer(Server):
         )
 
     def _ready(self) -> bool:
-        import psycopg
-
-        with contextlib.suppress(psycopg.OperationalError):
-            psycopg.connect(self.dsn, connect_timeout=2).close()
-            return True
-        return False
+        return self.answers()
 
     def _as_ordinary_user(self, argv: Sequence[str]) -> Command:
         """Postgres refuses to run as root: then in a user namespace, or as `nobody` where there are none."""
@@ -109,12 +129,6 @@ class PostgresServer(Server):
             return Command([*AS_MAPPED_USER, *argv])
         nobody = pwd.getpwnam("nobody")
         return Command(argv, user=nobody.pw_uid, group=nobody.pw_gid)
-
-    def _execute(self, statement: str) -> None:
-        import psycopg
-
-        with psycopg.connect(self.dsn, connect_timeout=10, autocommit=True) as connection:
-            connection.execute(statement.encode())
 
 
 def binaries(version: str) -> Path:

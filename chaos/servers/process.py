@@ -80,15 +80,11 @@ class Server(ABC):
         self.directory = directory or Path(tempfile.mkdtemp(prefix=f"epochal-{self.kind}-"))
         self.directory.mkdir(parents=True, exist_ok=True)
         self.port = port or free_port()
+        self.address = f"{LOOPBACK}:{self.port}"
         self.log_file = self.directory / "server.log"
         self._guard: subprocess.Popen[str] | None = None
         self.pid: int | None = None
         self._prepared = False
-
-    @property
-    def address(self) -> str:
-        """`host:port` for clients."""
-        return f"{LOOPBACK}:{self.port}"
 
     @abstractmethod
     def _prepare(self) -> None:

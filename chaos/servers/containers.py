@@ -1,0 +1,174 @@
+"""Postgres and Kafka in containers, through testcontainers.
+
+Run as a program it tells whether a container engine answers: exit status 0, or 3 with one line that says why not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from epochal.chaos.servers.errors import ServerUnavailable
+from epochal.chaos.servers.kafka import SETTINGS as KAFKA_SETTINGS
+from epochal.chaos.servers.kafka import Topics
+from epochal.chaos.servers.postgres import Databases
+from epochal.chaos.servers.process import LOOPBACK, START_TIMEOUT_S, free_port, wait_until
+from epochal.coordinator.versions import KAFKA_BROKER, POSTGRES
+
+if TYPE_CHECKING:
+    from testcontainers.core.container import DockerContainer
+
+POSTGRES_IMAGE = os.environ.get("EPOCHAL_POSTGRES_IMAGE", f"postgres:{POSTGRES[0]}")
+KAFKA_IMAGE = os.environ.get("EPOCHAL_KAFKA_IMAGE", f"apache/kafka:{KAFKA_BROKER}")
+STOP_TIMEOUT_S = 20
+NO_ENGINE = 3
+
+# testcontainers' own watchdog is an image of its own, which need not be reachable.
+os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+
+
+class ContainerServer:
+    """A server in a container, on fixed loopback ports, so that it comes back where it was."""
+
+    kind: str
+    address: str
+    _container: DockerContainer
+
+    def __init__(self) -> None:
+        self._made = False
+
+    def answers(self) -> bool:
+        """Whether the server answers a client."""
+        raise NotImplementedError
+
+    def running(self) -> bool:
+        """Whether the container runs."""
+        if not self._made:
+            return False
+        docker = self._container.get_wrapped_container()
+        docker.reload()
+        return bool(docker.status == "running")
+
+    def start(self) -> None:
+        """Make or start the container, and wait until the server answers."""
+        if self._made:
+            self._container.get_wrapped_container().start()
+        else:
+            self._container.start()
+            self._made = True
+        if wait_until(lambda: True if self.answers() else None, START_TIMEOUT_S, 0.2) is None:
+            log = b"".join(self._container.get_logs()).decode(errors="replace")[-3000:]
+            self.close()
+            raise ServerUnavailable(
+                f"{self.kind} in a container did not answer on {self.address} in {START_TIMEOUT_S:.0f} s",
+                "the log above says why",
+                log,
+            )
+
+    def stop(self) -> None:
+        """Stop politely; the container stays."""
+        if self.running():
+            self._container.get_wrapped_container().stop(timeout=STOP_TIMEOUT_S)
+
+    def crash(self) -> None:
+        """SIGKILL to everything in the container."""
+        self._container.get_wrapped_container().kill()
+        if wait_until(lambda: None if self.running() else True, STOP_TIMEOUT_S) is None:
+            raise ServerUnavailable(f"{self.kind}'s container outlives SIGKILL", "look at it with docker ps")
+
+    def restart(self) -> None:
+        """Stop if it runs, and start on the same data and ports."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Remove the container with its data."""
+        if self._made:
+            self._container.stop()
+            self._made = False
+
+    def _publish(self, ports: Mapping[int, int]) -> None:
+        """Container port -> host port, on loopback only."""
+        published: Any = {f"{inside}/tcp": (LOOPBACK, outside) for inside, outside in ports.items()}
+        self._container.ports = published
+
+
+class ContainerPostgres(ContainerServer, Databases):
+    """Postgres from EPOCHAL_POSTGRES_IMAGE, by default the official image."""
+
+    kind = "postgres"
+    password = "postgres"
+
+    def __init__(self) -> None:
+        from testcontainers.community.postgres import PostgresContainer
+
+        super().__init__()
+        port = free_port()
+        self.address = f"{LOOPBACK}:{port}"
+        self._container = PostgresContainer(
+            POSTGRES_IMAGE, username=self.user, password=self.password, dbname="postgres", driver=None
+        ).with_command(["postgres", "-c", "max_prepared_transactions=64"])
+        self._publish({5432: port})
+
+    def answers(self) -> bool:
+        return Databases.answers(self)
+
+
+class ContainerKafka(ContainerServer, Topics):
+    """A one-node broker from EPOCHAL_KAFKA_IMAGE, by default the official image, set up by its KAFKA_* variables."""
+
+    kind = "kafka"
+
+    def __init__(self) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        super().__init__()
+        port = free_port()
+        self.address = f"{LOOPBACK}:{port}"
+        self.proxied_port = free_port()
+        proxied_listen = free_port()
+        self.proxied_upstream = f"{LOOPBACK}:{proxied_listen}"
+        self._container = DockerContainer(KAFKA_IMAGE)
+        for name, value in self._settings().items():
+            self._container.with_env("KAFKA_" + name.replace(".", "_").upper(), value)
+        self._publish({9092: port, 9094: proxied_listen})
+
+    def answers(self) -> bool:
+        return Topics.answers(self)
+
+    def _settings(self) -> dict[str, str]:
+        """The embedded broker's, with a listener INTERNAL on which it reaches itself within the container."""
+        kinds = ("CONTROLLER", "INTERNAL", "PLAINTEXT", "PROXIED")
+        return {
+            **KAFKA_SETTINGS,
+            "inter.broker.listener.name": "INTERNAL",
+            "listener.security.protocol.map": ",".join(f"{kind}:PLAINTEXT" for kind in kinds),
+            "controller.quorum.voters": "1@localhost:9093",
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093,PROXIED://:9094,INTERNAL://:9095",
+            "advertised.listeners": (
+                f"PLAINTEXT://{self.address},PROXIED://{LOOPBACK}:{self.proxied_port},INTERNAL://localhost:9095"
+            ),
+            "log.dirs": "/tmp/kafka-data",
+        }
+
+
+def engine_missing() -> str | None:
+    """Why no container engine answers; None where one does."""
+    import docker
+
+    try:
+        client = docker.from_env(timeout=10)
+        client.ping()
+        client.close()
+    except docker.errors.DockerException as error:
+        return f"no container engine answers: {str(error).splitlines()[0]}"
+    return None
+
+
+if __name__ == "__main__":
+    missing = engine_missing()
+    if missing is not None:
+        print(missing)
+        sys.exit(NO_ENGINE)
