@@ -19,7 +19,7 @@ def is_free(position: LogPosition, *, floor: LogPosition, end: LogPosition, wher
             state="records that this process has read or written are no longer there; nothing was appended",
             help="restore the epoch log from a backup of the checkpoint",
         )
-    return position >= floor and position == max(floor, end)
+    return position == max(floor, end)
 
 
 def check_compaction(entries: Sequence[Entry], floor: LogPosition, kept: Sequence[Entry]) -> None:

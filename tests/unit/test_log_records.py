@@ -137,22 +137,21 @@ def sealed(body: str) -> bytes:
     return f"{hashlib.sha256(body.encode()).hexdigest()[:16]} {body}\n".encode()
 
 
-FOREIGN_BODIES = ["", "7", "null", "[]", "{}", '{"version": 1}', '{"version": "one"}']
-FOREIGN_BODIES += [
-    json.dumps({"version": 1, "kind": kind, "record": inner})
-    for kind, inner in [
-        ("verdict", FENCE.to_json()),
-        (None, FENCE.to_json()),
-        (["fence"], FENCE.to_json()),
-        ("fence", COMMIT.to_json()),
-        ("commit", FENCE.to_json()),
-        ("fence", None),
-        ("fence", []),
-        ("fence", FENCE.to_json() | {"query": 7}),
-        ("commit", "text"),
-        ("commit", COMMIT.to_json() | {"participants": []}),
-        ("commit", COMMIT.to_json() | {"done_through": None}),
-    ]
+FOREIGN_RECORDS: list[tuple[object, object]] = [
+    ("verdict", FENCE.to_json()),
+    (None, FENCE.to_json()),
+    (["fence"], FENCE.to_json()),
+    ("fence", COMMIT.to_json()),
+    ("commit", FENCE.to_json()),
+    ("fence", None),
+    ("fence", []),
+    ("fence", FENCE.to_json() | {"query": 7}),
+    ("commit", "text"),
+    ("commit", COMMIT.to_json() | {"participants": []}),
+    ("commit", COMMIT.to_json() | {"done_through": None}),
+]
+FOREIGN_BODIES = ["", "7", "null", "[]", "{}", '{"version": 1}', '{"version": "one"}'] + [
+    json.dumps({"version": 1, "kind": kind, "record": record}) for kind, record in FOREIGN_RECORDS
 ]
 
 
