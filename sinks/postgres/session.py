@@ -7,6 +7,7 @@ effect), ``ServerRefused`` (the server said no) or, for COMMIT alone, ``OutcomeU
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
@@ -37,6 +38,15 @@ class _Connection(psycopg.Connection[Row]):
     """Gives up waiting after ``limit`` seconds: a half-open connection would be waited for without end."""
 
     limit: float = 30.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._process = os.getpid()
+
+    def __del__(self) -> None:
+        """Idle connections of a sink that nobody holds are closed without psycopg's warning."""
+        if os.getpid() == self._process:  # a forked child must not say goodbye on its parent's connection
+            self.close()
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         return super().wait(_bounded(gen, self.limit), *args, **kwargs)
@@ -137,6 +147,7 @@ class Session:
             raise self._translated(error) from error
 
     def close(self) -> None:
+        """Roll back what is open; idempotent."""
         self._connection.close()
 
     def _translated(self, error: psycopg.Error) -> EpochalError:
