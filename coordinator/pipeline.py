@@ -248,7 +248,12 @@ class Pipeline:
 
     def guarantee(self) -> Guarantee:
         """What is promised per sink, to which reader, under which conditions; with the plan once it was seen."""
-        return Guarantee(self._app, self._mode, {s.name: s.guarantee() for s in self._sinks}, tuple(self._notes()))
+        return Guarantee(
+            self._app,
+            self._mode,
+            {s.name: s.guarantee().removeprefix(f"{s.name}: ") for s in self._sinks},
+            tuple(self._notes()),
+        )
 
     def status(self) -> PipelineStatus:
         """Of the newest start in this process; asks nobody."""

@@ -212,13 +212,11 @@ def check_session(df: DataFrame) -> None:
 
 
 def check_version(version: str) -> None:
-    """The minor version that is tested; its patch releases are expected to work."""
-    if version.split(".")[:2] != versions.PYSPARK.split(".")[:2]:
-        raise Misconfigured(
-            f"Spark {version} is not supported",
-            state=f"tested with {versions.PYSPARK}",
-            help=f"use Spark {'.'.join(versions.PYSPARK.split('.')[:2])}, or an Epochal that was tested with yours",
-        )
+    """Refuse a Spark whose inside nobody has tried."""
+    reason = versions.refusal(versions.SPARK, version)
+    if reason is not None:
+        low, below = versions.SPARK.expected
+        raise Misconfigured(reason, state=f"this is Spark {version}", help=f"use Spark {low} or newer, below {below}")
 
 
 def check_query(query: StreamingQuery) -> None:

@@ -1,0 +1,156 @@
+"""The user's API where no Spark is needed: names, set-up errors, what prints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import epochal
+from epochal.coordinator import spark as inside
+from epochal.coordinator import versions
+from epochal.coordinator.errors import Interrupted, Misconfigured
+from epochal.coordinator.pipeline import Pipeline
+from epochal.coordinator.spark import Threads
+from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
+
+SERVER = MemoryServer()
+
+
+def sinks(*names: str) -> list[MemorySink]:
+    return [MemorySink(name, SERVER) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"sinks": []}, "has no sink"),
+        ({"sinks": sinks("a", "a")}, "two sinks are named 'a'"),
+        ({"sinks": ["postgres"]}, "'postgres' is not a sink"),
+        ({"app": "my app"}, "app 'my app' is not of the form"),
+        ({"app": ""}, "app '' is not of the form"),
+        ({"mode": "at-least-once"}, "mode 'at-least-once' is not known"),
+    ],
+)
+def test_a_set_up_that_cannot_work_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(Misconfigured, match="Help: ") as refused:
+        Pipeline(**{"app": "app", "sinks": sinks("a"), **options})
+    assert says in str(refused.value)
+
+
+def test_a_sink_name_that_no_server_could_hold() -> None:
+    class Spaced(MemorySink):
+        @property
+        def name(self) -> str:
+            return "a b"
+
+    with pytest.raises(Misconfigured, match="sink name 'a b' is not of the form"):
+        Pipeline(app="app", sinks=[Spaced("a", SERVER)])
+
+
+def test_guarantee_is_text_and_data() -> None:
+    one = Pipeline(app="app", sinks=sinks("a")).guarantee()
+    assert "one sink that votes: its own prepared rows" in str(one)
+    two = Pipeline(app="app", sinks=sinks("a", "b")).guarantee()
+    assert list(two.sinks) == ["a", "b"]
+    assert all(f"- {name}: {text}" in str(two) for name, text in two.sinks.items())
+    assert "evaluated once, into a durable copy" in str(two)
+    assert "no isolation across sinks" in str(two)
+    redo = Pipeline(app="app", sinks=[MemoryRedoSink("a", SERVER, MemoryStage())]).guarantee()
+    assert "evaluated once, into a durable copy" in str(redo)
+
+
+def test_status_before_any_query() -> None:
+    pipeline = Pipeline(app="app", sinks=sinks("a"))
+    assert pipeline.status().last_epoch is None
+    assert str(pipeline.status()) == "app 'app': no query has called this pipeline yet"
+
+
+def test_create_prints_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = Pipeline(app="app", sinks=[MemorySink(name, MemoryServer()) for name in "ab"])
+    assert pipeline.create(None) == ["a: created table a", "b: created table b"]  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "a: created table a\nb: created table b\n"
+    assert pipeline.create(None) == []  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "nothing to do: everything is there\n"
+
+
+def test_something_that_is_no_dataframe() -> None:
+    pipeline = Pipeline(app="app", sinks=sinks("a"))
+    with pytest.raises(Misconfigured, match="called with list, not a DataFrame") as refused:
+        pipeline([1, 2], 0)  # type: ignore[arg-type]
+    assert pipeline.last_error is refused.value
+
+
+def test_spark_versions() -> None:
+    for version in (versions.PYSPARK, "4.2.7"):
+        inside.check_version(version)
+    for version in ("3.5.1", "5.0.0"):
+        with pytest.raises(Misconfigured, match=f"Spark {version} is outside what Epochal supports"):
+            inside.check_version(version)
+
+
+def test_a_temporary_checkpoint_is_told_by_its_name() -> None:
+    with pytest.raises(Misconfigured, match="no checkpointLocation"):
+        inside.check_checkpoint("file:/var/folders/temporary-dd29333d-075f-416a-ab70-9a6259444c4a/")
+    inside.check_checkpoint("file:/data/temporary-flights")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_what_would_hang_the_query_becomes_an_exception(error: BaseException) -> None:
+    def task() -> None:
+        raise error
+
+    [result] = Threads(lambda: None)([task])  # type: ignore[arg-type,return-value]
+    assert isinstance(result, Interrupted)
+    assert type(error).__name__ in str(result)
+
+
+def test_the_default_log_needs_a_local_checkpoint() -> None:
+    with pytest.raises(Misconfigured, match="not on a local file system") as refused:
+        Pipeline(app="app", sinks=sinks("a"))._log_at("s3a://bucket/checkpoint")
+    assert "log=PostgresLog" in str(refused.value)
+
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_public_names_need_no_spark_and_no_client() -> None:
+    blocked = ("pyspark", "psycopg", "confluent_kafka", "delta", "pyarrow", "pandas")
+    code = BLOCKED.format(blocked=blocked) + (
+        "import epochal, epochal.sinks\n"
+        "for name in epochal.__all__: getattr(epochal, name)\n"
+        "print(epochal.errors.Fenced is epochal.Fenced, epochal.__version__)\n"
+        "from epochal.sinks import MemorySink, MemoryServer\n"
+        "print(repr(epochal.Pipeline(app='a', sinks=[MemorySink('m', MemoryServer())])))\n"
+    )
+    assert python(code).splitlines() == [f"True {epochal.__version__}", "Pipeline(app='a', sinks=['m'])"]
+
+
+def test_a_sink_is_imported_when_it_is_asked_for() -> None:
+    code = "import sys, epochal.sinks\nprint([m for m in sys.modules if m.startswith('epochal.sinks.')])\n"
+    loaded = python(code)
+    assert not any(name in loaded for name in ("postgres", "kafka", "delta", "memory"))
+    with pytest.raises(AttributeError, match="no attribute 'NoSuchSink'"):
+        _ = epochal.sinks.NoSuchSink  # type: ignore[attr-defined]
+
+
+def test_a_missing_client_is_refused_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(epochal.sinks._MODULES, "OtherSink", ("no_such_client", "other"))
+    with pytest.raises(Misconfigured, match=r"OtherSink needs the package no_such_client") as refused:
+        _ = epochal.sinks.OtherSink  # type: ignore[attr-defined]
+    assert "pip install 'epochal[other]'" in str(refused.value)
