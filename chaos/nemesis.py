@@ -4,13 +4,15 @@ A driver program is started with failpoints armed (:mod:`epochal.chaos.failpoint
 writes who it is and blocks; the nemesis reads that, checks that this very process belongs to that driver, and
 strikes.  What was not seen is no strike: :class:`NotCounted`.
 
-That a process died *of the signal* is seen in its exit status.  Our own child's is told by ``wait``; another
-process's is read from ``/proc`` while its parent is halted (SIGSTOP) and so cannot bury it.  Linux only.
+That a process died *of the signal* is seen in its wait status.  Our own child's is told by ``wait``; a
+grandchild's is told to whoever traces it (``ptrace``), also where its parent ignores the deaths of its
+children, as Spark's daemon of Python workers does.  Linux only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -30,6 +32,8 @@ SEEN_TIMEOUT_S = 10.0
 GONE_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.02
+PTRACE_SEIZE = 0x4206
+WALL = 0x40000000  # of waitpid: also those that are no children of ours
 
 T = TypeVar("T")
 
@@ -69,20 +73,30 @@ def poll(look: Callable[[], T | None], timeout: float, what: str) -> T:
 
 
 def kill_seen(pid: int) -> Death:
-    """SIGKILL to somebody else's child, its exit status read while its parent is halted."""
-    _linux()
-    parent = parent_of(pid)
-    if parent is None or parent <= 1:
-        raise NotCounted(f"process {pid} is gone, or its parent is: its death could not be seen")
-    halted_before = _halted(parent)
-    pause(parent)
-    try:
-        os.kill(pid, signal.SIGKILL)
-        status = poll(lambda: _status_of_the_dead(pid), SEEN_TIMEOUT_S, f"the death of process {pid}")
-    finally:
-        if not halted_before:
-            resume(parent)
-    return _death(pid, status)
+    """SIGKILL to somebody else's child, and see its wait status as its tracer."""
+    _trace(pid)
+    os.kill(pid, signal.SIGKILL)
+    status = poll(lambda: _wait_status(pid), SEEN_TIMEOUT_S, f"the death of process {pid}")
+    if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+        raise NotCounted(f"process {pid} ended with wait status {status}, not of signal {signal.SIGKILL:d}")
+    return Death(pid, os.WTERMSIG(status))
+
+
+def _trace(pid: int) -> None:
+    """Become the process's tracer, without halting it."""
+    if not sys.platform.startswith("linux"):
+        raise NotCounted(f"the deaths of other processes' children are seen on Linux only, this is {sys.platform}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.restype = ctypes.c_long
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if libc.ptrace(PTRACE_SEIZE, pid, None, None) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise NotCounted(f"process {pid} cannot be watched ({reason}): it is gone, or ptrace is not allowed here")
+
+
+def _wait_status(pid: int) -> int | None:
+    found, status = os.waitpid(pid, os.WNOHANG | WALL)
+    return status if found == pid else None
 
 
 def pause(pid: int) -> None:
@@ -126,14 +140,6 @@ def _halted(pid: int) -> bool:
     return all(_stat(pid, thread)[:1] == ["T"] for thread in threads)
 
 
-def _status_of_the_dead(pid: int) -> int | None:
-    """The wait status of a process that is dead and not yet buried; NotCounted if it is buried."""
-    fields = _stat(pid)
-    if not fields:
-        raise NotCounted(f"process {pid} was buried before its exit status could be read")
-    return int(fields[-1]) if fields[0] == "Z" else None
-
-
 def _stat(pid: int, thread: str = "") -> list[str]:
     """The fields of /proc/<pid>/stat from the state to the exit status; empty when there is no such process."""
     path = Path(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat")
@@ -143,19 +149,8 @@ def _stat(pid: int, thread: str = "") -> list[str]:
         return []
 
 
-def _death(pid: int, status: int) -> Death:
-    if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
-        raise NotCounted(f"process {pid} ended with wait status {status}, not of signal {signal.SIGKILL}")
-    return Death(pid, os.WTERMSIG(status))
-
-
 def _wait_gone(pids: Sequence[int]) -> None:
     poll(lambda: None if any(map(guard.alive, pids)) else True, GONE_TIMEOUT_S, f"the end of {list(pids)}")
-
-
-def _linux() -> None:
-    if not os.path.isdir("/proc/self"):
-        raise NotCounted(f"exit statuses of other processes are read from /proc, which {sys.platform} has not")
 
 
 class Driver:
@@ -251,7 +246,7 @@ class Driver:
         self._process.kill()
         status = self._process.wait(GONE_TIMEOUT_S)
         if status != -signal.SIGKILL:
-            raise NotCounted(f"driver {self.pid} ended with status {status}, not of signal {signal.SIGKILL}")
+            raise NotCounted(f"driver {self.pid} ended with status {status}, not of signal {signal.SIGKILL:d}")
         _wait_gone(everybody)
         return [Death(self.pid, -status), *deaths]
 

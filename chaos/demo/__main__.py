@@ -34,7 +34,8 @@ SOURCE = "flights-in"
 SOURCE_PARTITIONS = 2
 ROWS_PER_EPOCH = 10_800
 EPOCHS = 30
-SEND_TIMEOUT_S = 120
+SEND_TIMEOUT_S = 60
+FLUSH_EVERY = 50_000
 DATABASE = "flights"
 
 
@@ -95,13 +96,11 @@ def produce(bootstrap: str, rows: pa.Table) -> None:
     """All flights into the source topic, evenly over its partitions, in order."""
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50})
-    for number, value in enumerate(data.json_lines(rows)):
-        if number % 10_000 == 0:
-            producer.poll(0)
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+    for number, value in enumerate(data.json_lines(rows), start=1):
         producer.produce(SOURCE, value, partition=number % SOURCE_PARTITIONS)
-    if producer.flush(SEND_TIMEOUT_S):
-        raise TimeoutError(f"not all flights were taken by the broker within {SEND_TIMEOUT_S} s")
+        if (number % FLUSH_EVERY == 0 or number == len(rows)) and producer.flush(SEND_TIMEOUT_S):
+            raise TimeoutError(f"the broker did not take all flights up to {number} within {SEND_TIMEOUT_S} s")
 
 
 def attack(job: Job, work: Path, screen: Screen) -> list[Struck]:
@@ -175,16 +174,17 @@ def keep(servers: Servers, screen: Screen) -> None:
     """Let the servers live on, and say how to reach and how to stop them."""
     pids = [servers.postgres.detach(), servers.kafka.detach()]
     how_to_look(servers, screen)
-    screen.console.print(f"\nStop the servers and remove everything:\n  kill {' '.join(map(str, pids))}", soft_wrap=True)
-    screen.console.print(f"  rm -r {servers.work}", soft_wrap=True)
+    stop = f"kill {' '.join(map(str, pids))}; sleep 5; rm -r {servers.work}"
+    screen.console.print(f"\nStop the servers and remove everything:\n  {stop}", soft_wrap=True)
 
 
 def how_to_look(servers: Servers, screen: Screen) -> None:
     """The results, by one's own eyes."""
     settings = servers.settings("ours")
+    distinct = "count(*), count(distinct (time_hour, carrier, flight))"
     lines = (
         "Look at the results (naive: the same names ending in naive):",
-        f"  psql {settings.dsn} -c 'select count(*), count(distinct (time_hour, carrier, flight)) from {settings.table}'",
+        f"  psql {settings.dsn} -c 'select {distinct} from {settings.table}'",
         f"  psql {settings.dsn} -c 'select * from epochal.epochs order by position desc limit 5'",
         f"  kcat -b {settings.bootstrap} -t {settings.topic} -C -e -q -X isolation.level=read_committed | wc -l",
         f"  {sys.executable} -c \"from deltalake import DeltaTable as T; print(T('{settings.lake}').to_pandas())\"",

@@ -152,4 +152,5 @@ def _known(table: pa.Table, key: str) -> pd.DataFrame:
 
 def _typed(frame: pd.DataFrame, columns: Mapping[str, str]) -> pa.Table:
     """Exactly these columns with exactly these types; NaN becomes null, a lossy conversion is an error."""
-    return pa.Table.from_pandas(frame, schema=arrow_schema(columns), preserve_index=False, safe=True).replace_schema_metadata()
+    table = pa.Table.from_pandas(frame, schema=arrow_schema(columns), preserve_index=False, safe=True)
+    return table.replace_schema_metadata()

@@ -92,9 +92,9 @@ def ours(rows: DataFrame, settings: Settings) -> BatchFunction:
     pipeline = epochal.Pipeline(
         app=APP,
         sinks=[
-            PostgresSink(settings.dsn, table=settings.table),
-            KafkaSink(settings.bootstrap, topic=settings.topic, key=KEY),
-            DeltaSink(settings.lake),
+            PostgresSink(settings.dsn, table=settings.table, name="postgres"),
+            KafkaSink(settings.bootstrap, topic=settings.topic, key=KEY, partitions=2, name="kafka"),
+            DeltaSink(settings.lake, name="delta"),
         ],
     )
     if not Path(settings.checkpoint).exists():

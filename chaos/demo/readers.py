@@ -87,10 +87,13 @@ def read_postgres(dsn: str, relation: str) -> pa.Table:
         sql.SQL(", ").join(columns), sql.Identifier(relation)
     )
     text = io.BytesIO()
-    with psycopg.connect(dsn, options="-c timezone=UTC -c statement_timeout=60s", connect_timeout=10) as connection:
-        with connection.cursor().copy(query) as copy:
-            for block in copy:
-                text.write(block)
+    options = "-c timezone=UTC -c statement_timeout=60s"
+    with (
+        psycopg.connect(dsn, options=options, connect_timeout=10) as connection,
+        connection.cursor().copy(query) as copy,
+    ):
+        for block in copy:
+            text.write(block)
     if text.tell() == 0:
         return SCHEMA.empty_table()
     text.seek(0)
@@ -147,7 +150,7 @@ def _read_to(consumer: Consumer, topic: str, ends: dict[int, int]) -> list[Messa
     deadline = time.monotonic() + KAFKA_TIMEOUT_S
     while open_partitions:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"topic {topic!r}: partitions {sorted(open_partitions)} not readable to their end {ends}")
+            raise TimeoutError(f"topic {topic!r}: {sorted(open_partitions)} not readable to their ends {ends}")
         for message in consumer.consume(10_000, timeout=1.0):
             error = message.error()
             if error is None:

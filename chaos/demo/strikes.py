@@ -16,10 +16,10 @@ from epochal.chaos.demo.jobs import Settings
 from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting, crash, kill_seen, poll
 from epochal.chaos.servers.process import Server
 
-BLOCKED_TIMEOUT_S = 120.0
-VISIBLE_TIMEOUT_S = 30.0
-RECOVERY_TIMEOUT_S = 120.0
-END_TIMEOUT_S = 240.0
+BLOCKED_TIMEOUT_S = 300.0
+VISIBLE_TIMEOUT_S = 60.0
+RECOVERY_TIMEOUT_S = 300.0
+END_TIMEOUT_S = 600.0
 OUTAGE_S = 1.0
 STARTS_PER_STRIKE = 3
 
