@@ -211,8 +211,8 @@ class PostgresLog:
 
     def _unavailable(self, what: str, why: str) -> SinkUnavailable:
         return SinkUnavailable(
-            f"the epoch log did not answer: {why}",
-            state=f"{self.describe()}, {what}; it had no effect",
+            f"the {what} of the epoch log failed: {why}",
+            state=f"{self.describe()}; it had no effect",
             help="start the server or make it reachable, then try again",
         )
 

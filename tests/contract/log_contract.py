@@ -194,10 +194,11 @@ class LogContract:
             log.compact(floor, kept)
         assert list(open_log().read()) == entries
 
+    @pytest.mark.parametrize("left", [0, 1])
     @pytest.mark.parametrize("position", [2, 6])
     @pytest.mark.parametrize("point", [Point.LOG_BEFORE_APPEND, Point.LOG_AFTER_APPEND])
     def test_a_creator_that_slept_over_a_compaction_is_told_taken(
-        self, open_log: Callable[[], EpochLog], point: Point, position: int
+        self, open_log: Callable[[], EpochLog], point: Point, position: int, left: int
     ) -> None:
         """It found its position free, or wrote it; then others went on past it and compacted."""
         log, slow = open_log(), open_log()
@@ -210,12 +211,12 @@ class LogContract:
             start = len(log.read())
             for p in range(start, position + 3):
                 assert log.append(p, commit(p))
-            log.compact(position + 2, entries[:1])
+            log.compact(position + 3 - left, entries[:1])
 
         with failpoints.handler(others_go_on):
             answer = slow.append(position, late)
         read = list(open_log().read())
-        assert [e.position for e in read] == [0, position + 2]
+        assert [e.position for e in read] == [0, position + 2][: 1 + left]
         assert late not in [e.record for e in read]
         assert not answer or point is Point.LOG_AFTER_APPEND, "true only for a record that was decided in time"
         assert not open_log().append(position, late)
