@@ -20,7 +20,7 @@ demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP
 	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
 
 test: check      ## lint, types and every test; fails if one did not run
-	$(PYTEST) tests
+	$(PYTEST) tests --ignore=tests/containers
 
 test-fast: venv  ## the tests that need neither Spark nor servers
 	$(PYTEST) $(FAST)

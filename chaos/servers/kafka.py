@@ -106,7 +106,7 @@ class KafkaServer(Server, Topics):
         settings: Mapping[str, str] | None = None,
         proxied_port: int | None = None,
     ) -> None:
-        self._class_path = _class_path()
+        self._class_path = ":".join(map(str, class_path()))
         self._java = java.java_home() / "bin" / "java"
         super().__init__(directory=directory, port=port)
         self.proxied_port = proxied_port or free_port()
@@ -131,7 +131,9 @@ class KafkaServer(Server, Topics):
         if (self.directory / "data" / "meta.properties").exists():
             return
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        argv = self._run_java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(self._properties))
+        argv = self._run_java(
+            "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(self._properties)
+        )
         done = subprocess.run(argv, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
         if done.returncode != 0:
             raise ServerUnavailable(
@@ -186,7 +188,7 @@ def _write(file: Path, settings: Mapping[str, str | None]) -> None:
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items() if value is not None))
 
 
-def _class_path() -> str:
+def class_path() -> list[Path]:
     """The broker's jars, and of PySpark's the Scala library, which Ivy leaves out, and a working logger."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
@@ -199,4 +201,4 @@ def _class_path() -> str:
         for pattern in ("slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "scala-library-*.jar")
         for jar in sorted(pyspark_jars.glob(pattern))
     ]
-    return ":".join(map(str, [*borrowed, *jars.resolve(KAFKA_BROKER_JARS)]))
+    return [*borrowed, *jars.resolve(KAFKA_BROKER_JARS)]
