@@ -327,6 +327,18 @@ def test_an_append_that_a_compaction_overtakes_does_not_see_a_gap(folder: Path) 
     assert not late.append(4, commit(99))
 
 
+def test_an_append_that_others_have_gone_past_is_told_taken_and_finds_its_own(folder: Path) -> None:
+    entries = filled(FilesLog(folder), 2)
+
+    def go_past(at: Point, _sink: str, epoch: int) -> None:
+        if at is Point.LOG_AFTER_APPEND and epoch == 99:
+            assert FilesLog(folder).append(3, fence(2))
+
+    with failpoints.handler(go_past):
+        assert not FilesLog(folder).append(2, commit(99))
+    assert list(FilesLog(folder).read()) == [*entries, Entry(2, commit(99)), Entry(3, fence(2))]
+
+
 def test_a_log_that_never_rests_is_a_named_error(folder: Path) -> None:
     log = FilesLog(folder)
     filled(log, 1)
