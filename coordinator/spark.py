@@ -313,7 +313,7 @@ def as_exception(error: BaseException) -> Exception:
 
 
 class Threads:
-    """The coordinator's runner: one thread per task, each with the query's job group and properties."""
+    """The coordinator's runner: one thread per task, each with the query's job group, properties and session."""
 
     def __init__(self, spark: Callable[[], SparkSession]) -> None:
         self._spark = spark
@@ -323,6 +323,8 @@ class Threads:
 
         def run(number: int) -> None:
             try:
+                if len(tasks) > 1:
+                    activate(self._spark())
                 results[number] = tasks[number]()
             except BaseException as error:
                 results[number] = as_exception(error)
@@ -343,6 +345,12 @@ class Threads:
 
         target = inheritable_thread_target(self._spark())(run)
         return threading.Thread(target=target, args=(number,), name=f"epochal-{number}", daemon=True)
+
+
+def activate(spark: SparkSession) -> None:
+    """Make the query's clone what ``SparkSession.getActiveSession()`` finds in this thread."""
+    jvm: Any = spark._jvm
+    getattr(jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(spark._jsparkSession)
 
 
 def _unanswered() -> Exception:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import epochal
+import epochal.sinks
 from epochal.coordinator import spark as inside
 from epochal.coordinator import versions
 from epochal.coordinator.errors import Interrupted, Misconfigured
@@ -146,11 +147,11 @@ def test_a_sink_is_imported_when_it_is_asked_for() -> None:
     loaded = python(code)
     assert not any(name in loaded for name in ("postgres", "kafka", "delta", "memory"))
     with pytest.raises(AttributeError, match="no attribute 'NoSuchSink'"):
-        _ = epochal.sinks.NoSuchSink  # type: ignore[attr-defined]
+        _ = epochal.sinks.NoSuchSink
 
 
 def test_a_missing_client_is_refused_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(epochal.sinks._MODULES, "OtherSink", ("no_such_client", "other"))
     with pytest.raises(Misconfigured, match=r"OtherSink needs the package no_such_client") as refused:
-        _ = epochal.sinks.OtherSink  # type: ignore[attr-defined]
+        _ = epochal.sinks.OtherSink
     assert "pip install 'epochal[other]'" in str(refused.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
 APP = "app"
 WAIT = 120
+FIRST_FILE = 1_704_067_200
 SCHEMA = "id long, at timestamp, name string"
 FAST = Retry(attempts=3, first=0.01, most=0.02)
 
-BatchFunction = Callable[["DataFrame", int], object]
+BatchFunction = Callable[["DataFrame", int], None]
 
 
 class Job:
@@ -48,7 +50,9 @@ class Job:
     def add(self, *ids: int, at: str = "2024-01-01 00:00:00") -> None:
         """One more file, which is one more epoch."""
         lines = [json.dumps({"id": i, "at": at, "name": f"n{i}"}) for i in ids]
-        (self.source / f"{self._files:04}.json").write_text("\n".join(lines))
+        file = self.source / f"{self._files:04}.json"
+        file.write_text("\n".join(lines))
+        os.utime(file, (FIRST_FILE + self._files,) * 2)  # Spark reads the oldest first
         self._files += 1
 
     def df(self) -> DataFrame:

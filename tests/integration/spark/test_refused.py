@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Misconfigured
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks.memory import MemorySink
-from tests.integration.spark.support import APP, FAST, Job
+from tests.integration.spark.support import APP, FAST, BatchFunction, Job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ RANDOM: dict[str, Callable[[DataFrame], DataFrame]] = {
     "rand(": lambda df: df.withColumn("x", f.rand()).groupBy("x").count(),
     "uuid(": lambda df: df.withColumn("x", f.expr("uuid()")).dropDuplicates(["x"]),
     "monotonically_increasing_id(": lambda df: df.groupBy(f.monotonically_increasing_id().alias("x")).count(),
-    "guess(": lambda df: df.withColumn("x", f.udf(guess, "string").asNondeterministic()("name")).distinct(),
+    "guess(": lambda df: df.withColumn("x", f.udf(guess, "string", useArrow=False).asNondeterministic()("name")).distinct(),
 }
 
 
@@ -90,16 +90,16 @@ def test_stateful_operators_and_watermarks_are_seen(job: Job) -> None:
     assert facts(late.join(late.withColumnRenamed("at", "at2"), "id")) == (("Join",), True)
     assert facts(df.join(job.spark.range(3), "id")) == ((), False)
     grouped = df.groupBy("id").applyInPandasWithState(
-        lambda key, frames, state: frames, "id long", "id long", "append", "NoTimeout"
+        lambda _key, frames, _state: frames, "id long", "id long", "append", "NoTimeout"
     )
     assert facts(grouped) == (("FlatMapGroupsInPandasWithState",), False)
 
 
 def test_python_functions_upstream_of_state_are_named(job: Job) -> None:
     pipeline = job.pipeline()
-    pipeline.check(job.df().groupBy(f.udf(guess, "string")("name")).count(), output_mode="update")
+    pipeline.check(job.df().groupBy(f.udf(guess, "string", useArrow=False)("name")).count(), output_mode="update")
     assert "must be deterministic: guess" in str(pipeline.guarantee())
-    pipeline.check(job.df().withColumn("x", f.udf(guess, "string")("name")))
+    pipeline.check(job.df().withColumn("x", f.udf(guess, "string", useArrow=False)("name")))
     assert "must be deterministic" not in str(pipeline.guarantee())
 
 
@@ -146,7 +146,7 @@ def test_called_outside_a_micro_batch(job: Job) -> None:
 
 def test_the_stream_itself_instead_of_the_batch(job: Job) -> None:
     pipeline, stream = job.pipeline(), job.df()
-    assert "df.isStreaming=True" in str(refused_call(job, pipeline, lambda df, epoch: pipeline(stream, epoch)))
+    assert "df.isStreaming=True" in str(refused_call(job, pipeline, lambda _, epoch: pipeline(stream, epoch)))
 
 
 def test_an_epoch_number_of_ones_own(job: Job) -> None:
@@ -155,7 +155,7 @@ def test_an_epoch_number_of_ones_own(job: Job) -> None:
     assert "called with epoch 7 inside batch 0" in str(error)
 
 
-def refused_call(job: Job, pipeline: Pipeline, function: Callable[[DataFrame, int], object]) -> EpochalError:
+def refused_call(job: Job, pipeline: Pipeline, function: BatchFunction) -> EpochalError:
     with pytest.raises(StreamingQueryException):
         job.run(function)
     assert isinstance(pipeline.last_error, Misconfigured)
@@ -177,7 +177,7 @@ def test_spark_itself_refuses(
     """None of these reaches the pipeline with this Spark; should one ever, it must be refused there."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     called: list[int] = []
-    writer = source.writeStream.foreachBatch(lambda df, epoch: called.append(epoch)).trigger(**trigger)
+    writer = source.writeStream.foreachBatch(lambda _, epoch: called.append(epoch)).trigger(**trigger)
     writer = writer.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
     if option is not None:
         writer = writer.option(option, "true")

@@ -16,6 +16,7 @@ from epochal.chaos.failpoints import Point
 from epochal.coordinator.errors import CalledTwice, CheckpointMismatch, CommitInDoubt, Interrupted
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks.memory import MemoryRedoSink, MemorySink
+from epochal.sinks.protocol import Sink
 from epochal.sinks.stage import SparkStage
 from tests.integration.spark.support import APP, FAST, WAIT, Job
 
@@ -34,8 +35,8 @@ def test_one_evaluation_for_three_sinks(spark: SparkSession, tmp_path: Path) -> 
             file.write("x")
         return number
 
-    random = job.df().select(f.udf(noted, "long")("id").alias("id"), f.rand().alias("r"), f.expr("uuid()").alias("u"))
-    sinks = [
+    random = job.df().select(f.udf(noted, "long", useArrow=False)("id").alias("id"), f.rand().alias("r"), f.expr("uuid()").alias("u"))
+    sinks: list[Sink] = [
         MemorySink("one", job.server),
         MemorySink("two", job.server),
         MemoryRedoSink("three", job.server, SparkStage(f"file:{job.checkpoint}", lambda: spark)),
@@ -236,7 +237,7 @@ def test_what_would_hang_the_query_ends_it(spark: SparkSession, tmp_path: Path, 
     job.add(1)
     pipeline = job.pipeline()
 
-    def strike(point: Point, sink: str, epoch: int) -> None:
+    def strike(point: Point, _sink: str, _epoch: int) -> None:
         if point is Point.AFTER_DECIDE:
             raise error("now")
 
@@ -257,7 +258,7 @@ def test_stop_in_the_middle_of_an_epoch(spark: SparkSession, tmp_path: Path, poi
     job.add(1)
     reached, stopping = threading.Event(), threading.Event()
 
-    def hold(at: Point, sink: str, epoch: int) -> None:
+    def hold(at: Point, _sink: str, _epoch: int) -> None:
         if at is point and not reached.is_set():
             reached.set()
             stopping.wait(WAIT)

@@ -11,7 +11,6 @@ import pytest
 
 from epochal.coordinator.epoch import Actor, Copy
 from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
-from epochal.sinks import stage as module
 from epochal.sinks.stage import HadoopFiles, LocalFiles, SparkStage, check_schema, files_at, read_copy
 
 if TYPE_CHECKING:
@@ -23,7 +22,8 @@ VALUES = """
 select * from values
  (1, timestamp_micros(-9223372036854775808), timestamp'0001-01-01 00:00:00', date'0001-01-01',
   timestamp_ntz'1500-02-28 23:59:59.999999', double('NaN'), float('-0.0'), 99999999999999999999999999999999999999BD,
-  X'00FF', 'a\\'"\\\\\\t\\n\\u0000😀', array(1, null), map('k', cast(null as int)), named_struct('x', 1, 'y', cast(null as string)),
+  X'00FF', 'a\\'"\\\\\\t\\n\\u0000😀', array(1, null), map('k', cast(null as int)),
+  named_struct('x', 1, 'y', cast(null as string)),
   interval '-3' month, interval '1 02:03:04.000005' day to second, true, parse_json('{"a":[1]}')),
  (2, timestamp_micros(9223372036854775807), timestamp'1582-10-10 00:00:00', date'9999-12-31',
   timestamp_ntz'9999-12-31 23:59:59', double('-Infinity'), float('NaN'), -0.00000000000000000000000000000000000001BD,
@@ -183,7 +183,7 @@ def test_a_file_lost_after_the_check_is_an_error(spark: SparkSession, tmp_path: 
     copy = stage_at(spark, tmp_path).write(0, ME, spark.range(5, numPartitions=2))
     back = read_copy(spark, copy)
     (Path(copy.root.removeprefix("file:")) / copy.files[0].path).unlink()
-    with pytest.raises(Exception, match="FILE_NOT_EXIST|FileNotFound"):
+    with pytest.raises(Exception, match=r"FILE_NOT_EXIST|FileNotFound"):
         back.collect()
 
 
@@ -197,7 +197,7 @@ def test_a_listing_that_misses_a_file_is_noticed(
         return {name: size for name, size in there.items() if not name.startswith("part-00001")}
 
     monkeypatch.setattr(LocalFiles, "listing", partial)
-    with pytest.raises(PrepareRefused, match="wrote 4 rows .* its files hold 2"):
+    with pytest.raises(PrepareRefused, match=r"wrote 4 rows .* its files hold 2"):
         stage_at(spark, tmp_path).write(0, ME, spark.range(4, numPartitions=2))
 
 
@@ -211,7 +211,7 @@ def test_the_copy_is_on_disk_before_it_is_named(
         synced.append(os.readlink(f"/proc/self/fd/{handle}"))
         sync(handle)
 
-    monkeypatch.setattr(module.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     copy = stage_at(spark, tmp_path).write(4, ME, spark.range(5, numPartitions=2))
     root = Path(copy.root.removeprefix("file:"))
     assert {str(p) for p in root.iterdir()} < set(synced)
