@@ -212,7 +212,9 @@ class Driver:
     def see_blocked(self, rule: str, timeout: float) -> Sighting:
         """Wait until a process of this driver is blocked where the armed rule says; anything else is not counted."""
         sighting = poll(lambda: self._blocked_or_ended(rule), timeout, f"a process blocked by {rule}\n{self.tail()}")
-        if not rule.startswith(sighting.point) or f":{sighting.epoch}=" not in rule:
+        (armed,) = failpoints.parse(rule)
+        where = (armed.point.value, armed.sink or sighting.sink, sighting.epoch if armed.epoch is None else armed.epoch)
+        if where != (sighting.point, sighting.sink, sighting.epoch):
             raise NotCounted(f"{sighting} is not where the rule {rule} says")
         if sighting.pid != self.pid and sighting.pid not in guard.descendants(self.pid):
             raise NotCounted(f"{sighting} is no process of driver {self.pid}")
@@ -295,7 +297,8 @@ def end_with_parent() -> None:
     import threading
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1024):  # unbuffered: a lock held by this thread would abort the interpreter's exit
+            pass
         os._exit(3)
 
     threading.Thread(target=watch, daemon=True, name="end-with-parent").start()

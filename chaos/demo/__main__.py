@@ -50,8 +50,7 @@ class Servers:
     def start(self) -> None:
         """Both at once."""
         with ThreadPoolExecutor() as pool:
-            for started in [pool.submit(self.postgres.start), pool.submit(self.kafka.start)]:
-                started.result()
+            list(pool.map(lambda server: server.start(), [self.postgres, self.kafka]))
         self.postgres.create_database(DATABASE)
         self.kafka.create_topic(SOURCE, SOURCE_PARTITIONS)
 

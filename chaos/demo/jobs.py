@@ -50,7 +50,7 @@ class Settings:
     table: str
     topic: str
     lake: str  # path of the Delta table
-    master: str = "local[2]"
+    master: str = "local[2,4]"  # as on a cluster, a task may fail three times
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1))

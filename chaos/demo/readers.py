@@ -108,7 +108,7 @@ def read_postgres(dsn: str, relation: str) -> pa.Table:
 
 def read_kafka(bootstrap: str, topic: str) -> pa.Table:
     """All committed records of a topic, JSON values; ValueError if a record's key is not its tail number."""
-    messages = _committed(bootstrap, topic)
+    messages = committed_records(bootstrap, topic)
     if not messages:
         return SCHEMA.empty_table()
     values = b"\n".join(_bytes(message.value()) for message in messages)
@@ -129,7 +129,7 @@ def _bytes(part: str | bytes | None) -> bytes:
     return part
 
 
-def _committed(bootstrap: str, topic: str) -> list[Message]:
+def committed_records(bootstrap: str, topic: str) -> list[Message]:
     """Every record a read_committed consumer gets up to the end; TimeoutError if it cannot get there."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 

@@ -1,0 +1,69 @@
+"""The driver program that gets killed: one query, three real sinks, rows that say which evaluation made them.
+
+    python driver.py settings.json
+
+One file of the source is one epoch; the program ends when all files are done.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import epochal
+from epochal.chaos.nemesis import end_with_parent
+from epochal.chaos.servers.spark import spark_session
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+APP = "kills"
+SCHEMA = "id int"
+
+
+def rows(spark: SparkSession, source: str) -> DataFrame:
+    """Each row with the id that its evaluation gave it: another evaluation gives another."""
+    from pyspark.sql import functions as f
+
+    @f.udf("string")
+    def attempt(_: int) -> str:
+        return uuid.uuid4().hex
+
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(source)
+    return stream.repartition(2).withColumn("attempt", attempt.asNondeterministic()("id"))
+
+
+def pipeline(settings: dict[str, Any]) -> epochal.Pipeline:
+    return epochal.Pipeline(
+        app=APP,
+        sinks=[
+            PostgresSink(settings["dsn"], table=settings["table"], name="postgres"),
+            KafkaSink(settings["bootstrap"], topic=settings["topic"], partitions=2, name="kafka"),
+            DeltaSink(settings["lake"], name="delta"),
+        ],
+    )
+
+
+def main(settings: dict[str, Any]) -> None:
+    conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "4", "spark.executor.memory": "1g"}
+    spark = spark_session(settings["master"], app="kills", conf=conf)
+    stream = rows(spark, settings["source"])
+    batch_function = pipeline(settings)
+    if settings["create"]:
+        batch_function.create(stream.schema)
+    query = (
+        stream.writeStream.foreachBatch(batch_function)
+        .option("checkpointLocation", settings["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    main(json.loads(Path(sys.argv[1]).read_text()))

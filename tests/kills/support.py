@@ -1,0 +1,199 @@
+"""One job over three real sinks, whose driver can be started, struck and started again, and what readers see."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import psycopg
+from deltalake import DeltaTable
+
+from epochal.chaos.demo.readers import committed_records
+from epochal.chaos.demo.strikes import Checkpoint
+from epochal.chaos.demo.verdict import from_log
+from epochal.chaos.nemesis import Driver, NotCounted, poll
+
+PROGRAM = Path(__file__).with_name("driver.py")
+ROWS = 20
+LOCAL = "local[2,4]"  # as on a cluster, a task may fail three times
+SEEN_S = 150.0
+END_S = 300.0
+
+Row = tuple[int, str]
+
+
+class MakeJob(Protocol):
+    """``make_job(epochs, master=...)``: a job that is not started yet."""
+
+    def __call__(self, epochs: int, master: str = ...) -> Job: ...
+
+
+@dataclass
+class Job:
+    """Where everything of one query is."""
+
+    folder: Path
+    dsn: str
+    bootstrap: str
+    topic: str
+    epochs: int
+    master: str = LOCAL
+    checkpoint: str = "checkpoint"
+    starts: int = 0
+    first: bool = True
+    table: str = "kills"
+    files: list[Path] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for epoch in range(len(self.files), self.epochs):
+            self._add(epoch)
+
+    def _add(self, epoch: int) -> None:
+        """One file, which is one epoch; written elsewhere and moved, so that it appears whole."""
+        source = self.folder / "source"
+        source.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps({"id": i}) for i in range(epoch * ROWS, (epoch + 1) * ROWS)]
+        hidden = source / f".{epoch:04}.json"
+        hidden.write_text("\n".join(lines))
+        self.files.append(hidden.rename(source / f"{epoch:04}.json"))
+
+    @property
+    def lake(self) -> str:
+        return str(self.folder / "lake")
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.folder / self.checkpoint
+
+    @contextmanager
+    def start(self, *armed: str) -> Iterator[Driver]:
+        """A driver of its own process, ended with the block whatever it does."""
+        self.starts += 1
+        folder = self.folder / f"{self.checkpoint}-start-{self.starts}"
+        settings = self.folder / f"{folder.name}.json"
+        settings.write_text(
+            json.dumps(
+                {
+                    "master": self.master,
+                    "source": str(self.folder / "source"),
+                    "checkpoint": str(self.checkpoint_path),
+                    "dsn": self.dsn,
+                    "table": self.table,
+                    "bootstrap": self.bootstrap,
+                    "topic": self.topic,
+                    "lake": self.lake,
+                    "create": self.first,
+                }
+            )
+        )
+        self.first = False
+        with Driver([str(PROGRAM), str(settings)], folder, failpoints_armed=armed) as driver:
+            yield driver
+
+    def with_checkpoint(self, name: str, *, copied: bool) -> Job:
+        """The same app and sinks from another checkpoint: a copy of this one as it is now, or a new one."""
+        if copied:
+            shutil.copytree(self.checkpoint_path, self.folder / name)
+        return replace(self, checkpoint=name, starts=0)
+
+    def done(self) -> int:
+        return Checkpoint(self.checkpoint_path).epochs()
+
+    def wait_done(self, epoch: int, driver: Driver) -> None:
+        """Until Spark has finished the epoch; NotCounted if the driver ends before."""
+
+        def look() -> bool | None:
+            if self.done() > epoch:
+                return True
+            if driver.exit_status is not None:
+                raise NotCounted(f"the driver ended with {driver.exit_status} before epoch {epoch}:\n{driver.tail()}")
+            return None
+
+        poll(look, SEEN_S, f"epoch {epoch} done:\n{driver.tail()}")
+
+    # --- what outside readers see ---------------------------------------------------------------
+
+    def seen(self) -> dict[str, Counter[Row]]:
+        """Per sink, the rows that its readers get, with how often."""
+        return {"postgres": self._postgres(), "kafka": self._kafka(), "delta": self._delta()}
+
+    def _postgres(self) -> Counter[Row]:
+        with psycopg.connect(self.dsn, connect_timeout=10) as connection:
+            found = connection.execute(f'SELECT id, attempt FROM "{self.table}"').fetchall()
+        return Counter((int(i), str(a)) for i, a in found)
+
+    def _kafka(self) -> Counter[Row]:
+        values = [json.loads(message.value() or b"") for message in committed_records(self.bootstrap, self.topic)]
+        return Counter((int(v["id"]), str(v["attempt"])) for v in values)
+
+    def _delta(self) -> Counter[Row]:
+        table = DeltaTable(self.lake).to_pyarrow_table()
+        return Counter(zip(table["id"].to_pylist(), table["attempt"].to_pylist(), strict=True))
+
+    def stored_in_postgres(self) -> int:
+        """All rows that lie in the table, visible or not."""
+        with psycopg.connect(self.dsn, connect_timeout=10) as connection:
+            row = connection.execute(f'SELECT count(*) FROM "{self.table}__rows"').fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def check_exact(self) -> None:
+        """Every id once in every sink, all sinks hold the same evaluation, and nothing is left behind."""
+        assert self.done() == self.epochs
+        seen = self.seen()
+        expected = Counter(range(self.epochs * ROWS))
+        for sink, rows in seen.items():
+            assert Counter(i for i, _ in rows.elements()) == expected, sink
+        assert seen["postgres"] == seen["kafka"] == seen["delta"]
+        assert self.stored_in_postgres() == self.epochs * ROWS
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A driver is killed at ``point``; of ``epoch``, or in the start phase where that is None.
+
+    ``outcome`` is what recovery must do with the epoch's rows as this very driver prepared them; None where it
+    prepared none.  ``hold`` are more points of the epoch where the driver waits meanwhile.
+    """
+
+    point: str
+    epoch: int | None
+    outcome: str | None
+    hold: Sequence[str] = ()
+
+    @property
+    def rules(self) -> list[str]:
+        at = "" if self.epoch is None else f":{self.epoch}"
+        return [f"{point}{at}=barrier" for point in (self.point, *self.hold)]
+
+
+def kill_in_turn(job: Job, kills: Sequence[Kill]) -> None:
+    """Start, kill, start again, ...; the last start does the rest.  Judges what became of each struck epoch."""
+    outcomes: list[Callable[[], str]] = []
+    for kill in kills:
+        with job.start(*kill.rules) as driver:
+            driver.see_blocked(kill.rules[0], SEEN_S)
+            assert {death.signal for death in driver.kill()} == {signal.SIGKILL}
+        if kill.epoch is not None and kill.outcome is not None:
+            outcomes.append(from_log(job.checkpoint_path, kill.epoch))
+    finish(job)
+    assert [outcome() for outcome in outcomes] == [kill.outcome for kill in kills if kill.outcome is not None]
+
+
+def finish(job: Job) -> None:
+    """One more start, without any failpoint, to the end of the input."""
+    with job.start() as driver:
+        assert driver.wait(END_S) == 0, driver.tail()
+
+
+def ends_named(driver: Driver, *names: str) -> None:
+    """The driver ends with an error, and one of these names is in what it printed last."""
+    assert driver.wait(SEEN_S) == 1, driver.tail()
+    assert any(name in driver.tail(60) for name in names), driver.tail(60)
