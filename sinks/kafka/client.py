@@ -148,21 +148,25 @@ class Link:
         made: Producer = self._make(lambda: kafka().Producer(settings))
         return made
 
-    def consumer(self) -> Consumer:
-        """A read_committed consumer that belongs to no group and tells when it has reached the end."""
+    @contextmanager
+    def consumer(self, isolation: str = "read_committed") -> Iterator[Consumer]:
+        """A consumer that belongs to no group and tells when it has reached the end."""
         settings = {
             "reconnect.backoff.ms": 10,
-            "fetch.wait.max.ms": 50,
+            "fetch.wait.max.ms": 5,  # the end of a partition is told only when a fetch comes back empty
             **self._shared(),
             **self._common(),
             "group.id": "epochal",  # librdkafka wants a name; nothing is ever joined or stored
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
         }
         made: Consumer = self._make(lambda: kafka().Consumer(settings))
-        return made
+        try:
+            yield made
+        finally:
+            made.close()
 
     def admin(self) -> AdminClient:
         """A client for topics, settings and offsets."""

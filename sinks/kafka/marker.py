@@ -15,11 +15,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from epochal.coordinator.epoch import Actor, Json, Marker, Position
 from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured, SinkUnavailable
 from epochal.sinks.kafka.client import Link, kafka
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
 
 VERSION = 1
 TAIL = 200
@@ -91,12 +94,12 @@ def read(link: Link, place: Place, *, final: bool) -> State:
     ``init_transactions``): up to the high watermark, waiting until no transaction is open below it, so what
     is not seen now will never be seen.
     """
-    with link.asking(f"for the newest record of {place.topic}"):
-        end = _settled_end(link, place) if final else _end(link, place, committed=True)
+    with link.asking(f"for the newest record of {place.topic}"), link.consumer() as consumer:
+        end = _settled_end(link, place, consumer) if final else _end(link, place, consumer)
         value, reach = None, TAIL
         while value is None and end > 0:
             start = max(0, end - reach)
-            value = _newest(link, place, start, end)
+            value = _newest(link, place, consumer, start, end)
             if start == 0:
                 break
             reach *= 20
@@ -148,22 +151,20 @@ def fenced(state: State, place: Place, by: Actor, epoch: int | None = None) -> F
     )
 
 
-def _end(link: Link, place: Place, *, committed: bool) -> int:
-    """The last stable offset, or the high watermark."""
-    k = kafka()
-    level = k.IsolationLevel.READ_COMMITTED if committed else k.IsolationLevel.READ_UNCOMMITTED
-    partition = k.TopicPartition(place.topic, 0)
-    admin = link.admin()  # a client that is collected before its answer is there never gives it
-    asked: Any = admin.list_offsets(
-        {partition: k.admin.OffsetSpec.latest()}, isolation_level=level, request_timeout=link.timeout
-    )
-    return int(link.answer(asked[partition]).offset)
+def _end(link: Link, place: Place, consumer: Consumer) -> int:
+    """The last stable offset for a read_committed consumer, else the high watermark."""
+    marks = consumer.get_watermark_offsets(kafka().TopicPartition(place.topic, 0), timeout=link.timeout)
+    if marks is None:
+        raise TimeoutError(f"no offsets of {place.topic}")
+    return int(marks[1])
 
 
-def _settled_end(link: Link, place: Place) -> int:
+def _settled_end(link: Link, place: Place, consumer: Consumer) -> int:
     """The high watermark, once the last stable offset has reached it."""
-    end, deadline = _end(link, place, committed=False), link.deadline()
-    while (stable := _end(link, place, committed=True)) < end:
+    with link.consumer("read_uncommitted") as uncommitted:
+        end = _end(link, place, uncommitted)
+    deadline = link.deadline()
+    while (stable := _end(link, place, consumer)) < end:
         if time.monotonic() > deadline:
             raise SinkUnavailable(
                 f"a transaction of another transactional id is open in {place.topic}",
@@ -175,28 +176,24 @@ def _settled_end(link: Link, place: Place) -> int:
     return end
 
 
-def _newest(link: Link, place: Place, start: int, end: int) -> bytes | None:
+def _newest(link: Link, place: Place, consumer: Consumer, start: int, end: int) -> bytes | None:
     """The value of the last committed record in ``[start, end)``, None if there is none.
 
     The end is reached by position, not by counting records: compaction and aborted transactions leave
     gaps, and the last offsets of a partition are control records that no consumer is shown.
     """
     value, deadline, k = None, link.deadline(), kafka()
-    consumer = link.consumer()
-    try:
-        consumer.assign([k.TopicPartition(place.topic, 0, start)])
-        while time.monotonic() < deadline:
-            message = consumer.poll(0.2)
-            if message is None:
-                continue
-            error, offset = message.error(), message.offset() or 0
-            if error is not None and error.code() != k.KafkaError._PARTITION_EOF:
-                if error.code() > 0 and not error.retriable():  # the broker's no; below 0 the client goes on trying
-                    raise k.KafkaException(error)
-            elif offset >= end:
-                return value
-            elif error is None:
-                value = message.value()
-        raise TimeoutError(f"{place.topic} was not read up to offset {end}")
-    finally:
-        consumer.close()
+    consumer.assign([k.TopicPartition(place.topic, 0, start)])
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        error, offset = message.error(), message.offset() or 0
+        if error is not None and error.code() != k.KafkaError._PARTITION_EOF:
+            if error.code() > 0 and not error.retriable():  # the broker's no; below 0 the client goes on trying
+                raise k.KafkaException(error)
+        elif offset >= end:
+            return value
+        elif error is None:
+            value = message.value()
+    raise TimeoutError(f"{place.topic} was not read up to offset {end}")

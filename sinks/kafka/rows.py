@@ -41,8 +41,9 @@ _EXACT = frozenset(
     {"string", "char", "varchar", "binary", "boolean", "byte", "short", "integer", "long", "decimal"}
     | {"float", "double", "date", "timestamp", "timestamp_ntz", "array", "struct", "map"}
 )
-_YEAR_1 = -62_135_596_800_000_000  # microseconds
-_YEAR_10000 = 253_402_300_800_000_000
+_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # microseconds: the years 0001 to 9999
+_NAIVE = {_FIRST: "0001-01-01 00:00:00", _LAST: "9999-12-31 23:59:59.999999"}
+_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -164,12 +165,11 @@ def _bad(column: Column, kind: DataType) -> Column | None:
     if isinstance(kind, (t.DoubleType, t.FloatType)):
         return f.isnan(column) | (f.abs(column) == f.lit(float("inf")))
     if isinstance(kind, t.DateType):
-        return _outside(column, lambda micros: f.date_from_unix_date(f.lit(micros // 86_400_000_000)))
+        return _outside(column, lambda micros: f.date_from_unix_date(f.lit(micros // _DAY)))
     if isinstance(kind, t.TimestampType):
         return _outside(column, lambda micros: f.timestamp_micros(f.lit(micros)))
     if isinstance(kind, t.TimestampNTZType):
-        naive = {_YEAR_1: "0001-01-01 00:00:00", _YEAR_10000: "+10000-01-01 00:00:00"}
-        return _outside(column, lambda micros: f.lit(naive[micros]).cast("timestamp_ntz"))
+        return _outside(column, lambda micros: f.lit(_NAIVE[micros]).cast("timestamp_ntz"))
     if isinstance(kind, t.StringType):
         return ~f.is_valid_utf8(column)
     return None
@@ -191,7 +191,7 @@ def _exists(array: Column, inner: DataType) -> Column | None:
 
 
 def _outside(column: Column, literal: Callable[[int], Column]) -> Column:
-    return (column < literal(_YEAR_1)) | (column >= literal(_YEAR_10000))
+    return (column < literal(_FIRST)) | (column > literal(_LAST))
 
 
 def _any(conditions: Iterator[Column | None]) -> Column | None:

@@ -399,7 +399,7 @@ def settle(plan: Plan, attempt: Callable[[], Answer]) -> CommitOutcome:
         expired += answer.outcome is Outcome.EXPIRED
         if expired >= EXPIRIES:
             raise _too_long(plan, expired)
-        time.sleep(random.uniform(0, 0.05 * 2 ** min(number, 6)))
+        time.sleep(random.uniform(0, 0.05 * 2 ** min(number, 4)))
     raise SinkUnavailable(
         f"{ATTEMPTS} transactions were ended by other producers of {plan.place.transactional_id}",
         sink=plan.place.sink,

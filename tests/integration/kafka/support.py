@@ -69,9 +69,7 @@ def hanging(bootstrap: str, topic: str) -> list[str]:
         return []
     partitions = [TopicPartition(topic, p) for p in known[topic].partitions]
     stable, high = (
-        admin.list_offsets(
-            dict.fromkeys(partitions, OffsetSpec.latest()), isolation_level=level, request_timeout=20
-        )
+        admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()), isolation_level=level, request_timeout=20)
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
     )
     return [
@@ -88,9 +86,7 @@ def commit_in_another_process(
     task = json.dumps(
         {"bootstrap": bootstrap, "topic": topic, "name": name, "app": app, "committable": committable, "by": by}
     )
-    done = subprocess.run(
-        [sys.executable, __file__, task], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, __file__, task], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.split()[-1]
 

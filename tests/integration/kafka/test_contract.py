@@ -74,9 +74,7 @@ class KafkaHarness:
 
 class TestKafkaSink(SinkContract):
     @pytest.fixture
-    def harness(
-        self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
-    ) -> KafkaHarness:
+    def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
         return KafkaHarness(spark, kafka_server, topic, stage)
 
     def test_it_redoes(self, harness: KafkaHarness) -> None:
