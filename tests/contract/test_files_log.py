@@ -58,6 +58,37 @@ def test_the_names_are_positions_and_nothing_else_is_left(folder: Path) -> None:
     assert sorted(os.listdir(folder)) == sorted(names)
 
 
+class Remembering(Disk):
+    """Remembers what it took away, in order."""
+
+    def __init__(self) -> None:
+        self.gone: list[str] = []
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        if not path.endswith(".tmp"):
+            self.gone.append(os.path.basename(path))
+
+
+def test_records_go_lowest_first_and_older_floors_after_them(folder: Path) -> None:
+    """Else a creator or reader whose listing misses a floor could miss every trace of it."""
+    entries = filled(FilesLog(folder), 6)
+    FilesLog(folder).compact(2, entries[:1])
+    disk = Remembering()
+    FilesLog(folder, disk=disk).compact(5, entries[:1])
+    assert disk.gone == [f"{n:020}.record" for n in (2, 3, 4)] + [f"{2:020}.floor"]
+
+
+def test_a_lower_floor_touches_no_file(folder: Path) -> None:
+    log = FilesLog(folder)
+    entries = filled(log, 6)
+    log.compact(4, entries[:1])
+    before = {path: path.stat().st_ino for path in folder.iterdir()}
+    log.compact(3, entries[:1])
+    log.compact(4, entries[:1])
+    assert {path: path.stat().st_ino for path in folder.iterdir()} == before
+
+
 @pytest.mark.parametrize("name", ["part-0.parquet", "0.record", "00000000000000000001.record.crc", "notes"])
 def test_a_foreign_file_is_named(folder: Path, name: str) -> None:
     log = FilesLog(folder)
