@@ -1,0 +1,206 @@
+"""Each invariant, over a history that keeps it and histories that break it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from epochal.chaos import checker
+from epochal.chaos.checker import CHECKS, NotEnough, Run, Verdict
+from epochal.chaos.history import (
+    Changed,
+    Decided,
+    Ended,
+    Event,
+    History,
+    Prepared,
+    Read,
+    Row,
+    Started,
+    TookOver,
+)
+
+ZERO = (Row(0, 1, 10, 1), Row(0, 2, 10, 2))
+ONE = (Row(1, 3, 11, 3), Row(1, 4, 11, 4))
+TWO = (Row(2, 5, 12, 5),)
+OLD, NEW = "g1/7", "g2/8"
+
+
+def read(a: Sequence[Row], b: Sequence[Row] = ()) -> Read:
+    """What a reader sees in the two sinks."""
+    return Read({"a": tuple(a), "b": tuple(b)})
+
+
+def epoch(number: int, rows: tuple[Row, ...], before: tuple[Row, ...]) -> list[Event]:
+    """One epoch as it should be: read while prepared, decided, shown by one sink and then by the other."""
+    both = (*before, *rows)
+    return [
+        Prepared(number),
+        read(before, before),
+        Decided(number, 100 + number, OLD),
+        Changed("a", OLD, shown=1),
+        read(both, before),
+        Changed("b", OLD, shown=1),
+        read(both, both),
+    ]
+
+
+def good() -> list[Event]:
+    """A run of two epochs in which nothing goes wrong."""
+    return [
+        Started("d1"),
+        TookOver("log", OLD),
+        TookOver("a", OLD),
+        TookOver("b", OLD),
+        *epoch(0, ZERO, ()),
+        *epoch(1, ONE, ZERO),
+        Ended("d1", "finished"),
+    ]
+
+
+def run(events: Sequence[Event]) -> Run:
+    return Run(History(list(events)), ("a", "b"), {0: ZERO, 1: ONE})
+
+
+def judge(name: str, events: Sequence[Event]) -> Verdict:
+    return checker.judge(CHECKS[name], run(events)).verdict
+
+
+def ending_with(*events: Event) -> list[Event]:
+    """The good run, with these events just before its end."""
+    return [*good()[:-1], *events, good()[-1]]
+
+
+@pytest.mark.parametrize("name", list(CHECKS))
+def test_a_good_run_is_true(name: str) -> None:
+    assert judge(name, good()) is Verdict.TRUE
+
+
+ALL = (*ZERO, *ONE)
+
+BAD: list[tuple[str, str, list[Event]]] = [
+    ("I1", "a row is missing in one sink", ending_with(read(ALL, ALL[:-1]))),
+    ("I1", "a sink is empty", ending_with(read(ALL, ()))),
+    ("I1", "of two equal rows one is missing", ending_with(read(ALL, (*ZERO, ONE[0], ONE[0])))),
+    ("I2", "one row twice", ending_with(read((*ALL, ALL[0]), ALL))),
+    ("I2", "one row twice, of another attempt", ending_with(read((*ALL, Row(0, 1, 99, 1)), ALL))),
+    ("I2", "an epoch twice in both sinks", ending_with(read((*ALL, *ONE), (*ALL, *ONE)))),
+    ("I2", "a row of no expected epoch", ending_with(read((*ALL, *TWO), ALL))),
+    ("I3", "half an epoch, for one read", ending_with(read(ALL[:3], ALL), read(ALL, ALL))),
+    ("I3", "half an epoch in the second sink", ending_with(read(ALL, ALL[:1]), read(ALL, ALL))),
+    ("I4", "an epoch of two attempts", ending_with(read((*ZERO, ONE[0], Row(1, 4, 13, 4)), ALL))),
+    ("I4", "two sinks of different attempts", ending_with(read(ALL, (*ZERO, *(r._replace(attempt=13) for r in ONE))))),
+    (
+        "I4",
+        "a losing attempt, seen once",
+        ending_with(read(tuple(r._replace(attempt=9) for r in ALL), ALL), read(ALL, ALL)),
+    ),
+    ("I5", "epoch 1 without epoch 0", ending_with(read(ONE, ALL))),
+    ("I5", "a later read shows less", ending_with(read(ZERO, ALL), read(ALL, ALL))),
+    ("I5", "one of two equal rows goes away", ending_with(read((*ALL, ALL[0]), ALL), read(ALL, ALL))),
+    ("I6", "two epochs apart", ending_with(read(ALL, ()), read(ALL, ALL))),
+    ("I6", "different at rest", ending_with(read(ALL, ZERO))),
+    ("I6", "a different value at rest", ending_with(read(ALL, (*ALL[:-1], ALL[-1]._replace(value=0))))),
+    ("I7", "decided twice", ending_with(Decided(1, 999, NEW))),
+    ("I7", "supersedes what is not the newest", ending_with(Decided(1, 999, NEW, supersedes=100))),
+    ("I7", "visible before it is decided", [Started("d1"), read(ZERO, ()), *good()[1:]]),
+    ("I7", "visible and never decided", ending_with(read((*ALL, *TWO), ALL))),
+    ("I8", "decided and never visible", ending_with(read(ALL, ZERO))),
+    ("I8", "visible and never decided", ending_with(read((*ALL, *TWO), ALL))),
+    ("I11", "a wrong value of the operator's state", ending_with(read((*ALL[:-1], ALL[-1]._replace(value=9)), ALL))),
+    ("I11", "one row too many", ending_with(read((*ALL, ALL[0]), ALL))),
+    ("I12", "an older actor publishes", ending_with(TookOver("a", NEW), Changed("a", OLD, shown=1))),
+    ("I12", "an older actor drops", ending_with(TookOver("a", NEW), Changed("a", OLD, dropped=(OLD,)))),
+    ("I12", "an older actor decides", ending_with(TookOver("log", NEW), Decided(2, 102, OLD))),
+    ("I12", "an equal generation publishes", ending_with(TookOver("a", "g1/9"), Changed("a", OLD, shown=1))),
+    ("I12", "a newer actor's copy is removed", ending_with(Changed("stage", OLD, dropped=(NEW,)))),
+    ("I14", "an error that nobody names", ending_with(Ended("d2", "KeyError", named=False))),
+    ("I14", "finished and not converged", ending_with(read(ALL, ZERO))),
+    (
+        "I14",
+        "a definite error after the output had changed",
+        [Started("d1"), read(()), Started("d2"), read(ZERO), Ended("d2", "Fenced")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "events"), [pytest.param(n, e, id=f"{n}: {why}") for n, why, e in BAD])
+def test_a_bad_run_is_false(name: str, events: list[Event]) -> None:
+    assert judge(name, events) is Verdict.FALSE
+
+
+def test_every_invariant_has_a_bad_run() -> None:
+    assert {name for name, _, _ in BAD} == set(CHECKS)
+
+
+def test_a_superseding_decision_is_one_decision() -> None:
+    assert judge("I7", ending_with(Decided(1, 999, NEW, supersedes=101))) is Verdict.TRUE
+
+
+def test_a_newer_actor_may_drop_what_an_older_one_left() -> None:
+    assert judge("I12", ending_with(TookOver("a", NEW), Changed("a", NEW, dropped=(OLD,)))) is Verdict.TRUE
+
+
+def test_a_definite_error_with_unchanged_output_is_loud() -> None:
+    events: list[Event] = [Started("d1"), read(()), Started("d2"), read(()), Ended("d2", "Fenced")]
+    assert judge("I14", events) is Verdict.TRUE
+
+
+def test_an_error_in_doubt_may_come_after_a_change() -> None:
+    events: list[Event] = [
+        Started("d1"),
+        read(()),
+        Started("d2"),
+        read(ZERO),
+        Ended("d2", "CommitInDoubt", definite=False),
+    ]
+    assert judge("I14", events) is Verdict.TRUE
+
+
+@pytest.mark.parametrize("name", ["I1", "I2", "I6", "I8", "I11"])
+def test_without_a_read_the_verdict_is_unknown(name: str) -> None:
+    assert judge(name, [e for e in good() if not isinstance(e, Read)]) is Verdict.UNKNOWN
+
+
+def test_all_or_nothing_is_unknown_if_nobody_read_while_the_epoch_was_undecided() -> None:
+    events = good()
+    at = next(i for i, e in enumerate(events) if isinstance(e, Prepared) and e.epoch == 1)
+    del events[at + 1]
+    assert judge("I3", events) is Verdict.UNKNOWN
+
+
+def test_the_fence_is_unknown_if_nobody_fenced() -> None:
+    assert judge("I12", [e for e in good() if not isinstance(e, TookOver)]) is Verdict.UNKNOWN
+
+
+def test_loudness_is_unknown_if_nobody_ended() -> None:
+    assert judge("I14", good()[:-1]) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError(), NotEnough("no"), RecursionError()])
+def test_a_checker_that_crashes_is_unknown(error: Exception) -> None:
+    def crashing(run: Run) -> Iterator[str]:  # noqa: ARG001
+        yield "before the crash it found something"
+        raise error
+
+    finding = checker.judge(crashing, run(good()))
+    assert finding.verdict is Verdict.UNKNOWN
+    assert type(error).__name__ in finding.why
+
+
+def test_only_true_passes() -> None:
+    found = {verdict: bool(checker.Finding(verdict)) for verdict in Verdict}
+    assert found == {Verdict.TRUE: True, Verdict.FALSE: False, Verdict.UNKNOWN: False}
+
+
+def test_a_false_verdict_says_what_is_wrong_and_where() -> None:
+    finding = checker.judge(CHECKS["I1"], run(ending_with(read(ALL, ALL[:-1]))))
+    assert finding.why == "b lacks {(1, 4): 1}"
+
+
+def test_an_epoch_without_rows_is_neither_lost_nor_out_of_order() -> None:
+    judged = run(good())
+    judged = replace(judged, expected={**judged.expected, 2: ()})
+    assert all(checker.judge_all(judged).values())
