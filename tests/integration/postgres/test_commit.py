@@ -1,0 +1,406 @@
+"""Publish, fence and abort against the real server: every guard, and every way to wait."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from epochal.chaos import failpoints
+from epochal.chaos.failpoints import AnswerDropped, FailpointError, Point
+from epochal.chaos.servers import Postgres
+from epochal.coordinator.epoch import Actor
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    PreparedLost,
+    PrepareRefused,
+    SinkUnavailable,
+)
+from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.write import write_partition
+from epochal.sinks.protocol import CommitOutcome
+from tests.integration.postgres import support
+from tests.integration.postgres.support import (
+    ONE,
+    QUERY,
+    TWO,
+    batches,
+    epoch,
+    observe,
+    ready,
+    registered,
+    rows,
+    stored,
+    task,
+    visible,
+    voted,
+)
+
+
+@contextmanager
+def holding(dsn: str, user: str = "postgres") -> Iterator[psycopg.Connection]:
+    """Somebody holds the sink's row in an open transaction."""
+    with psycopg.connect(dsn.replace("postgres@", f"{user}@")) as connection:
+        connection.execute("SELECT * FROM epochal.sinks FOR UPDATE")
+        yield connection
+        connection.close()
+
+
+def test_commit_leaves_the_audit_and_nothing_else(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    sink.commit(vote, ONE)
+    assert observe(
+        pg_database,
+        "SELECT app, sink, position, epoch, incarnation, decision, offsets, row_count, watermark FROM epochal.epochs",
+    ) == [("flights", "out", 1, 0, "q1", vote.decision.id, "[0]", 10, 0)]
+    assert registered(pg_database) == []
+    sink.close()
+    assert observe(
+        pg_database,
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'epochal%' AND xact_start NOTNULL",
+    ) == [(0,)]
+
+
+def test_at_most_so_many_connections_write(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark, connections=2)
+    vote = sink.prepare(epoch(), rows(spark, range(100)).repartition(9), ONE)
+    assert len(vote.payload["attempts"]) == 2
+    assert vote.rows == 100
+
+
+def test_a_lost_row_is_noticed_and_nothing_becomes_visible(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    observe(pg_database, "DELETE FROM flights__rows WHERE id = 7")
+    with pytest.raises(PreparedLost, match=r"attempt \d+ of \d rows has \d"):
+        sink.commit(vote, ONE)
+    assert visible(pg_database) == []
+    again = sink.prepare(epoch(redo=1), rows(spark, range(10)), ONE)
+    assert sink.commit(again, ONE) is CommitOutcome.COMMITTED
+    assert visible(pg_database) == list(range(10))
+    assert len(stored(pg_database)) == 10
+
+
+def test_a_lost_registration_is_noticed(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    observe(pg_database, "DELETE FROM epochal.attempts")
+    with pytest.raises(PreparedLost):
+        sink.commit(vote, ONE)
+    assert visible(pg_database) == []
+
+
+def test_prepare_reads_back_what_it_votes_for(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    observe(
+        pg_database,
+        "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER forget"
+        " BEFORE INSERT ON epochal.attempts FOR EACH ROW EXECUTE FUNCTION forget()",
+    )
+    with pytest.raises(PrepareRefused, match="read back"):
+        sink.prepare(epoch(), rows(spark, [1]), ONE)
+
+
+def test_prepare_by_a_fenced_actor_runs_no_job(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    sink.fence(QUERY, TWO)
+    with pytest.raises(Fenced):
+        sink.prepare(epoch(), rows(spark, [1]), ONE)
+    assert observe(pg_database, "SELECT is_called FROM epochal.attempt") == [(False,)]
+
+
+@pytest.mark.parametrize(("position", "error"), [(1, CheckpointMismatch), (3, MarkerLost)])
+def test_prepare_at_another_place_than_the_next_is_refused(
+    spark: SparkSession, pg_database: str, position: int, error: type[Exception]
+) -> None:
+    sink = ready(pg_database, spark)
+    sink.commit(sink.prepare(epoch(), rows(spark, [1]), ONE), ONE)
+    with pytest.raises(error):
+        sink.prepare(epoch(1, position=position), rows(spark, [2]), ONE)
+
+
+def test_a_fence_that_falls_while_tasks_write_is_a_named_error(spark: SparkSession, pg_database: str) -> None:
+    sink, newer = ready(pg_database, spark), support.sink(pg_database)
+    slow = rows(spark, range(2000)).repartition(2).selectExpr("id", "java_method('java.lang.Thread', 'sleep', 3L) x")
+    running = threading.Timer(1.5, lambda: newer.fence(QUERY, TWO))
+    running.start()
+    with pytest.raises(Fenced):
+        sink.prepare(epoch(), slow.selectExpr("id", "coalesce(x, 'a') attempt"), ONE)
+    running.join()
+    assert stored(pg_database) == []
+
+
+def test_late_commits_of_one_decision_at_once_show_it_once(spark: SparkSession, pg_database: str) -> None:
+    ready(pg_database, spark)
+    vote = voted([write_partition(task(pg_database), batches([1, 2]))], epoch())
+    outcomes: list[CommitOutcome] = []
+
+    def commit() -> None:
+        sink = support.sink(pg_database)
+        sink.look(QUERY)
+        outcomes.append(sink.commit(vote, ONE))
+
+    threads = [threading.Thread(target=commit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(outcome.name for outcome in outcomes) == ["ALREADY_COMMITTED"] * 3 + ["COMMITTED"]
+    assert visible(pg_database) == [1, 2]
+
+
+def test_a_publish_that_waits_behind_a_fence_is_fenced(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
+    errors: list[Exception] = []
+
+    def publish() -> None:
+        try:
+            sink.commit(vote, ONE)
+        except Fenced as error:
+            errors.append(error)
+
+    with psycopg.connect(pg_database) as other:
+        other.execute("UPDATE epochal.sinks SET generation = 2, token = 22")
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        time.sleep(0.5)
+        assert publishing.is_alive()
+        other.commit()
+    publishing.join(30)
+    assert len(errors) == 1
+    assert visible(pg_database) == []
+
+
+def test_abort_deletes_unregistered_rows_too_and_keeps_what_is_shown(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    sink.commit(voted([write_partition(task(pg_database), batches([1]))], epoch()), ONE)
+    write_partition(task(pg_database, position=2), batches([2]))
+    observe(pg_database, "INSERT INTO flights__rows VALUES (3, 'stray', 9, 0)")
+    sink.abort(QUERY, ONE)
+    assert (stored(pg_database), registered(pg_database)) == ([(1, 1)], [])
+
+
+def test_two_fences_of_one_generation_at_once_leave_one_owner(spark: SparkSession, pg_database: str) -> None:
+    ready(pg_database, spark)
+    refused: list[Actor] = []
+
+    def fence(actor: Actor) -> None:
+        try:
+            support.sink(pg_database).fence(QUERY, actor)
+        except Fenced:
+            refused.append(actor)
+
+    actors = [Actor(2, token) for token in range(4)]
+    threads = [threading.Thread(target=fence, args=(actor,)) for actor in actors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(refused) == 3
+    owner = support.sink(pg_database).look(QUERY).fence
+    assert owner not in refused
+
+
+def test_a_fence_ends_an_older_back_end_that_holds_the_row(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    with holding(pg_database) as zombie:
+        sink.fence(QUERY, TWO)
+        with pytest.raises(psycopg.OperationalError):
+            zombie.execute("SELECT 1")
+    assert sink.look(QUERY, by=TWO).fence == TWO
+
+
+def test_a_fence_that_may_not_end_the_holder_names_it_within_the_limit(spark: SparkSession, pg_database: str) -> None:
+    ready(pg_database, spark)
+    observe(pg_database, "DROP ROLE IF EXISTS humble")
+    observe(pg_database, "CREATE ROLE humble LOGIN IN ROLE pg_read_all_data, pg_write_all_data")
+    began = time.monotonic()
+    with holding(pg_database) as zombie:
+        sink = PostgresSink(pg_database.replace("postgres@", "humble@"), table="flights", name="out", lock_timeout=4.0)
+        with pytest.raises(SinkUnavailable, match=f"{zombie.info.backend_pid} .*") as error:
+            sink.fence(QUERY, TWO)
+        assert "pg_terminate_backend" in error.value.help
+        assert time.monotonic() - began < 12
+    sink.close()
+    observe(pg_database, "DROP ROLE humble")
+    assert support.sink(pg_database).look(QUERY).fence == ONE
+
+
+def test_look_without_an_actor_waits_for_nobody(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    with holding(pg_database):
+        began = time.monotonic()
+        assert sink.look(QUERY).fence == ONE
+        assert time.monotonic() - began < 2
+        with pytest.raises(SinkUnavailable):
+            sink.look(QUERY, by=ONE)
+
+
+def test_look_by_an_actor_that_is_not_the_owner_is_fenced(spark: SparkSession, pg_database: str) -> None:
+    with pytest.raises(Fenced):
+        ready(pg_database, spark).look(QUERY, by=TWO)
+
+
+def test_an_error_before_the_commit_request_changes_nothing(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
+    with failpoints.armed("before-publish@out:0=raise"), pytest.raises(FailpointError):
+        sink.commit(vote, ONE)
+    assert visible(pg_database) == []
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+
+
+def test_an_answer_dropped_after_the_commit_is_resolved_by_the_marker(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
+    points: list[Point] = []
+
+    def drop(point: Point, _sink: str, _epoch: int) -> None:
+        points.append(point)
+        if point is Point.AFTER_PUBLISH:
+            raise AnswerDropped("dropped")
+
+    with failpoints.handler(drop):
+        assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert points == [Point.BEFORE_PUBLISH, Point.AFTER_PUBLISH]
+    assert visible(pg_database) == [1]
+
+
+def test_a_back_end_ended_before_its_commit_is_known_to_have_done_nothing(
+    spark: SparkSession, pg_database: str
+) -> None:
+    sink = ready(pg_database, spark)
+    vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
+
+    def end(point: Point, _sink: str, _epoch: int) -> None:
+        if point is Point.BEFORE_PUBLISH:
+            observe(
+                pg_database,
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE state = 'idle in transaction' AND datname = current_database()",
+            )
+
+    with failpoints.handler(end), pytest.raises(SinkUnavailable, match="nothing became visible"):
+        sink.commit(vote, ONE)
+    assert visible(pg_database) == []
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+
+
+def test_the_server_crashes_between_prepare_and_commit(
+    spark: SparkSession, postgres_server: Postgres, pg_database: str
+) -> None:
+    sink = ready(pg_database, spark)
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    postgres_server.crash()
+    began = time.monotonic()
+    with pytest.raises(SinkUnavailable, match=r"cannot connect to Postgres at 127\.0\.0\.1"):
+        sink.commit(vote, ONE)
+    assert time.monotonic() - began < 10
+    with pytest.raises(SinkUnavailable, match="cannot connect"):
+        sink.prepare(epoch(1), rows(spark, [1]), ONE)
+    postgres_server.start()
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert visible(pg_database) == list(range(10))
+
+
+def test_the_server_crashes_with_the_publish_open(
+    spark: SparkSession, postgres_server: Postgres, pg_database: str
+) -> None:
+    sink = ready(pg_database, spark)
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+
+    def crash(point: Point, _sink: str, _epoch: int) -> None:
+        if point is Point.BEFORE_PUBLISH:
+            postgres_server.crash()
+            postgres_server.start()
+
+    with failpoints.handler(crash), pytest.raises(SinkUnavailable, match="nothing became visible"):
+        sink.commit(vote, ONE)
+    assert visible(pg_database) == []
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert visible(pg_database) == list(range(10))
+
+
+def test_the_server_crashes_while_tasks_write(spark: SparkSession, postgres_server: Postgres, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    slow = rows(spark, range(3000)).repartition(2).selectExpr("id", "java_method('java.lang.Thread', 'sleep', 2L) x")
+    crash = threading.Timer(2.0, postgres_server.crash)
+    crash.start()
+    with pytest.raises(SinkUnavailable, match=r"a task could not write: Postgres at 127\.0\.0\.1") as error:
+        sink.prepare(epoch(), slow.selectExpr("id", "coalesce(x, 'a') attempt"), ONE)
+    assert support.PASSWORD not in str(error.value)
+    crash.join()
+    postgres_server.start()
+    sink.abort(QUERY, ONE)
+    sink.commit(sink.prepare(epoch(), rows(spark, [1]), ONE), ONE)
+    assert stored(pg_database) == [(1, 1)]
+
+
+def test_a_sink_is_pickled_without_its_connections(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    again = pickle.loads(pickle.dumps(sink))
+    assert again.look(QUERY) == sink.look(QUERY)
+    assert again.name == "out"
+
+
+def test_prepare_before_any_look_is_refused(spark: SparkSession, pg_database: str) -> None:
+    with pytest.raises(Misconfigured, match="not looked at"):
+        support.sink(pg_database).prepare(epoch(), rows(spark, [1]), ONE)
+
+
+def test_the_password_shows_nowhere(spark: SparkSession, pg_database: str, capfd: pytest.CaptureFixture[str]) -> None:
+    sink = ready(pg_database, spark)
+    one = task(pg_database)
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    plans: list[str] = []
+    lines = rows(spark, [1]).selectExpr("'x' as line")
+
+    from epochal.sinks.postgres.write import VOTE, writer
+
+    frame = lines.mapInArrow(writer(one), VOTE)
+    plans.append(frame._jdf.queryExecution().toString())
+    frame.explain(True)
+    broken = support.sink(pg_database.replace("127.0.0.1", "host.invalid"), connect_timeout=2.0)
+    with pytest.raises(SinkUnavailable) as error:
+        broken.look(QUERY)
+    shown = [
+        repr(sink),
+        repr(one),
+        str(vote.to_json()),
+        sink.guarantee(),
+        str(error.value),
+        *plans,
+        *capfd.readouterr(),
+    ]
+    assert not [text for text in shown if support.PASSWORD in text]
+
+
+def test_a_failing_expression_of_the_users_own_is_passed_on(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    broken = rows(spark, [1]).selectExpr("id", "raise_error('of my own making') attempt")
+    with pytest.raises(Exception, match="of my own making"):
+        sink.prepare(epoch(), broken.selectExpr("id", "cast(attempt as string) attempt"), ONE)
+
+
+def test_commit_of_an_old_position_after_a_restart_of_the_count(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
+    sink.commit(vote, ONE)
+    sink.commit(voted([write_partition(task(pg_database, position=2), batches([2]))], epoch(1)), ONE)
+    with pytest.raises(CheckpointMismatch):
+        sink.commit(vote, ONE)
+    with pytest.raises(MarkerLost):
+        sink.commit(replace(vote, position=9, decision=epoch(8).decision), ONE)
+    assert visible(pg_database) == [1, 2]

@@ -1,0 +1,157 @@
+"""A task's transaction, run in this process against the real server: twins, zombies, lost votes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from epochal.chaos import failpoints
+from epochal.chaos.failpoints import FailpointError, Point
+from epochal.coordinator.errors import SinkUnavailable
+from epochal.sinks.postgres.write import lines, write_partition
+from epochal.sinks.protocol import CommitOutcome
+from tests.integration.postgres import support
+from tests.integration.postgres.support import ONE, QUERY, TWO, batches, epoch, ready, registered, stored, task, visible
+
+
+def held(started: threading.Event, go: threading.Event, ids: list[int]) -> Iterator[pa.RecordBatch]:
+    """Half of the rows, then a pause until ``go``, then the other half."""
+    yield from batches(ids[:1])
+    started.set()
+    assert go.wait(30)
+    yield from batches(ids[1:])
+
+
+def test_rows_and_registration_are_one_transaction(spark: SparkSession, pg_database: str) -> None:
+    ready(pg_database, spark)
+    write_partition(task(pg_database), batches([1, 2], [], [3]))
+    assert stored(pg_database) == [(1, 1), (1, 2), (1, 3)]
+    assert registered(pg_database) == [(1, 3)]
+    assert support.observe(
+        pg_database, "SELECT DISTINCT r.xmin::text = a.xmin::text FROM flights__rows r, epochal.attempts a"
+    ) == [(True,)]
+
+
+def test_a_partition_without_rows_votes_without_a_connection(pg_database: str) -> None:
+    nowhere = task(pg_database.replace("127.0.0.1", "host.invalid"))
+    assert write_partition(nowhere, batches([], [])) == {}
+
+
+def test_a_zombie_whose_copy_began_before_the_fence_leaves_nothing(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    started, go = threading.Event(), threading.Event()
+    votes: list[object] = []
+    zombie = threading.Thread(
+        target=lambda: votes.append(write_partition(task(pg_database), held(started, go, [1, 2])))
+    )
+    zombie.start()
+    assert started.wait(30)
+    sink.fence(QUERY, TWO)
+    sink.abort(QUERY, TWO)
+    go.set()
+    zombie.join(30)
+    assert votes == [{"stale": {"fence": TWO.to_json(), "published": 0}}]
+    assert (stored(pg_database), registered(pg_database)) == ([], [])
+
+
+def test_a_twin_that_comes_after_the_publish_leaves_nothing(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    started, go = threading.Event(), threading.Event()
+    votes: list[object] = []
+    twin = threading.Thread(target=lambda: votes.append(write_partition(task(pg_database), held(started, go, [1, 2]))))
+    twin.start()
+    assert started.wait(30)
+    winner = write_partition(task(pg_database), batches([1, 2]))
+    assert sink.commit(support.voted([winner], epoch()), ONE) is CommitOutcome.COMMITTED
+    go.set()
+    twin.join(30)
+    assert votes == [{"stale": {"fence": ONE.to_json(), "published": 1}}]
+    assert stored(pg_database) == [(1, 1), (1, 2)]
+    assert visible(pg_database) == [1, 2]
+
+
+def test_a_twin_that_came_before_the_publish_is_deleted_by_it(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    write_partition(task(pg_database), batches([1, 2]))
+    winner = write_partition(task(pg_database), batches([1, 2]))
+    assert sink.commit(support.voted([winner], epoch()), ONE) is CommitOutcome.COMMITTED
+    assert stored(pg_database) == [(1, 1), (1, 2)]
+    assert visible(pg_database) == [1, 2]
+    assert registered(pg_database) == []
+
+
+def test_a_task_that_fails_after_its_commit_is_tried_again(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database, spark)
+    with failpoints.armed("before-vote@out:0#1=raise"):
+        with pytest.raises(FailpointError):
+            write_partition(task(pg_database), batches([1, 2]))
+        winner = write_partition(task(pg_database), batches([1, 2]))
+    assert registered(pg_database) == [(1, 2), (1, 2)]
+    sink.commit(support.voted([winner], epoch()), ONE)
+    assert visible(pg_database) == [1, 2]
+
+
+def test_a_task_that_fails_between_rows_leaves_nothing(spark: SparkSession, pg_database: str) -> None:
+    ready(pg_database, spark)
+    hits: list[tuple[Point, str, int]] = []
+
+    def strike(*where: object) -> None:
+        hits.append(where)  # type: ignore[arg-type]
+        if len(hits) == 2:
+            raise FailpointError("here")
+
+    with failpoints.handler(strike), pytest.raises(FailpointError):
+        write_partition(task(pg_database), batches([1], [2], [3]))
+    assert hits == [(Point.IN_WRITE, "out", 0)] * 2
+    assert stored(pg_database) == []
+
+
+def test_the_server_dies_under_a_copy(spark: SparkSession, pg_database: str) -> None:
+    ready(pg_database, spark)
+
+    def dying() -> Iterator[pa.RecordBatch]:
+        yield from batches([1])
+        support.observe(
+            pg_database,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'epochal out' AND state = 'active' AND datname = current_database()",
+        )
+        yield from batches(*[range(n, n + 1000) for n in range(0, 100_000, 1000)])
+
+    with pytest.raises(SinkUnavailable, match=r"sink 'out': Postgres at 127\.0\.0\.1"):
+        write_partition(task(pg_database), dying())
+    assert stored(pg_database) == []
+
+
+def test_a_server_that_is_down_is_named_within_the_limit() -> None:
+    with pytest.raises(SinkUnavailable, match=r"cannot connect to Postgres at 127\.0\.0\.1:1,") as error:
+        write_partition(task("postgresql://postgres@127.0.0.1:1/x"), batches([1]))
+    assert support.PASSWORD not in str(error.value)
+
+
+def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch, pg_database: str) -> None:
+    monkeypatch.setitem(sys.modules, "epochal.sinks.postgres.session", None)
+    vote = write_partition(task(pg_database), batches([1]))
+    assert "the Postgres client is missing here" in vote["client"]
+
+
+def test_a_constraint_is_a_no_with_the_servers_words(spark: SparkSession, pg_database: str) -> None:
+    ready(pg_database, spark)
+    support.observe(pg_database, "ALTER TABLE flights__rows ADD CONSTRAINT small CHECK (id < 3)")
+    vote = write_partition(task(pg_database), batches([1, 2, 3]))
+    assert "small" in vote["refused"]
+    assert "23514" in vote["state"]
+    assert stored(pg_database) == []
+
+
+def test_lines_are_taken_from_any_slice_of_any_string_array() -> None:
+    for kind in (pa.string(), pa.large_string()):
+        column = pa.array(["a\n", "bb\n", "", "ccc\n"], kind)
+        assert lines(column) == b"a\nbb\nccc\n"
+        assert lines(column.slice(1, 2)) == b"bb\n"
+        assert lines(column.slice(4)) == b""
