@@ -147,8 +147,8 @@ def _nullable(kind: pa.DataType) -> pd.api.extensions.ExtensionDtype | None:
 
 def _known(table: pa.Table, key: str) -> pd.DataFrame:
     """As pandas, without rows that have no key: pandas would join null with null."""
-    frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
-    return frame.dropna(subset=[key])
+    frame: pd.DataFrame = table.filter(table[key].is_valid()).to_pandas(integer_object_nulls=True)
+    return frame
 
 
 def _typed(frame: pd.DataFrame, columns: Mapping[str, str]) -> pa.Table:
