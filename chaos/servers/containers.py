@@ -99,7 +99,6 @@ class ContainerPostgres(ContainerServer, Databases):
     """Postgres from EPOCHAL_POSTGRES_IMAGE, by default the official image."""
 
     kind = "postgres"
-    password = "postgres"
 
     def __init__(self) -> None:
         from testcontainers.community.postgres import PostgresContainer
@@ -108,8 +107,10 @@ class ContainerPostgres(ContainerServer, Databases):
         port = free_port()
         self.address = f"{LOOPBACK}:{port}"
         self._container = PostgresContainer(
-            POSTGRES_IMAGE, username=self.user, password=self.password, dbname="postgres", driver=None
-        ).with_command(["postgres", "-c", "max_prepared_transactions=64"])
+            POSTGRES_IMAGE, username=self.user, password="unused", dbname="postgres", driver=None
+        )
+        self._container.with_env("POSTGRES_HOST_AUTH_METHOD", "trust")  # as the embedded one: no password, loopback
+        self._container.with_command(["postgres", "-c", "max_prepared_transactions=64"])
         self._publish({5432: port})
 
     def answers(self) -> bool:
