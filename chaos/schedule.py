@@ -86,3 +86,11 @@ def _fits(event: Happening, action: Action) -> bool:
     if action is Action.DROP_ANSWER:
         return event.step in ("after-publish", "log-after-append")
     return True
+
+
+def follow_ups(events: Sequence[Happening], first: Strike, action: Action, drivers: Sequence[str]) -> list[Strike]:
+    """``action`` wherever it makes a difference after ``first``, in those drivers; events are of its run."""
+    began = next(i for i, e in enumerate(events) if (e.driver, e.number) == (first.driver, first.number))
+    after = [e for e in events[began + 1 :] if e.driver in drivers]
+    found = [s for driver in drivers for s in strikes(after, driver, action)]
+    return found if action in NETWORK else representatives(events, found)

@@ -79,7 +79,7 @@ class Checkpoint:
     query_id: str = "query-1"
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)
-    state: dict[int, int] = field(default_factory=lambda: {0: 0})  # version -> running count
+    state: dict[int, int] = field(default_factory=lambda: {0: 0})  # before this epoch -> running count
     log: MemoryLog = field(default_factory=MemoryLog)
 
     def copy(self, path: str) -> Checkpoint:
@@ -90,7 +90,7 @@ class Checkpoint:
 class Simulation:
     """One world: what survives drivers, and the history of what happened in it."""
 
-    def __init__(self, pipeline: Pipeline, schedule: Schedule = (), *, batch: int = 2) -> None:
+    def __init__(self, pipeline: Pipeline, schedule: Schedule = (), *, batch: int = 2, zombies: bool = False) -> None:
         self.pipeline = pipeline
         self.batch = batch  # inputs per epoch
         self.history = History()
@@ -105,7 +105,9 @@ class Simulation:
         self._touches = 0
         self.compact_every = 1
         self.current: Driver | None = None
-        self.zombies = any(s.action is Action.PAUSE for s in schedule)  # only these need threads
+        # Only a driver that may pause needs a thread of its own.
+        self.zombies = zombies or any(s.action is Action.PAUSE for s in schedule)
+        self._orders: list[_Order] = []
         self.arriving = False  # late requests arrive: their steps are nobody's
         self._schedule = schedule
         self._strikes = {(s.driver, s.number): i for i, s in enumerate(schedule)}
@@ -234,6 +236,9 @@ class Simulation:
         if kind == "request":
             self.touch()
         index = self._strikes.get((driver.name, number))
+        for order in self._orders:
+            if order.matches(driver.name, step, sink, epoch):
+                return self._strike(driver, order.action)
         if index is None:
             if kind != "request":
                 self.history.trace.append(Step(driver.name, step, sink, ""))
@@ -242,6 +247,12 @@ class Simulation:
         self.fired.add(index)
         self.history.trace.append(Step(driver.name, step, sink, action.value))
         return self._strike(driver, action)
+
+    def order(
+        self, driver: str, step: str, action: Action, *, sink: str = "", epoch: int | None = None, times: int = 1
+    ) -> None:
+        """Strike ``driver`` the next ``times`` that it comes to ``step``; for schedules written by hand."""
+        self._orders.append(_Order(driver, step, action, sink, epoch, times))
 
     def _strike(self, driver: Driver, action: Action) -> Action | None:
         if action is Action.CRASH:
@@ -262,6 +273,24 @@ class Simulation:
         """An element of the trace that cannot be struck: how a request was answered."""
         who = self.current.name if self.current is not None and not self.arriving else "network"
         self.history.trace.append(Step(who, step, sink, outcome))
+
+
+@dataclass
+class _Order:
+    driver: str
+    step: str
+    action: Action
+    sink: str
+    epoch: int | None
+    times: int
+
+    def matches(self, driver: str, step: str, sink: str, epoch: int) -> bool:
+        """Whether this order strikes here; it is used up by that."""
+        fits = (self.driver, self.step) == (driver, step) and self.sink in ("", sink)
+        if not fits or self.times == 0 or self.epoch not in (None, epoch):
+            return False
+        self.times -= 1
+        return True
 
 
 class Driver:
@@ -288,6 +317,7 @@ class Driver:
         self.outcome = ""  # "" while it runs or is paused
         self.error: Exception | None = None
         self.paused = False
+        self.state: dict[int, int] = {}  # written by this run, not yet named by commits/N
         self.reports: list[EpochReport] = []
         self.coordinator = self._coordinator()
         self._thread: threading.Thread | None = None
@@ -387,10 +417,17 @@ class Driver:
             self.world.happen("spark", "returned", epoch=epoch)
             if epoch in self.checkpoint.commits:
                 raise ConcurrentUpdate(f"commits/{epoch}")
-            self.checkpoint.commits.add(epoch)
+            self._commit(epoch)
             self.world.touch()
             self.world.happen("spark", "committed", epoch=epoch)
             epoch += 1
+
+    def _commit(self, epoch: int) -> None:
+        """commits/N names the state that this run wrote; without a run there is none to name."""
+        if epoch + 1 not in self.state:
+            raise StateMissing(f"epoch {epoch} is to be committed, and its plan was never run")
+        self.checkpoint.commits.add(epoch)
+        self.checkpoint.state[epoch + 1] = self.state.pop(epoch + 1)
 
     def _plan(self, epoch: int) -> tuple[int, int]:
         known = self.checkpoint.offsets.get(epoch)
@@ -441,7 +478,7 @@ class SimulatedBatch:
         for key in self._keys:
             count += 1
             yield {"id": key, "attempt": attempt, "epoch": epoch, "n": count}
-        state[epoch + 1] = count
+        self._driver.state[epoch + 1] = count
 
 
 class Evaluation:
