@@ -43,7 +43,7 @@ class _Connection(psycopg.Connection[Row]):
         super().__init__(*args, **kwargs)
         self._process = os.getpid()
 
-    def __del__(self) -> None:
+    def __del__(self, *_: object) -> None:
         """Idle connections of a sink that nobody holds are closed without psycopg's warning."""
         if os.getpid() == self._process:  # a forked child must not say goodbye on its parent's connection
             self.close()

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructType
 
 from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, Json, Query
 from epochal.sinks.postgres import PostgresSink
@@ -25,7 +26,7 @@ QUICK = {"connect_timeout": 3.0, "lock_timeout": 4.0, "answer_timeout": 3.0, "bu
 ONE = Actor(1, 11)
 TWO = Actor(2, 22)
 QUERY = Query("flights", "q1", "r1", "file:/checkpoint")
-SCHEMA = "id long, attempt string"
+SCHEMA = StructType().add("id", LongType()).add("attempt", StringType())
 
 
 def with_password(dsn: str) -> str:
@@ -37,10 +38,10 @@ def sink(dsn: str, **options: Any) -> PostgresSink:
     return PostgresSink(with_password(dsn), **{"table": "flights", "name": "out", **QUICK, **options})
 
 
-def ready(dsn: str, spark: SparkSession, by: Actor = ONE, **options: Any) -> PostgresSink:
+def ready(dsn: str, by: Actor = ONE, **options: Any) -> PostgresSink:
     """A sink whose table is made (columns of SCHEMA), looked at and fenced."""
     made = sink(dsn, **options)
-    made.create(QUERY, rows(spark, []).schema)
+    made.create(QUERY, SCHEMA)
     made.look(QUERY)
     made.fence(QUERY, by)
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -56,8 +56,25 @@ def holding(dsn: str, user: str = "postgres") -> Iterator[psycopg.Connection]:
         connection.close()
 
 
+def when_copying(dsn: str, act: Callable[[], object]) -> threading.Thread:
+    """Does it as soon as a task's COPY is under way."""
+    seen = (
+        "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%' AND state = 'active' AND datname = current_database()"
+    )
+
+    def wait() -> None:
+        deadline = time.monotonic() + 60
+        while not observe(dsn, seen) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
 def test_commit_leaves_the_audit_and_nothing_else(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
     sink.commit(vote, ONE)
     assert observe(
@@ -73,14 +90,14 @@ def test_commit_leaves_the_audit_and_nothing_else(spark: SparkSession, pg_databa
 
 
 def test_at_most_so_many_connections_write(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark, connections=2)
+    sink = ready(pg_database, connections=2)
     vote = sink.prepare(epoch(), rows(spark, range(100)).repartition(9), ONE)
     assert len(vote.payload["attempts"]) == 2
     assert vote.rows == 100
 
 
 def test_a_lost_row_is_noticed_and_nothing_becomes_visible(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
     observe(pg_database, "DELETE FROM flights__rows WHERE id = 7")
     with pytest.raises(PreparedLost, match=r"attempt \d+ of \d rows has \d"):
@@ -93,7 +110,7 @@ def test_a_lost_row_is_noticed_and_nothing_becomes_visible(spark: SparkSession, 
 
 
 def test_a_lost_registration_is_noticed(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
     observe(pg_database, "DELETE FROM epochal.attempts")
     with pytest.raises(PreparedLost):
@@ -102,7 +119,7 @@ def test_a_lost_registration_is_noticed(spark: SparkSession, pg_database: str) -
 
 
 def test_prepare_reads_back_what_it_votes_for(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     observe(
         pg_database,
         "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER forget"
@@ -113,7 +130,7 @@ def test_prepare_reads_back_what_it_votes_for(spark: SparkSession, pg_database: 
 
 
 def test_prepare_by_a_fenced_actor_runs_no_job(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     sink.fence(QUERY, TWO)
     with pytest.raises(Fenced):
         sink.prepare(epoch(), rows(spark, [1]), ONE)
@@ -124,25 +141,24 @@ def test_prepare_by_a_fenced_actor_runs_no_job(spark: SparkSession, pg_database:
 def test_prepare_at_another_place_than_the_next_is_refused(
     spark: SparkSession, pg_database: str, position: int, error: type[Exception]
 ) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     sink.commit(sink.prepare(epoch(), rows(spark, [1]), ONE), ONE)
     with pytest.raises(error):
         sink.prepare(epoch(1, position=position), rows(spark, [2]), ONE)
 
 
 def test_a_fence_that_falls_while_tasks_write_is_a_named_error(spark: SparkSession, pg_database: str) -> None:
-    sink, newer = ready(pg_database, spark), support.sink(pg_database)
+    sink, newer = ready(pg_database), support.sink(pg_database)
     slow = rows(spark, range(2000)).repartition(2).selectExpr("id", "java_method('java.lang.Thread', 'sleep', 3L) x")
-    running = threading.Timer(1.5, lambda: newer.fence(QUERY, TWO))
-    running.start()
+    running = when_copying(pg_database, lambda: newer.fence(QUERY, TWO))
     with pytest.raises(Fenced):
         sink.prepare(epoch(), slow.selectExpr("id", "coalesce(x, 'a') attempt"), ONE)
     running.join()
     assert stored(pg_database) == []
 
 
-def test_late_commits_of_one_decision_at_once_show_it_once(spark: SparkSession, pg_database: str) -> None:
-    ready(pg_database, spark)
+def test_late_commits_of_one_decision_at_once_show_it_once(pg_database: str) -> None:
+    ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches([1, 2]))], epoch())
     outcomes: list[CommitOutcome] = []
 
@@ -160,8 +176,8 @@ def test_late_commits_of_one_decision_at_once_show_it_once(spark: SparkSession, 
     assert visible(pg_database) == [1, 2]
 
 
-def test_a_publish_that_waits_behind_a_fence_is_fenced(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_a_publish_that_waits_behind_a_fence_is_fenced(pg_database: str) -> None:
+    sink = ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
     errors: list[Exception] = []
 
@@ -183,8 +199,8 @@ def test_a_publish_that_waits_behind_a_fence_is_fenced(spark: SparkSession, pg_d
     assert visible(pg_database) == []
 
 
-def test_abort_deletes_unregistered_rows_too_and_keeps_what_is_shown(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_abort_deletes_unregistered_rows_too_and_keeps_what_is_shown(pg_database: str) -> None:
+    sink = ready(pg_database)
     sink.commit(voted([write_partition(task(pg_database), batches([1]))], epoch()), ONE)
     write_partition(task(pg_database, position=2), batches([2]))
     observe(pg_database, "INSERT INTO flights__rows VALUES (3, 'stray', 9, 0)")
@@ -192,8 +208,8 @@ def test_abort_deletes_unregistered_rows_too_and_keeps_what_is_shown(spark: Spar
     assert (stored(pg_database), registered(pg_database)) == ([(1, 1)], [])
 
 
-def test_two_fences_of_one_generation_at_once_leave_one_owner(spark: SparkSession, pg_database: str) -> None:
-    ready(pg_database, spark)
+def test_two_fences_of_one_generation_at_once_leave_one_owner(pg_database: str) -> None:
+    ready(pg_database)
     refused: list[Actor] = []
 
     def fence(actor: Actor) -> None:
@@ -213,8 +229,8 @@ def test_two_fences_of_one_generation_at_once_leave_one_owner(spark: SparkSessio
     assert owner not in refused
 
 
-def test_a_fence_ends_an_older_back_end_that_holds_the_row(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_a_fence_ends_an_older_back_end_that_holds_the_row(pg_database: str) -> None:
+    sink = ready(pg_database)
     with holding(pg_database) as zombie:
         sink.fence(QUERY, TWO)
         with pytest.raises(psycopg.OperationalError):
@@ -222,8 +238,8 @@ def test_a_fence_ends_an_older_back_end_that_holds_the_row(spark: SparkSession, 
     assert sink.look(QUERY, by=TWO).fence == TWO
 
 
-def test_a_fence_that_may_not_end_the_holder_names_it_within_the_limit(spark: SparkSession, pg_database: str) -> None:
-    ready(pg_database, spark)
+def test_a_fence_that_may_not_end_the_holder_names_it_within_the_limit(pg_database: str) -> None:
+    ready(pg_database)
     observe(pg_database, "DROP ROLE IF EXISTS humble")
     observe(pg_database, "CREATE ROLE humble LOGIN IN ROLE pg_read_all_data, pg_write_all_data")
     began = time.monotonic()
@@ -238,8 +254,8 @@ def test_a_fence_that_may_not_end_the_holder_names_it_within_the_limit(spark: Sp
     assert support.sink(pg_database).look(QUERY).fence == ONE
 
 
-def test_look_without_an_actor_waits_for_nobody(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_look_without_an_actor_waits_for_nobody(pg_database: str) -> None:
+    sink = ready(pg_database)
     with holding(pg_database):
         began = time.monotonic()
         assert sink.look(QUERY).fence == ONE
@@ -248,13 +264,13 @@ def test_look_without_an_actor_waits_for_nobody(spark: SparkSession, pg_database
             sink.look(QUERY, by=ONE)
 
 
-def test_look_by_an_actor_that_is_not_the_owner_is_fenced(spark: SparkSession, pg_database: str) -> None:
+def test_look_by_an_actor_that_is_not_the_owner_is_fenced(pg_database: str) -> None:
     with pytest.raises(Fenced):
-        ready(pg_database, spark).look(QUERY, by=TWO)
+        ready(pg_database).look(QUERY, by=TWO)
 
 
-def test_an_error_before_the_commit_request_changes_nothing(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_an_error_before_the_commit_request_changes_nothing(pg_database: str) -> None:
+    sink = ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
     with failpoints.armed("before-publish@out:0=raise"), pytest.raises(FailpointError):
         sink.commit(vote, ONE)
@@ -262,8 +278,8 @@ def test_an_error_before_the_commit_request_changes_nothing(spark: SparkSession,
     assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
 
 
-def test_an_answer_dropped_after_the_commit_is_resolved_by_the_marker(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_an_answer_dropped_after_the_commit_is_resolved_by_the_marker(pg_database: str) -> None:
+    sink = ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
     points: list[Point] = []
 
@@ -278,10 +294,8 @@ def test_an_answer_dropped_after_the_commit_is_resolved_by_the_marker(spark: Spa
     assert visible(pg_database) == [1]
 
 
-def test_a_back_end_ended_before_its_commit_is_known_to_have_done_nothing(
-    spark: SparkSession, pg_database: str
-) -> None:
-    sink = ready(pg_database, spark)
+def test_a_back_end_ended_before_its_commit_is_known_to_have_done_nothing(pg_database: str) -> None:
+    sink = ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
 
     def end(point: Point, _sink: str, _epoch: int) -> None:
@@ -301,7 +315,7 @@ def test_a_back_end_ended_before_its_commit_is_known_to_have_done_nothing(
 def test_the_server_crashes_between_prepare_and_commit(
     spark: SparkSession, postgres_server: Postgres, pg_database: str
 ) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
     postgres_server.crash()
     began = time.monotonic()
@@ -318,7 +332,7 @@ def test_the_server_crashes_between_prepare_and_commit(
 def test_the_server_crashes_with_the_publish_open(
     spark: SparkSession, postgres_server: Postgres, pg_database: str
 ) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
 
     def crash(point: Point, _sink: str, _epoch: int) -> None:
@@ -334,11 +348,10 @@ def test_the_server_crashes_with_the_publish_open(
 
 
 def test_the_server_crashes_while_tasks_write(spark: SparkSession, postgres_server: Postgres, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     slow = rows(spark, range(3000)).repartition(2).selectExpr("id", "java_method('java.lang.Thread', 'sleep', 2L) x")
-    crash = threading.Timer(2.0, postgres_server.crash)
-    crash.start()
-    with pytest.raises(SinkUnavailable, match=r"a task could not write: Postgres at 127\.0\.0\.1") as error:
+    crash = when_copying(pg_database, postgres_server.crash)
+    with pytest.raises(SinkUnavailable, match=r"a task could not write: .*Postgres at 127\.0\.0\.1") as error:
         sink.prepare(epoch(), slow.selectExpr("id", "coalesce(x, 'a') attempt"), ONE)
     assert support.PASSWORD not in str(error.value)
     crash.join()
@@ -348,8 +361,8 @@ def test_the_server_crashes_while_tasks_write(spark: SparkSession, postgres_serv
     assert stored(pg_database) == [(1, 1)]
 
 
-def test_a_sink_is_pickled_without_its_connections(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_a_sink_is_pickled_without_its_connections(pg_database: str) -> None:
+    sink = ready(pg_database)
     again = pickle.loads(pickle.dumps(sink))
     assert again.look(QUERY) == sink.look(QUERY)
     assert again.name == "out"
@@ -361,7 +374,7 @@ def test_prepare_before_any_look_is_refused(spark: SparkSession, pg_database: st
 
 
 def test_the_password_shows_nowhere(spark: SparkSession, pg_database: str, capfd: pytest.CaptureFixture[str]) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     one = task(pg_database)
     vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
     plans: list[str] = []
@@ -388,14 +401,14 @@ def test_the_password_shows_nowhere(spark: SparkSession, pg_database: str, capfd
 
 
 def test_a_failing_expression_of_the_users_own_is_passed_on(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+    sink = ready(pg_database)
     broken = rows(spark, [1]).selectExpr("id", "raise_error('of my own making') attempt")
     with pytest.raises(Exception, match="of my own making"):
         sink.prepare(epoch(), broken.selectExpr("id", "cast(attempt as string) attempt"), ONE)
 
 
-def test_commit_of_an_old_position_after_a_restart_of_the_count(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_commit_of_an_old_position_after_a_restart_of_the_count(pg_database: str) -> None:
+    sink = ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
     sink.commit(vote, ONE)
     sink.commit(voted([write_partition(task(pg_database, position=2), batches([2]))], epoch(1)), ONE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from pyspark.sql import SparkSession
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
@@ -21,9 +20,9 @@ from tests.integration.postgres.support import ONE, QUERY, TWO, batches, epoch, 
 
 
 @pytest.fixture
-def sink(spark: SparkSession, pg_database: str, proxied_dsn: str) -> PostgresSink:
+def sink(pg_database: str, proxied_dsn: str) -> PostgresSink:
     """A sink that reaches its server through the proxy only; everything is made already."""
-    ready(pg_database, spark)
+    ready(pg_database)
     made = support.sink(proxied_dsn)
     made.look(QUERY)
     return made
@@ -107,7 +106,6 @@ def test_a_half_open_link_at_any_verb_ends_within_its_limit(
 
 
 def test_a_half_open_link_under_a_copy_ends_within_its_limit(
-    spark: SparkSession,
     proxied_dsn: str,
     postgres_proxy: Proxy,
     pg_database: str,
@@ -116,10 +114,10 @@ def test_a_half_open_link_under_a_copy_ends_within_its_limit(
         if point is Point.IN_WRITE:
             postgres_proxy.half_open()
 
-    ready(pg_database, spark)
+    ready(pg_database)
     one = task(proxied_dsn, limits=Limits(connect=3.0, lock=2.0, answer=2.0, bulk=2.0))
     began = time.monotonic()
-    with failpoints.handler(strike), pytest.raises(SinkUnavailable, match="no answer within"):
+    with failpoints.handler(strike), pytest.raises(SinkUnavailable):
         write_partition(one, batches([1]))
     assert time.monotonic() - began < 20
 

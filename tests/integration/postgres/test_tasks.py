@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import FailpointError, Point
@@ -27,8 +26,8 @@ def held(started: threading.Event, go: threading.Event, ids: list[int]) -> Itera
     yield from batches(ids[1:])
 
 
-def test_rows_and_registration_are_one_transaction(spark: SparkSession, pg_database: str) -> None:
-    ready(pg_database, spark)
+def test_rows_and_registration_are_one_transaction(pg_database: str) -> None:
+    ready(pg_database)
     write_partition(task(pg_database), batches([1, 2], [], [3]))
     assert stored(pg_database) == [(1, 1), (1, 2), (1, 3)]
     assert registered(pg_database) == [(1, 3)]
@@ -42,8 +41,8 @@ def test_a_partition_without_rows_votes_without_a_connection(pg_database: str) -
     assert write_partition(nowhere, batches([], [])) == {}
 
 
-def test_a_zombie_whose_copy_began_before_the_fence_leaves_nothing(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_a_zombie_whose_copy_began_before_the_fence_leaves_nothing(pg_database: str) -> None:
+    sink = ready(pg_database)
     started, go = threading.Event(), threading.Event()
     votes: list[object] = []
     zombie = threading.Thread(
@@ -59,8 +58,8 @@ def test_a_zombie_whose_copy_began_before_the_fence_leaves_nothing(spark: SparkS
     assert (stored(pg_database), registered(pg_database)) == ([], [])
 
 
-def test_a_twin_that_comes_after_the_publish_leaves_nothing(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_a_twin_that_comes_after_the_publish_leaves_nothing(pg_database: str) -> None:
+    sink = ready(pg_database)
     started, go = threading.Event(), threading.Event()
     votes: list[object] = []
     twin = threading.Thread(target=lambda: votes.append(write_partition(task(pg_database), held(started, go, [1, 2]))))
@@ -75,8 +74,8 @@ def test_a_twin_that_comes_after_the_publish_leaves_nothing(spark: SparkSession,
     assert visible(pg_database) == [1, 2]
 
 
-def test_a_twin_that_came_before_the_publish_is_deleted_by_it(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_a_twin_that_came_before_the_publish_is_deleted_by_it(pg_database: str) -> None:
+    sink = ready(pg_database)
     write_partition(task(pg_database), batches([1, 2]))
     winner = write_partition(task(pg_database), batches([1, 2]))
     assert sink.commit(support.voted([winner], epoch()), ONE) is CommitOutcome.COMMITTED
@@ -85,8 +84,8 @@ def test_a_twin_that_came_before_the_publish_is_deleted_by_it(spark: SparkSessio
     assert registered(pg_database) == []
 
 
-def test_a_task_that_fails_after_its_commit_is_tried_again(spark: SparkSession, pg_database: str) -> None:
-    sink = ready(pg_database, spark)
+def test_a_task_that_fails_after_its_commit_is_tried_again(pg_database: str) -> None:
+    sink = ready(pg_database)
     with failpoints.armed("before-vote@out:0#1=raise"):
         with pytest.raises(FailpointError):
             write_partition(task(pg_database), batches([1, 2]))
@@ -96,8 +95,8 @@ def test_a_task_that_fails_after_its_commit_is_tried_again(spark: SparkSession, 
     assert visible(pg_database) == [1, 2]
 
 
-def test_a_task_that_fails_between_rows_leaves_nothing(spark: SparkSession, pg_database: str) -> None:
-    ready(pg_database, spark)
+def test_a_task_that_fails_between_rows_leaves_nothing(pg_database: str) -> None:
+    ready(pg_database)
     hits: list[tuple[Point, str, int]] = []
 
     def strike(*where: object) -> None:
@@ -111,8 +110,8 @@ def test_a_task_that_fails_between_rows_leaves_nothing(spark: SparkSession, pg_d
     assert stored(pg_database) == []
 
 
-def test_the_server_dies_under_a_copy(spark: SparkSession, pg_database: str) -> None:
-    ready(pg_database, spark)
+def test_the_server_dies_under_a_copy(pg_database: str) -> None:
+    ready(pg_database)
 
     def dying() -> Iterator[pa.RecordBatch]:
         yield from batches([1])
@@ -140,8 +139,8 @@ def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch, pg_d
     assert "the Postgres client is missing here" in vote["client"]
 
 
-def test_a_constraint_is_a_no_with_the_servers_words(spark: SparkSession, pg_database: str) -> None:
-    ready(pg_database, spark)
+def test_a_constraint_is_a_no_with_the_servers_words(pg_database: str) -> None:
+    ready(pg_database)
     support.observe(pg_database, "ALTER TABLE flights__rows ADD CONSTRAINT small CHECK (id < 3)")
     vote = write_partition(task(pg_database), batches([1, 2, 3]))
     assert "small" in vote["refused"]
