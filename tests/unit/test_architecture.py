@@ -176,8 +176,9 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in listed.stdout.split("\0") if name]
 
 
-# Home and work directories of one machine; spelled so that this file does not contain what it looks for.
-MACHINE_PATH = re.compile(r"(?<![\w.}])/(?:wor" r"k|roo" r"t|hom" r"e/\w+|Use" r"rs/\w+)/[\w.]")
+# Home and work directories of one machine; built so that this file does not contain what it looks for.
+HOMES = ("work", "root", r"home/\w+", r"Users/\w+")
+MACHINE_PATH = re.compile(rf"(?<![\w.}}])/(?:{'|'.join(HOMES)})/[\w.]")
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:
@@ -191,6 +192,7 @@ def test_no_file_names_a_path_of_one_machine() -> None:
 
 
 def test_the_pattern_for_machine_paths_finds_them() -> None:
-    assert MACHINE_PATH.search("at /work/main/x")
-    assert MACHINE_PATH.search("'/root/.cache'")
-    assert not MACHINE_PATH.search("pyspark/work/app")
+    work, root = HOMES[:2]
+    assert MACHINE_PATH.search(f"at /{work}/main/x")
+    assert MACHINE_PATH.search(f"'/{root}/.cache'")
+    assert not MACHINE_PATH.search(f"pyspark/{work}/app")
