@@ -254,6 +254,10 @@ class Simulation:
         """Strike ``driver`` the next ``times`` that it comes to ``step``; for schedules written by hand."""
         self._orders.append(_Order(driver, step, action, sink, epoch, times))
 
+    def unstruck(self) -> list[str]:
+        """The orders that never struck: a schedule that did not happen."""
+        return [f"{o.action.value} at {o.step} of {o.driver}" for o in self._orders if not o.struck]
+
     def _strike(self, driver: Driver, action: Action) -> Action | None:
         if action is Action.CRASH:
             raise SimulatedCrash
@@ -283,13 +287,14 @@ class _Order:
     sink: str
     epoch: int | None
     times: int
+    struck: int = 0
 
     def matches(self, driver: str, step: str, sink: str, epoch: int) -> bool:
         """Whether this order strikes here; it is used up by that."""
         fits = (self.driver, self.step) == (driver, step) and self.sink in ("", sink)
-        if not fits or self.times == 0 or self.epoch not in (None, epoch):
+        if not fits or self.struck == self.times or self.epoch not in (None, epoch):
             return False
-        self.times -= 1
+        self.struck += 1
         return True
 
 
@@ -319,6 +324,7 @@ class Driver:
         self.paused = False
         self.state: dict[int, int] = {}  # written by this run, not yet named by commits/N
         self.reports: list[EpochReport] = []
+        self.query = Query(self.pipeline.app, checkpoint.query_id, f"run-{name}", checkpoint.path)
         self.coordinator = self._coordinator()
         self._thread: threading.Thread | None = None
         self._wake = threading.Semaphore(0)
@@ -333,9 +339,8 @@ class Driver:
         world, pipeline = self.world, self.pipeline
         sinks: list[Sink] = [MemorySink(name, world.server) for name in pipeline.voting]
         sinks += [MemoryRedoSink(name, world.server, world.stage) for name in pipeline.redo]
-        query = Query(pipeline.app, self.checkpoint.query_id, f"run-{self.name}", self.checkpoint.path)
         return Coordinator(
-            query=query,
+            query=self.query,
             sinks=sinks,
             log=RemoteLog(self.checkpoint.log, world),
             stage=world.stage,
@@ -441,7 +446,7 @@ class Driver:
 
     def _batch(self, epoch: int, first: int, last: int) -> None:
         fingerprint = f"{first}-{last}"
-        ask = Ask(self.coordinator._query, epoch, fingerprint, offsets=fingerprint)
+        ask = Ask(self.query, epoch, fingerprint, offsets=fingerprint)
         batch = SimulatedBatch(self, ask, first, last)
         if self.calls(epoch):
             self.reports.append(self.coordinator.run(batch))
