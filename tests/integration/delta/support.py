@@ -53,6 +53,44 @@ def sql(spark: SparkSession, path: Path, statement: str) -> None:
     spark.sql(statement.format(t=f"delta.`{path}`"))
 
 
+def live_files(path: Path) -> list[str]:
+    """The data files that the newest version names."""
+    return sorted(str(Path(uri.removeprefix("file://")).relative_to(path)) for uri in DeltaTable(str(path)).file_uris())
+
+
+def checkpoint(spark: SparkSession, path: Path) -> None:
+    """Make a checkpoint of the newest version, as any writer does from time to time."""
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
+    log.checkpoint(log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty()), jvm.scala.Option.empty())
+
+
+def vacuum_everything(spark: SparkSession, path: Path) -> None:
+    """Remove every file that the log does not name, however young."""
+    settings = {
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # else VACUUM starts 10,000 tasks
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        sql(spark, path, "VACUUM {t} RETAIN 0 HOURS")
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
+def notes(path: Path) -> list[str]:
+    """The notes of what is prepared."""
+    return sorted(str(file.relative_to(path)) for file in (path / "epochal-stage").rglob("*.json"))
+
+
+def newest_user_metadata(path: Path) -> Json:
+    """What the newest version says for people."""
+    found: Json = json.loads(DeltaTable(str(path)).history(1)[0]["userMetadata"])
+    return found
+
+
 _COMMIT = """
 import json, sys
 from epochal.chaos.servers.spark import spark_session

@@ -1,0 +1,269 @@
+"""What may happen to a table between the vote and the commit, and inside the commit itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from epochal.chaos import failpoints
+from epochal.chaos.failpoints import Point
+from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch
+from epochal.coordinator.errors import CheckpointMismatch, Fenced, PreparedLost
+from epochal.sinks.delta import DeltaSink
+from epochal.sinks.protocol import CommitOutcome
+from tests.integration.delta import support
+from tests.integration.delta.support import ONE, TWO, query
+
+SCHEMA = StructType().add("id", "string").add("n", "long")
+
+
+class Start:
+    """One start of the query on the table at ``path``."""
+
+    def __init__(self, spark: SparkSession, path: Path, actor: Actor) -> None:
+        self.spark, self.path, self.actor = spark, path, actor
+        self.sink = DeltaSink(str(path), name="out")
+        self.sink.look(query("app"))
+
+    def prepare(self, ids: str, position: int = 1, redo: int = 0) -> Committable:
+        decision = Decision("q1", position - 1, self.actor, f"fingerprint-{position}", redo)
+        rows = self.spark.createDataFrame([(key, position) for key in ids], SCHEMA).coalesce(1)
+        return self.sink.prepare(Epoch(decision, position, offsets="{}", watermark=7), rows, self.actor)
+
+    def commit(self, committable: Committable) -> CommitOutcome:
+        return self.sink.commit(committable, self.actor)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t"
+
+
+@pytest.fixture
+def one(spark: SparkSession, path: Path) -> Start:
+    """The first start: table made, looked, fenced."""
+    DeltaSink(str(path), name="out").create(query("app"), SCHEMA)
+    start = Start(spark, path, ONE)
+    start.sink.fence(query("app"), ONE)
+    return start
+
+
+def commit_while(start: Start, committable: Committable, do: Callable[[], object]) -> CommitOutcome:
+    """Commit, and do that once when the commit has judged everything and is about to write."""
+    done: list[Point] = []
+
+    def strike(point: Point, sink: str, epoch: int) -> None:  # noqa: ARG001
+        if point is Point.BEFORE_PUBLISH and not done:
+            done.append(point)
+            do()
+
+    try:
+        with failpoints.handler(strike):
+            return start.commit(committable)
+    finally:
+        assert done, "the commit never came to its put"
+
+
+# others beside us
+
+
+def test_a_foreign_append_in_the_window_is_no_conflict(spark: SparkSession, path: Path, one: Start) -> None:
+    committable = one.prepare("a")
+    support.foreign_append(spark, path, [("x", 0)], "id string, n bigint")
+    outcome = commit_while(
+        one, committable, lambda: support.foreign_append(spark, path, [("y", 0)], "id string, n bigint")
+    )
+    assert outcome is CommitOutcome.COMMITTED
+    assert support.column(path, "id") == ["a", "x", "y"]
+
+
+def test_optimize_in_the_window_is_no_conflict(spark: SparkSession, path: Path, one: Start) -> None:
+    one.commit(one.prepare("a"))
+    one.commit(one.prepare("b", 2))
+    committable = one.prepare("c", 3)
+    outcome = commit_while(one, committable, lambda: support.sql(spark, path, "OPTIMIZE {t}"))
+    assert outcome is CommitOutcome.COMMITTED
+    assert support.column(path, "id") == ["a", "b", "c"]
+
+
+# fence and marker, inside the write
+
+
+def test_a_newer_fence_in_the_window_bars_the_older_commit(spark: SparkSession, path: Path, one: Start) -> None:
+    committable = one.prepare("a")
+    newer = Start(spark, path, TWO)
+    with pytest.raises(Fenced):
+        commit_while(one, committable, lambda: newer.sink.fence(query("app"), TWO))
+    assert support.column(path, "id") == []
+    assert newer.sink.look(query("app"), by=TWO).marker is None
+
+
+def test_two_commits_of_one_decision_at_once_show_it_once(spark: SparkSession, path: Path, one: Start) -> None:
+    committable = one.prepare("a")
+    twin = Start(spark, path, ONE)
+    outcome = commit_while(one, committable, lambda: twin.commit(committable))
+    assert outcome is CommitOutcome.COMMITTED
+    assert support.column(path, "id") == ["a"]
+
+
+def test_two_decisions_at_one_position_at_once_show_one(spark: SparkSession, path: Path, one: Start) -> None:
+    first, second = one.prepare("a"), one.prepare("b", redo=1)
+    twin = Start(spark, path, ONE)
+    with pytest.raises(CheckpointMismatch):
+        commit_while(one, first, lambda: twin.commit(second))
+    assert support.column(path, "id") == ["b"]
+
+
+def test_a_lost_answer_is_found_in_the_marker(path: Path, one: Start) -> None:
+    committable = one.prepare("a")
+    with failpoints.armed("after-publish=drop-answer"):
+        assert one.commit(committable) is CommitOutcome.COMMITTED
+    assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+    assert support.column(path, "id") == ["a"]
+
+
+def test_a_put_below_a_cleaned_up_log_does_not_count(spark: SparkSession, path: Path, one: Start) -> None:
+    """The version that the commit wants is free again: others took it, and a clean-up removed it."""
+    committable = one.prepare("a")
+
+    def others_go_on_and_clean_up() -> None:
+        for key in "xyz":
+            support.foreign_append(spark, path, [(key, 0)], "id string, n bigint")
+        support.checkpoint(spark, path)
+        for file in sorted((path / "_delta_log").glob("*.json")) + sorted((path / "_delta_log").glob("*.crc")):
+            file.unlink()
+        for file in (path / "_delta_log").glob(".*.crc"):
+            file.unlink()
+
+    outcome = commit_while(one, committable, others_go_on_and_clean_up)
+    assert outcome is CommitOutcome.COMMITTED
+    assert support.column(path, "id") == ["a", "x", "y", "z"]
+
+
+# the table changes under what is prepared
+
+
+def test_a_nullable_column_that_was_added_is_no_hindrance(spark: SparkSession, path: Path, one: Start) -> None:
+    committable = one.prepare("a")
+    support.sql(spark, path, "ALTER TABLE {t} ADD COLUMN more int")
+    assert one.commit(committable) is CommitOutcome.COMMITTED
+    assert support.read(path).to_pylist() == [{"id": "a", "n": 1, "more": None}]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [("ALTER TABLE {t} ADD CONSTRAINT small CHECK (n < 1)", "constraints"), ("overwrite", "column n")],
+)
+def test_a_changed_table_makes_the_prepared_epoch_lost(
+    spark: SparkSession, path: Path, one: Start, change: str, named: str
+) -> None:
+    committable = one.prepare("a")
+    if change == "overwrite":
+        other = spark.createDataFrame([("x", "text")], "id string, n string")
+        other.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(path))
+    else:
+        support.sql(spark, path, change)
+    before = support.column(path, "id")
+    with pytest.raises(PreparedLost, match=named):
+        one.commit(committable)
+    assert support.column(path, "id") == before
+
+
+def test_a_recreated_table_is_another_one(spark: SparkSession, path: Path, one: Start) -> None:
+    committable = one.prepare("a")
+    shutil.rmtree(path)
+    support.forget_snapshots(spark)
+    DeltaSink(str(path), name="out").create(query("app"), SCHEMA)
+    again = Start(spark, path, ONE)
+    again.sink.fence(query("app"), ONE)
+    with pytest.raises(CheckpointMismatch, match="prepared as delta:"):
+        again.commit(committable)
+    assert support.column(path, "id") == []
+
+
+def test_vacuumed_files_are_noticed_and_nothing_is_shown(spark: SparkSession, path: Path, one: Start) -> None:
+    committable = one.prepare("a")
+    support.vacuum_everything(spark, path)
+    assert support.data_files(path) == set()
+    with pytest.raises(PreparedLost, match="1 of 1 files are gone"):
+        one.commit(committable)
+    assert support.column(path, "id") == []
+    redone = one.prepare("a", redo=1)
+    assert one.commit(redone) is CommitOutcome.COMMITTED
+    assert support.column(path, "id") == ["a"]
+
+
+def test_prepared_lost_is_final_even_for_a_put_under_way(spark: SparkSession, path: Path, one: Start) -> None:
+    """A slow put must not show, after all, an epoch that was given up for lost."""
+    committable = one.prepare("a")
+    twin = Start(spark, path, ONE)
+
+    def lose_the_files() -> None:
+        for file in support.data_files(path):
+            (path / file).unlink()
+        with pytest.raises(PreparedLost):
+            twin.commit(committable)
+
+    with pytest.raises(PreparedLost):
+        commit_while(one, committable, lose_the_files)
+    assert support.column(path, "id") == []
+
+
+# leftovers
+
+
+def test_a_newer_start_deletes_the_files_of_a_dead_one_and_no_others(
+    spark: SparkSession, path: Path, one: Start
+) -> None:
+    one.commit(one.prepare("a"))
+    support.foreign_append(spark, path, [("x", 0)], "id string, n bigint")
+    kept = support.data_files(path)
+    one.prepare("b", 2)
+    assert support.data_files(path) > kept
+    newer = Start(spark, path, TWO)
+    newer.sink.fence(query("app"), TWO)
+    newer.sink.abort(query("app"), TWO)
+    assert support.data_files(path) == kept
+    assert support.notes(path) == []
+
+
+def test_the_losing_attempt_is_deleted_with_the_commit_of_the_winner(path: Path, one: Start) -> None:
+    loser = one.prepare("a")
+    winner = one.prepare("b", redo=1)
+    one.commit(winner)
+    assert support.data_files(path) == {add["path"] for add in winner.payload["adds"]}
+    assert loser.payload["adds"][0]["path"] not in support.data_files(path)
+    assert support.notes(path) == []
+
+
+def test_a_torn_note_does_not_stop_the_abort(path: Path, one: Start) -> None:
+    one.prepare("a")
+    [note] = support.notes(path)
+    (path / note).write_text('["part-0')
+    (path / note).with_name(f".{Path(note).name}.crc").unlink()
+    one.sink.abort(query("app"), ONE)
+    assert support.notes(path) == []
+
+
+# what people see
+
+
+def test_the_history_tells_the_facts_of_the_epoch(path: Path, one: Start) -> None:
+    committable = one.prepare("ab")
+    one.commit(committable)
+    assert support.newest_user_metadata(path) == {
+        "app": "app",
+        "sink": "out",
+        "incarnation": "q1",
+        "epoch": 0,
+        "position": 1,
+        "decision": committable.decision.id,
+        "rows": 2,
+        "offsets": "{}",
+        "watermark": 7,
+    }
