@@ -11,7 +11,7 @@ SOURCE := coordinator checkpoints sinks chaos src tests $(wildcard benchmarks)
 FAST   := tests/unit tests/contract tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast test-containers check format
+.PHONY: help venv demo test test-fast test-containers planted bench check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -28,6 +28,12 @@ test-fast: venv  ## the tests that need neither Spark nor servers
 test-containers: venv ## the integration tests on testcontainers' Postgres and Kafka; exit 3 without an engine
 	@$(BIN)/python -m epochal.chaos.servers.containers || { test $$? -eq 3 && exit 3; }
 	EPOCHAL_SERVERS=containers $(PYTEST) tests/integration tests/containers
+
+planted: venv    ## plant known bugs in copies of the checkout: the suite must catch each (long)
+	$(BIN)/python -m tests.planted
+
+bench: venv      ## rows per second and small epochs, beside a plain foreachBatch (long)
+	$(BIN)/python benchmarks/main_job.py
 
 check: venv      ## lint and types
 	$(BIN)/ruff check $(SOURCE)

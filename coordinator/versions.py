@@ -97,11 +97,11 @@ class Part:
 
 
 SPARK = Part(
-    "Spark", (PYSPARK,), ("4.0.1", "4.3"), "private interfaces of Spark and Delta differ before and are unknown after"
+    "Spark", (PYSPARK,), ("4.2", "4.3"), "private interfaces of Spark and Delta differ before and are unknown after"
 )
 PYTHON = Part("Python", PYTHON_TESTED, ("3.10", "3.15"), "the code needs 3.10")
 JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17")
-DELTA = Part("Delta", (DELTA_JAR,), ("4.0.1", "4.5"), "the two-step commit uses private interfaces of Delta")
+DELTA = Part("Delta", (DELTA_JAR,), ("4.4", "4.5"), "the two-step commit uses private interfaces of Delta")
 KAFKA = Part("Kafka broker", (KAFKA_BROKER,), ("3.6", "5"), "the clients that are tested speak to 3.6 and newer")
 POSTGRES_SERVER = Part("Postgres", POSTGRES, ("14", "19"), "older ones are out of maintenance")
 PARTS: Sequence[Part] = (SPARK, PYTHON, JAVA, DELTA, KAFKA, POSTGRES_SERVER)

@@ -22,10 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found]  # pytest brings it along
+import tomli
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -59,7 +56,7 @@ def bugs() -> list[Bug]:
     """All planted bugs, from the TOML files beside this one."""
     found: list[Bug] = []
     for path in sorted(HERE.glob("*.toml")):
-        for data in tomllib.loads(path.read_text(encoding="utf-8"))["bug"]:
+        for data in tomli.loads(path.read_text(encoding="utf-8"))["bug"]:
             found.append(Bug(**{**data, "suite": tuple(data["suite"])}))
     return found
 

@@ -56,7 +56,7 @@ def test_what_is_installed_is_what_is_called_tested() -> None:
         ("4.2.0", Standing.TESTED),
         ("4.2.0-amzn-1", Standing.TESTED),
         ("4.2.1", Standing.EXPECTED),
-        ("4.0.1", Standing.EXPECTED),
+        ("4.1.1", Standing.REFUSED),
         ("4.0.0", Standing.REFUSED),
         ("4.3.0", Standing.REFUSED),
         ("3.5.6", Standing.REFUSED),
@@ -87,3 +87,8 @@ def test_what_is_no_version_is_an_error() -> None:
 def test_the_table_has_a_line_for_every_part() -> None:
     lines = versions.table().splitlines()[2:]
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [part.name for part in versions.PARTS]
+
+
+def test_readme_shows_the_table() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert f"<!-- versions -->\n{versions.table()}<!-- /versions -->" in readme
