@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from epochal.chaos import failpoints
 from epochal.chaos.demo.data import FLIGHTS, ddl
 from epochal.chaos.failpoints import Point
-from epochal.chaos.nemesis import end_with_parent
+from epochal.chaos.nemesis import SHORT_LIVED_JVM, end_with_parent
 from epochal.chaos.servers import jars
 from epochal.chaos.servers.spark import spark_conf, spark_session
 from epochal.coordinator.versions import POSTGRES_JDBC_JARS
@@ -160,6 +160,7 @@ def main(job: str, settings: Settings) -> None:
         app=f"demo-{job}",
         conf={
             "spark.jars": driver_jars,
+            "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_ARROW_BATCH),
         },

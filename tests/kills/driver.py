@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import epochal
-from epochal.chaos.nemesis import end_with_parent
+from epochal.chaos.nemesis import SHORT_LIVED_JVM, end_with_parent
 from epochal.chaos.servers.spark import spark_session
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 
@@ -49,7 +49,12 @@ def pipeline(settings: dict[str, Any]) -> epochal.Pipeline:
 
 
 def main(settings: dict[str, Any]) -> None:
-    conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "4", "spark.executor.memory": "1g"}
+    conf = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
+        "spark.executor.memory": "1g",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
+        "spark.executor.extraJavaOptions": SHORT_LIVED_JVM,
+    }
     spark = spark_session(settings["master"], app="kills", conf=conf)
     stream = rows(spark, settings["source"])
     batch_function = pipeline(settings)

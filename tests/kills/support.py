@@ -23,8 +23,8 @@ from epochal.chaos.nemesis import Driver, NotCounted, poll
 PROGRAM = Path(__file__).with_name("driver.py")
 ROWS = 20
 LOCAL = "local[2,4]"  # as on a cluster, a task may fail three times
-SEEN_S = 150.0
-END_S = 300.0
+SEEN_S = 300.0
+END_S = 600.0
 
 Row = tuple[int, str]
 

@@ -14,7 +14,7 @@ from epochal.chaos.demo.verdict import ABORTED, COMMITTED, from_log
 from epochal.chaos.nemesis import kill_seen, parent_of
 from tests.kills.support import SEEN_S, Kill, MakeJob, kill_in_turn
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 BEFORE_THE_DECISION = (
     Kill("after-copy", 1, ABORTED),

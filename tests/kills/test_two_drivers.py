@@ -10,7 +10,7 @@ from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Fence
 from tests.kills.support import END_S, SEEN_S, MakeJob, ends_named, finish
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 TAKEN_OVER = ("errors.Fenced:", "CONCURRENT_STREAM_LOG_UPDATE")
 BEFORE_ITS_DECISION = "before-decide:1=barrier"
