@@ -45,14 +45,10 @@ _EXACT_WRITE = {  # whatever the user's session says: values are written as they
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.fieldId.write.enabled": "false",
-    "spark.sql.files.maxRecordsPerFile": "0",
 }
-_EXACT_READ = {  # and read as they are, never fewer of them; a path is a name, not a pattern
-    "datetimeRebaseMode": "CORRECTED",
-    "int96RebaseMode": "CORRECTED",
+_READ = {  # never fewer rows than there are; a path is a name, not a pattern
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
-    "mergeSchema": "false",
     "__globPaths__": "false",
 }
 _NO_PARQUET = ("void", "interval", "geometry", "geography")
@@ -235,7 +231,7 @@ def read_copy(spark: SparkSession, copy: Copy) -> DataFrame:
     if not copy.files:
         return spark.createDataFrame([], schema)
     paths = [posixpath.join(copy.root, f.path) for f in copy.files]
-    return spark.read.schema(schema).options(**_EXACT_READ).parquet(*paths)
+    return spark.read.schema(schema).options(**_READ).parquet(*paths)
 
 
 def check_schema(schema: StructType, *, case_sensitive: bool = False) -> None:

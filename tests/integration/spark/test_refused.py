@@ -43,7 +43,9 @@ RANDOM: dict[str, Callable[[DataFrame], DataFrame]] = {
     "rand(": lambda df: df.withColumn("x", f.rand()).groupBy("x").count(),
     "uuid(": lambda df: df.withColumn("x", f.expr("uuid()")).dropDuplicates(["x"]),
     "monotonically_increasing_id(": lambda df: df.groupBy(f.monotonically_increasing_id().alias("x")).count(),
-    "guess(": lambda df: df.withColumn("x", f.udf(guess, "string", useArrow=False).asNondeterministic()("name")).distinct(),
+    "guess(": lambda df: df.withColumn(
+        "x", f.udf(guess, "string", useArrow=False).asNondeterministic()("name")
+    ).distinct(),
 }
 
 

@@ -35,7 +35,9 @@ def test_one_evaluation_for_three_sinks(spark: SparkSession, tmp_path: Path) -> 
             file.write("x")
         return number
 
-    random = job.df().select(f.udf(noted, "long", useArrow=False)("id").alias("id"), f.rand().alias("r"), f.expr("uuid()").alias("u"))
+    random = job.df().select(
+        f.udf(noted, "long", useArrow=False)("id").alias("id"), f.rand().alias("r"), f.expr("uuid()").alias("u")
+    )
     sinks: list[Sink] = [
         MemorySink("one", job.server),
         MemorySink("two", job.server),
