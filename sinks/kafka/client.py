@@ -178,6 +178,18 @@ class Link:
         """The result of an admin request, within the bound."""
         return future.result(self.timeout + 5)
 
+    def ask(self, doing: str, call: Callable[[], T]) -> T:
+        """What ``call`` reads, tried again for as long as one request may take."""
+        deadline = self.deadline()
+        while True:
+            try:
+                return call()
+            except (kafka().KafkaException, TimeoutError) as error:
+                failure = self.failure(error, doing)
+                if isinstance(failure, Misconfigured) or time.monotonic() > deadline:
+                    raise failure from None
+                time.sleep(0.1)
+
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
         """Turn what goes wrong inside, where nothing is written, into a named error."""

@@ -94,16 +94,21 @@ def read(link: Link, place: Place, *, final: bool) -> State:
     ``init_transactions``): up to the high watermark, waiting until no transaction is open below it, so what
     is not seen now will never be seen.
     """
-    with link.asking(f"for the newest record of {place.topic}"), link.consumer() as consumer:
-        end = _settled_end(link, place, consumer) if final else _end(link, place, consumer)
-        value, reach = None, TAIL
-        while value is None and end > 0:
-            start = max(0, end - reach)
-            value = _newest(link, place, consumer, start, end)
-            if start == 0:
-                break
-            reach *= 20
+    value = link.ask(f"for the newest record of {place.topic}", lambda: _read(link, place, final))
     return parse(place, value) if value is not None else State()
+
+
+def _read(link: Link, place: Place, final: bool) -> bytes | None:
+    """The newest committed value, from a tail that is lengthened until it holds one."""
+    with link.consumer() as consumer:
+        end = _settled_end(link, place, consumer) if final else _end(link, place, consumer)
+        reach = TAIL
+        while True:
+            start = max(0, end - reach)
+            value = _newest(link, place, consumer, start, end) if end else None
+            if value is not None or start == 0:
+                return value
+            reach *= 20
 
 
 def is_already(

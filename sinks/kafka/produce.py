@@ -1,9 +1,9 @@
 """One attempt at one epoch: rows and marker in one transaction.  Runs in a Spark task.
 
     init ─> fence mine? ─> marker mine? one before? ─> begin ─> rows ─> marker ─> flush ─> commit
-    bars every   else stop     done      else stop                                           │ no clear answer
+    bars every   else stop     done      else stop                                           │ whatever the answer
     older producer                                                                           v
-                                        a new producer: init ─> marker mine? ─> committed, or provably not
+                      a new producer: init ─> marker mine? ─> committed and seen, or provably not
 
 Invariants: no row is produced before init, fence and marker were read in this order by this producer;
 a transaction whose commit was asked for is never aborted, its producer is dropped and the marker decides;
@@ -238,7 +238,7 @@ def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
         transaction.drop()
         return _resolve(plan, error, late)
     transaction.drop()
-    return Answer(Outcome.COMMITTED)
+    return _resolve(plan)
 
 
 def _tuning(plan: Plan) -> Options:
@@ -311,8 +311,13 @@ def _explain(plan: Plan, error: Exception, late: bool) -> Answer:
     return Answer(Outcome.STOPPED, _refused(plan, f"{type(error).__name__}: {error}"))
 
 
-def _resolve(plan: Plan, error: Exception, late: bool) -> Answer:
-    """The commit was asked for and not clearly answered: bar that producer, then the marker decides."""
+def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> Answer:
+    """The commit was asked for: bar that producer, then the marker decides.
+
+    Also after a clear answer: the broker gives it once the commit is certain and lets readers go on a
+    little later, partition by partition; a new ``init_transactions`` is answered when all that is done.
+    """
+    error = error if error is not None else TimeoutError("committed, and not yet shown to readers")
     try:
         transaction, _, landed = guarded(
             plan.link, plan.place, plan.transaction_timeout, lambda state: _judge(plan, state), _tuning(plan)

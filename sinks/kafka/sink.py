@@ -118,7 +118,7 @@ class KafkaSink:
         self._check_schema(schema)
         link = self._link()
         topics.check(link, topics.describe(link, self._topic, place), place, self._encoding.key)
-        self._timeout(link)
+        produce.Transaction(link, place, self._timeout(link), {}).drop()  # takes the options, asks the brokers nothing
         _check_executors(link)
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
@@ -139,7 +139,7 @@ class KafkaSink:
         place, link = self._place(query), self._link()
         for attempt in range(FENCE_ATTEMPTS):
             _check_newer(marker.read(link, place, final=False), place, by)  # disturbs nobody
-            if self._write_fence(link, place, by):
+            if self._write_fence(link, place, by) and marker.read(link, place, final=True).fence == by:
                 return
             time.sleep(random.uniform(0, 0.1 * 2 ** min(attempt, 5)))
         raise SinkUnavailable(
@@ -186,6 +186,7 @@ class KafkaSink:
         state = marker.read(link, place, final=False)
         marker.check_owner(state, place, by, decision.epoch)
         if state.marker is not None and state.marker.decision == decision.id:
+            self._bar_and_read(link, place)  # answered when every partition shows it
             return CommitOutcome.ALREADY_COMMITTED
         plan = self._plan(link, place, committable, by)
         return settle(plan, lambda: self._attempt(plan, committable))

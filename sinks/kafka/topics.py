@@ -51,37 +51,40 @@ class Topics:
 
 def describe(link: Link, topic: str, place: Place) -> Topics:
     """What both topics are; ``Misconfigured`` names one that does not exist."""
-    with link.asking(f"what {topic!r} and {place.topic!r} are"):
-        admin = link.admin()
-        cluster = admin.describe_cluster(request_timeout=link.timeout)
-        found = {name: _describe(link, admin, name) for name in (topic, place.topic)}
-        missing = sorted(name for name, what in found.items() if what is None)
-        if missing:
-            raise Misconfigured(
-                f"topics {missing} do not exist",
-                sink=place.sink,
-                state=f"bootstrap servers {link.bootstrap}",
-                help="call pipeline.create(schema) once, or have them made",
-            )
-        target, marker = found[topic], found[place.topic]
-        assert target is not None
-        assert marker is not None
-        return Topics(str(link.answer(cluster).cluster_id), target, marker)
+    return link.ask(f"what {topic!r} and {place.topic!r} are", lambda: _topics(link, topic, place))
+
+
+def _topics(link: Link, topic: str, place: Place) -> Topics:
+    admin = link.admin()
+    cluster = admin.describe_cluster(request_timeout=link.timeout)
+    target, marker = _describe(link, admin, topic), _describe(link, admin, place.topic)
+    if target is None or marker is None:
+        missing = [name for name, what in ((topic, target), (place.topic, marker)) if what is None]
+        raise Misconfigured(
+            f"topics {missing} do not exist",
+            sink=place.sink,
+            state=f"bootstrap servers {link.bootstrap}",
+            help="call pipeline.create(schema) once, or have them made",
+        )
+    return Topics(str(link.answer(cluster).cluster_id), target, marker)
 
 
 def longest_transaction(link: Link) -> float | None:
     """The brokers' ``transaction.max.timeout.ms`` in seconds; None where the user may not ask."""
+    return link.ask("for transaction.max.timeout.ms", lambda: _longest_transaction(link))
+
+
+def _longest_transaction(link: Link) -> float | None:
     k = kafka()
-    with link.asking("for transaction.max.timeout.ms"):
-        admin = link.admin()
-        nodes: Any = link.answer(admin.describe_cluster(request_timeout=link.timeout)).nodes
-        resource = k.admin.ConfigResource(k.admin.ResourceType.BROKER, str(nodes[0].id))
-        try:
-            config: Any = link.answer(admin.describe_configs([resource], request_timeout=link.timeout)[resource])
-        except k.KafkaException as error:
-            if error.args[0].code() == k.KafkaError.CLUSTER_AUTHORIZATION_FAILED:
-                return None
-            raise
+    admin = link.admin()
+    nodes: Any = link.answer(admin.describe_cluster(request_timeout=link.timeout)).nodes
+    resource = k.admin.ConfigResource(k.admin.ResourceType.BROKER, str(nodes[0].id))
+    try:
+        config: Any = link.answer(admin.describe_configs([resource], request_timeout=link.timeout)[resource])
+    except k.KafkaException as error:
+        if error.args[0].code() == k.KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+            return None
+        raise
     entry = config.get("transaction.max.timeout.ms")
     return int(entry.value) / 1000 if entry is not None else None
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 SECRET = "s3cret-pa55word"
 OPTIONS = {"sasl.password": SECRET}
@@ -68,54 +69,78 @@ def hanging(bootstrap: str, topic: str) -> list[str]:
     if topic not in known:
         return []
     partitions = [TopicPartition(topic, p) for p in known[topic].partitions]
-    stable, high = (
-        admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()), isolation_level=level, request_timeout=20)
-        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-    )
+    stable, high = (_ends(bootstrap, partitions, level) for level in ("read_committed", "read_uncommitted"))
     return [
-        f"{p.topic}[{p.partition}]: {stable[p].result(20).offset} < {high[p].result(20).offset}"
-        for p in partitions
-        if stable[p].result(20).offset != high[p].result(20).offset
+        f"{topic}[{p.partition}]: {stable[n]} < {high[n]}" for n, p in enumerate(partitions) if stable[n] != high[n]
     ]
 
 
+def _ends(bootstrap: str, partitions: Sequence[TopicPartition], isolation: str) -> list[int]:
+    """Last stable offsets for read_committed, high watermarks for read_uncommitted."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", "isolation.level": isolation, "log_level": 0})
+    try:
+        found = [consumer.get_watermark_offsets(p, timeout=20) for p in partitions]
+        return [marks[1] for marks in found if marks is not None]
+    finally:
+        consumer.close()
+
+
 def commit_in_another_process(
-    bootstrap: str, topic: str, name: str, app: str, committable: dict[str, Any], by: dict[str, Any]
+    bootstrap: str,
+    topic: str,
+    name: str,
+    app: str,
+    committable: dict[str, Any],
+    by: dict[str, Any],
+    *,
+    spark: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Look and commit in a new Python with a Spark session of its own; the outcome's or the error's name."""
-    task = json.dumps(
-        {"bootstrap": bootstrap, "topic": topic, "name": name, "app": app, "committable": committable, "by": by}
+    """Look and commit in a new Python with a Spark session of its own; the outcome's or the error's name.
+
+    ``spark``: more of its settings, or None for none; with an empty mapping there is no session.
+    """
+    task = {"bootstrap": bootstrap, "topic": topic, "name": name, "app": app, "committable": committable, "by": by}
+    done = subprocess.run(
+        [sys.executable, __file__, json.dumps({**task, "spark": {"a.b": "c"} if spark is None else dict(spark)})],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env={**os.environ, **(environment or {})},
     )
-    done = subprocess.run([sys.executable, __file__, task], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert SECRET not in done.stdout + done.stderr
     return done.stdout.split()[-1]
 
 
 def main(task: dict[str, Any]) -> str:
-    from epochal.chaos.servers.spark import prepare_environment
     from epochal.coordinator.epoch import Actor, Committable, Query
     from epochal.coordinator.errors import EpochalError
     from epochal.sinks.kafka import KafkaSink
 
-    prepare_environment()
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[1]")  # type: ignore[attr-defined,unused-ignore]
-    session = builder.config("spark.ui.enabled", "false").getOrCreate()
-    sink = KafkaSink(task["bootstrap"], topic=task["topic"], name=task["name"])
+    if task["spark"]:
+        _start_spark(task["spark"])
+    sink = KafkaSink(task["bootstrap"], topic=task["topic"], name=task["name"], options=OPTIONS)
     try:
         sink.look(Query(task["app"], "q1", "r1", "memory:/checkpoint"))
         committable = Committable.from_json(task["committable"])
         return sink.commit(committable, Actor.from_json(task["by"])).name
     except EpochalError as error:
+        print(error, file=sys.stderr)
         return type(error).__name__
-    finally:
-        session.stop()
 
 
-def ids(records: Sequence[Record]) -> list[str]:
-    """The field ``id`` of JSON values, in order."""
-    return [json.loads(r.value or b"null")["id"] for r in records]
+def _start_spark(conf: Mapping[str, str]) -> None:
+    from epochal.chaos.servers.spark import prepare_environment
+
+    prepare_environment()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1,4]")  # type: ignore[attr-defined,unused-ignore]
+    for key, value in {"spark.ui.enabled": "false", **conf}.items():
+        builder = builder.config(key, value)
+    builder.getOrCreate()
 
 
 if __name__ == "__main__":

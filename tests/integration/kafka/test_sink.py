@@ -1,0 +1,239 @@
+"""What the sink refuses, what it never shows, and its commit task under Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from epochal.chaos import servers
+from epochal.coordinator.epoch import Committable, Decision, Epoch
+from epochal.coordinator.errors import CheckpointMismatch, Misconfigured, PrepareRefused
+from epochal.sinks.kafka import KafkaSink
+from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.stage import SparkStage
+from tests.integration.kafka.attempts import ONE, QUERY
+from tests.integration.kafka.conftest import APP
+from tests.integration.kafka.support import OPTIONS, SECRET, commit_in_another_process, read_topic
+
+SCHEMA = StructType().add("k", "string").add("n", "long")
+
+
+@pytest.fixture
+def make(kafka_server: servers.Kafka, topic: str) -> Callable[..., KafkaSink]:
+    def made(**more: Any) -> KafkaSink:
+        settings = {"topic": topic, "name": topic, "options": OPTIONS, **more}
+        return KafkaSink(kafka_server.bootstrap, **settings)
+
+    return made
+
+
+def prepared(sink: KafkaSink, spark: SparkSession, stage: SparkStage, rows: int = 100) -> Committable:
+    """Epoch 0 with the rows 0, 1, 2, ..., voted for by ``ONE``."""
+    sink.create(QUERY, SCHEMA)
+    sink.look(QUERY)
+    sink.fence(QUERY, ONE)
+    epoch = Epoch(Decision("q1", 0, ONE, "f"), 1)
+    copy = stage.write(0, ONE, spark.range(rows).selectExpr("cast(id as string) k", "id n").coalesce(1))
+    return sink.prepare(replace(epoch, copy=copy), stage.read(copy), ONE)
+
+
+def numbers(server: servers.Kafka, topic: str) -> list[int]:
+    return [json.loads(r.value or b"")["n"] for r in read_topic(server.bootstrap, topic)]
+
+
+# set-up
+
+
+def test_create_says_what_it_made_and_only_once(make: Callable[..., KafkaSink], topic: str) -> None:
+    said = make(partitions=3).create(QUERY, SCHEMA)
+    assert [topic in line for line in said] == [True, True]
+    assert make().create(QUERY, SCHEMA) == []
+    make().check(QUERY, SCHEMA)
+
+
+def test_topics_that_do_not_exist_are_named(make: Callable[..., KafkaSink], topic: str) -> None:
+    for call in (lambda: make().look(QUERY), lambda: make().check(QUERY, SCHEMA)):
+        with pytest.raises(Misconfigured) as refused:
+            call()
+        assert repr(topic) in str(refused.value)
+        assert repr(f"__epochal.{APP}.{topic}") in str(refused.value)
+
+
+@pytest.mark.parametrize(("partitions", "policy"), [(2, "compact"), (1, "delete"), (1, "compact,delete")])
+def test_a_marker_topic_that_could_forget_is_refused(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, partitions: int, policy: str
+) -> None:
+    kafka_server.create_topic(f"__epochal.{APP}.{topic}", partitions, {"cleanup.policy": policy})
+    make().create(QUERY, SCHEMA)
+    with pytest.raises(Misconfigured, match="must have one partition and cleanup") as refused:
+        make().check(QUERY, SCHEMA)
+    assert f"partitions {partitions}, cleanup.policy {policy}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"key": "gone"}, "there is no column 'gone' to be the key"),
+        ({"value": "n"}, "column 'n' is to be the value and has the type bigint"),
+        ({"partitioner": "md5"}, "there is no partitioner 'md5'"),
+        ({"options": {"acks": "1"}}, "the options ['acks'] are not for the user to set"),
+        ({"options": lambda: {"transactional.id": "x"}}, "the options ['transactional.id'] are not for the user"),
+        ({"options": {"no.such.option": "1"}}, "no.such.option"),
+        ({"options": {"sasl.password": SECRET, "security.protocol": SECRET}}, "does not take these options"),
+        ({"transaction_timeout": 901}, "transaction_timeout=901 s is above the broker's maximum of 900 s"),
+        ({"topic_config": {"cleanup.policy": "compact"}}, "is compacted, so its rows need a key"),
+        ({"topic_config": {"max.message.bytes": "1500"}}, "takes no batch of 2000 bytes"),
+        ({"name": "x" * 120}, None),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(
+    make: Callable[..., KafkaSink], more: dict[str, Any], told: str | None
+) -> None:
+    sink = make(**more)
+    if told is None:
+        with pytest.raises(Misconfigured, match="more than 249 characters"):
+            sink.check(replace(QUERY, app="y" * 120), SCHEMA)
+        return
+    make(topic_config=more.get("topic_config")).create(QUERY, None)
+    with pytest.raises(Misconfigured) as refused:
+        sink.check(QUERY, SCHEMA)
+    assert told in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_without_a_copy_there_is_no_vote(make: Callable[..., KafkaSink]) -> None:
+    sink = make()
+    sink.create(QUERY, SCHEMA)
+    sink.look(QUERY)
+    with pytest.raises(PrepareRefused, match="no durable copy"):
+        sink.prepare(Epoch(Decision("q1", 0, ONE, "f"), 1), None, ONE)
+
+
+def test_a_sink_is_used_after_a_look(make: Callable[..., KafkaSink]) -> None:
+    with pytest.raises(Misconfigured, match="used before look"):
+        make().commit(Committable("s", Decision("q1", 0, ONE, "f"), 1, 0), ONE)
+
+
+def test_another_topic_of_the_same_name_is_not_the_same(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    sink = make()
+    committable = prepared(sink, spark, stage)
+    identity = sink.look(QUERY).identity
+    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
+    admin.delete_topics([topic])[topic].result(20)
+    kafka_server.create_topic(topic)
+    with pytest.raises(CheckpointMismatch, match="is not the one that the epoch was prepared for"):
+        sink.commit(committable, ONE)
+    epoch = Epoch(committable.decision, 1, copy=stage.write(0, ONE, spark.range(1).selectExpr("'a' k", "id n")))
+    with pytest.raises(PrepareRefused, match="is not the one that was looked at"):
+        sink.prepare(epoch, spark.range(1), ONE)
+    assert sink.look(QUERY).identity != identity
+
+
+# secrets
+
+
+def test_a_secret_shows_nowhere(
+    make: Callable[..., KafkaSink], topic: str, spark: SparkSession, stage: SparkStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = []
+
+    def options() -> dict[str, str]:
+        calls.append(1)
+        return OPTIONS
+
+    with caplog.at_level(logging.DEBUG):
+        sink = make(options=options)
+        committable = prepared(sink, spark, stage)
+        sink.commit(committable, ONE)
+    told = [repr(sink), sink.guarantee(), json.dumps(committable.to_json()), caplog.text, repr(sink._link())]
+    records = read_topic(sink._bootstrap, f"__epochal.{APP}.{topic}")
+    assert not [text for text in [*told, *map(repr, records)] if SECRET in text]
+    assert calls
+
+
+def test_a_sink_travels_by_pickle_even_after_use(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    sink = make(key="k")
+    committable = prepared(sink, spark, stage)
+    other: KafkaSink = pickle.loads(pickle.dumps(sink))
+    other.look(QUERY)
+    assert other.commit(committable, ONE) is CommitOutcome.COMMITTED
+    again: KafkaSink = pickle.loads(pickle.dumps(other))
+    assert again.commit(committable, ONE) is CommitOutcome.ALREADY_COMMITTED
+    assert sorted(numbers(kafka_server, topic)) == list(range(100))
+
+
+# the commit task
+
+
+def test_what_was_voted_for_is_produced_whatever_the_settings_are_now(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    committable = prepared(make(key="k"), spark, stage, rows=3)
+    changed = make(value="k", key=None)
+    changed.look(QUERY)
+    assert changed.commit(committable, ONE) is CommitOutcome.COMMITTED
+    records = read_topic(kafka_server.bootstrap, topic)
+    assert [(r.key, r.value) for r in records] == [
+        (str(n).encode(), f'{{"k":"{n}","n":{n}}}'.encode()) for n in range(3)
+    ]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dynamic", ["false", "true"])
+@pytest.mark.parametrize("point", ["in-write", "after-publish"])
+def test_a_worker_that_is_killed_loses_and_doubles_nothing(
+    make: Callable[..., KafkaSink],
+    kafka_server: servers.Kafka,
+    topic: str,
+    spark: SparkSession,
+    stage: SparkStage,
+    tmp_path: Path,
+    dynamic: str,
+    point: str,
+) -> None:
+    """With and without a barrier stage: dynamic allocation forbids it."""
+    committable = prepared(make(), spark, stage, rows=20_000)
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    outcome = commit_in_another_process(
+        kafka_server.bootstrap,
+        topic,
+        topic,
+        APP,
+        committable.to_json(),
+        ONE.to_json(),
+        spark={"spark.dynamicAllocation.enabled": dynamic},
+        environment={"EPOCHAL_FAILPOINTS": f"{point}@{topic}=kill", "EPOCHAL_FAILPOINTS_DIR": str(faults)},
+    )
+    struck = json.loads((faults / "0.blocked").read_text())
+    assert (struck["point"], struck["action"]) == (point, "kill")
+    assert outcome == ("COMMITTED" if point == "in-write" else "ALREADY_COMMITTED")
+    sink = make()
+    sink.look(QUERY)
+    assert sink.commit(committable, ONE) is CommitOutcome.ALREADY_COMMITTED
+    assert numbers(kafka_server, topic) == list(range(20_000))
+
+
+def test_without_spark_a_commit_with_rows_is_refused(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    committable = prepared(make(), spark, stage)
+    outcome = commit_in_another_process(
+        kafka_server.bootstrap, topic, topic, APP, committable.to_json(), ONE.to_json(), spark={}
+    )
+    assert outcome == Misconfigured.__name__
+    assert numbers(kafka_server, topic) == []
