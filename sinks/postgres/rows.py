@@ -2,6 +2,7 @@
 
 Spark's own generated code formats a row as one string.  A value that Postgres cannot hold is counted by
 a flag that rides along with the line, so that no second evaluation is needed to name column and rows.
+(Strings need none: the task sees in the line whether it is UTF-8 without NUL.)
 """
 
 from __future__ import annotations
@@ -172,9 +173,7 @@ def _calendar(column: Column, kind: str, zone: str) -> Column:
 
 
 def _unholdable(column: Column, kind: T.DataType) -> Column | None:
-    """True where Postgres cannot hold the value; None if it can hold all values of the type."""
-    if isinstance(kind, T.StringType):
-        return F.contains(column.cast(T.StringType()), F.lit("\0")) | ~F.is_valid_utf8(column)
+    """True where Postgres cannot hold the value; None if it can, or where the bytes of the line tell."""
     if isinstance(kind, T.DateType):
         return ~F.unix_date(column).between(FIRST_DAY, LAST_DAY)
     if isinstance(kind, T.TimestampNTZType):

@@ -195,6 +195,7 @@ class PostgresSink:
             position=epoch.position,
             actor=by,
             copy=f"COPY {self._target.rows} ({names}) FROM STDIN",
+            columns=tuple(column.name for column in columns),
             flagged=flagged,
         )
 

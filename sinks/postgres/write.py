@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -36,7 +36,8 @@ class Task:
     position: int
     actor: Actor
     copy: str  # COPY ... FROM STDIN; its last two columns are _epoch and _attempt
-    flagged: tuple[str, ...]  # columns whose flags follow the line
+    columns: tuple[str, ...]  # in the order of the line
+    flagged: tuple[str, ...]  # those whose flags follow the line
 
 
 class _Unholdable(Exception):
@@ -124,9 +125,12 @@ class _Chunks:
             count = batch.column(number).true_count
             if count:
                 self._unholdable[column] += count
+        text = lines(batch.column(0))
+        if not _is_text(text):
+            self._unholdable.update(_no_text(text, self._task.columns))
         if not self._unholdable:
             self.rows += batch.num_rows
-            yield lines(batch.column(0)).replace(b"\n", self._tail)
+            yield text.replace(b"\n", self._tail)
 
 
 def lines(column: pa.Array) -> bytes:
@@ -136,6 +140,20 @@ def lines(column: pa.Array) -> bytes:
     bounds = memoryview(offsets).cast("q" if wide else "i")
     start, end = bounds[column.offset], bounds[column.offset + len(column)]
     return bytes(memoryview(data)[start:end])
+
+
+def _is_text(data: bytes) -> bool:
+    """What Postgres takes as text: UTF-8 without NUL.  Asked here, where it is a scan of memory."""
+    try:
+        return b"\0" not in data and data.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def _no_text(data: bytes, columns: Sequence[str]) -> Iterator[str]:
+    """The column of each field that is no text; raw tabs and newlines only separate."""
+    for line in data.split(b"\n")[:-1]:
+        yield from (column for column, field in zip(columns, line.split(b"\t"), strict=True) if not _is_text(field))
 
 
 def _register(task: Task, session: Session, attempt: int, rows: int) -> None:

@@ -87,6 +87,7 @@ def task(dsn: str, by: Actor = ONE, position: int = 1, **changed: Any) -> Task:
         "position": position,
         "actor": by,
         "copy": "COPY flights__rows (id, attempt, _epoch, _attempt) FROM STDIN",
+        "columns": ("id", "attempt"),
         "flagged": (),
     }
     return Task(**{**given, **changed})

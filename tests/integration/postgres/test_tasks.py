@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -82,6 +83,36 @@ def test_a_twin_that_came_before_the_publish_is_deleted_by_it(pg_database: str) 
     assert stored(pg_database) == [(1, 1), (1, 2)]
     assert visible(pg_database) == [1, 2]
     assert registered(pg_database) == []
+
+
+def test_a_publish_waits_for_a_twin_that_has_looked_and_deletes_it(pg_database: str) -> None:
+    sink = ready(pg_database)
+    winner = write_partition(task(pg_database), batches([1, 2]))
+    support.observe(
+        pg_database,
+        "CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END';"
+        " CREATE CONSTRAINT TRIGGER linger AFTER INSERT ON epochal.attempts DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION linger()",
+    )
+    twin = threading.Thread(target=write_partition, args=(task(pg_database), batches([1, 2])))
+    twin.start()
+    lingering = "SELECT 1 FROM pg_stat_activity WHERE query = 'COMMIT' AND wait_event = 'PgSleep'"
+    deadline = time.monotonic() + 30
+    while not support.observe(pg_database, lingering):
+        assert time.monotonic() < deadline
+    assert sink.commit(support.voted([winner], epoch()), ONE) is CommitOutcome.COMMITTED
+    twin.join(30)
+    assert visible(pg_database) == [1, 2]
+    assert stored(pg_database) == [(1, 1), (1, 2)]
+
+
+def test_text_that_is_none_is_counted_by_column(pg_database: str) -> None:
+    ready(pg_database)
+    raw = [b"1\ta\0\n", b"2\t\xc3(\n", b"3\tfine\n", b"4\t\xed\xa0\x80\n"]
+    column = pa.array(raw, pa.binary()).view(pa.string())
+    batch = pa.RecordBatch.from_arrays([column], names=["line"])
+    assert write_partition(task(pg_database), iter([batch, batch])) == {"unholdable": {"attempt": 6}}
+    assert stored(pg_database) == []
 
 
 def test_a_task_that_fails_after_its_commit_is_tried_again(pg_database: str) -> None:
