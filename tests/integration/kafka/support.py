@@ -69,18 +69,16 @@ def hanging(bootstrap: str, topic: str) -> list[str]:
     if topic not in known:
         return []
     partitions = [TopicPartition(topic, p) for p in known[topic].partitions]
-    stable, high = (_ends(bootstrap, partitions, level) for level in ("read_committed", "read_uncommitted"))
-    return [
-        f"{topic}[{p.partition}]: {stable[n]} < {high[n]}" for n, p in enumerate(partitions) if stable[n] != high[n]
-    ]
+    stable = _ends(bootstrap, partitions, "read_committed")
+    high = _ends(bootstrap, partitions, "read_uncommitted")
+    return [f"{topic}[{n}]: {s} < {h}" for n, (s, h) in enumerate(zip(stable, high, strict=True)) if s < h]
 
 
 def _ends(bootstrap: str, partitions: Sequence[TopicPartition], isolation: str) -> list[int]:
     """Last stable offsets for read_committed, high watermarks for read_uncommitted."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", "isolation.level": isolation, "log_level": 0})
     try:
-        found = [consumer.get_watermark_offsets(p, timeout=20) for p in partitions]
-        return [marks[1] for marks in found if marks is not None]
+        return [consumer.get_watermark_offsets(p, timeout=20)[1] for p in partitions]
     finally:
         consumer.close()
 
@@ -98,7 +96,7 @@ def commit_in_another_process(
 ) -> str:
     """Look and commit in a new Python with a Spark session of its own; the outcome's or the error's name.
 
-    ``spark``: more of its settings, or None for none; with an empty mapping there is no session.
+    ``spark``: its settings; with an empty mapping there is no session.
     """
     task = {"bootstrap": bootstrap, "topic": topic, "name": name, "app": app, "committable": committable, "by": by}
     done = subprocess.run(

@@ -151,6 +151,19 @@ def test_of_two_tasks_at_once_one_writes(target: Target) -> None:
     assert seen(target) == ["a", "b"]
 
 
+def test_what_lands_just_before_init_is_seen_after_it(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    init = Transaction.init
+
+    def late_init(transaction: Transaction) -> None:
+        monkeypatch.setattr(Transaction, "init", init)
+        assert target.commit(0, rows("a")).outcome is Outcome.COMMITTED
+        init(transaction)
+
+    monkeypatch.setattr(Transaction, "init", late_init)
+    assert target.commit(0, rows("a")).outcome is Outcome.ALREADY_COMMITTED
+    assert seen(target) == ["a"]
+
+
 def test_an_interrupted_epoch_is_attempted_again(target: Target) -> None:
     def intrude() -> None:
         intruder = Transaction(target.link, target.place, 60, {})
