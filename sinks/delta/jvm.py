@@ -269,11 +269,16 @@ def java_errors() -> Iterator[None]:
     except Py4JJavaError as error:
         raise JavaFailure(str(error.java_exception), _classes(error.java_exception)) from error
     except PySparkException as error:
-        origin = getattr(error, "_origin", None)
-        classes = _classes(origin) if origin is not None else [type(error).__name__]
-        raise JavaFailure(str(error), classes) from error
+        raise JavaFailure(str(error), _classes(_origin(error))) from error
     except Py4JError as error:  # the JVM does not answer
         raise JavaFailure(str(error), [type(error).__name__]) from error
+
+
+def _origin(error: PySparkException) -> Java:
+    """The Java exception under it.  Those that the package delta dresses keep it only as their context."""
+    if isinstance(error.__context__, Py4JJavaError):
+        return error.__context__.java_exception
+    return getattr(error, "_origin", None)
 
 
 def _classes(throwable: Java) -> list[str]:

@@ -112,8 +112,8 @@ def test_types_that_no_delta_table_holds_are_named(kind: DataType) -> None:
     assert found == [f"column a.b.element: a Delta table cannot hold {kind.simpleString()}"]
 
 
-def field(name: str, kind: str = "long", *, nullable: bool = True, **metadata: Any) -> Json:
-    return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
+def field(name: str, kind: str = "long", *, nullable: bool = True, metadata: Json | None = None) -> Json:
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata or {}}
 
 
 def table(*fields: Json, **changed: Any) -> Json:
@@ -127,7 +127,7 @@ def table(*fields: Json, **changed: Any) -> Json:
     ("now", "named"),
     [
         (table(field("a"), field("b", nullable=False)), ["column b"]),
-        (table(field("a"), field("b", **{"delta.generationExpression": "a + 1"})), ["column b"]),
+        (table(field("a"), field("b", metadata={"delta.generationExpression": "a + 1"})), ["column b"]),
         (table(field("a", "string")), ["column a"]),
         (table(field("b")), ["column a"]),
         (table(field("a"), partitionColumns=["a"]), ["partitions"]),
@@ -140,7 +140,7 @@ def test_what_makes_prepared_files_unfit(now: Json, named: list[str]) -> None:
 
 
 def test_a_marker_that_delta_would_forget_and_identity_columns_are_refused() -> None:
-    schema = json.dumps({"type": "struct", "fields": [field("a", **{"delta.identity.start": 1})]})
+    schema = json.dumps({"type": "struct", "fields": [field("a", metadata={"delta.identity.start": 1})]})
     forgetful = {gates.RETENTION: "interval 1 day"}
     found = gates.table_problems({"schemaString": schema, "configuration": forgetful})
     assert [problem.partition(" ")[0] for problem in found] == ["column", gates.RETENTION]
