@@ -164,13 +164,14 @@ def test_what_lands_just_before_init_is_seen_after_it(target: Target, monkeypatc
     assert seen(target) == ["a"]
 
 
-def test_an_interrupted_epoch_is_attempted_again(target: Target) -> None:
+@pytest.mark.parametrize("point", [Point.IN_WRITE, Point.BEFORE_PUBLISH])
+def test_an_interrupted_epoch_is_attempted_again(target: Target, point: Point) -> None:
     def intrude() -> None:
         intruder = Transaction(target.link, target.place, 60, {})
         intruder.init()
         intruder.drop()
 
-    with once(Point.IN_WRITE, intrude) as struck:
+    with once(point, intrude) as struck:
         plan = target.plan(0, rows("a", "b"))
         outcome = settle(plan, lambda: produce.attempt(plan, [rows("a", "b")]))
     assert struck
