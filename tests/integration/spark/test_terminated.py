@@ -18,25 +18,28 @@ ROOT = Path(__file__).parents[3]
 WAIT = 150
 
 
-def driver(folder: Path, dsn: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.spark.driver", str(folder), dsn],
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def driver(folder: Path, dsn: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """What it prints is in ``folder/output``."""
+    with open(folder / "output", "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.spark.driver", str(folder), dsn],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
 
 
-def blocked(folder: Path, process: subprocess.Popen[str]) -> int:
+def blocked(folder: Path, process: subprocess.Popen[bytes]) -> int:
     """The process that was seen at the failpoint."""
+    seen = folder / "points" / "0.blocked"
     limit = time.monotonic() + WAIT
-    while not (folder / "0.blocked").exists():
-        assert process.poll() is None, process.communicate()[0]
+    while not seen.exists():
+        assert process.poll() is None, (folder / "output").read_text()
         assert time.monotonic() < limit, "the point was never reached"
         time.sleep(0.05)
-    return int(json.loads((folder / "0.blocked").read_text())["pid"])
+    return int(json.loads(seen.read_text())["pid"])
 
 
 @pytest.mark.timeout(400)
@@ -51,20 +54,20 @@ def test_sigterm_in_the_middle_of_an_epoch(tmp_path: Path, pg_database: str, poi
     armed = {"EPOCHAL_FAILPOINTS": f"{point}:1=barrier", "EPOCHAL_FAILPOINTS_DIR": str(tmp_path / "points")}
     first = driver(tmp_path, pg_database, armed)
     try:
-        assert blocked(tmp_path / "points", first) == first.pid
+        assert blocked(tmp_path, first) == first.pid
         first.terminate()
         assert first.wait(30) == -signal.SIGTERM
     finally:
         first.kill()
-        first.communicate()
+        first.wait(30)
     assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
     assert ids(pg_database) == [0]
     second = driver(tmp_path, pg_database)
     try:
-        output, _ = second.communicate(timeout=WAIT)
+        assert second.wait(WAIT) == 0, (tmp_path / "output").read_text()
     finally:
         second.kill()
-    assert second.returncode == 0, output
+        second.wait(30)
     assert ids(pg_database) == [0, 1]
 
 
