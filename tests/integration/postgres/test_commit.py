@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import AnswerDropped, FailpointError, Point
@@ -73,6 +73,12 @@ def when_copying(dsn: str, act: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+def slow(spark: SparkSession) -> DataFrame:
+    """Two partitions of 12,000 rows that take seconds after the first 10,000, which are one Arrow batch."""
+    nap = "if(id % 12000 < 10000, null, java_method('java.lang.Thread', 'sleep', 2L))"
+    return spark.range(0, 24_000, 1, 2).selectExpr("id", f"coalesce({nap}, 'a') attempt")
+
+
 def test_commit_leaves_the_audit_and_nothing_else(spark: SparkSession, pg_database: str) -> None:
     sink = ready(pg_database)
     vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
@@ -96,22 +102,22 @@ def test_at_most_so_many_connections_write(spark: SparkSession, pg_database: str
     assert vote.rows == 100
 
 
-def test_a_lost_row_is_noticed_and_nothing_becomes_visible(spark: SparkSession, pg_database: str) -> None:
+def test_a_lost_row_is_noticed_and_nothing_becomes_visible(pg_database: str) -> None:
     sink = ready(pg_database)
-    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    vote = voted([write_partition(task(pg_database), batches(range(10)))], epoch())
     observe(pg_database, "DELETE FROM flights__rows WHERE id = 7")
-    with pytest.raises(PreparedLost, match=r"attempt \d+ of \d rows has \d"):
+    with pytest.raises(PreparedLost, match=r"attempt 1 of 10 rows has 9"):
         sink.commit(vote, ONE)
     assert visible(pg_database) == []
-    again = sink.prepare(epoch(redo=1), rows(spark, range(10)), ONE)
+    again = voted([write_partition(task(pg_database), batches(range(10)))], epoch(redo=1))
     assert sink.commit(again, ONE) is CommitOutcome.COMMITTED
     assert visible(pg_database) == list(range(10))
     assert len(stored(pg_database)) == 10
 
 
-def test_a_lost_registration_is_noticed(spark: SparkSession, pg_database: str) -> None:
+def test_a_lost_registration_is_noticed(pg_database: str) -> None:
     sink = ready(pg_database)
-    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    vote = voted([write_partition(task(pg_database), batches(range(10)))], epoch())
     observe(pg_database, "DELETE FROM epochal.attempts")
     with pytest.raises(PreparedLost):
         sink.commit(vote, ONE)
@@ -149,10 +155,9 @@ def test_prepare_at_another_place_than_the_next_is_refused(
 
 def test_a_fence_that_falls_while_tasks_write_is_a_named_error(spark: SparkSession, pg_database: str) -> None:
     sink, newer = ready(pg_database), support.sink(pg_database)
-    slow = rows(spark, range(2000)).repartition(2).selectExpr("id", "java_method('java.lang.Thread', 'sleep', 3L) x")
     running = when_copying(pg_database, lambda: newer.fence(QUERY, TWO))
     with pytest.raises(Fenced):
-        sink.prepare(epoch(), slow.selectExpr("id", "coalesce(x, 'a') attempt"), ONE)
+        sink.prepare(epoch(), slow(spark), ONE)
     running.join()
     assert stored(pg_database) == []
 
@@ -206,6 +211,16 @@ def test_abort_deletes_unregistered_rows_too_and_keeps_what_is_shown(pg_database
     observe(pg_database, "INSERT INTO flights__rows VALUES (3, 'stray', 9, 0)")
     sink.abort(QUERY, ONE)
     assert (stored(pg_database), registered(pg_database)) == ([(1, 1)], [])
+
+
+def test_abort_by_a_fenced_actor_drops_nothing_of_the_newer_one(pg_database: str) -> None:
+    sink, newer = ready(pg_database), support.sink(pg_database)
+    newer.look(QUERY)
+    newer.fence(QUERY, TWO)
+    write_partition(task(pg_database, TWO), batches([1]))
+    with pytest.raises(Fenced):
+        sink.abort(QUERY, ONE)
+    assert (stored(pg_database), registered(pg_database)) == ([(1, 1)], [(1, 1)])
 
 
 def test_two_fences_of_one_generation_at_once_leave_one_owner(pg_database: str) -> None:
@@ -349,10 +364,9 @@ def test_the_server_crashes_with_the_publish_open(
 
 def test_the_server_crashes_while_tasks_write(spark: SparkSession, postgres_server: Postgres, pg_database: str) -> None:
     sink = ready(pg_database)
-    slow = rows(spark, range(3000)).repartition(2).selectExpr("id", "java_method('java.lang.Thread', 'sleep', 2L) x")
     crash = when_copying(pg_database, postgres_server.crash)
     with pytest.raises(SinkUnavailable, match=r"a task could not write: .*Postgres at 127\.0\.0\.1") as error:
-        sink.prepare(epoch(), slow.selectExpr("id", "coalesce(x, 'a') attempt"), ONE)
+        sink.prepare(epoch(), slow(spark), ONE)
     assert support.PASSWORD not in str(error.value)
     crash.join()
     postgres_server.start()
