@@ -78,7 +78,11 @@ def kill_seen(pid: int) -> Death:
     """SIGKILL to somebody else's child, and see its wait status as its tracer."""
     _trace(pid)
     os.kill(pid, signal.SIGKILL)
-    status = poll(lambda: _wait_status(pid), SEEN_TIMEOUT_S, f"the death of process {pid}")
+    return death(pid, poll(lambda: _wait_status(pid), SEEN_TIMEOUT_S, f"the death of process {pid}"))
+
+
+def death(pid: int, status: int) -> Death:
+    """What a wait status says; NotCounted unless the process died of SIGKILL."""
     if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
         raise NotCounted(f"process {pid} ended with wait status {status}, not of signal {signal.SIGKILL:d}")
     return Death(pid, os.WTERMSIG(status))
@@ -118,13 +122,13 @@ def crash(server: Server) -> Death:
     if pid is None:
         raise NotCounted(f"{server.kind} is not running")
     children = guard.descendants(pid)
-    death = kill_seen(pid)
+    seen = kill_seen(pid)
     for child in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     _wait_gone(children)
     server.stop()  # nothing is left to stop: it forgets the dead process
-    return death
+    return seen
 
 
 def parent_of(pid: int) -> int | None:

@@ -57,6 +57,14 @@ def test_one_that_is_gone_is_not_counted() -> None:
             kill_seen(pid)
 
 
+@pytest.mark.parametrize("end", ["os._exit(0)", "os._exit(9)", "os.kill(os.getpid(), signal.SIGTERM)"])
+def test_any_other_end_is_not_counted(end: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", f"import os, signal; {end}"]) as child:
+        _, status = os.waitpid(child.pid, 0)
+        with pytest.raises(NotCounted, match="not of signal 9"):
+            nemesis.death(child.pid, status)
+
+
 def test_a_process_that_was_halted_goes_on_when_resumed() -> None:
     with grandchild("time.sleep(60)") as pid:
         nemesis.pause(pid)
