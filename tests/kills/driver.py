@@ -21,7 +21,6 @@ from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-APP = "kills"
 SCHEMA = "id int"
 
 
@@ -39,7 +38,7 @@ def rows(spark: SparkSession, source: str) -> DataFrame:
 
 def pipeline(settings: dict[str, Any]) -> epochal.Pipeline:
     return epochal.Pipeline(
-        app=APP,
+        app=settings["app"],
         sinks=[
             PostgresSink(settings["dsn"], table=settings["table"], name="postgres"),
             KafkaSink(settings["bootstrap"], topic=settings["topic"], partitions=2, name="kafka"),

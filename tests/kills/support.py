@@ -81,6 +81,7 @@ class Job:
         settings.write_text(
             json.dumps(
                 {
+                    "app": self.topic,  # the broker is shared, and keeps a marker per app
                     "master": self.master,
                     "source": str(self.folder / "source"),
                     "checkpoint": str(self.checkpoint_path),
