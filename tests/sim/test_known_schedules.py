@@ -16,6 +16,7 @@ from epochal.chaos import failpoints
 from epochal.chaos.history import Decided, Ended
 from epochal.chaos.schedule import Action
 from epochal.chaos.simulation import Checkpoint, Driver, Pipeline, SimulatedBatch, Simulation
+from epochal.checkpoints.log import Commit
 from epochal.coordinator.epoch import Ask
 from epochal.coordinator.errors import CheckpointMismatch, CommitInDoubt, EpochalError, Fenced, MarkerLost
 
@@ -138,6 +139,14 @@ def test_an_append_without_an_answer_is_repeated_until_it_has_one(scene: MakeSce
     world.holds(until=2)
 
 
+@pytest.mark.parametrize("append", ["append-fence", "append-commit"])
+def test_an_append_that_landed_without_an_answer_is_recognised_as_ones_own(scene: MakeScene, append: str) -> None:
+    world = scene(TWO)
+    world.order("d1", append, Action.ANSWER_LOST)
+    assert world.start("d1", until=0).finished
+    world.holds(until=1)
+
+
 def test_a_decision_that_may_still_arrive_is_not_aborted(scene: MakeScene) -> None:
     world = scene(ONE)
     world.order("d1", "append-commit", Action.LATE, times=4)
@@ -216,6 +225,10 @@ def test_a_redone_epoch_is_not_committed_again_where_it_is_visible(scene: MakeSc
     for name in ("d1", "d2", "d3"):
         world.start(name, until=0)
     assert [d.supersedes is None for d in world.decisions(0)] == [True, False]
+    newest = world.checkpoint.log.read()[-2].record  # before the fence of d3
+    assert isinstance(newest, Commit)
+    redone = {sink: p.committable.decision.redo for sink, p in newest.participants.items()}
+    assert redone == {"kafka": 0, "pg": 1}
     assert world.ids("kafka") == world.ids("pg") == [0, 1]
     world.holds(until=1)
 
@@ -273,6 +286,15 @@ def test_a_paused_clean_up_does_not_remove_a_newer_drivers_copy(scene: MakeScene
     old.go()
     assert new.go().finished
     world.holds(until=1)
+
+
+def test_a_copy_stays_until_a_later_record_calls_its_epoch_done(scene: MakeScene) -> None:
+    world = scene(TWO)
+    world.start("d1", until=1)
+    assert [epoch for epoch, _ in world.stage.copies()] == [1]
+    world.start("d2", until=2)
+    assert [epoch for epoch, _ in world.stage.copies()] == [2]
+    world.holds(until=3)
 
 
 def test_copies_and_prepared_rows_of_dead_starts_are_removed(scene: MakeScene) -> None:
@@ -347,6 +369,33 @@ def test_nothing_is_settled_before_all_sinks_are_fenced(scene: MakeScene) -> Non
     assert world.markers() == [None, None, None]
     world.start("d3", until=0)
     world.holds(until=1)
+
+
+def settled(world: Scene, driver: str) -> bool:
+    return any((step.actor, step.step) == (driver, "before-settle") for step in world.history.trace)
+
+
+def test_a_start_that_was_overtaken_in_the_log_settles_nothing(scene: MakeScene) -> None:
+    world = scene(TWO)
+    world.order("d1", "after-fence-record", Action.PAUSE)
+    world.order("d2", "after-fence-record", Action.PAUSE)
+    old, new = world.start("d1", until=0), world.start("d2", until=0)
+    refused(old.go(), Fenced)
+    assert not settled(world, "d1")
+    assert new.go().finished
+    world.holds(until=1)
+
+
+def test_a_start_whose_fence_a_sink_has_lost_settles_nothing(scene: MakeScene) -> None:
+    world = scene(TWO)
+    world.start("d1", until=0)
+    older = world.server.table(APP, "pg").fence
+    world.order("d2", "after-fence", Action.PAUSE)
+    driver = world.start("d2", until=1)
+    world.server.table(APP, "pg").fence = older
+    refused(driver.go(), Fenced)
+    assert not settled(world, "d2")
+    world.holds(until=2)
 
 
 # copies, moves, other checkpoints
@@ -469,6 +518,16 @@ def test_a_log_of_another_query_id_is_refused(scene: MakeScene) -> None:
     world.checkpoint.query_id = "query-2"
     refused(world.start("d2", until=1), CheckpointMismatch)
     assert world.ids() == [0, 1]
+
+
+def test_a_checkpoint_of_another_app_is_refused(scene: MakeScene) -> None:
+    world = scene(ONE)
+    world.start("d1", until=0)
+    world.server.create("trains", "pg")
+    driver = world.start("d2", until=1, pipeline=Pipeline(("pg",), app="trains"))
+    assert "'flights'" in str(refused(driver, CheckpointMismatch))
+    assert world.server.visible("trains", "pg") == []
+    world.holds(until=1)
 
 
 # sinks that change
