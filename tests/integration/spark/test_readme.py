@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 
 from epochal.chaos import servers
 
@@ -28,6 +29,7 @@ def run_example(code: str, names: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.timeout(400)
 def test_the_drop_in_example(
     spark: SparkSession, tmp_path: Path, pg_database: str, kafka_server: servers.Kafka
 ) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+@pytest.mark.timeout(400)
 def test_one_evaluation_for_three_sinks(spark: SparkSession, tmp_path: Path) -> None:
     """Rows that differ per evaluation are the same in every sink, and each row was computed once."""
     job = Job(spark, tmp_path, sinks=("one", "two", "three"))
