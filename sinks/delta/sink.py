@@ -88,13 +88,13 @@ class _Answer:
 class DeltaSink:
     """Appends every epoch to the Delta table at ``path``, as one version of the table.
 
-    ``name`` is the sink's stable name, by default the last part of the path; ``partition_by`` is for
+    ``name`` is the sink's stable name, by default ``delta-`` and the last part of the path; ``partition_by`` is for
     :meth:`create` alone.  Plain data: it can be pickled, and holds no session.
     """
 
     def __init__(self, path: str, *, name: str | None = None, partition_by: Sequence[str] = ()) -> None:
         self._path = path
-        self._name = path.rstrip("/").rpartition("/")[2] if name is None else name
+        self._name = "delta-" + path.rstrip("/").rpartition("/")[2] if name is None else name
         self._partition_by = tuple(partition_by)
         self._app: str | None = None
         if not NAME.fullmatch(self._name):

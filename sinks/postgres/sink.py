@@ -63,7 +63,7 @@ class PostgresSink:
 
     ``dsn``: a libpq connection string or URI, or a function that returns one (asked on the driver).
     ``table``: ``[schema.]name``; the rows lie in ``<table>__rows``.  ``view``: the readers' name, by
-    default that of the table.  ``name``: the sink's stable name, by default that of the table.
+    default that of the table.  ``name``: the sink's stable name, by default ``postgres-<table>``.
     ``connections``: how many tasks write at once.  All times are seconds.
     """
 
@@ -80,7 +80,7 @@ class PostgresSink:
         answer_timeout: float = 30.0,
         bulk_timeout: float = 300.0,
     ) -> None:
-        self._name = _checked("sink", re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name)
+        self._name = _checked("sink", "postgres-" + re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name)
         self._target = ddl.Target.of(table, view, self._name)
         if connections < 1:
             raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")

@@ -228,7 +228,7 @@ def test_generated_columns_and_row_tracking_are_deltas_own_business(spark: Spark
 
 def test_a_sink_is_plain_data(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(DeltaSink(f"{tmp_path}/flights.delta/", partition_by=["i"])))
-    assert again.name == "flights.delta"
+    assert again.name == "delta-flights.delta"
 
 
 def test_without_a_spark_session_it_says_so() -> None:

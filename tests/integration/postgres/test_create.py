@@ -203,7 +203,7 @@ def test_look_before_create_says_what_to_call(pg_database: str) -> None:
 def test_names_of_schemas_and_views_and_odd_names(pg_database: str) -> None:
     observe(pg_database, 'CREATE SCHEMA "s 1"')
     sink = support.sink(pg_database, table='s 1.Fl"ights %', view="read er", name=None)
-    assert sink.name == "s_1.Fl_ights__"
+    assert sink.name == "postgres-s_1.Fl_ights__"
     sink.create(QUERY, SCHEMA)
     sink.check(QUERY, SCHEMA)
     assert observe(pg_database, 'SELECT count(*) FROM "read er"') == [(0,)]
