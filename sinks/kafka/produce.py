@@ -50,6 +50,7 @@ class Outcome(enum.Enum):
     ALREADY_COMMITTED = "already committed"
     INTERRUPTED = "interrupted"  # nothing is visible, another producer came in between: go again
     EXPIRED = "expired"  # nothing is visible, the broker ended the transaction: its time was over
+    LOST = "lost"  # the task died with its answer: go again, the marker is asked first
     STOPPED = "stopped"  # the error says why and what is known
 
 

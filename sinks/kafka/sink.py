@@ -40,6 +40,8 @@ ATTEMPTS = 10
 """How often an attempt may be interrupted by another producer before the epoch is given back."""
 EXPIRIES = 2
 """How often the broker may end an epoch's transaction because its time was over."""
+LOSSES = 4
+"""How often the task of an epoch may die; Spark itself does not repeat a barrier stage that returns results."""
 FENCE_ATTEMPTS = 10
 
 _EXACT = {  # of the sink's own clone of the session: the same rows in the same order, whatever the user has set
@@ -374,7 +376,7 @@ class KafkaSink:
         try:
             told = answers.collect()
         except Exception as error:  # whatever ended the job, the task may have asked for its commit before
-            return Answer(Outcome.STOPPED, _job_failed(plan, error))
+            return Answer(Outcome.LOST, _job_failed(plan, error))
         return Answer.from_json(told[0]["answer"])
 
     def _own_session(self) -> SparkSession:
@@ -387,15 +389,16 @@ class KafkaSink:
 
 
 def settle(plan: Plan, attempt: Callable[[], Answer]) -> CommitOutcome:
-    """Attempt until there is an answer; bounded in interruptions and in expired transactions."""
-    expired = 0
+    """Attempt until there is an answer; bounded in interruptions, dead tasks and expired transactions."""
+    expired = lost = 0
     for number in range(ATTEMPTS):
         answer = attempt()
         if answer.outcome is Outcome.COMMITTED:
             return CommitOutcome.COMMITTED
         if answer.outcome is Outcome.ALREADY_COMMITTED:
             return CommitOutcome.ALREADY_COMMITTED
-        if answer.error is not None:
+        lost += answer.outcome is Outcome.LOST
+        if answer.error is not None and (answer.outcome is Outcome.STOPPED or lost >= LOSSES):
             raise _after_the_decision(answer.error)
         expired += answer.outcome is Outcome.EXPIRED
         if expired >= EXPIRIES:

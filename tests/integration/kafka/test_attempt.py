@@ -184,6 +184,14 @@ def test_endless_interruption_is_given_back(target: Target) -> None:
         settle(target.plan(0, rows("a")), lambda: Answer(Outcome.INTERRUPTED))
 
 
+def test_a_task_that_dies_again_and_again_leaves_the_outcome_unknown(target: Target) -> None:
+    dead = Answer(Outcome.LOST, OutcomeUnknown("the job failed", help="commit again"))
+    with pytest.raises(OutcomeUnknown, match="the job failed"):
+        settle(target.plan(0, rows("a")), lambda: dead)
+    answers = iter([dead, dead, Answer(Outcome.ALREADY_COMMITTED)])
+    assert settle(target.plan(0, rows("a")), lambda: next(answers)) is CommitOutcome.ALREADY_COMMITTED
+
+
 # what is decided is all written, or nothing is
 
 

@@ -160,16 +160,17 @@ def test_of_two_that_fence_at_once_one_owns(kafka_server: servers.Kafka, topic: 
     assert won == [actor == owner for actor in rivals]
 
 
-def test_a_rival_between_read_and_write_of_a_fence_is_seen(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slower one has read, the faster one fences whole, the slower one goes on."""
-    begin, rival = Transaction.begin, Actor(5, 51)
+@pytest.mark.parametrize("step", ["init", "begin"])
+def test_a_rival_that_fences_in_between_is_seen(target: Target, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The slower one has looked (or has read after init), the faster one fences whole, the slower one goes on."""
+    original, rival = getattr(Transaction, step), Actor(5, 51)
 
-    def late_begin(transaction: Transaction) -> None:
-        monkeypatch.setattr(Transaction, "begin", begin)
+    def late(transaction: Transaction) -> None:
+        monkeypatch.setattr(Transaction, step, original)
         target.sink.fence(QUERY, rival)
-        begin(transaction)
+        original(transaction)
 
-    monkeypatch.setattr(Transaction, "begin", late_begin)
+    monkeypatch.setattr(Transaction, step, late)
     with pytest.raises(Fenced):
         target.sink.fence(QUERY, Actor(5, 61))
     assert target.state().fence == rival
