@@ -345,9 +345,7 @@ class _MemoryClient:
     def _already(self, c: Committable, by: Actor) -> CommitOutcome | None:
         """The conditions as they are now; the server asks them again inside the write."""
         app = self._looked()
-        return self._read(
-            lambda: judge(self._server.table(app, self._name), self._name, c.decision, c.position, by)
-        )
+        return self._read(lambda: judge(self._server.table(app, self._name), self._name, c.decision, c.position, by))
 
 
 class MemorySink(_MemoryClient):
