@@ -237,7 +237,7 @@ def test_without_a_spark_session_it_says_so() -> None:
         "DeltaSink('t').look(Query('app', 'q', 'r', ''))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert "Misconfigured: sink 't': there is no Spark session" in done.stderr
+    assert "Misconfigured: sink 'delta-t': there is no Spark session" in done.stderr
 
 
 def test_a_session_without_delta_is_told_which_jars() -> None:
