@@ -11,7 +11,7 @@ SOURCE := coordinator checkpoints sinks chaos src tests $(wildcard benchmarks)
 FAST   := tests/unit tests/contract tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast test-containers planted bench check format
+.PHONY: help venv demo test lane-systems lane-rest test-fast test-containers planted bench check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -19,8 +19,15 @@ help:            ## this list
 demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP=1 leaves the servers up)
 	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
 
-test: check      ## lint, types and every test; fails if one did not run
-	$(PYTEST) tests --ignore=tests/containers
+test: check      ## lint, types and every test, two lanes at a time; fails if one did not run
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lane-systems lane-rest
+
+# The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers.
+lane-systems:
+	@$(PYTEST) tests/integration
+
+lane-rest:
+	@$(PYTEST) $(FAST) tests/servers tests/kills
 
 test-fast: venv  ## the tests that need neither Spark nor servers
 	$(PYTEST) $(FAST)
