@@ -212,6 +212,7 @@ def main() -> None:
     show(lines)
     result = {"environment": environment(), "rounds": options.rounds, "lines": lines}
     path = HERE / "results" / f"main-job-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}.json"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"\nwritten to {path.relative_to(HERE.parent)}")
 

@@ -252,7 +252,7 @@ class Coordinator:
         """Decided and not shown: commit.  Not decided: abort.  Then drop what dead starts left."""
         hit(Point.BEFORE_SETTLE)
         if self._history.last is not None:
-            self._commit(settling=True)
+            self._commit()
         if not self._lost:
             self._abort_all()
         self._clean()
@@ -291,7 +291,8 @@ class Coordinator:
                 f" Spark is already at epoch {ask.epoch}, so it cannot be evaluated again",
                 epoch=last.number,
                 state=f"sinks {sorted(self._sinks)}, decided by {last.current.actor}",
-                help=f"delete Spark's commits/{last.number} so that Spark replays the epoch, then restart",
+                help=f"stop the query and delete commits/{last.number} and offsets/{ask.epoch} in the checkpoint:"
+                f" Spark then plans epoch {ask.epoch} anew after it has replayed epoch {last.number}; then restart",
             )
         return again
 
@@ -350,19 +351,21 @@ class Coordinator:
         self._lost = False
         hit(Point.AFTER_DECIDE, epoch=record.epoch)
 
-    def _commit(self, settling: bool = False) -> dict[str, CommitOutcome]:
+    def _commit(self) -> dict[str, CommitOutcome]:
         """Every sink shows the last decided epoch, or an error that says which do not."""
         outcomes: dict[str, CommitOutcome] = {}
         for _ in range(self._retry.attempts):
             lost = self._commit_pending(outcomes)
             if not lost:
                 break
-            if self._current.copy is None and settling:
+            if self._current.copy is None and self._settling:
                 self._lost = True  # Spark's replay of the epoch will be evaluated and decided again
                 return outcomes
             self._redo(lost)
         else:
-            self._in_doubt([PreparedLost("prepared rows were lost again and again", help="see above")])
+            self._in_doubt(
+                [PreparedLost("prepared rows were lost again and again", help="see what deletes them in the sink")]
+            )
         hit(Point.AFTER_COMMIT, epoch=self._current.epoch)
         return outcomes
 
@@ -435,7 +438,7 @@ class Coordinator:
         self._close_phase()
         rows = max((p.committable.rows for p in self._current.participants.values()), default=0)
         self._last_report = EpochReport(epoch, rows, replayed, dict(self._seconds), outcomes)
-        _log.info("epoch %d: %s", epoch, _line(self._last_report))
+        _log.info("app %s, epoch %d: %s", self._query.app, epoch, _line(self._last_report))
         return self._last_report
 
     # --- appends --------------------------------------------------------------------------------
@@ -556,10 +559,10 @@ class Coordinator:
         done = sorted(name for name, shown in self._shown.items() if shown)
         pending = sorted(name for name, shown in self._shown.items() if not shown)
         raise CommitInDoubt(
-            f"epoch {self._current.epoch} is decided and not yet visible in {', '.join(pending)}: {gravest}",
+            f"decided, and not yet visible in {', '.join(pending)}: {_what(gravest)}",
             epoch=self._current.epoch,
             state=f"visible in {done}, pending in {pending}, decided by {self._current.actor}",
-            help="make the pending sink reachable and restart the query: it will finish this epoch first",
+            help=f"{_remedy(gravest)}; then restart the query: it will finish this epoch first",
         ) from gravest
 
     def _enter(self, phase: Phase) -> None:
@@ -583,6 +586,14 @@ def _gravest(errors: Sequence[Exception]) -> Exception:
             if isinstance(error, kind):
                 return error
     return next((e for e in errors if isinstance(e, EpochalError)), errors[0])
+
+
+def _what(error: Exception) -> str:
+    return error.what if isinstance(error, EpochalError) else f"{type(error).__name__}: {error}"
+
+
+def _remedy(error: Exception) -> str:
+    return error.help if isinstance(error, EpochalError) else "see the error above it"
 
 
 def _line(report: EpochReport) -> str:

@@ -167,7 +167,9 @@ class Verdict:
 Rule = Callable[[Case], EpochalError | None]
 
 _NEW_NAMES = "use the checkpoint these sinks belong to; for a new start give the pipeline another app name"
-_ORIGINAL = "continue from the original checkpoint and delete this one; a copy must never run beside it"
+_RESTORE = (
+    "restore the checkpoint, or the sink, to where they agree; if this checkpoint is a copy, run the original instead"
+)
 
 
 def _same_app(case: Case) -> EpochalError | None:
@@ -195,7 +197,7 @@ def _same_place(case: Case) -> EpochalError | None:
     return CheckpointMismatch(
         f"the checkpoint was last run at {place}, now it lies at {case.ask.query.checkpoint}: it was copied or moved",
         state=_describe(case),
-        help=_ORIGINAL,
+        help=f"if it was moved, move it back to {place}; if one still lies there, this is a copy: run that one",
     )
 
 
@@ -245,7 +247,7 @@ def _fences_known(case: Case) -> EpochalError | None:
                 " another checkpoint, or the original of this copy, writes to it",
                 sink=name,
                 state=_describe(case),
-                help=_ORIGINAL,
+                help=_RESTORE,
             )
     return None
 
@@ -304,16 +306,16 @@ def _unknown_marker(case: Case, sink: str, marker: Marker) -> EpochalError:
         sink=sink,
         epoch=case.ask.epoch,
         state=_describe(case),
-        help=_ORIGINAL,
+        help=_RESTORE,
     )
 
 
 def _lost_marker(case: Case, sink: str, marker: Marker | None, last: DecidedEpoch) -> EpochalError:
     found = "no marker" if marker is None else f"a marker at position {marker.position}"
-    done = case.history.done_through.get(sink)
+    done = case.history.done_through.get(sink, "none yet")
     return MarkerLost(
         f"the sink holds {found}; epoch {last.number} stands at position {last.position_of(sink)}"
-        f" and the log says it shows epoch {done}",
+        f" and the newest epoch that the log knows to be visible is {done}",
         sink=sink,
         epoch=last.number,
         state=_describe(case),
@@ -333,7 +335,7 @@ def _epoch_is_next_or_last(case: Case) -> EpochalError | None:
         )
     else:
         what = f"Spark asks for epoch {case.ask.epoch}, before epoch {expected}: the checkpoint was rolled back"
-        remedy = _ORIGINAL
+        remedy = _RESTORE
     return CheckpointMismatch(what, epoch=case.ask.epoch, state=_describe(case), help=remedy)
 
 
@@ -356,7 +358,8 @@ def _my_fence_is_newest(case: Case) -> EpochalError | None:
     if isinstance(newest, Fence) and newest.actor == case.by:
         return None
     return Fenced(
-        f"the newest record of the log is not the fence of {case.by}: a newer start has taken over",
+        f"the newest record of the log is a {newest.kind} of {newest.actor}, not the fence of {case.by}:"
+        " a newer start has taken over",
         epoch=case.ask.epoch,
         state=_describe(case),
         help="nothing to do if the newer start is wanted; else stop it and restart this query",

@@ -12,7 +12,9 @@ import epochal
 
 
 def cache_dir() -> Path:
-    """`.cache/` in a checkout, else `epochal/` in the user's cache directory (`XDG_CACHE_HOME`)."""
+    """`EPOCHAL_CACHE`, else `.cache/` in a checkout, else `epochal/` in the user's cache (`XDG_CACHE_HOME`)."""
+    if named := os.environ.get("EPOCHAL_CACHE"):
+        return Path(named)
     checkout = Path(epochal.__file__).resolve().parents[2]
     if (checkout / "pyproject.toml").is_file():
         return checkout / ".cache"

@@ -1,8 +1,9 @@
 """Plants known bugs, one at a time, in a copy of the checkout, and runs the unchanged suite on it.
 
-``python -m tests.planted [--only NAME] [--jobs N] [--json FILE]``.  A bug is *caught* when a test
-fails, *survived* when the suite stays green, *invalid* when its patch does not apply or the suite
-does not run.  Exit code 0: all caught.
+``python -m tests.planted [--only NAME] [--jobs N] [--json FILE]``.  Each suite is first run with nothing
+planted and must be green (the control).  A bug is *caught* when a test then fails, *survived* when the suite
+stays green, *invalid* when its patch does not apply, the suite does not run or end, or a test could not be
+set up.  Exit code 0: every control green, every bug caught.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import tomli
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SECONDS = 900  # for one bug
+CONTROL = "nothing planted:"
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def run_suite(tree: Path, suite: Sequence[str]) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        return 1, f"{output}\nFAILED the suite did not end within {SECONDS} s"
+        return 98, f"{output}\nthe suite did not end within {SECONDS} s"
     return process.returncode, output
 
 
@@ -128,7 +130,7 @@ def judge(code: int, output: str) -> tuple[str, str]:
     """(verdict, by) of one run."""
     if code == 0:
         return "survived", ""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    failed = re.search(r"^FAILED (\S+::\S+)", output, re.MULTILINE)
     if code == 1 and failed is not None:
         return "caught", failed[1]
     return "invalid", f"pytest ended with {code}: {output[-400:]}"
@@ -137,7 +139,7 @@ def judge(code: int, output: str) -> tuple[str, str]:
 def try_bug(bug: Bug | None, suite: Sequence[str]) -> Result:
     """Plant ``bug`` (None: nothing, the control run) in a fresh copy and run the suite there."""
     began = time.monotonic()
-    name, guard = (bug.name, bug.guard) if bug is not None else ("(nothing planted)", "")
+    name, guard = (bug.name, bug.guard) if bug is not None else (f"{CONTROL} {' '.join(suite)}", "")
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         tree = Path(folder).resolve()
         copy_checkout(tree)
@@ -147,9 +149,11 @@ def try_bug(bug: Bug | None, suite: Sequence[str]) -> Result:
 
 
 def run(chosen: Sequence[Bug], jobs: int) -> Iterator[Result]:
-    """Results as they come in."""
+    """Results as they come in, a control for every suite among them."""
+    controls = sorted({bug.suite for bug in chosen})
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(try_bug, bug, bug.suite) for bug in chosen]
+        futures = [pool.submit(try_bug, None, suite) for suite in controls]
+        futures += [pool.submit(try_bug, bug, bug.suite) for bug in chosen]
         for future in concurrent.futures.as_completed(futures):
             yield future.result()
 
@@ -165,11 +169,13 @@ def main() -> int:
     for result in run(chosen, options.jobs):
         print(f"{result.verdict:9} {result.seconds:6.1f} s  {result.name:45} {result.by}", flush=True)
         results.append(result)
-    caught = sum(r.verdict == "caught" for r in results)
-    print(f"{caught} of {len(results)} planted bugs caught")
+    controls = [r for r in results if r.name.startswith(CONTROL)]
+    green = sum(r.verdict == "survived" for r in controls)
+    caught = sum(r.verdict == "caught" for r in results if r not in controls)
+    print(f"{caught} of {len(chosen)} planted bugs caught, {green} of {len(controls)} controls green")
     if options.json:
         options.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n", encoding="utf-8")
-    return 0 if results and caught == len(results) else 1
+    return 0 if chosen and (caught, green) == (len(chosen), len(controls)) else 1
 
 
 if __name__ == "__main__":

@@ -259,7 +259,7 @@ def test_a_single_sink_that_lost_its_rows_halts_when_spark_is_past_the_epoch(sce
     world.checkpoint.commits.add(0)
     world.checkpoint.state[1] = 2
     error = refused(world.start("d2", until=1), CommitInDoubt)
-    assert "commits/0" in error.help
+    assert "commits/0 and offsets/1" in error.help
     assert world.ids() == []
     world.checkpoint.commits.remove(0)
     world.checkpoint.offsets.pop(1)
