@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from epochal.coordinator import versions
 from epochal.coordinator.errors import Misconfigured
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.rows import PgColumn
     from epochal.sinks.postgres.session import Session
-
-MINIMUM_SERVER = 130000
 
 HOUSEKEEPING = (
     "CREATE SCHEMA IF NOT EXISTS epochal",
@@ -267,12 +266,8 @@ def _refuse_server(session: Session, sink: str) -> None:
     ((version, recovery, encoding),) = session.run(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding')"
     )
-    if version < MINIMUM_SERVER:
-        raise Misconfigured(
-            f"the server is Postgres {version // 10000}, {MINIMUM_SERVER // 10000} is the oldest that is supported",
-            sink=sink,
-            help="upgrade the server",
-        )
+    if (reason := versions.refusal(versions.POSTGRES_SERVER, str(version // 10000))) is not None:
+        raise Misconfigured(reason, sink=sink, help="use a server of a supported version")
     if recovery:
         raise Misconfigured(
             "the server is a read-only replica",

@@ -196,3 +196,14 @@ def test_the_pattern_for_machine_paths_finds_them() -> None:
     assert MACHINE_PATH.search(f"at /{work}/main/x")
     assert MACHINE_PATH.search(f"'/{root}/.cache'")
     assert not MACHINE_PATH.search(f"pyspark/{work}/app")
+
+
+def test_the_lanes_of_make_test_run_every_folder() -> None:
+    """A new folder of tests that no lane names would silently never run."""
+    makefile = (ROOT / "Makefile").read_text()
+    lanes = (
+        makefile.partition("lane-systems:")[2].partition("test-fast:")[0]
+        + makefile.partition("FAST   :=")[2].split("\n")[0]
+    )
+    folders = {p.parent.relative_to(ROOT / "tests").parts[0] for p in (ROOT / "tests").rglob("test_*.py")}
+    assert {folder for folder in folders if f"tests/{folder}" not in lanes} == {"containers"}
