@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,7 @@ from epochal.coordinator.errors import (
     Misconfigured,
     OutcomeUnknown,
     PreparedLost,
+    PrepareRefused,
     SinkUnavailable,
 )
 from epochal.coordinator.judge import Case, History
@@ -146,6 +148,7 @@ class Coordinator:
         self._phase_began = 0.0
         self._seconds: dict[Phase, float] = {}
         self._failed: Exception | None = None
+        self._running = threading.Lock()
         self._last_report: EpochReport | None = None
         if len(self._sinks) != len(sinks):
             raise Misconfigured(
@@ -163,6 +166,18 @@ class Coordinator:
 
     def run(self, batch: MicroBatch) -> EpochReport:
         """One micro-batch.  Returns only when every sink shows the epoch."""
+        if not self._running.acquire(blocking=False):
+            raise Misconfigured(
+                "a second call came while the first is still running",
+                epoch=batch.ask.epoch,
+                help="call the pipeline in the batch function itself, and return only after it has returned",
+            )
+        try:
+            return self._run(batch)
+        finally:
+            self._running.release()
+
+    def _run(self, batch: MicroBatch) -> EpochReport:
         if self._failed is not None:
             raise self._failed
         try:
@@ -229,6 +244,8 @@ class Coordinator:
 
     def _fence(self, ask: Ask, actor: Actor) -> None:
         """The log first, then the sinks in the order of their names; all by compare-and-set."""
+        if self._history.empty and ask.epoch > 0:
+            _log.warning("app %s: a new epoch log begins; epochs before %d never reached it", ask.query.app, ask.epoch)
         hit(Point.BEFORE_FENCE)
         done = judge.done_after(self._history, self._shown)
         self._append(self._history.next_position, Fence(actor, self._query, ask.epoch, done_through=done))
@@ -337,7 +354,16 @@ class Coordinator:
         """From a copy a vote can be asked again: the rows do not change."""
         stage = self._stage
         assert stage is not None, "only a stage makes copies"
-        return self._patiently(lambda: sink.prepare(epoch, stage.read(copy), self._me))
+        vote = self._patiently(lambda: sink.prepare(epoch, stage.read(copy), self._me))
+        if vote.rows != copy.rows:
+            raise PrepareRefused(
+                f"voted for {vote.rows} rows, and the durable copy has {copy.rows}",
+                sink=sink.name,
+                epoch=epoch.number,
+                state=f"copy {copy.root}, nothing was decided",
+                help="restart the query; if it happens again, the sink or the file system loses rows",
+            )
+        return vote
 
     def _decide(self, record: Commit) -> None:
         """One append: *the* commit point."""
@@ -381,8 +407,8 @@ class Coordinator:
                 self._is_shown(name)
             elif isinstance(result, PreparedLost):
                 lost.append(name)
-            elif isinstance(result, Exception):
-                errors.append(result)
+            else:
+                errors.append(result if isinstance(result, Exception) else _no_answer(name, result))
         if errors:
             self._in_doubt(errors)
         if lost and self._current.copy is None and not self._settling:
@@ -433,7 +459,8 @@ class Coordinator:
         return self._prepare_from(current.copy, self._sinks[name], epoch)
 
     def _return(self, epoch: EpochNumber, *, replayed: bool, outcomes: dict[str, CommitOutcome]) -> EpochReport:
-        assert all(self._shown.values()), "a normal return makes Spark write commits/N"
+        if not all(self._shown.values()):  # a normal return makes Spark write commits/N
+            self._in_doubt([OutcomeUnknown("no sink has said why", help="report this as a bug of Epochal")])
         hit(Point.BEFORE_RETURN, epoch=epoch)
         self._close_phase()
         rows = max((p.committable.rows for p in self._current.participants.values()), default=0)
@@ -586,6 +613,14 @@ def _gravest(errors: Sequence[Exception]) -> Exception:
             if isinstance(error, kind):
                 return error
     return next((e for e in errors if isinstance(e, EpochalError)), errors[0])
+
+
+def _no_answer(sink: str, result: object) -> EpochalError:
+    return OutcomeUnknown(
+        f"commit answered {result!r}, which is no CommitOutcome",
+        sink=sink,
+        help="have the sink's commit return COMMITTED or ALREADY_COMMITTED",
+    )
 
 
 def _what(error: Exception) -> str:

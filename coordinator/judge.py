@@ -121,7 +121,7 @@ class History:
         )
 
     def compaction(self) -> tuple[LogPosition, tuple[Entry, ...]]:
-        """(floor, kept): the last two epochs stay, and every fence since the older one's actor.
+        """(floor, kept): the last two epochs stay, and every fence, as a sink may hold any of them.
 
         A function of the records up to the floor alone, so two compactions to one floor agree.
         """
@@ -129,14 +129,7 @@ class History:
             return 0, ()
         older = self.epochs[0].commits[0]
         floor = next(e.position for e in self.entries if e.record is older)
-        kept = tuple(
-            e
-            for e in self.entries
-            if e.position < floor
-            and isinstance(e.record, Fence)
-            and e.record.actor.generation >= older.decision.actor.generation
-        )
-        return floor, kept
+        return floor, tuple(e for e in self.entries if e.position < floor and isinstance(e.record, Fence))
 
 
 States = Mapping[str, SinkState]
@@ -331,12 +324,17 @@ def _epoch_is_next_or_last(case: Case) -> EpochalError | None:
         what = f"Spark asks for epoch {case.ask.epoch}, but epoch {expected} never reached the pipeline"
         remedy = (
             "call the pipeline exactly once in every batch, with empty ones too (no `if df.isEmpty(): return`);"
-            " if the checkpoint was edited, restore it"
+            f" to make up for it stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
+            f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, and restart: Spark replays from there"
         )
     else:
         what = f"Spark asks for epoch {case.ask.epoch}, before epoch {expected}: the checkpoint was rolled back"
         remedy = _RESTORE
     return CheckpointMismatch(what, epoch=case.ask.epoch, state=_describe(case), help=remedy)
+
+
+def _span(first: EpochNumber, last: EpochNumber) -> str:
+    return str(first) if first == last else f"{{{first}..{last}}}"
 
 
 def _same_fingerprint(case: Case) -> EpochalError | None:
@@ -349,7 +347,7 @@ def _same_fingerprint(case: Case) -> EpochalError | None:
         f"epoch {last.number} was decided for offsets {known[:12]}, Spark now plans it as {case.ask.fingerprint[:12]}",
         epoch=last.number,
         state=f"decided offsets: {last.current.offsets!r}; planned now: {case.ask.offsets!r}",
-        help="offsets/N was rewritten after the epoch was decided: restore the checkpoint",
+        help=f"offsets/{last.number} was rewritten after the epoch was decided: put the decided text back into it",
     )
 
 

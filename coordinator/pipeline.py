@@ -104,7 +104,8 @@ class _Run:
                 "the pipeline was called a second time in one batch",
                 epoch=epoch,
                 state="the rows of the first call are committed, those of this call are not",
-                help="union what belongs to one epoch and call `pipeline(df, epoch)` once per batch",
+                help="union what belongs to one epoch and call `pipeline(df, epoch)` once per batch; the rows of the"
+                " second call are not made up for by a restart, as the epoch is decided",
             )
         self.epoch = epoch
 
@@ -332,10 +333,25 @@ class Pipeline:
             notes.append("one sink that votes: its own prepared rows are the durable copy")
         if len(self._sinks) > 1:
             notes.append("no isolation across sinks: during a commit they differ by at most one epoch")
-        if self._plan is not None and self._plan.python_functions:
-            names = ", ".join(self._plan.python_functions)
-            notes.append(f"condition: these Python functions feed operator state and must be deterministic: {names}")
+        notes += _conditions(self._plan) if self._plan is not None else []
         return notes
+
+
+def _conditions(plan: inside.PlanFacts) -> list[str]:
+    """What must hold for operator state to be the same when Spark replays an epoch."""
+    notes = []
+    if plan.python_functions:
+        names = ", ".join(plan.python_functions)
+        notes.append(f"condition: these Python functions feed operator state and must be deterministic: {names}")
+    if plan.order_dependent:
+        names = ", ".join(plan.order_dependent)
+        notes.append(f"condition: operator state holds values that depend on the order of rows: {names}")
+    if plan.static_sides:
+        notes.append(
+            "condition: operator state is fed from tables that do not stream; they must not change between an"
+            " epoch and its replay"
+        )
+    return notes
 
 
 def next_ask(app: str, checkpoint: str, df: DataFrame) -> Ask:

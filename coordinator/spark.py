@@ -30,6 +30,7 @@ _STATEFUL = re.compile(
     r"Aggregate|Distinct|Deduplicate(WithinWatermark)?|GlobalLimit|FlatMapGroups\w*State\w*|TransformWithState\w*"
     r"|MapGroupsWithState"
 )
+_ORDER_DEPENDENT = {"First", "Last", "CollectList", "CollectSet", "MinBy", "MaxBy"}  # Spark calls some deterministic
 _TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NO_EPOCHS = re.compile(r"Continuous|RealTime")
 
@@ -47,6 +48,8 @@ class PlanFacts:
     watermark: bool
     unrepeatable: tuple[tuple[str, str], ...]  # (non-deterministic expression, stateful operator below it)
     python_functions: tuple[str, ...]  # those that feed a stateful operator
+    order_dependent: tuple[str, ...] = ()  # functions in a stateful operator whose value depends on row order
+    static_sides: tuple[str, ...] = ()  # relations below a stateful operator that do not stream
 
     def check(self) -> None:
         """Refuse what would give operator state another content on replay."""
@@ -67,6 +70,8 @@ def read_plan(logical: Any) -> PlanFacts:
     watermark = False
     unrepeatable: list[tuple[str, str]] = []
     python: list[str] = []
+    ordered: list[str] = []
+    static: list[str] = []
     for node in _nodes(logical):
         watermark = watermark or _class(node) == "EventTimeWatermark"
         if not _is_stateful(node):
@@ -74,13 +79,23 @@ def read_plan(logical: Any) -> PlanFacts:
         operator = _class(node)
         stateful.append(operator)
         python += [e.name() for e in _expressions(node) if _class(e) == "PythonUDF"]
+        ordered += [e.prettyName() for e in _expressions(node) if _class(e) in _ORDER_DEPENDENT]
         for below in (n for child in _seq(node.children()) for n in _nodes(child)):
+            if not below.isStreaming() and not _seq(below.children()):
+                static.append(_class(below))
             for expression in _expressions(below):
                 if _is_random(expression):
                     unrepeatable.append((expression.sql(), operator))
                 elif _class(expression) == "PythonUDF":
                     python.append(expression.name())
-    return PlanFacts(tuple(stateful), watermark, _distinct(unrepeatable), _distinct(python))
+    return PlanFacts(
+        stateful=tuple(stateful),
+        watermark=watermark,
+        unrepeatable=_distinct(unrepeatable),
+        python_functions=_distinct(python),
+        order_dependent=_distinct(ordered),
+        static_sides=_distinct(static),
+    )
 
 
 def _is_stateful(node: Any) -> bool:
@@ -271,9 +286,13 @@ def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: s
 
 
 def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]) -> Ask:
-    """The fingerprint is the hash of ``offsets/N``: a kill leaves that file as it was."""
+    """The fingerprint is the hash of ``offsets/N``: a kill leaves that file as it was.
+
+    On a local disk Spark does not sync it; we do, as our decision must not outlive what it was about.
+    """
     path = f"{query.checkpoint}/offsets/{epoch}"
-    data = files_at(query.checkpoint, spark).read(path)
+    files = files_at(query.checkpoint, spark)
+    data = files.read(path)
     if data is None:
         raise CheckpointMismatch(
             f"Spark runs epoch {epoch} and its offsets file does not exist",
@@ -281,6 +300,8 @@ def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]
             state=f"looked for {path}",
             help="restore the checkpoint, and let nothing delete files in it while the query runs",
         )
+    for file in (path, f"{query.checkpoint}/metadata"):
+        files.sync_file(file)
     text = data.decode()
     return Ask(query, epoch, hashlib.sha256(data).hexdigest(), text, _watermark(text, epoch, path))
 

@@ -70,6 +70,9 @@ class Files(Protocol):
     def sync(self, folder: str, top: str) -> None:
         """Make ``folder``, its files and its parents up to ``top`` survive a power failure."""
 
+    def sync_file(self, path: str) -> None:
+        """Make one file and its name survive a power failure."""
+
     def delete(self, folder: str, recursive: bool = True) -> None:
         """Delete a folder; not recursive: only when it is empty, else nothing happens."""
 
@@ -111,6 +114,10 @@ class LocalFiles:
                 return
             path = os.path.dirname(path)
 
+    def sync_file(self, path: str) -> None:
+        _fsync(_local(path))
+        _fsync(os.path.dirname(_local(path)))
+
     def delete(self, folder: str, recursive: bool = True) -> None:
         if recursive:
             shutil.rmtree(_local(folder), ignore_errors=True)
@@ -150,6 +157,9 @@ class HadoopFiles:
             reader.close()
 
     def sync(self, folder: str, top: str) -> None:
+        pass
+
+    def sync_file(self, path: str) -> None:
         pass
 
     def delete(self, folder: str, recursive: bool = True) -> None:

@@ -229,7 +229,8 @@ class DeltaSink:
             f"{self._name}: every epoch is one version of the Delta table at {self._path}, so each snapshot "
             "shows it whole or not at all, exactly once and in order. Other writers may append, OPTIMIZE and "
             "VACUUM beside it. It holds where Delta's log store creates a version only if there is none "
-            "(all of Delta's own do, on S3 the multi-cluster one if there are several clusters). Files of an "
+            "(all of Delta's own do, on S3 the multi-cluster one if there are several clusters), and where what it "
+            "wrote survives (on a local disk Delta does not fsync, so a power loss may take it). Files of an "
             "epoch that was not decided are deleted at the next start; those of a start that died while "
             "writing, and of failed task attempts, stay unread in the table's folder until VACUUM."
         )

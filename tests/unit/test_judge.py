@@ -157,12 +157,12 @@ def test_a_copy_is_needed_until_a_durable_record_says_done() -> None:
     assert log(FENCE, commit(0, 1), Fence(G2, QUERY, 1, done_through={"a": 0})).needed_copies() == ()
 
 
-def test_compaction_keeps_two_epochs_and_the_fences_since_the_older_ones_actor() -> None:
+def test_compaction_keeps_two_epochs_and_every_fence() -> None:
     old = Fence(Actor(0, 5), QUERY, 0)
     history = log(old, FENCE, commit(0, 1), commit(1, 2), Fence(G2, QUERY, 2), commit(2, 3, G2), commit(3, 4, G2))
     floor, kept = history.compaction()
     assert floor == 5
-    assert [entry.record for entry in kept] == [Fence(G2, QUERY, 2)]
+    assert [entry.record for entry in kept] == [old, FENCE, Fence(G2, QUERY, 2)]
     again = History((*kept, *history.entries[5:]))
     assert again.compaction() == (floor, kept)
     assert refusal(Case(again, state(4, 3, G2, fence=G2), ask(4))) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import epochal
 import epochal.sinks
 from epochal.coordinator import spark as inside
 from epochal.coordinator import versions
+from epochal.coordinator.epoch import Query
 from epochal.coordinator.errors import Interrupted, Misconfigured
 from epochal.coordinator.pipeline import Pipeline
 from epochal.coordinator.spark import Threads
@@ -155,3 +158,14 @@ def test_a_missing_client_is_refused_with_the_line_that_installs_it(monkeypatch:
     with pytest.raises(Misconfigured, match=r"OtherSink needs the package no_such_client") as refused:
         _ = epochal.sinks.OtherSink
     assert "pip install 'epochal[other]'" in str(refused.value)
+
+
+def test_what_an_epoch_is_decided_about_is_on_disk_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark does not sync its files: after a power failure the decision would be about offsets that nobody knows."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":0}\n{}')
+    (tmp_path / "metadata").write_text('{"id":"query"}')
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    inside.read_ask(Query("app", "query", "run", f"file:{tmp_path}"), 3, lambda: None)  # type: ignore[arg-type,return-value]
+    assert {str(tmp_path / part) for part in ("offsets/3", "offsets", "metadata", "")} <= set(synced)

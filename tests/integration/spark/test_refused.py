@@ -105,6 +105,16 @@ def test_python_functions_upstream_of_state_are_named(job: Job) -> None:
     assert "must be deterministic" not in str(pipeline.guarantee())
 
 
+def test_what_operator_state_depends_on_is_named(job: Job) -> None:
+    pipeline = job.pipeline()
+    pipeline.check(job.df().groupBy("id").agg(f.first("name"), f.collect_list("name")), output_mode="update")
+    assert "depend on the order of rows: first, collect_list" in str(pipeline.guarantee())
+    pipeline.check(job.df().join(job.spark.range(3), "id").groupBy("id").count(), output_mode="update")
+    assert "fed from tables that do not stream" in str(pipeline.guarantee())
+    pipeline.check(job.df().groupBy("id").count(), output_mode="update")
+    assert "condition" not in str(pipeline.guarantee()).partition("*")[2]
+
+
 def test_complete_mode(job: Job) -> None:
     counts = job.df().groupBy("id").count()
     assert "'complete' hands over the whole result" in str(refused(job, job.pipeline(), counts, mode="complete"))

@@ -1,0 +1,167 @@
+"""What the coordinator does with participants, callers and logs that are not as they should be."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from epochal.checkpoints.memory import MemoryLog
+from epochal.coordinator.coordinator import Coordinator, Retry
+from epochal.coordinator.epoch import Actor, Ask, Committable, Epoch, Query
+from epochal.coordinator.errors import CheckpointMismatch, CommitInDoubt, Misconfigured, PrepareRefused
+from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
+from epochal.sinks.protocol import CommitOutcome, Rows, Sink
+
+QUERY = Query("app", "query", "run", "file:/checkpoint")
+QUICK = Retry(attempts=3, sleep=lambda _: None)
+
+
+@dataclass
+class Batch:
+    """One row; ``discard`` counts."""
+
+    epoch: int
+    discarded: int = 0
+
+    @property
+    def ask(self) -> Ask:
+        return Ask(QUERY, self.epoch, f"print-{self.epoch}")
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"id": f"row-{self.epoch}"}]
+
+    def discard(self) -> None:
+        self.discarded += 1
+
+
+class World:
+    """A server, a log and a durable copy that outlive every start."""
+
+    def __init__(self) -> None:
+        self.server, self.log, self.stage = MemoryServer(), MemoryLog(), MemoryStage()
+
+    def sink(self, name: str) -> MemorySink:
+        made = MemorySink(name, self.server)
+        made.create(QUERY, None)
+        return made
+
+    def start(self, *sinks: Sink, compact_every: int = 1) -> Coordinator:
+        return Coordinator(
+            query=QUERY, sinks=sinks, log=self.log, stage=self.stage, retry=QUICK, compact_every=compact_every
+        )
+
+
+class Mute(MemorySink):
+    """Commits, and forgets to say so."""
+
+    def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
+        super().commit(committable, by)
+        return None  # type: ignore[return-value]
+
+
+class Loser(MemoryRedoSink):
+    """Votes for one row less than the copy has."""
+
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+        vote = super().prepare(epoch, rows, by)
+        return replace(vote, rows=vote.rows - 1)
+
+
+class Refusing(MemorySink):
+    """Votes no."""
+
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:  # noqa: ARG002
+        raise PrepareRefused("no", sink=self.name, epoch=epoch.number, help="none")
+
+
+def test_a_sink_that_does_not_say_that_it_committed_is_in_doubt() -> None:
+    world = World()
+    world.sink("a")
+    start = world.start(Mute("a", world.server))
+    with pytest.raises(CommitInDoubt, match="commit answered None, which is no CommitOutcome"):
+        start.run(Batch(0))
+
+
+def test_a_vote_for_fewer_rows_than_the_copy_has_is_refused() -> None:
+    world = World()
+    world.sink("a")
+    with pytest.raises(PrepareRefused, match="voted for 0 rows, and the durable copy has 1"):
+        world.start(Loser("a", world.server, world.stage)).run(Batch(0))
+    assert world.server.visible("app", "a") == []
+
+
+def test_a_call_while_another_is_running_is_refused() -> None:
+    world, inside, go = World(), threading.Event(), threading.Event()
+
+    class Slow(Batch):
+        @property
+        def rows(self) -> list[dict[str, Any]]:
+            inside.set()
+            assert go.wait(10)
+            return super().rows
+
+    start = world.start(world.sink("a"))
+    thread = threading.Thread(target=start.run, args=(Slow(0),))
+    thread.start()
+    try:
+        assert inside.wait(10)
+        with pytest.raises(Misconfigured, match="a second call came while the first is still running"):
+            start.run(Batch(1))
+    finally:
+        go.set()
+        thread.join(10)
+    assert world.server.visible("app", "a") == [{"id": "row-0"}]
+    start.run(Batch(1))
+
+
+def test_a_sink_that_was_fenced_and_left_out_for_long_can_come_back() -> None:
+    world = World()
+    world.sink("b")
+    world.start(world.sink("a")).run(Batch(0))
+    with pytest.raises(PrepareRefused):
+        world.start(MemorySink("a", world.server), Refusing("b", world.server)).run(Batch(1))
+    alone = world.start(MemorySink("a", world.server))
+    for epoch in range(1, 8):
+        alone.run(Batch(epoch))
+    assert len(world.log.read()) < 8, "the log was compacted"
+    world.start(MemorySink("a", world.server), MemorySink("b", world.server)).run(Batch(8))
+    assert world.server.visible("app", "b") == [{"id": "row-8"}]
+
+
+def test_a_new_log_on_an_old_checkpoint_says_which_epochs_it_never_saw(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    with caplog.at_level(logging.WARNING, "epochal"):
+        world.start(world.sink("a")).run(Batch(17))
+    assert "epochs before 17 never reached it" in caplog.text
+
+
+def test_the_remedy_for_epochs_left_out_names_the_files() -> None:
+    world = World()
+    start = world.start(world.sink("a"))
+    start.run(Batch(0))
+    with pytest.raises(CheckpointMismatch, match=r"delete commits/\{1\.\.2\} and\s+offsets/\{2\.\.3\}"):
+        start.run(Batch(3))
+
+
+def test_after_an_error_every_call_raises_it_again() -> None:
+    world = World()
+    start = world.start(world.sink("a"))
+    start.run(Batch(0))
+    with pytest.raises(CheckpointMismatch) as first:
+        start.run(Batch(3))
+    with pytest.raises(CheckpointMismatch) as second:
+        start.run(Batch(1))
+    assert second.value is first.value
+
+
+def test_two_sinks_of_one_name_and_a_missing_stage_are_refused() -> None:
+    world = World()
+    with pytest.raises(Misconfigured, match="two sinks share a name"):
+        world.start(world.sink("a"), MemorySink("a", world.server))
+    with pytest.raises(Misconfigured, match="need a durable copy, and there is no stage"):
+        Coordinator(query=QUERY, sinks=[world.sink("b"), world.sink("c")], log=world.log)
