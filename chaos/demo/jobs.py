@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ APP = "flights"
 KEY = "tailnum"
 ROWS_PER_ARROW_BATCH = 1_000
 BATCHES_BEFORE_BARRIER = 3
+BEGIN = "begin"
+BEGIN_TIMEOUT_S = 600
 BatchFunction = Callable[["DataFrame", int], None]
 
 
@@ -152,6 +155,16 @@ def _observed(batch: DataFrame, sink: str, epoch: int) -> DataFrame:
 JOBS: dict[str, Callable[[DataFrame, Settings], BatchFunction]] = {"ours": ours, "naive": naive}
 
 
+def wait_for_begin() -> None:
+    """A start that stands by, with its session up, until the nemesis says that the one before it is dead."""
+    begin = Path(os.environ[failpoints.FOLDER]) / BEGIN
+    limit = time.monotonic() + BEGIN_TIMEOUT_S
+    while not begin.exists():
+        if time.monotonic() > limit:
+            raise TimeoutError(f"nobody said begin within {BEGIN_TIMEOUT_S} s")
+        time.sleep(0.05)
+
+
 def main(job: str, settings: Settings) -> None:
     """Run the job until everything that is in the topic now is done."""
     driver_jars = ",".join([spark_conf()["spark.jars"], *map(str, jars.resolve(POSTGRES_JDBC_JARS))])
@@ -165,6 +178,8 @@ def main(job: str, settings: Settings) -> None:
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_ARROW_BATCH),
         },
     )
+    spark.range(1).collect()
+    wait_for_begin()
     rows = flights(spark, settings)
     query = (
         rows.writeStream.foreachBatch(JOBS[job](rows, settings))
