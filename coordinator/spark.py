@@ -300,10 +300,19 @@ def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]
             state=f"looked for {path}",
             help="restore the checkpoint, and let nothing delete files in it while the query runs",
         )
-    for file in (path, f"{query.checkpoint}/metadata"):
-        files.sync_file(file)
     text = data.decode()
-    return Ask(query, epoch, hashlib.sha256(data).hexdigest(), text, _watermark(text, epoch, path))
+    ask = Ask(query, epoch, hashlib.sha256(data).hexdigest(), text, _watermark(text, epoch, path))
+    for file in (path, f"{query.checkpoint}/metadata"):
+        try:
+            files.sync_file(file)
+        except OSError as error:
+            raise CheckpointMismatch(
+                f"a file of Spark's checkpoint cannot be made durable: {error}",
+                epoch=epoch,
+                state=f"looked for {file}",
+                help="restore the checkpoint, and let nothing delete files in it while the query runs",
+            ) from error
+    return ask
 
 
 def _watermark(text: str, epoch: EpochNumber, path: str) -> int | None:

@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 SECRET = "s3cret-pa55word"
@@ -78,9 +79,21 @@ def _ends(bootstrap: str, partitions: Sequence[TopicPartition], isolation: str) 
     """Last stable offsets for read_committed, high watermarks for read_uncommitted."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", "isolation.level": isolation, "log_level": 0})
     try:
-        return [consumer.get_watermark_offsets(p, timeout=20)[1] for p in partitions]
+        return [_end(consumer, p) for p in partitions]
     finally:
         consumer.close()
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    """The end of a partition; a broker that has just restarted leads it a moment later."""
+    limit = time.monotonic() + 20
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=20)[1])
+        except KafkaException as error:
+            if time.monotonic() > limit or error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            time.sleep(0.1)
 
 
 def commit_in_another_process(

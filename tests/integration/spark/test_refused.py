@@ -247,5 +247,8 @@ def test_a_missing_or_strange_offsets_file(spark: SparkSession, tmp_path: Path) 
         with pytest.raises(CheckpointMismatch, match="not as this Spark writes it"):
             read_ask(query, 3, lambda: spark)
     (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":5}\n{}')
+    with pytest.raises(CheckpointMismatch, match=r"cannot be made durable.*metadata"):
+        read_ask(query, 3, lambda: spark)
+    (tmp_path / "metadata").write_text('{"id":"id"}')
     ask = read_ask(query, 3, lambda: spark)
     assert (ask.watermark, ask.offsets.splitlines()[0]) == (5, "v1")

@@ -129,7 +129,7 @@ def test_status_and_one_log_line_per_epoch(
     assert set(status.seconds) == {"identify", "prepare", "decide", "commit", "return"}
     assert "- one: epoch 1" in str(status)
     lines = [r.getMessage() for r in caplog.records if r.name == "epochal" and r.levelno == logging.INFO]
-    assert [line.split(" (")[0] for line in lines] == ["epoch 0: 2 rows", "epoch 1: 1 rows"]
+    assert [line.split(" (")[0] for line in lines] == [f"app {APP}, epoch 0: 2 rows", f"app {APP}, epoch 1: 1 rows"]
     assert "prepare" in lines[0]
 
 
