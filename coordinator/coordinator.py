@@ -112,6 +112,11 @@ class Status:
     last_report: EpochReport | None
 
 
+def wants_copy(sinks: Sequence[Sink]) -> bool:
+    """One evaluation for several readers, or rows that must outlive the decision."""
+    return len(sinks) > 1 or any(isinstance(sink, RedoSink) for sink in sinks)
+
+
 class Coordinator:
     """Runs the two-phase commit of one start over its sinks.
 
@@ -133,7 +138,7 @@ class Coordinator:
         self._query = query
         self._sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}
         self._log = log
-        self._stage = stage if self._wants_copy(sinks) else None
+        self._stage = stage if wants_copy(sinks) else None
         self._run_all = runner
         self._retry = retry or Retry()
         self._compact_every = compact_every
@@ -154,13 +159,8 @@ class Coordinator:
             raise Misconfigured(
                 f"two sinks share a name: {sorted(s.name for s in sinks)}", help="give each sink its own name="
             )
-        if self._stage is None and self._wants_copy(sinks):
+        if self._stage is None and wants_copy(sinks):
             raise Misconfigured("these sinks need a durable copy, and there is no stage", help="pass stage=")
-
-    @staticmethod
-    def _wants_copy(sinks: Sequence[Sink]) -> bool:
-        """One evaluation for several readers, or rows that must outlive the decision."""
-        return len(sinks) > 1 or any(isinstance(sink, RedoSink) for sink in sinks)
 
     # --- the two entry points ------------------------------------------------------------------
 

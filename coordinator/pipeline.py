@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import EpochLog
 from epochal.coordinator import spark as inside
-from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, Status
+from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, Status, wants_copy
 from epochal.coordinator.epoch import NAME, Ask, EpochNumber, Phase, Query
 from epochal.coordinator.errors import CalledTwice, Misconfigured
-from epochal.sinks.protocol import RedoSink, Sink
+from epochal.sinks.protocol import Sink
 from epochal.sinks.stage import SparkStage, check_schema, files_at, local_path
 
 if TYPE_CHECKING:
@@ -293,11 +293,8 @@ class Pipeline:
         """Each start has connections of its own: two queries or a restart must not share them."""
         return tuple(copy.copy(sink) for sink in self._sinks)
 
-    def _makes_copies(self) -> bool:
-        return len(self._sinks) > 1 or any(isinstance(sink, RedoSink) for sink in self._sinks)
-
     def _check_schema(self, sinks: Sequence[Sink], identity: Query, df: DataFrame) -> None:
-        if self._makes_copies():
+        if wants_copy(self._sinks):
             check_schema(df.schema, case_sensitive=df.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
         for sink in sinks:
             sink.check(identity, df.schema)
@@ -327,7 +324,7 @@ class Pipeline:
 
     def _notes(self) -> list[str]:
         notes = []
-        if self._makes_copies():
+        if wants_copy(self._sinks):
             notes.append("every micro-batch is evaluated once, into a durable copy that all sinks read")
         else:
             notes.append("one sink that votes: its own prepared rows are the durable copy")
