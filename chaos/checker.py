@@ -11,7 +11,8 @@ I7      at most one decision per epoch, and everything visible was decided befor
 I8      what is decided becomes visible everywhere, what is undecided never does
 I11     after one more epoch without faults the output is that of a run that never failed
 I12     after a fence nothing an older actor does becomes visible or drops anything
-I14     loud: a run ends converged, or with a named error and unchanged output
+I14     loud: a run ends converged, or with a named error and unchanged output; whoever was
+        refused at start, also long before the end, has changed nothing
 ======  ===============================================================================
 
 A verdict is true, false, or unknown.  Unknown is no pass: it is what a checker says that crashed, or
@@ -26,10 +27,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from epochal.chaos.history import (
+    Accepted,
     Changed,
     Content,
     Decided,
     Ended,
+    Event,
     History,
     Prepared,
     Read,
@@ -247,6 +250,10 @@ def _generation(actor: str) -> int:
     return int(actor[1:].partition("/")[0])
 
 
+REFUSALS = frozenset({"CheckpointMismatch", "MarkerLost", "Misconfigured"})
+"""How a start ends that is refused; later than that, a driver with such an end may have changed the output."""
+
+
 def loud(run: Run) -> Iterator[str]:
     ends = list(run.history.of(Ended))
     if not ends:
@@ -254,6 +261,7 @@ def loud(run: Run) -> Iterator[str]:
     for _, end in ends:
         if not end.named:
             yield f"{end.driver} ended with {end.outcome}, which no document names"
+    yield from _refused_and_changed(run)
     at, last = ends[-1]
     if last.outcome == "finished":
         yield from next_epoch_equality(run)
@@ -262,6 +270,33 @@ def loud(run: Run) -> Iterator[str]:
         before = [content for i, content in run.reads if i < began]
         if before and any(content != before[-1] for i, content in run.reads if began < i < at):
             yield f"{last.driver} ended with {last.outcome} and had changed the output"
+
+
+def _refused_and_changed(run: Run) -> Iterator[str]:
+    """What changed while a start lived that ended with a refusal, and by nobody who was accepted before."""
+    for at, end in run.history.of(Ended):
+        if end.outcome in REFUSALS:
+            began = max(i for i, s in run.history.of(Started) if s.driver == end.driver and i < at)
+            for change in _unaccepted(run.history.events, began, at):
+                yield f"{end.driver} was refused with {end.outcome}, and {change}"
+
+
+def _unaccepted(events: Sequence[Event], began: int, ended: int) -> Iterator[str]:
+    """Of the changes from ``began`` to ``ended``: those that no accepted actor made."""
+    accepted = {event.by for event in events[:began] if isinstance(event, Accepted)}
+    content = next((event.content for event in reversed(events[:began]) if isinstance(event, Read)), None)
+    explained = content is None
+    for event in events[began:ended]:
+        if isinstance(event, Accepted):
+            accepted.add(event.by)
+        elif isinstance(event, Changed):
+            if event.by not in accepted:
+                yield f"{event.by} changed {event.where}"
+            explained = explained or event.shown > 0
+        elif isinstance(event, Read):
+            if event.content != content and not explained:
+                yield "the output changed"
+            content, explained = event.content, False
 
 
 CHECKS: Mapping[str, Check] = {

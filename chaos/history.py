@@ -33,6 +33,13 @@ class Started:
 
 
 @dataclass(frozen=True)
+class Accepted:
+    """A start was not refused: from here ``by`` settles, and may change what readers see."""
+
+    by: str
+
+
+@dataclass(frozen=True)
 class Ended:
     """A driver is gone.  ``outcome``: finished, killed, or the name of its error."""
 
@@ -92,8 +99,8 @@ class Read:
     content: Content
 
 
-Event = Started | Ended | Evaluated | Prepared | Decided | TookOver | Changed | Read
-E = TypeVar("E", Started, Ended, Evaluated, Prepared, Decided, TookOver, Changed, Read)
+Event = Started | Accepted | Ended | Evaluated | Prepared | Decided | TookOver | Changed | Read
+E = TypeVar("E", Started, Accepted, Ended, Evaluated, Prepared, Decided, TookOver, Changed, Read)
 
 
 class Step(NamedTuple):

@@ -20,6 +20,7 @@ from epochal.chaos import failpoints
 from epochal.chaos.checker import Finding, Run, judge_all
 from epochal.chaos.failpoints import AnswerDropped, Point
 from epochal.chaos.history import (
+    Accepted,
     Changed,
     Decided,
     Ended,
@@ -205,10 +206,19 @@ class Simulation:
     def hit(self, point: Point, sink: str, epoch: int) -> None:
         if point is Point.LOG_AFTER_APPEND:
             self._tell_decisions()
+        if point is Point.BEFORE_SETTLE:
+            self.history.add(Accepted(self._actor()))
         if point is Point.AFTER_PREPARE:
             self.history.add(Prepared(epoch))
             self.read()
         self.happen("hit", point.value, sink, epoch)
+
+    def _actor(self) -> str:
+        """As whom the current driver acts."""
+        assert self.current is not None, "nothing acts but a driver"
+        actor = self.current.coordinator.status().actor
+        assert actor is not None, "nothing acts before it has fenced"
+        return str_of(actor)
 
     def _tell_decisions(self) -> None:
         """What became durable in the logs, told at once: whoever appended it may stop here."""

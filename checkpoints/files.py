@@ -338,8 +338,8 @@ def decode_floor(data: bytes, floor: LogPosition, where: str) -> list[Entry]:
         word, version, checksum = first.split(b" ")
         if word != b"epochal-floor":
             raise ValueError("not a floor of an epoch log")
-        if int(version) > FLOOR_VERSION:
-            raise ValueError(f"floor of version {int(version)}; this Epochal reads up to {FLOOR_VERSION}")
+        if version != b"%d" % FLOOR_VERSION:
+            raise ValueError(f"floor of version {version.decode(errors='replace')}; this Epochal reads {FLOOR_VERSION}")
         if checksum != _checksum(body):
             raise ValueError("checksum does not match: torn or foreign")
         second, *lines = body.split(b"\n")[:-1]

@@ -46,6 +46,7 @@ from epochal.coordinator.errors import (
     CommitInDoubt,
     EpochalError,
     Fenced,
+    LogCorrupt,
     MarkerLost,
     Misconfigured,
     OutcomeUnknown,
@@ -170,6 +171,7 @@ class Coordinator:
             raise Misconfigured(
                 "a second call came while the first is still running",
                 epoch=batch.ask.epoch,
+                state="nothing of the second call was written",
                 help="call the pipeline in the batch function itself, and return only after it has returned",
             )
         try:
@@ -487,6 +489,8 @@ class Coordinator:
             try:
                 return self._log.append(position, record)
             except Exception as error:
+                if attempt == 0 and isinstance(record, Fence) and isinstance(error, (Misconfigured, LogCorrupt)):
+                    raise  # the log says what is wrong with it, and a start that ends after its Fence harms nobody
                 last_error = error
                 self._retry.pause(attempt)
         raise self._unanswered(position, record, last_error)
@@ -581,7 +585,7 @@ class Coordinator:
     def _in_doubt(self, errors: Sequence[Exception]) -> NoReturn:
         """Past the decision: say what is done and what is pending, and stop."""
         gravest = _gravest(errors)
-        if isinstance(gravest, Fenced | MarkerLost | CheckpointMismatch):
+        if isinstance(gravest, _NOT_MINE):
             raise gravest
         done = sorted(name for name, shown in self._shown.items() if shown)
         pending = sorted(name for name, shown in self._shown.items() if not shown)
@@ -603,7 +607,9 @@ class Coordinator:
         self._phase_began = 0.0
 
 
-_GRAVITY = (Fenced, MarkerLost, CheckpointMismatch, CommitInDoubt)
+_NOT_MINE = (Fenced, MarkerLost, CheckpointMismatch)
+"""Another owner, or a sink that is not what it was: a restart of this start's kind does not finish the epoch."""
+_GRAVITY = (*_NOT_MINE, CommitInDoubt)
 
 
 def _gravest(errors: Sequence[Exception]) -> Exception:
@@ -619,6 +625,7 @@ def _no_answer(sink: str, result: object) -> EpochalError:
     return OutcomeUnknown(
         f"commit answered {result!r}, which is no CommitOutcome",
         sink=sink,
+        state="the epoch is decided; whether this sink shows it is not known",
         help="have the sink's commit return COMMITTED or ALREADY_COMMITTED",
     )
 

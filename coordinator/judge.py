@@ -170,6 +170,7 @@ def _same_app(case: Case) -> EpochalError | None:
         return None
     return CheckpointMismatch(
         f"the checkpoint belongs to app {app!r}, not {case.ask.query.app!r}",
+        state=_describe(case),
         help=f"start the pipeline with app={app!r}, or give the query another checkpointLocation",
     )
 
@@ -227,6 +228,7 @@ def _participants_unchanged(case: Case) -> EpochalError | None:
                 f"the sink is not what it was in epoch {last.number}: it was {participant.identity}, now {found}",
                 sink=name,
                 epoch=last.number,
+                state=_describe(case),
                 help="point the sink at the original again, or restore it; a recreated target has lost its rows",
             )
     return None
@@ -371,6 +373,7 @@ def _every_fence_is_mine(case: Case) -> EpochalError | None:
                 f"the sink is fenced by {state.fence}, not by {case.by}: another start has taken over",
                 sink=name,
                 epoch=case.ask.epoch,
+                state=_describe(case),
                 help="nothing to do if the other start is wanted; else stop it and restart this query",
             )
     return None

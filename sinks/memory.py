@@ -23,12 +23,10 @@ from typing import Any, TypeVar
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
 from epochal.coordinator.epoch import (
-    NAME,
     Actor,
     Committable,
     Copy,
     CopyFile,
-    Decision,
     Epoch,
     EpochNumber,
     Marker,
@@ -46,6 +44,7 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.sinks.conditions import Conditions, check_name, marker_of, may_drop
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Stage
 
 Row = Mapping[str, Any]
@@ -135,7 +134,10 @@ class MemoryServer:
             return self._tables[app, sink]
         except KeyError:
             raise Misconfigured(
-                f"no table for app {app!r} on {self.name}", sink=sink, help="call pipeline.create() once"
+                f"no table for app {app!r} on {self.name}",
+                sink=sink,
+                state=f"tables {sorted(self._tables)}",
+                help="call pipeline.create() once",
             ) from None
 
     def visible(self, app: str, sink: str) -> list[Row]:
@@ -180,6 +182,7 @@ class MemoryServer:
             raise SinkUnavailable(
                 f"{self.name} did not take the request to {verb}",
                 sink=sink,
+                state="the server is down" if self.down else delivery.value,
                 help="see whether the server is up",
             )
         if delivery is Delivery.LATE:
@@ -198,71 +201,44 @@ class MemoryServer:
     def fence(self, app: str, sink: str, by: Actor) -> None:
         """Compare-and-set: ``by`` owns the table unless a newer actor, or an equal one, does."""
         table = self.table(app, sink)
-        held = table.fence
-        if held is not None and held != by and held.generation >= by.generation:
-            raise _fenced(sink, held, by)
+        self._conditions(sink).check_fence(table, by)
         table.fence = by
 
     def prepare(self, app: str, sink: str, epoch: Epoch, rows: tuple[Row, ...], by: Actor) -> Prepared:
         """Keep the rows, invisible, unless they could never be committed."""
         table = self.table(app, sink)
-        if judge(table, sink, epoch.decision, epoch.position, by) is not None:
-            raise CheckpointMismatch(
-                f"decision {epoch.decision.id} is visible and cannot be prepared again",
-                sink=sink,
-                epoch=epoch.number,
-                help="run one query per app and sink",
-            )
+        self._conditions(sink).check_prepare(table, by, marker_of(epoch), epoch.number)
         attempt = Prepared(next(self._serial), epoch.position, by, rows)
         table.prepared[attempt.attempt] = attempt
         return attempt
 
+    def already_committed(self, app: str, c: Committable, by: Actor) -> bool:
+        """The three conditions as they are now."""
+        table = self.table(app, c.sink)
+        return self._conditions(c.sink).already_committed(table, by, marker_of(c), c.decision.epoch)
+
     def publish(self, app: str, c: Committable, by: Actor, rows: tuple[Row, ...] | None) -> CommitOutcome:
         """Show the epoch and set its marker in one step; ``rows=None``: those that were prepared."""
+        if self.already_committed(app, c, by):
+            return CommitOutcome.ALREADY_COMMITTED
         table = self.table(app, c.sink)
-        done = judge(table, c.sink, c.decision, c.position, by)
-        if done is not None:
-            return done
         if rows is None:
             rows = prepared_rows(table, c)
         table.shown.append(Shown(c.position, c.decision.id, rows))
-        table.marker = Marker(c.position, c.decision.id)
+        table.marker = marker_of(c)
         table.prepared = {n: p for n, p in table.prepared.items() if p.position > c.position}
         return CommitOutcome.COMMITTED
 
     def abort(self, app: str, sink: str, by: Actor) -> int:
         """Drop what ``by`` and older actors prepared."""
         table = self.table(app, sink)
-        if table.fence != by:
-            raise _fenced(sink, table.fence, by)
+        self._conditions(sink).check_owner(table, by)
         before = len(table.prepared)
-        table.prepared = {n: p for n, p in table.prepared.items() if not _is_older_or_own(p.actor, by)}
+        table.prepared = {n: p for n, p in table.prepared.items() if not may_drop(p.actor, by)}
         return before - len(table.prepared)
 
-
-def judge(table: Table, sink: str, decision: Decision, position: Position, by: Actor) -> CommitOutcome | None:
-    """The three conditions of every atomic write, in their order; None: go on and write."""
-    if table.fence != by:
-        raise _fenced(sink, table.fence, by, decision.epoch)
-    marker = table.marker
-    if marker is not None and marker.decision == decision.id:
-        return CommitOutcome.ALREADY_COMMITTED
-    at = marker.position if marker is not None else 0
-    if at < position - 1:
-        raise MarkerLost(
-            f"the marker stands at position {at}, position {position} was to follow",
-            sink=sink,
-            epoch=decision.epoch,
-            help="restore the sink to what the log says it showed",
-        )
-    if at >= position:
-        raise CheckpointMismatch(
-            f"position {position} was to be written, and another decision stands at position {at}",
-            sink=sink,
-            epoch=decision.epoch,
-            help="run one query per app and sink",
-        )
-    return None
+    def _conditions(self, sink: str) -> Conditions:
+        return Conditions(sink, self.name)
 
 
 def prepared_rows(table: Table, c: Committable) -> tuple[Row, ...]:
@@ -273,6 +249,7 @@ def prepared_rows(table: Table, c: Committable) -> tuple[Row, ...]:
             f"attempt {c.payload['attempt']} of {c.rows} rows is gone, and none of them is visible",
             sink=c.sink,
             epoch=c.decision.epoch,
+            state=f"prepared now: {[(p.attempt, p.position, len(p.rows)) for p in table.prepared.values()]}",
             help="start the query again: the rows are redone",
         )
     return prepared.rows
@@ -282,7 +259,7 @@ class _MemoryClient:
     """What both sinks have in common: names, and the verbs that do not touch rows."""
 
     def __init__(self, name: str, server: MemoryServer) -> None:
-        _check_name("sink", name)
+        check_name("sink name", name)
         self._name = name
         self._server = server
         self._app: str | None = None
@@ -292,15 +269,15 @@ class _MemoryClient:
         return self._name
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:  # noqa: ARG002
-        _check_name("app", query.app)
+        check_name("app", query.app, self._name)
         return [f"created table {self._name}"] if self._server.create(query.app, self._name) else []
 
     def check(self, query: Query, schema: Schema) -> None:  # noqa: ARG002
-        _check_name("app", query.app)
+        check_name("app", query.app, self._name)
         self._server.table(query.app, self._name)
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:  # noqa: ARG002
-        _check_name("app", query.app)
+        check_name("app", query.app, self._name)
         self._app = query.app
         return self._read(lambda: self._state(query.app))
 
@@ -313,7 +290,7 @@ class _MemoryClient:
         try:
             return self._request("look", apply)
         except OutcomeUnknown as lost:
-            raise SinkUnavailable(lost.what, sink=self._name, help=lost.help) from lost
+            raise SinkUnavailable(lost.what, sink=self._name, state=lost.state, help=lost.help) from lost
 
     def fence(self, query: Query, by: Actor) -> None:
         self._request("fence", lambda: self._server.fence(query.app, self._name, by))
@@ -342,10 +319,10 @@ class _MemoryClient:
             raise _unanswered("commit", self._name) from dropped
         return outcome
 
-    def _already(self, c: Committable, by: Actor) -> CommitOutcome | None:
+    def _already(self, c: Committable, by: Actor) -> bool:
         """The conditions as they are now; the server asks them again inside the write."""
         app = self._looked()
-        return self._read(lambda: judge(self._server.table(app, self._name), self._name, c.decision, c.position, by))
+        return self._read(lambda: self._server.already_committed(app, c, by))
 
 
 class MemorySink(_MemoryClient):
@@ -360,7 +337,9 @@ class MemorySink(_MemoryClient):
         return Committable(self._name, epoch.decision, epoch.position, len(written), payload)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
-        return self._already(committable, by) or self._publish(committable, by, rows=None)
+        if self._already(committable, by):
+            return CommitOutcome.ALREADY_COMMITTED
+        return self._publish(committable, by, rows=None)
 
     def guarantee(self) -> str:
         return f"{self._name}: every epoch exactly once, all or nothing, in order, while the process lives"
@@ -389,9 +368,8 @@ class MemoryRedoSink(_MemoryClient):
         return Committable(self._name, epoch.decision, epoch.position, read, payload)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
-        done = self._already(committable, by)
-        if done is not None:
-            return done
+        if self._already(committable, by):
+            return CommitOutcome.ALREADY_COMMITTED
         rows = self._stage.read(Copy.from_json(committable.payload["copy"]))
         return self._publish(committable, by, _written(rows, self._name, committable.decision.epoch))
 
@@ -418,6 +396,7 @@ class MemoryStage:
         if kept is None or len(kept[2]) != copy.rows:
             raise PreparedLost(
                 f"the durable copy {copy.root} of {copy.rows} rows is gone or has changed",
+                state=f"{len(kept[2])} rows are there" if kept is not None else "it is not there",
                 help="restore the checkpoint's folder from a backup",
             )
         return kept[2]
@@ -425,7 +404,7 @@ class MemoryStage:
     def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
         kept = {copy.root for copy in keep}
         for root, (_, owner, _) in list(self._copies.items()):
-            if root not in kept and _is_older_or_own(owner, by):
+            if root not in kept and may_drop(owner, by):
                 del self._copies[root]
 
     def copies(self) -> list[tuple[EpochNumber, Actor]]:
@@ -448,26 +427,6 @@ def _written(rows: Rows, sink: str, epoch: EpochNumber) -> tuple[Row, ...]:
         written.append(row)
         failpoints.hit(Point.IN_WRITE, sink, epoch)
     return tuple(written)
-
-
-def _is_older_or_own(owner: Actor, by: Actor) -> bool:
-    return owner == by or owner.generation < by.generation
-
-
-def _check_name(what: str, name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise Misconfigured(
-            f"{what} name {name!r} is not of the form {NAME.pattern}", help="choose a plain, stable name"
-        )
-
-
-def _fenced(sink: str, held: Actor | None, by: Actor, epoch: EpochNumber | None = None) -> Fenced:
-    return Fenced(
-        f"{by} acts, and the fence is {held or 'not set'}",
-        sink=sink,
-        epoch=epoch,
-        help="let the newer start go on; end this one",
-    )
 
 
 def _unanswered(verb: str, sink: str) -> OutcomeUnknown:

@@ -3,10 +3,11 @@
 No algorithm lives here (that is ``coordinator/coordinator.py``) and no base class: a sink is any
 object with these methods.  Reference implementations: ``sinks/memory.py``.
 
-Every atomic write of a sink is conditional, *inside that write*, on three things in this order:
+Every atomic write of a sink is conditional, *inside that write*, on three things in this order, which
+``sinks/conditions.py`` judges for all of them:
 
 1. the fence is ``by``: else :class:`~epochal.coordinator.errors.Fenced`;
-2. the marker is this decision's: then it is ``ALREADY_COMMITTED``;
+2. the marker is this decision's, at its position: then it is ``ALREADY_COMMITTED``;
 3. the marker is exactly one position before (none counts as position 0): else stop, with
    :class:`~epochal.coordinator.errors.MarkerLost` when it is older or absent and
    :class:`~epochal.coordinator.errors.CheckpointMismatch` when it is another's.

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from epochal.coordinator.epoch import Actor, Copy, CopyFile, EpochNumber
 from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
+from epochal.sinks.conditions import may_drop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +53,7 @@ _READ = {  # never fewer rows than there are; a path is a name, not a pattern
     "__globPaths__": "false",
 }
 _NO_PARQUET = ("void", "interval", "geometry", "geography")
-_METRIC_WAIT = 10.0  # seconds for Spark's own row count to arrive through its listener
+_METRIC_WAIT = 60.0  # seconds for Spark's own row count to arrive through its listener
 
 
 class Files(Protocol):
@@ -191,10 +192,10 @@ class SparkStage:
         schema = rows.schema
         check_schema(schema, case_sensitive=_case_sensitive(rows.sparkSession))
         root = self._new_folder(epoch, by)
-        counted = _write(rows, root)
+        counted = _write(rows, root, epoch)
         self._files.sync(root, self._checkpoint)
         copy = Copy(root=root, files=self._manifest(root), schema=schema.json())
-        if counted is not None and counted != copy.rows:
+        if counted != copy.rows:
             raise PrepareRefused(
                 f"Spark wrote {counted} rows to the durable copy and its files hold {copy.rows}",
                 epoch=epoch,
@@ -292,8 +293,8 @@ def _inner(kind: DataType) -> Iterator[tuple[str, DataType]]:
         yield "sqlType", kind.sqlType()
 
 
-def _write(rows: DataFrame, root: str) -> int | None:
-    """One job; Spark's own count of the rows it wrote, or None when it did not arrive."""
+def _write(rows: DataFrame, root: str, epoch: EpochNumber) -> int:
+    """One job; Spark's own count of the rows it wrote."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -301,13 +302,19 @@ def _write(rows: DataFrame, root: str) -> int | None:
     with _confs(rows.sparkSession, _EXACT_WRITE):
         observed = rows.observe(count, f.count(f.lit(1)).alias("rows"))
         observed.write.options(**_CODEC, **_COMMITTER).mode("errorifexists").parquet(root)
-    arrived = count._jo.future() if count._jo is not None else None
-    limit = time.monotonic() + _METRIC_WAIT
-    while arrived is not None and time.monotonic() < limit:
-        if arrived.isCompleted():
-            return int(count.get["rows"])
+    assert count._jo is not None, "observe gives it its counterpart"
+    arrived, limit = count._jo.future(), time.monotonic() + _METRIC_WAIT
+    while not arrived.isCompleted():
+        if time.monotonic() > limit:
+            raise PrepareRefused(
+                f"Spark did not say within {_METRIC_WAIT:g} s how many rows it wrote to the durable copy",
+                epoch=epoch,
+                state=f"copy {root}, nothing was decided",
+                help="restart the query; if it happens again, see in the driver's log whether its listener bus drops"
+                " events (spark.scheduler.listenerbus.eventqueue.capacity)",
+            )
         time.sleep(0.001)
-    return None
+    return int(count.get["rows"])
 
 
 @contextlib.contextmanager
@@ -322,6 +329,8 @@ def _confs(spark: SparkSession, confs: Mapping[str, str]) -> Iterator[None]:
         for key, old in before.items():
             if old is not None:
                 spark.conf.set(key, old)
+            else:
+                spark.conf.unset(key)
 
 
 def _case_sensitive(spark: SparkSession) -> bool:
@@ -348,8 +357,7 @@ def _removable(name: str, by: Actor) -> bool:
     match = _COPY.fullmatch(name)
     if match is None:
         return False
-    generation, token = int(match["generation"]), int(match["token"])
-    return generation < by.generation or (generation, token) == (by.generation, by.token)
+    return may_drop(Actor(int(match["generation"]), int(match["token"])), by)
 
 
 def _tail(root: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from epochal.chaos import servers
+from epochal.coordinator.versions import POSTGRES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +25,15 @@ def postgres_server() -> Iterator[servers.Postgres]:
     server.start()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def oldest_postgres() -> Iterator[servers.Postgres]:
+    """An embedded one of the oldest version that is called tested; `postgres_server` is of the newest."""
+    from epochal.chaos.servers.postgres import PostgresServer
+
+    with PostgresServer(version=POSTGRES[0]) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -101,34 +111,39 @@ def topic_name() -> str:
 
 
 class EveryTestPassed:
-    """Fails a run in which a test was skipped, deselected or expected to fail, and prints collected = passed."""
+    """Fails a run in which anything but a passed test was reported, and prints collected = passed.
+
+    A file that is skipped as a whole has no tests to be counted; what is left over in the reports tells of it.
+    """
 
     def __init__(self) -> None:
         self.collected = 0
-        self.deselected = 0
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.collected = len(session.items)
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
-        self.deselected += len(items)
+        self.collected += len(items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.collected += len(session.items)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.exitstatus == pytest.ExitCode.OK and self._passed(session) != self.collected + self.deselected:
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        assert isinstance(reporter, pytest.TerminalReporter)
+        if session.exitstatus == pytest.ExitCode.OK and not self._all_passed(reporter):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        passed = len(terminalreporter.stats.get("passed", []))
-        everything = self.collected + self.deselected
-        sign = "=" if passed == everything else "IS NOT"
-        terminalreporter.write_line(f"{everything} collected {sign} {passed} passed")
+        sign = "=" if self._all_passed(terminalreporter) else "IS NOT"
+        reported = ", ".join(f"{times} {kind}" for kind, times in self._reported(terminalreporter).items())
+        terminalreporter.write_line(f"{self.collected} collected {sign} {reported or 'nothing'}")
+
+    def _all_passed(self, reporter: pytest.TerminalReporter) -> bool:
+        return self._reported(reporter) == {"passed": self.collected}
 
     @staticmethod
-    def _passed(session: pytest.Session) -> int:
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        assert isinstance(reporter, pytest.TerminalReporter)
-        return len(reporter.stats.get("passed", []))
+    def _reported(reporter: pytest.TerminalReporter) -> dict[str, int]:
+        """How many reports of each kind; setups and teardowns that passed have none."""
+        return {kind: len(reports) for kind, reports in reporter.stats.items() if kind not in ("", "warnings")}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -188,6 +188,7 @@ def _consumer(bootstrap: str, isolation: str) -> Consumer:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
+            "log_level": 0,
         }
     )
 

@@ -28,6 +28,16 @@ class Screen:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         self._began = time.monotonic()
+        self.doing = "starting"
+
+    def step(self, text: str) -> None:
+        """One line in bold: what is done from now on."""
+        self.doing = text
+        self.say(text, style="bold")
+
+    def plain(self, line: str) -> None:
+        """A line as it is, to be copied: never wrapped, nothing in it taken for markup."""
+        self.console.print(line, soft_wrap=True, markup=False)
 
     def say(self, text: str, style: str = "") -> None:
         """One line, with the seconds since the start in front of it."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from epochal.chaos.demo.failure import Failed
 from epochal.chaos.demo.jobs import BEGIN, Settings
 from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting, crash, kill_seen, poll
 from epochal.chaos.servers.process import Server
@@ -152,16 +153,24 @@ class Campaign:
         self._stand_by(job.plan)
 
     def run(self) -> list[Struck]:
-        """Every strike of the plan, in order, each counted; NotCounted otherwise."""
+        """Every strike of the plan, in order, each counted; Failed, with what happened as its cause, otherwise."""
         try:
             struck = [self._one(strike, self._job.plan[i + 1 :]) for i, strike in enumerate(self._job.plan)]
             if self._driver.wait(END_TIMEOUT_S) != 0:
                 raise NotCounted(f"the last start of {self._job.name} failed:\n{self._driver.tail()}")
+        except Exception as error:
+            raise Failed(self._process()) from error
         finally:
             self._driver.close()
             if self._standby is not None:
                 self._standby.close()
         return struck
+
+    def _process(self) -> str:
+        """The driver under fire."""
+        status = self._driver.exit_status
+        state = "runs" if status is None else f"ended with status {status}"
+        return f"driver {self._driver.pid} of job {self._job.name!r} {state}, it printed {self._driver.output_file}"
 
     def _one(self, strike: Strike, to_come: Sequence[Strike]) -> Struck:
         sighting = self._driver.see_blocked(strike.rule, BLOCKED_TIMEOUT_S)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.kafka import SETTINGS as KAFKA_SETTINGS
-from epochal.chaos.servers.kafka import Topics
+from epochal.chaos.servers.kafka import Topics, await_fencing, controller_only
 from epochal.chaos.servers.postgres import Databases
 from epochal.chaos.servers.process import LOOPBACK, START_TIMEOUT_S, free_port, wait_until
 from epochal.coordinator.versions import KAFKA_BROKER, POSTGRES
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 POSTGRES_IMAGE = os.environ.get("EPOCHAL_POSTGRES_IMAGE", f"postgres:{POSTGRES[0]}")
 KAFKA_IMAGE = os.environ.get("EPOCHAL_KAFKA_IMAGE", f"apache/kafka:{KAFKA_BROKER}")
+KAFKA_DATA = "/var/lib/kafka/data"  # a volume of both images, which a second container can see
 STOP_TIMEOUT_S = 20
 NO_ENGINE = 3
 
@@ -38,6 +39,7 @@ class ContainerServer:
 
     def __init__(self) -> None:
         self._made = False
+        self._crashed = False
 
     def answers(self) -> bool:
         """Whether the server answers a client."""
@@ -53,13 +55,16 @@ class ContainerServer:
 
     def start(self) -> None:
         """Make or start the container, and wait until the server answers."""
+        if self._crashed:
+            self._recover()
+            self._crashed = False
         if self._made:
             self._container.get_wrapped_container().start()
         else:
             self._container.start()
             self._made = True
         if wait_until(lambda: True if self.answers() else None, START_TIMEOUT_S, 0.2) is None:
-            log = b"".join(self._container.get_logs()).decode(errors="replace")[-3000:]
+            log = _log(self._container)[-3000:]
             self.close()
             raise ServerUnavailable(
                 f"{self.kind} in a container did not answer on {self.address} in {START_TIMEOUT_S:.0f} s",
@@ -74,6 +79,7 @@ class ContainerServer:
 
     def crash(self) -> None:
         """SIGKILL to everything in the container."""
+        self._crashed = True
         self._container.get_wrapped_container().kill()
         if wait_until(lambda: None if self.running() else True, STOP_TIMEOUT_S) is None:
             raise ServerUnavailable(f"{self.kind}'s container outlives SIGKILL", "look at it with docker ps")
@@ -88,6 +94,9 @@ class ContainerServer:
         if self._made:
             self._container.stop()
             self._made = False
+
+    def _recover(self) -> None:
+        """What has to be done to data that a crash left behind, before the next start."""
 
     def _publish(self, ports: Mapping[int, int]) -> None:
         """Container port -> host port, on loopback only."""
@@ -131,13 +140,25 @@ class ContainerKafka(ContainerServer, Topics):
         self.proxied_port = free_port()
         proxied_listen = free_port()
         self.proxied_upstream = f"{LOOPBACK}:{proxied_listen}"
-        self._container = DockerContainer(KAFKA_IMAGE)
-        for name, value in self._settings().items():
-            self._container.with_env("KAFKA_" + name.replace(".", "_").upper(), value)
+        self._container = DockerContainer(KAFKA_IMAGE, env=_variables(self._settings()))
         self._publish({9092: port, 9094: proxied_listen})
 
     def answers(self) -> bool:
         return Topics.answers(self)
+
+    def _recover(self) -> None:
+        """Let the controller by itself, in a container on the same data, fence the crashed broker."""
+        from testcontainers.core.container import DockerContainer
+
+        settings = controller_only(self._settings(), "CONTROLLER://:9093")
+        crashed = self._container.get_wrapped_container().id
+        controller = DockerContainer(KAFKA_IMAGE, env=_variables(settings), volumes_from=[crashed])
+        controller.start()
+        try:
+            await_fencing(lambda: _log(controller))
+            controller.get_wrapped_container().stop(timeout=STOP_TIMEOUT_S)
+        finally:
+            controller.stop(delete_volume=False)
 
     def _settings(self) -> dict[str, str]:
         """The embedded broker's, with a listener INTERNAL on which it reaches itself within the container."""
@@ -151,8 +172,18 @@ class ContainerKafka(ContainerServer, Topics):
             "advertised.listeners": (
                 f"PLAINTEXT://{self.address},PROXIED://{LOOPBACK}:{self.proxied_port},INTERNAL://localhost:9095"
             ),
-            "log.dirs": "/tmp/kafka-data",
+            "log.dirs": KAFKA_DATA,
         }
+
+
+def _variables(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the broker as its images take them."""
+    return {"KAFKA_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
+
+
+def _log(container: DockerContainer) -> str:
+    """All that a container has printed."""
+    return b"".join(container.get_logs()).decode(errors="replace")
 
 
 def engine_missing() -> str | None:
@@ -171,5 +202,5 @@ def engine_missing() -> str | None:
 if __name__ == "__main__":
     missing = engine_missing()
     if missing is not None:
-        print(missing)
+        print(missing, file=sys.stderr)
         sys.exit(NO_ENGINE)

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from epochal.chaos.servers import java
+from epochal.chaos.servers.containers import KAFKA_DATA
 from epochal.chaos.servers.errors import ServerUnavailable
-from epochal.chaos.servers.kafka import JVM_OPTIONS, class_path
+from epochal.chaos.servers.kafka import JVM_OPTIONS, LOG4J, class_path
 from epochal.chaos.servers.postgres import binaries
 from epochal.coordinator.versions import KAFKA_BROKER, POSTGRES
 
@@ -41,10 +42,10 @@ set -e
 env | sed -n 's/^KAFKA_\\([A-Z_]*\\)=/\\1=/p' | while IFS='=' read -r name value; do
   echo "$(echo "$name" | tr 'A-Z_' 'a-z.')=$value"
 done > /data/server.properties
-if [ ! -e /tmp/kafka-data/meta.properties ]; then
-  java {options} -cp '/kafka/*' kafka.tools.StorageTool format -t 4L6g3nShT-eMCtK--X86sw -c /data/server.properties
+if [ ! -e {data}/meta.properties ]; then
+  java {options} kafka.tools.StorageTool format -t 4L6g3nShT-eMCtK--X86sw -c /data/server.properties
 fi
-exec java {options} -cp '/kafka/*' kafka.Kafka /data/server.properties
+exec java {options} kafka.Kafka /data/server.properties
 """
 
 
@@ -63,15 +64,20 @@ def build_postgres(tag: str, work: Path) -> None:
 
 def build_kafka(tag: str, work: Path) -> None:
     """An image that is set up by KAFKA_* variables, as the official one."""
-    root = _root(work / "kafka", KAFKA_ENTRY.format(options=" ".join(JVM_OPTIONS)))
+    jars = class_path()
+    names = ":".join(f"/kafka/{jar.name}" for jar in jars)  # their order tells which of two loggers is used
+    options = (*JVM_OPTIONS, "-Dlog4j2.configurationFile=/log4j2.properties", "-cp", names)
+    root = _root(work / "kafka", KAFKA_ENTRY.format(options=" ".join(options), data=KAFKA_DATA))
+    (root / "log4j2.properties").write_text(LOG4J)
+    (root / KAFKA_DATA.lstrip("/")).mkdir(parents=True)
     home = java.java_home().resolve()
     for part in ("bin", "lib", "conf"):
         shutil.copytree(home / part, root / "java" / part, ignore=_unneeded)
     (root / "kafka").mkdir()
-    for jar in class_path():
+    for jar in jars:
         shutil.copy(jar, root / "kafka")
     _add_linked(root, _files(home / "bin", home / "lib"))
-    _import(root, tag, {"PATH": "/java/bin:/bin"})
+    _import(root, tag, {"PATH": "/java/bin:/bin"}, volume=KAFKA_DATA)
 
 
 def _root(root: Path, entry: str) -> Path:
@@ -121,11 +127,14 @@ def _linked(file: Path) -> list[Path]:
     return [Path(found) for found in re.findall(r"(/\S+) \(0x", told)]
 
 
-def _import(root: Path, tag: str, environment: dict[str, str], command: str | None = None) -> None:
+def _import(
+    root: Path, tag: str, environment: dict[str, str], command: str | None = None, volume: str | None = None
+) -> None:
     """Hand the root to the engine as an image of one layer."""
     changes = [f"ENV {name}={value}" for name, value in environment.items()]
     changes += ['ENTRYPOINT ["/entry"]', f"USER {USER}:{USER}"]
     changes += [f'CMD ["{command}"]'] if command else []
+    changes += [f'VOLUME ["{volume}"]'] if volume else []
     archive = root.with_suffix(".tar")
     with tarfile.open(archive, "w") as tar:
         tar.add(root, arcname=".", filter=_owned)
@@ -142,8 +151,8 @@ def _import(root: Path, tag: str, environment: dict[str, str], command: str | No
 
 
 def _owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Everything is root's but the two directories that a server writes to."""
-    writable = member.name in ("./data", "./tmp")
+    """Everything is root's but the directories that a server writes to."""
+    writable = member.name in ("./data", "./tmp", f".{KAFKA_DATA}")
     member.uid = member.gid = USER if writable else 0
     member.uname = member.gname = ""
     return member

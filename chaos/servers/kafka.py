@@ -7,7 +7,7 @@ import importlib.util
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from epochal.chaos.servers import jars, java
@@ -74,7 +74,7 @@ class Topics:
         """Make a topic and wait until the broker has it."""
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         made = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=20)
         made[name].result(timeout=30)
 
@@ -127,7 +127,7 @@ class KafkaServer(Server, Topics):
         settings = self._settings()
         controller = f"CONTROLLER://{LOOPBACK}:{self._controller_port}"
         _write(self._properties, settings)
-        _write(self._controller_properties, {**settings, **CONTROLLER_ONLY, "listeners": controller})
+        _write(self._controller_properties, controller_only(settings, controller))
         if (self.directory / "data" / "meta.properties").exists():
             return
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -143,24 +143,16 @@ class KafkaServer(Server, Topics):
             )
 
     def _recover(self) -> None:
-        """Let the controller alone fence the crashed broker's registration before the broker starts again.
-
-        Controller and broker are one process here and die together, so the metadata still call the dead broker
-        leader of everything. A broker that starts from them acts as transaction coordinator at once, cannot reach
-        itself yet, takes the partitions for deleted when it is fenced a moment later, and notes a transaction in
-        PREPARE_COMMIT as complete without its markers: the last stable offset then stands still for ever.
-        """
+        """See `await_fencing`."""
         data = self.directory / "data"
         if not (data / "__cluster_metadata-0").exists() or (data / CLEAN_SHUTDOWN).exists():
             return
         seen = self.log_file.stat().st_size
         self._spawn(Command(self._run_java("kafka.Kafka", str(self._controller_properties))))
-        self._logged(CONTROLLER_ACTIVE, seen, START_TIMEOUT_S)
-        self._logged(FENCED, seen, FENCE_TIMEOUT_S)  # no such line where the crash found it fenced already
-        self.stop()
-
-    def _logged(self, text: str, since: int, timeout: float) -> None:
-        wait_until(lambda: True if text in self.log_file.read_text(errors="replace")[since:] else None, timeout)
+        try:
+            await_fencing(lambda: self.log_file.read_text(errors="replace")[seen:])
+        finally:
+            self.stop()
 
     def _settings(self) -> dict[str, str]:
         plain, controller = f"PLAINTEXT://{self.address}", f"CONTROLLER://{LOOPBACK}:{self._controller_port}"
@@ -184,8 +176,33 @@ class KafkaServer(Server, Topics):
         return self.answers()
 
 
-def _write(file: Path, settings: Mapping[str, str | None]) -> None:
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items() if value is not None))
+def controller_only(settings: Mapping[str, str], listener: str) -> dict[str, str]:
+    """These settings, without the broker."""
+    changed = {**settings, **CONTROLLER_ONLY, "listeners": listener}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+def await_fencing(log: Callable[[], str]) -> None:
+    """Wait until a controller that runs by itself says in its log that it fenced the crashed broker's registration.
+
+    This has to happen before a crashed broker starts again.  Controller and broker are one process here and die
+    together, so the metadata still call the dead broker leader of everything. A broker that starts from them acts
+    as transaction coordinator at once, cannot reach itself yet, takes the partitions for deleted when it is fenced a
+    moment later, and notes a transaction in PREPARE_COMMIT as complete without its markers: the last stable offset
+    then stands still for ever.
+    """
+    if wait_until(lambda: True if CONTROLLER_ACTIVE in log() else None, START_TIMEOUT_S) is None:
+        raise ServerUnavailable(
+            f"Kafka's controller by itself did not become active in {START_TIMEOUT_S:.0f} s",
+            "the log above says why",
+            log()[-3000:],
+        )
+    # No such line where the crash found it fenced already.
+    wait_until(lambda: True if FENCED in log() else None, FENCE_TIMEOUT_S)
+
+
+def _write(file: Path, settings: Mapping[str, str]) -> None:
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
 
 def class_path() -> list[Path]:

@@ -30,29 +30,16 @@ from pyspark.errors import PySparkException
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import (
-    NAME,
-    Actor,
-    Committable,
-    Decision,
-    Epoch,
-    EpochNumber,
-    Json,
-    Marker,
-    Position,
-    Query,
-    SinkState,
-)
+from epochal.coordinator.epoch import Actor, Committable, Epoch, EpochNumber, Json, Marker, Query, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
-    Fenced,
-    MarkerLost,
     Misconfigured,
     OutcomeUnknown,
     PreparedLost,
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.sinks.conditions import Conditions, check_name, marker_of
 from epochal.sinks.delta import gates, jvm
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
 from epochal.sinks.delta.staged import Note, Staged
@@ -95,20 +82,23 @@ class DeltaSink:
     def __init__(self, path: str, *, name: str | None = None, partition_by: Sequence[str] = ()) -> None:
         self._path = path
         self._name = "delta-" + path.rstrip("/").rpartition("/")[2] if name is None else name
+        check_name("sink name", self._name)
         self._partition_by = tuple(partition_by)
+        self._conditions = Conditions(self._name, f"Delta table {path}")
         self._app: str | None = None
-        if not NAME.fullmatch(self._name):
-            raise Misconfigured(f"{self._name!r} is not a sink name", help=f"give name=..., of the form {NAME.pattern}")
 
     @property
     def name(self) -> str:
         return self._name
 
+    def __repr__(self) -> str:
+        return f"DeltaSink({self._path!r}, name={self._name!r})"
+
     # set-up
 
     def create(self, query: Query, schema: StructType) -> Sequence[str]:
         """Make the table if there is none; ``Misconfigured`` for types that no Delta table holds."""
-        self._check_app(query.app)
+        check_name("app", query.app, self._name)
         self._refuse_set_up(gates.unholdable(schema), "change the query's types with a cast")
         table = self._table()
         if self._begin(table).exists:
@@ -134,7 +124,7 @@ class DeltaSink:
 
     def check(self, query: Query, schema: StructType) -> None:
         """Refuse what can never work: no table, other columns, types that it cannot hold exactly."""
-        self._check_app(query.app)
+        check_name("app", query.app, self._name)
         txn = self._existing(self._begin(self._table()))
         metadata = txn.metadata()
         self._refuse_set_up(gates.table_problems(metadata), "write to a table without it")
@@ -152,7 +142,7 @@ class DeltaSink:
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:  # noqa: ARG002
         """Read one new snapshot.  After a fence it is final: the fence took a version of the log, so
         what an older actor still has under way conflicts with it."""
-        self._check_app(query.app)
+        check_name("app", query.app, self._name)
         self._app = query.app
         return self._state(self._existing(self._begin(self._table())))
 
@@ -192,7 +182,7 @@ class DeltaSink:
         log_taken = False
         for _ in range(ATTEMPTS):
             txn = self._begin(table, answered=answer)
-            if self._judge(txn, committable, by) is CommitOutcome.ALREADY_COMMITTED:
+            if self._already_committed(txn, committable, by):
                 if answer is None:
                     return CommitOutcome.ALREADY_COMMITTED
                 self._tidy(table, committable)
@@ -208,15 +198,14 @@ class DeltaSink:
                 continue
             failpoints.hit(Point.BEFORE_PUBLISH, self._name, committable.decision.epoch)
             answer = self._publish(txn, committable)
-        raise self._contended(committable.decision.epoch)
+        raise self._contended(answer, committable.decision.epoch)
 
     def abort(self, query: Query, by: Actor) -> None:
         """Delete what ``by`` and lower generations prepared beyond the marker, as far as a note names it."""
         self._app = query.app
         table = self._table()
         state = self._state(self._existing(self._begin(table)))
-        if state.fence != by:
-            raise self._fenced(state.fence, by)
+        self._conditions.check_owner(state, by)
         with self._unavailable("what is prepared"):
             Staged(table, query.app, self._name).drop_undecided(state.marker, by)
 
@@ -237,29 +226,18 @@ class DeltaSink:
 
     # judging
 
-    def _judge(self, txn: Transaction, c: Committable, by: Actor) -> CommitOutcome | None:
-        """The three conditions of the write, in their order; None: go on and write."""
-        epoch, expected = c.decision.epoch, str(c.payload["table"]["id"])
-        state = self._state(self._existing(txn))
-        if state.identity != _identity(expected):
-            raise self._mismatch(f"the table was prepared as {_identity(expected)} and is {state.identity}", epoch)
-        if state.fence != by:
-            raise self._fenced(state.fence, by, epoch)
-        if state.marker == _marker(c.position, c.decision):
-            return CommitOutcome.ALREADY_COMMITTED
-        at = state.marker.position if state.marker is not None else 0
-        if at < c.position - 1:
-            raise MarkerLost(
-                f"the marker stands at position {at}, position {c.position} was to follow",
+    def _already_committed(self, txn: Transaction, c: Committable, by: Actor) -> bool:
+        """The three conditions of the write, in their order, on the table that was prepared for."""
+        state, expected = self._state(self._existing(txn)), _identity(str(c.payload["table"]["id"]))
+        if state.identity != expected:
+            raise CheckpointMismatch(
+                f"the table was prepared as {expected} and is {state.identity}",
                 sink=self._name,
-                epoch=epoch,
-                help="restore the table to what the epoch log says it showed",
+                epoch=c.decision.epoch,
+                state=f"Delta table {self._path}",
+                help="the table was dropped and made again; the decided rows belong to the old one: restore it",
             )
-        if at >= c.position:
-            raise self._mismatch(
-                f"position {c.position} was to be written, and another decision stands at position {at}", epoch
-            )
-        return None
+        return self._conditions.already_committed(state, by, marker_of(c), c.decision.epoch)
 
     def _lost(self, table: Table, txn: Transaction, c: Committable) -> list[str]:
         """Why what was prepared cannot be shown in this snapshot of the table."""
@@ -291,17 +269,15 @@ class DeltaSink:
         was_mine = False
         for _ in range(ATTEMPTS):
             txn = self._existing(self._begin(table, answered=answer))
-            held = self._state(txn).fence
-            if held is not None and held != by and held.generation >= by.generation:
-                raise self._fenced(held, by)
-            if answer is not None and held == by and (answer.kind is _Kind.DONE or not was_mine):
+            is_mine = self._conditions.check_fence(self._state(txn), by)
+            if answer is not None and is_mine and (answer.kind is _Kind.DONE or not was_mine):
                 return
             if answer is not None and answer.kind is _Kind.NONE:
                 raise self._unknown(state=answer.why)
-            was_mine = held == by
+            was_mine = is_mine
             _, _, generation, token = self._ids()
             answer = self._put(txn, [_txn(generation, by.generation), _txn(token, by.token)], "fence", -1, str(by))
-        raise self._contended()
+        raise self._contended(answer)
 
     def _publish(self, txn: Transaction, c: Committable) -> _Answer:
         position, decision, _, _ = self._ids()
@@ -340,7 +316,7 @@ class DeltaSink:
 
     def _tidy(self, table: Table, c: Committable) -> None:
         with contextlib.suppress(JavaFailure):  # the epoch is visible; the next one tidies again
-            Staged(table, self._looked(), self._name).drop_done(_marker(c.position, c.decision))
+            Staged(table, self._looked(), self._name).drop_done(marker_of(c))
 
     # writing files
 
@@ -410,12 +386,6 @@ class DeltaSink:
             raise Misconfigured("used before look", sink=self._name, help="call look(query) first")
         return self._app
 
-    def _check_app(self, app: str) -> None:
-        if not NAME.fullmatch(app):
-            raise Misconfigured(
-                f"{app!r} is not an app name", sink=self._name, help=f"use a name of the form {NAME.pattern}"
-            )
-
     def _refuse_set_up(self, problems: Sequence[str], remedy: str) -> None:
         if problems:
             raise Misconfigured(
@@ -433,23 +403,12 @@ class DeltaSink:
             what, sink=self._name, epoch=epoch, state=state, help="change the query or alter the table, and start again"
         )
 
-    def _fenced(self, held: Actor | None, by: Actor, epoch: EpochNumber | None = None) -> Fenced:
-        return Fenced(
-            f"{by} is not the owner of the table's fence",
-            sink=self._name,
-            epoch=epoch,
-            state=f"the fence is {held}" if held is not None else "there is no fence",
-            help="let the newer start run; only one query may write this app's sink",
-        )
-
-    def _mismatch(self, what: str, epoch: EpochNumber) -> CheckpointMismatch:
-        return CheckpointMismatch(what, sink=self._name, epoch=epoch, help="run one query per app and sink")
-
     def _prepared_lost(self, lost: Sequence[str], c: Committable) -> PreparedLost:
         return PreparedLost(
             f"the prepared epoch cannot be shown any more, and nothing of it is visible: {'; '.join(lost)}",
             sink=self._name,
             epoch=c.decision.epoch,
+            state=f"Delta table {self._path}: {c.rows} rows, prepared for position {c.position} by {c.decision.actor}",
             help="start the query again: the rows are redone",
         )
 
@@ -462,11 +421,12 @@ class DeltaSink:
             help="commit again: it looks at the marker first",
         )
 
-    def _contended(self, epoch: EpochNumber | None = None) -> SinkUnavailable:
+    def _contended(self, answer: _Answer | None, epoch: EpochNumber | None = None) -> SinkUnavailable:
         return SinkUnavailable(
             f"{ATTEMPTS} commits in a row met with a conflict",
             sink=self._name,
             epoch=epoch,
+            state=_first_line(answer.why) if answer is not None else None,
             help="see who else writes this app's sink, or changes the table's schema all the time",
         )
 
@@ -489,10 +449,6 @@ class DeltaSink:
 
 def _identity(table_id: str) -> str:
     return f"delta:{table_id}"
-
-
-def _marker(position: Position, decision: Decision) -> Marker:
-    return Marker(position, decision.id)
 
 
 def _txn(identity: str, version: int) -> Json:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from epochal.coordinator.epoch import Actor, Marker, Position
+from epochal.sinks.conditions import may_drop
 from epochal.sinks.delta.jvm import Table
 
 _NOTE = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)\.json")
@@ -55,7 +56,7 @@ class Staged:
 
     def drop_undecided(self, marker: Marker | None, by: Actor) -> None:
         """Delete what ``by`` and lower generations prepared beyond the marker; nothing of it is decided."""
-        self._drop(marker, lambda n: n.can_still_be_shown(marker) and _is_own_or_older(n.actor, by))
+        self._drop(marker, lambda n: n.can_still_be_shown(marker) and may_drop(n.actor, by))
 
     def drop_done(self, marker: Marker) -> None:
         """Forget what the marker has passed; delete the files of those that lost to it.
@@ -83,7 +84,3 @@ class Staged:
         matches = [_NOTE.fullmatch(name) for name in self._table.list(self._folder)]
         numbers = [tuple(map(int, match.groups())) for match in matches if match is not None]
         return [Note(p, Actor(generation, token), decision) for p, generation, token, decision in numbers]
-
-
-def _is_own_or_older(actor: Actor, by: Actor) -> bool:
-    return actor == by or actor.generation < by.generation

@@ -17,8 +17,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.epoch import Actor, Json, Marker, Position
-from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured, SinkUnavailable
+from epochal.coordinator.epoch import Actor, Json, Marker
+from epochal.coordinator.errors import Misconfigured, SinkUnavailable
+from epochal.sinks.conditions import Conditions
 from epochal.sinks.kafka.client import Link, kafka
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class Place:
     @property
     def transactional_id(self) -> str:
         return f"epochal-{self.app}-{self.sink}"
+
+    @property
+    def conditions(self) -> Conditions:
+        return Conditions(self.sink, f"topic {self.topic}")
 
 
 @dataclass(frozen=True)
@@ -109,51 +114,6 @@ def _read(link: Link, place: Place, final: bool) -> bytes | None:
             if value is not None or start == 0:
                 return value
             reach *= 20
-
-
-def is_already(
-    state: State, place: Place, *, by: Actor, decision: int, position: Position, epoch: int | None = None
-) -> bool:
-    """The three conditions of every write, in their order; False: begin."""
-    check_owner(state, place, by, epoch)
-    marker = state.marker
-    if marker is not None and marker.decision == decision:
-        return True
-    at = marker.position if marker is not None else 0
-    if at < position - 1:
-        raise MarkerLost(
-            f"the marker in {place.topic} stands at position {at}, and position {position} was to follow",
-            sink=place.sink,
-            epoch=epoch,
-            state=f"decision {decision}, by {by}",
-            help="restore the topic to what the epoch log says it showed; nothing was written",
-        )
-    if at >= position:
-        raise CheckpointMismatch(
-            f"position {position} was to be written, and another decision stands at position {at}",
-            sink=place.sink,
-            epoch=epoch,
-            state=f"decision {decision}, marker {marker}, by {by}",
-            help="run one query per app and sink; nothing was written",
-        )
-    return False
-
-
-def check_owner(state: State, place: Place, by: Actor, epoch: int | None = None) -> None:
-    """``Fenced`` unless ``by`` owns the sink."""
-    if state.fence != by:
-        raise fenced(state, place, by, epoch)
-
-
-def fenced(state: State, place: Place, by: Actor, epoch: int | None = None) -> Fenced:
-    """The error that names the owner."""
-    return Fenced(
-        f"{state.fence or 'nobody'} owns the sink, not {by}",
-        sink=place.sink,
-        epoch=epoch,
-        state=f"newest record of {place.topic}: fence {state.fence}, marker {state.marker}",
-        help="another start of this query has taken over; end this one",
-    )
 
 
 def _end(link: Link, place: Place, consumer: Consumer) -> int:

@@ -94,6 +94,11 @@ class Plan:
     transaction_timeout: float
     about: Json
 
+    @property
+    def marker(self) -> Marker:
+        """What the transaction sets."""
+        return Marker(self.position, self.decision)
+
 
 class Transaction:
     """The one transaction of one producer, in one process.  Every call is bounded."""
@@ -248,9 +253,7 @@ def _tuning(plan: Plan) -> Options:
 
 
 def _judge(plan: Plan, state: marker.State) -> bool:
-    return marker.is_already(
-        state, plan.place, by=plan.by, decision=plan.decision, position=plan.position, epoch=plan.epoch
-    )
+    return plan.place.conditions.already_committed(state, plan.by, plan.marker, plan.epoch)
 
 
 def _write(plan: Plan, transaction: Transaction, batches: Iterable[Sequence[Row]]) -> None:
@@ -269,9 +272,8 @@ def _write(plan: Plan, transaction: Transaction, batches: Iterable[Sequence[Row]
             state="the transaction was aborted, nothing of the epoch is visible",
             help="bring the copy back as it was (from a backup of the checkpoint), then restart the query",
         )
-    new = Marker(plan.position, plan.decision)
     transaction.flush()
-    transaction.send(plan.place.topic, [(b"marker", marker.record(plan.place, plan.by, new, plan.about))])
+    transaction.send(plan.place.topic, [(b"marker", marker.record(plan.place, plan.by, plan.marker, plan.about))])
     transaction.flush()
 
 
@@ -324,26 +326,28 @@ def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> 
             plan.link, plan.place, plan.transaction_timeout, lambda state: _judge(plan, state), _tuning(plan)
         )
     except (SinkUnavailable, Misconfigured) as unreachable:
-        return Answer(Outcome.STOPPED, _unknown(plan, error, unreachable))
+        what = f"the commit of {plan.rows} rows was asked for and not answered"
+        return Answer(Outcome.STOPPED, unknown(plan, what, error, f"the marker could not be read: {unreachable.what}"))
     except EpochalError as stopped:
         return Answer(Outcome.STOPPED, stopped)
     transaction.drop()
     return Answer(Outcome.COMMITTED) if landed else _explain(plan, error, late)
 
 
-def _unknown(plan: Plan, error: Exception, unreachable: EpochalError) -> OutcomeUnknown:
+def unknown(plan: Plan, what: str, error: Exception, state: str) -> OutcomeUnknown:
+    """The commit may have been asked for, and no marker was read since; ``error`` is why."""
     return OutcomeUnknown(
-        f"the commit of {plan.rows} rows was asked for and not answered: {plan.link.scrub(_text(error))}",
+        f"{what}: {_text(plan, error)}",
         sink=plan.place.sink,
         epoch=plan.epoch,
-        state=f"the marker could not be read: {unreachable.what}",
+        state=state,
         help="commit again: the marker is asked before anything is written",
     )
 
 
 def _unavailable(plan: Plan, error: Exception) -> SinkUnavailable:
     return SinkUnavailable(
-        f"Kafka at {plan.link.bootstrap} did not take {plan.rows} rows: {plan.link.scrub(_text(error))}",
+        f"Kafka at {plan.link.bootstrap} did not take {plan.rows} rows: {_text(plan, error)}",
         sink=plan.place.sink,
         epoch=plan.epoch,
         state="the transaction was not committed, nothing of the epoch is visible",
@@ -361,9 +365,10 @@ def _refused(plan: Plan, why: str) -> CommitInDoubt:
     )
 
 
-def _text(error: Exception) -> str:
-    k = kafka()
-    if isinstance(error, k.KafkaException):
+def _text(plan: Plan, error: Exception) -> str:
+    """One line without secrets; Spark's errors have pages."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, kafka().KafkaException):
         cause: Any = error.args[0]
-        return f"{cause.name()}: {cause.str()}"
-    return f"{type(error).__name__}: {error}"
+        text = f"{cause.name()}: {cause.str()}"
+    return plan.link.scrub(text).splitlines()[0][:500]

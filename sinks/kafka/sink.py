@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import NAME, Actor, Committable, Copy, Epoch, Json, Query, SinkState
+from epochal.coordinator.epoch import Actor, Committable, Copy, Epoch, Json, Query, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     CommitInDoubt,
     Misconfigured,
-    OutcomeUnknown,
     PrepareRefused,
     SinkUnavailable,
 )
 from epochal.sinks import stage
+from epochal.sinks.conditions import check_name, marker_of
 from epochal.sinks.kafka import marker, produce, topics
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka
 from epochal.sinks.kafka.marker import Place, State
@@ -87,6 +87,9 @@ class KafkaSink:
         self._bootstrap = bootstrap_servers
         self._topic = topic
         self._name = name if name is not None else f"kafka-{topic}"
+        topics.check_topic(topic, self._name)
+        check_name("sink name", self._name)
+        _check_partitioner(partitioner, self._name)
         self._encoding = Encoding(key, value, partitioner)
         self._transaction_timeout = transaction_timeout
         self._request_timeout = request_timeout
@@ -140,7 +143,7 @@ class KafkaSink:
         """
         place, link = self._place(query), self._link()
         for attempt in range(FENCE_ATTEMPTS):
-            _check_newer(marker.read(link, place, final=False), place, by)  # disturbs nobody
+            place.conditions.check_fence(marker.read(link, place, final=False), by)  # disturbs nobody
             if self._write_fence(link, place, by) and marker.read(link, place, final=True).fence == by:
                 return
             time.sleep(random.uniform(0, 0.1 * 2 ** min(attempt, 5)))
@@ -184,10 +187,10 @@ class KafkaSink:
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Attempts until one answers; each begins with init and marker, so none can show a row twice."""
         place, _ = self._seen()
-        link, decision = self._link(), committable.decision
+        link = self._link()
         state = marker.read(link, place, final=False)
-        marker.check_owner(state, place, by, decision.epoch)
-        if state.marker is not None and state.marker.decision == decision.id:
+        place.conditions.check_owner(state, by, committable.decision.epoch)
+        if state.marker == marker_of(committable):
             self._bar_and_read(link, place)  # answered when every partition shows it
             return CommitOutcome.ALREADY_COMMITTED
         plan = self._plan(link, place, committable, by)
@@ -196,8 +199,8 @@ class KafkaSink:
     def abort(self, query: Query, by: Actor) -> None:
         """Nothing prepared lies in Kafka; what a dead producer left open is ended."""
         place, link = self._place(query), self._link()
-        marker.check_owner(marker.read(link, place, final=False), place, by)
-        marker.check_owner(self._bar_and_read(link, place), place, by)
+        place.conditions.check_owner(marker.read(link, place, final=False), by)
+        place.conditions.check_owner(self._bar_and_read(link, place), by)
 
     def close(self) -> None:
         self._looked = self._session = None
@@ -216,13 +219,7 @@ class KafkaSink:
         )
 
     def _place(self, query: Query) -> Place:
-        for kind, name in (("app", query.app), ("sink", self._name)):
-            if not NAME.fullmatch(name):
-                raise Misconfigured(
-                    f"{kind} name {name!r} is not usable",
-                    sink=self._name,
-                    help="take 1 to 120 of the characters A-Z a-z 0-9 . _ -",
-                )
+        check_name("app", query.app, self._name)
         place = Place(query.app, self._name)
         topics.check_length(place)
         return place
@@ -235,12 +232,6 @@ class KafkaSink:
     def _link(self) -> Link:
         options = dict((self._options() if callable(self._options) else self._options) or {})
         check_options(options, self._name)
-        if self._encoding.partitioner not in PARTITIONERS:
-            raise Misconfigured(
-                f"there is no partitioner {self._encoding.partitioner!r}",
-                sink=self._name,
-                help=f"take one of {', '.join(PARTITIONERS)}; murmur2_random is what Java's producer does",
-            )
         return Link(self._bootstrap, self._name, self._request_timeout, options)
 
     def _check_schema(self, schema: Schema) -> None:
@@ -270,7 +261,7 @@ class KafkaSink:
     def _write_fence(self, link: Link, place: Place, by: Actor) -> bool:
         """False: another producer came in between, or the answer is lost; look again."""
         transaction, state, mine = produce.guarded(
-            link, place, self._timeout(link), lambda state: _check_newer(state, place, by), {}
+            link, place, self._timeout(link), lambda state: place.conditions.check_fence(state, by), {}
         )
         try:
             if not mine:
@@ -376,7 +367,9 @@ class KafkaSink:
         try:
             told = answers.collect()
         except Exception as error:  # whatever ended the job, the task may have asked for its commit before
-            return Answer(Outcome.LOST, _job_failed(plan, error))
+            what = f"the Spark job that produces {plan.rows} rows failed"
+            why = produce.unknown(plan, what, error, "its task may have asked for the commit before")
+            return Answer(Outcome.LOST, why)
         return Answer.from_json(told[0]["answer"])
 
     def _own_session(self) -> SparkSession:
@@ -432,23 +425,13 @@ def _too_long(plan: Plan, expired: int) -> CommitInDoubt:
     )
 
 
-def _job_failed(plan: Plan, error: Exception) -> OutcomeUnknown:
-    text = plan.link.scrub(f"{type(error).__name__}: {error}".splitlines()[0][:500])
-    return OutcomeUnknown(
-        f"the Spark job that produces {plan.rows} rows failed: {text}",
-        sink=plan.place.sink,
-        epoch=plan.epoch,
-        state="its task may have asked for the commit before",
-        help="commit again: the marker is asked before anything is written",
-    )
-
-
-def _check_newer(state: State, place: Place, by: Actor) -> bool:
-    """Whether ``by`` owns the sink already; ``Fenced`` when a newer actor does, or an equal one."""
-    held = state.fence
-    if held is not None and held != by and held.generation >= by.generation:
-        raise marker.fenced(state, place, by)
-    return held == by
+def _check_partitioner(partitioner: str, sink: str) -> None:
+    if partitioner not in PARTITIONERS:
+        raise Misconfigured(
+            f"there is no partitioner {partitioner!r}",
+            sink=sink,
+            help=f"take one of {', '.join(PARTITIONERS)}; murmur2_random is what Java's producer does",
+        )
 
 
 def _active_session(sink: str) -> SparkSession:

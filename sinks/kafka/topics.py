@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from epochal.sinks.kafka.marker import LONGEST_TOPIC, Place
 SMALLEST_MESSAGE = 2_000
 """librdkafka cannot cut its batches much smaller than this many bytes."""
 LONGEST_TRANSACTION = 300.0
+
+_TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_TOPIC}}}")
 
 
 @dataclass(frozen=True)
@@ -143,12 +146,23 @@ def check(link: Link, topics: Topics, place: Place, key: str | None) -> None:
             )
 
 
+def check_topic(name: str, sink: str) -> None:
+    """Refuse what no broker takes as the name of a topic."""
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise Misconfigured(
+            f"no broker takes {name!r} as the name of a topic",
+            sink=sink,
+            help=f"topic= is of the form {_TOPIC.pattern}, and neither '.' nor '..'",
+        )
+
+
 def check_length(place: Place) -> None:
     """Refuse names that make no topic name."""
     if len(place.topic) > LONGEST_TOPIC:
         raise Misconfigured(
             f"the marker topic's name {place.topic!r} has more than {LONGEST_TOPIC} characters",
             sink=place.sink,
+            state=f"{len(place.topic)} characters, of app {place.app!r} and sink {place.sink!r}",
             help="give the app or the sink a shorter name",
         )
 
@@ -212,6 +226,7 @@ def _await(link: Link, name: str) -> Topic:
             raise SinkUnavailable(
                 f"topic {name!r} was made and does not show within {link.timeout:g} s",
                 sink=link.sink,
+                state=f"bootstrap servers {link.bootstrap}",
                 help="see whether the brokers have a controller",
             )
         time.sleep(0.1)

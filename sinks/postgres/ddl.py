@@ -209,13 +209,13 @@ def check(session: Session, app: str, sink: str, target: Target, columns: Sequen
     """Refuse, writing nothing, what can never work."""
     _refuse_server(session, sink)
     if not has_housekeeping(session):
-        raise _missing("the schema epochal and its tables", sink)
+        raise _missing(session, "the schema epochal and its tables", sink)
     if find(session, target.rows) is None:
-        raise _missing(f"the table {target.rows}", sink)
+        raise _missing(session, f"the table {target.rows}", sink)
     _refuse_rows(session, sink, target, columns)
     _refuse_other_owner(session, app, sink, target)
     if _registered(session, app, sink) is None:
-        raise _missing(f"the row of app {app!r} in epochal.sinks", sink)
+        raise _missing(session, f"the row of app {app!r} in epochal.sinks", sink)
     _refuse_view(session, sink, target, columns)
     _refuse_rights(session, sink, target)
 
@@ -231,9 +231,12 @@ def find(session: Session, name: str) -> int | None:
     return int(oid) if oid is not None else None
 
 
-def _missing(what: str, sink: str) -> Misconfigured:
+def _missing(session: Session, what: str, sink: str) -> Misconfigured:
     return Misconfigured(
-        f"{what} does not exist", sink=sink, help="call pipeline.create() once, or have its printed SQL run"
+        f"{what} does not exist",
+        sink=sink,
+        state=session.where,
+        help="call pipeline.create() once, or have its printed SQL run",
     )
 
 
@@ -250,6 +253,7 @@ def _refuse_other_owner(session: Session, app: str, sink: str, target: Target) -
         raise Misconfigured(
             f"the table {target.rows} belongs to sink {owners[0][1]!r} of app {owners[0][0]!r}",
             sink=sink,
+            state=f"table oid {oid}, asked for by sink {sink!r} of app {app!r}",
             help="give each sink a table of its own",
         )
     mine = _registered(session, app, sink)
@@ -267,17 +271,19 @@ def _refuse_server(session: Session, sink: str) -> None:
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding')"
     )
     if (reason := versions.refusal(versions.POSTGRES_SERVER, str(version // 10000))) is not None:
-        raise Misconfigured(reason, sink=sink, help="use a server of a supported version")
+        raise Misconfigured(reason, sink=sink, state=session.where, help="use a server of a supported version")
     if recovery:
         raise Misconfigured(
             "the server is a read-only replica",
             sink=sink,
+            state=session.where,
             help="connect to the primary (target_session_attrs=read-write)",
         )
     if encoding != "UTF8":
         raise Misconfigured(
             f"the database's encoding is {encoding}, which cannot hold all strings",
             sink=sink,
+            state=session.where,
             help="use a UTF8 database",
         )
 
@@ -290,6 +296,7 @@ def _refuse_rows(session: Session, sink: str, target: Target, columns: Sequence[
         raise Misconfigured(
             f"the table {target.rows} lacks the columns _epoch and _attempt (bigint)",
             sink=sink,
+            state=f"columns {', '.join(f'{name} {kind}' for name, kind, _ in found)}",
             help="rename that table; the name is needed for the rows of this sink",
         )
     _refuse_columns(sink, target.rows, [c for c in found if c[0] not in isolation], columns)
@@ -333,6 +340,7 @@ def _refuse_seers(session: Session, sink: str, name: str) -> None:
         raise Misconfigured(
             f"{name} has the {seers[0][0]}, which would see rows that are prepared and not yet committed",
             sink=sink,
+            state=", ".join(str(seer) for (seer,) in seers),
             help="drop it, or name another table=",
         )
 
@@ -348,6 +356,7 @@ def _refuse_dependents(session: Session, sink: str, name: str) -> None:
         raise Misconfigured(
             f"{name} cannot be adopted: the view {views[0][0]} reads it and would see prepared rows",
             sink=sink,
+            state=f"views {', '.join(str(view) for (view,) in views)}",
             help="drop the view, call create, and make it again on top of the reader view",
         )
 
@@ -374,6 +383,7 @@ def _refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Seque
             raise Misconfigured(
                 f"{name} has no column {quoted(column.name)}",
                 sink=sink,
+                state=f"columns {list(there)}",
                 help=f"ALTER TABLE {name} ADD COLUMN {quoted(column.name)} {column.types[0]}, and add it to the view",
             )
         if there[column.name] not in column.types:
@@ -388,6 +398,7 @@ def _refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Seque
         raise Misconfigured(
             f"column {quoted(unfilled[0])} of {name} is not in the rows and has no default",
             sink=sink,
+            state=f"all such columns: {unfilled}",
             help="select it in the query, or give it a default",
         )
 
@@ -395,7 +406,7 @@ def _refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Seque
 def _refuse_view(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
     """The reader view reads our rows, up to what is published, and shows every column."""
     if find(session, target.reader) is None:
-        raise _missing(f"the reader view {target.reader}", sink)
+        raise _missing(session, f"the reader view {target.reader}", sink)
     ((kind, reads),) = session.run(
         "SELECT relkind::text, (SELECT count(DISTINCT refobjid) FROM pg_rewrite JOIN pg_depend"
         " ON pg_depend.objid = pg_rewrite.oid AND classid = 'pg_rewrite'::regclass WHERE ev_class = pg_class.oid"
@@ -411,6 +422,7 @@ def _refuse_view(session: Session, sink: str, target: Target, columns: Sequence[
             f"{target.reader} is not the reader view of {target.rows}"
             + (f": it lacks the column {quoted(hidden[0])}" if hidden else ""),
             sink=sink,
+            state=f"it is {_KINDS.get(kind, 'a table')} with the columns {sorted(shown)}",
             help="drop or rename it and call pipeline.create(), or name another view=",
         )
 

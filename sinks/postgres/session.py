@@ -72,7 +72,7 @@ class Session:
     def __init__(self, connection: _Connection, sink: str, where: str, limits: Limits) -> None:
         self._connection = connection
         self._sink = sink
-        self._where = where
+        self.where = where  # server and database, to people
         self._limits = limits
 
     @classmethod
@@ -129,12 +129,12 @@ class Session:
             answered()
         except (psycopg.Error, ConnectionError) as error:
             raise OutcomeUnknown(
-                f"{self._where} did not answer COMMIT: {_line(error)}",
+                f"{self.where} did not answer COMMIT: {_line(error)}",
                 sink=self._sink,
                 help="nothing to do: the marker is asked",
             ) from error
         if said != "COMMIT":  # a failed transaction answers COMMIT with ROLLBACK, and calls it success
-            raise SinkUnavailable(f"{self._where} answered COMMIT with {said}", sink=self._sink, help="try again")
+            raise SinkUnavailable(f"{self.where} answered COMMIT with {said}", sink=self._sink, help="try again")
 
     def copy_in(self, statement: str, chunks: Iterable[bytes]) -> None:
         """COPY FROM STDIN; an exception out of ``chunks`` leaves the COPY unfinished."""
@@ -155,13 +155,13 @@ class Session:
         ours = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError)
         if state[:2] in _SAID_NO or not ours:
             return ServerRefused(
-                f"{self._where} refused: {_line(error)}",
+                f"{self.where} refused: {_line(error)}",
                 sink=self._sink,
                 state=f"SQLSTATE {state or 'none'}",
                 help="grant the right, or change the rows or the table, as the server's message says",
             )
         return SinkUnavailable(
-            f"{self._where} did not do what was asked: {_line(error)}",
+            f"{self.where} did not do what was asked: {_line(error)}",
             sink=self._sink,
             state=f"SQLSTATE {state or 'none'}",
             help="see whether the server is up and what its log says",

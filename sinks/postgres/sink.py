@@ -13,25 +13,23 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from epochal.chaos.failpoints import Point, hit
-from epochal.coordinator.epoch import NAME, Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
+from epochal.coordinator.epoch import Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
 from epochal.coordinator.errors import (
-    CheckpointMismatch,
     EpochalError,
-    Fenced,
-    MarkerLost,
     Misconfigured,
     OutcomeUnknown,
     PreparedLost,
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.sinks.conditions import UNKNOWN, Conditions, check_name, marker_of
 from epochal.sinks.postgres import ddl
+from epochal.sinks.postgres.blockers import ending_blockers
 from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema
 
@@ -39,9 +37,6 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.rows import PgColumn
     from epochal.sinks.postgres.session import Session
     from epochal.sinks.postgres.write import Task
-
-PATIENCE_S = 2.0
-"""How long a fence waits for somebody else's transaction before it ends that back-end."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,10 @@ class _State:
 
     @property
     def marker(self) -> Marker | None:
-        return Marker(self.published, self.decision) if self.decision is not None else None
+        """Where readers stand, whatever was done to the decision by hand: then it is nobody's."""
+        if self.published == 0 and self.decision is None:
+            return None
+        return Marker(self.published, self.decision if self.decision is not None else UNKNOWN)
 
 
 class PostgresSink:
@@ -80,13 +78,15 @@ class PostgresSink:
         answer_timeout: float = 30.0,
         bulk_timeout: float = 300.0,
     ) -> None:
-        self._name = _checked("sink", "postgres-" + re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name)
+        self._name = "postgres-" + re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name
+        check_name("sink name", self._name)
         self._target = ddl.Target.of(table, view, self._name)
         if connections < 1:
             raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")
         self._connections = connections
         self._limits = Limits(connect_timeout, lock_timeout, answer_timeout, bulk_timeout)
         self._connector = Connector(dsn, self._name, self._limits)
+        self._conditions = Conditions(self._name, f"table {self._target.rows}, history in epochal.epochs")
         self._app: str | None = None
 
     @property
@@ -100,18 +100,18 @@ class PostgresSink:
 
     def ddl(self, app: str, schema: Schema, *, adopt: bool = False) -> str:
         """The SQL that ``create`` runs in a database that has nothing; ``adopt``: but the plain table."""
-        steps = ddl.all_steps(_checked("app", app), self._name, self._target, self._columns(schema), adopt)
+        steps = ddl.all_steps(self._checked(app), self._name, self._target, self._columns(schema), adopt)
         return "".join(f"{sql};\n" for sql in ("BEGIN", *(step.sql for step in steps), "COMMIT"))
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
         """Make what is missing, in one transaction; an existing plain table is adopted."""
-        app, columns = _checked("app", query.app), self._columns(schema)
+        app, columns = self._checked(query.app), self._columns(schema)
         with self._connector.session() as session, session.transaction(bulk=True):
             return ddl.create(session, app, self._name, self._target, columns)
 
     def check(self, query: Query, schema: Schema) -> None:
         """Refuse what can never work: server, table, types, constraints, view, rights."""
-        app, columns = _checked("app", query.app), self._columns(schema)
+        app, columns = self._checked(query.app), self._columns(schema)
         with self._connector.session() as session:
             ddl.check(session, app, self._name, self._target, columns)
 
@@ -124,7 +124,7 @@ class PostgresSink:
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         """Without ``by`` one plain SELECT; with it the row is held, so nothing can be under way."""
-        self._app = _checked("app", query.app)
+        self._app = self._checked(query.app)
         with self._connector.session() as session:
             if by is None:
                 state = self._state(session, query.app)
@@ -135,11 +135,9 @@ class PostgresSink:
 
     def fence(self, query: Query, by: Actor) -> None:
         """Compare-and-set on the row; a back-end that holds it for too long is ended."""
-        self._app = _checked("app", query.app)
+        self._app = self._checked(query.app)
         with self._connector.session() as session, self._ending_blockers(session), session.transaction():
-            held = self._state(session, query.app, lock=True).fence
-            if held is not None and held != by and held.generation >= by.generation:
-                raise self._fenced(held, by)
+            self._conditions.check_fence(self._state(session, query.app, lock=True), by)
             session.run(
                 "UPDATE epochal.sinks SET generation = $3, token = $4 WHERE app = $1 AND sink = $2",
                 query.app,
@@ -156,10 +154,7 @@ class PostgresSink:
 
         app = self._looked()
         with self._connector.session() as session:
-            state = self._state(session, app)
-            if state.fence != by:
-                raise self._fenced(state.fence, by, epoch.number)
-            self._one_before(state, epoch.position, epoch.number)
+            self._conditions.check_prepare(self._state(session, app), by, marker_of(epoch), epoch.number)
         columns = self._columns(rows.schema)
         lines, flagged = formatted(rows)
         votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
@@ -172,6 +167,7 @@ class PostgresSink:
                 f"read back: {_tell(attempts, registered)}",
                 sink=self._name,
                 epoch=epoch.number,
+                state=f"position {epoch.position}, by {by}",
                 help="start the query again; see whether somebody deletes from epochal.attempts",
             )
         payload: Json = {
@@ -227,9 +223,8 @@ class PostgresSink:
         for vote in votes:
             if "stale" in vote:
                 fence, published = vote["stale"]["fence"], int(vote["stale"]["published"])
-                if fence != by.to_json():
-                    raise self._fenced(Actor.from_json(fence) if fence else None, by, epoch.number)
-                raise self._misplaced(published, epoch.position, epoch.number)
+                seen = _State("", Actor.from_json(fence) if fence else None, published, None)
+                self._conditions.check_prepare(seen, by, marker_of(epoch), epoch.number)
             if "client" in vote:
                 raise Misconfigured(
                     f"an executor cannot connect: {vote['client']}",
@@ -272,9 +267,8 @@ class PostgresSink:
                 hit(Point.AFTER_PUBLISH, self._name, number)
 
         with self._connector.session() as session, session.transaction(answered, bulk=True):
-            state = self._owned(session, app, by, number)
-            if state.decision != c.decision.id:
-                self._one_before(state, c.position, number)
+            state = self._state(session, app, lock=True)
+            if not self._conditions.already_committed(state, by, marker_of(c), number):
                 found = self._whole(session, app, c)
                 self._drop(session, c.position, losers=found.keys() - _attempts(c).keys())
                 self._show(session, app, c)
@@ -298,6 +292,7 @@ class PostgresSink:
                     f"prepared rows are gone, and none of them is visible: {_tell(won, source)}",
                     sink=self._name,
                     epoch=c.decision.epoch,
+                    state=f"table {self._target.rows}, position {c.position}, prepared by {c.decision.actor}",
                     help="start the query again: the rows are redone; see what deleted them",
                 )
         return counted
@@ -347,21 +342,22 @@ class PostgresSink:
                 self._reading(),
                 session.transaction(),
             ):
-                state = self._owned(session, app, by, c.decision.epoch)
+                state = self._state(session, app, lock=True)
         except SinkUnavailable:
             raise unknown from None
-        if state.decision == c.decision.id:
+        if self._conditions.already_committed(state, by, marker_of(c), c.decision.epoch):
             return CommitOutcome.COMMITTED
         raise SinkUnavailable(
             f"the COMMIT was lost, nothing became visible: {unknown.what}",
             sink=self._name,
             epoch=c.decision.epoch,
+            state=f"position {state.published} is shown, {c.position} is to be",
             help="nothing to do: it is tried again",
         )
 
     def abort(self, query: Query, by: Actor) -> None:
         """Delete all rows above ``published``, registered or not; a late COPY is refused by its own look."""
-        app = _checked("app", query.app)
+        app = self._checked(query.app)
         with self._connector.session() as session, self._ending_blockers(session), session.transaction(bulk=True):
             state = self._owned(session, app, by)
             session.run(f"DELETE FROM {self._target.rows} WHERE _epoch > $1", state.published, limit=self._limits.bulk)
@@ -390,6 +386,10 @@ class PostgresSink:
 
     # --- the row -------------------------------------------------------------------------------
 
+    def _checked(self, app: str) -> str:
+        check_name("app", app, self._name)
+        return app
+
     def _looked(self) -> str:
         if self._app is None:
             raise Misconfigured("the sink was not looked at yet", sink=self._name, help="call look() first")
@@ -416,17 +416,17 @@ class PostgresSink:
             raise Misconfigured(
                 f"there is no table {self._target.rows} of app {app!r}",
                 sink=self._name,
+                state=session.where,
                 help="call pipeline.create() once, or have its printed SQL run",
             )
         system, database, table, generation, token, published, decision = found[0]
         fence = Actor(generation, token) if generation is not None else None
         return _State(f"postgres:{system}/{database}/{table}", fence, published, decision)
 
-    def _owned(self, session: Session, app: str, by: Actor, epoch: int | None = None) -> _State:
+    def _owned(self, session: Session, app: str, by: Actor) -> _State:
         """The row, locked; ``Fenced`` unless it is ``by``'s."""
         state = self._state(session, app, lock=True)
-        if state.fence != by:
-            raise self._fenced(state.fence, by, epoch)
+        self._conditions.check_owner(state, by)
         return state
 
     def _registered(self, session: Session, app: str, position: Position, by: Actor) -> dict[int, int]:
@@ -441,33 +441,6 @@ class PostgresSink:
         )
         return {int(attempt): int(count) for attempt, count in found}
 
-    def _one_before(self, state: _State, position: Position, epoch: int) -> None:
-        if state.published != position - 1:
-            raise self._misplaced(state.published, position, epoch)
-
-    def _misplaced(self, published: Position, position: Position, epoch: int) -> EpochalError:
-        if published < position - 1:
-            return MarkerLost(
-                f"the marker stands at position {published}, position {position} was to follow",
-                sink=self._name,
-                epoch=epoch,
-                help="restore the database to what the epoch log says it showed",
-            )
-        return CheckpointMismatch(
-            f"position {position} was to be written, and another decision stands at position {published}",
-            sink=self._name,
-            epoch=epoch,
-            help="run one query per app and sink; SELECT * FROM epochal.epochs tells which query wrote it",
-        )
-
-    def _fenced(self, held: Actor | None, by: Actor, epoch: int | None = None) -> Fenced:
-        return Fenced(
-            f"the sink is owned by {held or 'nobody'}, not by {by}",
-            sink=self._name,
-            epoch=epoch,
-            help="a newer start of this query has taken over; let this one end",
-        )
-
     # --- waiting -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -476,51 +449,10 @@ class PostgresSink:
         try:
             yield
         except OutcomeUnknown as lost:
-            raise SinkUnavailable(lost.what, sink=self._name, help=lost.help) from lost
+            raise SinkUnavailable(lost.what, sink=self._name, state=lost.state, help=lost.help) from lost
 
-    @contextlib.contextmanager
-    def _ending_blockers(self, session: Session) -> Iterator[None]:
-        """While the body waits too long for a lock, end those that hold it, and name whom we may not end."""
-        over, held_by = threading.Event(), list[str]()
-        pid = session.backend()
-        helper = threading.Thread(target=self._end_blockers, args=(pid, over, held_by), daemon=True)
-        helper.start()
-        try:
-            yield
-        except SinkUnavailable as error:
-            if not held_by:
-                raise
-            raise SinkUnavailable(
-                f"waited for back-ends that hold the sink's row: {'; '.join(sorted(set(held_by)))}",
-                sink=self._name,
-                state=error.what,
-                help="end them with pg_terminate_backend(pid), or grant pg_signal_backend to this role",
-            ) from error
-        finally:
-            over.set()
-            helper.join(self._limits.connect)
-
-    def _end_blockers(self, pid: int, over: threading.Event, held_by: list[str]) -> None:
-        patience = PATIENCE_S
-        while not over.wait(patience):
-            try:
-                with contextlib.closing(self._connector.open()) as session:
-                    self._end_each(session, pid, held_by)
-            except EpochalError as error:
-                held_by.append(f"unknown, {error.what}")
-            patience = 1.0
-
-    def _end_each(self, session: Session, pid: int, held_by: list[str]) -> None:
-        """Only who holds is ended: who waits like us is not in the way for long."""
-        blockers = session.run(
-            "SELECT pid, coalesce(application_name, ''), coalesce(state, 'unknown') FROM pg_stat_activity"
-            " WHERE pid = ANY(pg_blocking_pids($1)) AND wait_event_type IS DISTINCT FROM 'Lock'",
-            pid,
-        )
-        for blocker, application, state in blockers:
-            held_by.append(f"{blocker} ({application}, {state})")
-            with contextlib.suppress(ServerRefused):
-                session.run("SELECT pg_terminate_backend($1)", blocker)
+    def _ending_blockers(self, session: Session) -> contextlib.AbstractContextManager[None]:
+        return ending_blockers(session, self._connector, self._name)
 
 
 def _attempts(c: Committable) -> Mapping[int, int]:
@@ -541,12 +473,3 @@ def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
         for column, rows in count.items():
             sums[column] = sums.get(column, 0) + int(rows)
     return sums
-
-
-def _checked(what: str, name: str) -> str:
-    if NAME.fullmatch(name) is None:
-        raise Misconfigured(
-            f"the {what} name {name!r} is not 1 to 120 of A-Z, a-z, 0-9, '.', '_', '-'",
-            help=f"choose another {what} name; it must stay the same over restarts",
-        )
-    return name

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 from epochal.chaos import servers
 from epochal.chaos.servers.containers import ContainerKafka, ContainerPostgres
 from epochal.chaos.servers.toxiproxy import Proxy
+from tests.integration.kafka.support import produce, read_topic
 
 
 def test_the_lane_runs_on_containers(postgres_server: servers.Postgres, kafka_server: servers.Kafka) -> None:
@@ -44,33 +44,14 @@ def test_kafka_keeps_its_messages_and_its_address(
     kafka_server: servers.Kafka, topic_name: str, interrupt: Callable[[servers.Kafka], None]
 ) -> None:
     kafka_server.create_topic(topic_name)
-    produce(kafka_server.bootstrap, topic_name)
+    produce(kafka_server.bootstrap, topic_name, b"kept")
     interrupt(kafka_server)
-    assert read_one(kafka_server.bootstrap, topic_name) == b"kept"
+    assert [r.value for r in read_topic(kafka_server.bootstrap, topic_name)] == [b"kept"]
 
 
 def test_clients_behind_the_proxy_stay_behind_it(
     kafka_server: servers.Kafka, kafka_proxy: Proxy, topic_name: str
 ) -> None:
     kafka_server.create_topic(topic_name)
-    produce(kafka_proxy.address, topic_name)
-    assert read_one(kafka_server.bootstrap, topic_name) == b"kept"
-
-
-def produce(bootstrap: str, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    producer.produce(topic, b"kept")
-    assert producer.flush(30) == 0
-
-
-def read_one(bootstrap: str, topic: str) -> bytes | None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        message = consumer.poll(30)
-        assert message is not None
-        assert message.error() is None
-        value: bytes | None = message.value()
-        return value
-    finally:
-        consumer.close()
+    produce(kafka_proxy.address, topic_name, b"kept")
+    assert [r.value for r in read_topic(kafka_server.bootstrap, topic_name)] == [b"kept"]

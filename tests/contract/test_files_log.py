@@ -142,7 +142,7 @@ def test_a_floor_of_a_newer_version_says_so(folder: Path) -> None:
     filled(log, 2)
     newer = encode_floor(1, []).replace(b"epochal-floor 1", b"epochal-floor 2")
     (folder / f"{1:020}.floor").write_bytes(newer)
-    with pytest.raises(LogCorrupt, match="floor of version 2; this Epochal reads up to 1"):
+    with pytest.raises(LogCorrupt, match="floor of version 2; this Epochal reads 1"):
         log.read()
 
 

@@ -16,6 +16,8 @@ from tests.contract.sink_contract import SinkContract, query
 class VotingHarness:
     """The reference that holds prepared rows invisible."""
 
+    prepare_is_fenced = True
+
     def __init__(self) -> None:
         self.app = "flights"
         self.schema = None
@@ -60,6 +62,8 @@ class VotingHarness:
 
 class RedoHarness(VotingHarness):
     """The reference that redoes its rows from the durable copy."""
+
+    prepare_is_fenced = False
 
     def named(self, name: str) -> Sink:
         return MemoryRedoSink(name, self.server, self.stage)

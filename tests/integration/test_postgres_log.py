@@ -16,9 +16,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from epochal.chaos import failpoints
+from epochal.chaos import failpoints, servers
 from epochal.chaos.failpoints import Point
+from epochal.chaos.schedule import Action
 from epochal.chaos.servers.toxiproxy import Proxy
+from epochal.chaos.simulation import Pipeline, Simulation
 from epochal.checkpoints.log import Entry, EpochLog, encode
 from epochal.checkpoints.postgres import CREATE, PostgresLog
 from epochal.coordinator.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
@@ -45,6 +47,12 @@ class TestPostgresLog(ProcessContract):
     @pytest.fixture
     def source(self, pg_database: str) -> str:
         return f"from epochal.checkpoints.postgres import PostgresLog; log = PostgresLog({pg_database!r}, 'flights')"
+
+
+class TestPostgresLogOnTheOldestServer(TestPostgresLog):
+    @pytest.fixture
+    def postgres_server(self, oldest_postgres: servers.Postgres) -> servers.Postgres:
+        return oldest_postgres
 
 
 def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -308,6 +316,56 @@ def test_a_dropped_answer_to_a_compaction_is_unknown_and_its_repeat_changes_noth
         log.compact(3, entries[:1])
     log.compact(3, entries[:1])
     assert list(log.read()) == [entries[0], entries[3]]
+
+
+# --- the coordinator over it --------------------------------------------------------------------
+
+IN_SINKS = {Point.IN_WRITE, Point.BEFORE_VOTE, Point.BEFORE_PUBLISH, Point.AFTER_PUBLISH}
+IN_REDO = {Point.BEFORE_REDO, Point.AFTER_REDO_DECIDED}
+EPOCHS = 3
+
+
+def simulated(dsn: str, name: str) -> Simulation:
+    """Sinks, durable copy and Spark are simulated; coordinator and log are real."""
+    log = PostgresLog(dsn, name, timeout=1)
+    log.create()
+    world = Simulation(Pipeline(("delta", "pg"), ("kafka",)))
+    world.checkpoint.log = log  # type: ignore[assignment]  # only the copy of a checkpoint asks for more
+    world.logs = [world.checkpoint.log]
+    return world
+
+
+def ends_of(world: Simulation) -> dict[str, str]:
+    """How each start ended, once they have followed each other to the end and every invariant holds."""
+    with failpoints.handler(world.hit):
+        world.play(EPOCHS - 1)
+        world.converge(EPOCHS)
+    outcome = world.outcome(EPOCHS)
+    assert world.unstruck() == []
+    assert not outcome.wrong, str(outcome)
+    return dict(outcome.ends)
+
+
+@pytest.mark.parametrize("point", [point for point in Point if point not in IN_SINKS], ids=lambda point: point.value)
+def test_after_a_crash_at_any_point_the_next_start_converges(pg_database: str, point: Point) -> None:
+    first = simulated(pg_database, "first")
+    if point in IN_REDO:
+        first.order("d1", "after-decide", Action.LOSE_PREPARED)
+    first.order("d1", point.value, Action.CRASH)
+    assert ends_of(first) == {"d1": "killed", "d2": "finished", "last": "finished"}
+
+    settling = simulated(pg_database, "settling")
+    settling.order("d1", "after-decide", Action.CRASH, epoch=1)
+    if point in IN_REDO:
+        settling.order("d2", "before-settle", Action.LOSE_PREPARED)
+    settling.order("d2", point.value, Action.CRASH)
+    assert ends_of(settling) == {"d1": "killed", "d2": "killed", "d3": "finished", "last": "finished"}
+
+
+def test_an_append_whose_answer_is_lost_is_repeated_and_found(pg_database: str) -> None:
+    world = simulated(pg_database, "unanswered")
+    world.order("d1", "log-after-append", Action.DROP_ANSWER, times=EPOCHS)
+    assert ends_of(world) == {"d1": "finished", "last": "finished"}
 
 
 # --- secrets and set-up -------------------------------------------------------------------------

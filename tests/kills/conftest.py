@@ -12,9 +12,9 @@ from tests.kills.support import LOCAL, Job, MakeJob
 
 @pytest.fixture
 def make_job(tmp_path: Path, pg_database: str, kafka_server: servers.Kafka, topic_name: str) -> MakeJob:
-    """``make_job(epochs, master=...)``; nothing is started yet."""
+    """``make_job(epochs, master=..., format=...)``; nothing is started yet."""
 
-    def make(epochs: int, master: str = LOCAL) -> Job:
-        return Job(tmp_path, pg_database, kafka_server.bootstrap, topic_name, epochs, master)
+    def make(epochs: int, master: str = LOCAL, format: str = "json") -> Job:
+        return Job(tmp_path, pg_database, kafka_server.bootstrap, topic_name, epochs, master, format)
 
     return make

@@ -2,7 +2,7 @@
 
     python driver.py settings.json
 
-One file of the source is one epoch; the program ends when all files are done.
+One file of the source, JSON or of a Delta table, is one epoch; the program ends when all are done, or waits for more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCHEMA = "id int"
 
 
-def rows(spark: SparkSession, source: str) -> DataFrame:
+def rows(spark: SparkSession, source: str, format: str) -> DataFrame:
     """Each row with the id that its evaluation gave it: another evaluation gives another."""
     from pyspark.sql import functions as f
 
@@ -32,7 +32,8 @@ def rows(spark: SparkSession, source: str) -> DataFrame:
     def attempt(_: int) -> str:
         return uuid.uuid4().hex
 
-    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(source)
+    reader = spark.readStream.format(format).option("maxFilesPerTrigger", 1)
+    stream = (reader if format == "delta" else reader.schema(SCHEMA)).load(source)
     return stream.repartition(2).withColumn("attempt", attempt.asNondeterministic()("id"))
 
 
@@ -55,14 +56,14 @@ def main(settings: dict[str, Any]) -> None:
         "spark.executor.extraJavaOptions": SHORT_LIVED_JVM,
     }
     spark = spark_session(settings["master"], app="kills", conf=conf)
-    stream = rows(spark, settings["source"])
+    stream = rows(spark, settings["source"], settings["format"])
     batch_function = pipeline(settings)
     if settings["create"]:
         batch_function.create(stream.schema)
     query = (
         stream.writeStream.foreachBatch(batch_function)
         .option("checkpointLocation", settings["checkpoint"])
-        .trigger(availableNow=True)
+        .trigger(**settings["trigger"])
         .start()
     )
     query.awaitTermination()

@@ -8,12 +8,13 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import psycopg
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 
 from epochal.chaos.demo.readers import committed_records
 from epochal.chaos.demo.strikes import Checkpoint
@@ -30,9 +31,9 @@ Row = tuple[int, str]
 
 
 class MakeJob(Protocol):
-    """``make_job(epochs, master=...)``: a job that is not started yet."""
+    """``make_job(epochs, master=..., format=...)``: a job that is not started yet."""
 
-    def __call__(self, epochs: int, master: str = ...) -> Job: ...
+    def __call__(self, epochs: int, master: str = ..., format: str = ...) -> Job: ...
 
 
 @dataclass
@@ -45,24 +46,32 @@ class Job:
     topic: str
     epochs: int
     master: str = LOCAL
+    format: str = "json"  # of the source, or delta
     checkpoint: str = "checkpoint"
     starts: int = 0
     first: bool = True
     table: str = "kills"
-    files: list[Path] = field(default_factory=list)
+    files: int = 0
 
     def __post_init__(self) -> None:
-        for epoch in range(len(self.files), self.epochs):
+        for epoch in range(self.files, self.epochs):
             self._add(epoch)
 
     def _add(self, epoch: int) -> None:
-        """One file, which is one epoch; written elsewhere and moved, so that it appears whole."""
-        source = self.folder / "source"
-        source.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps({"id": i}) for i in range(epoch * ROWS, (epoch + 1) * ROWS)]
-        hidden = source / f".{epoch:04}.json"
-        hidden.write_text("\n".join(lines))
-        self.files.append(hidden.rename(source / f"{epoch:04}.json"))
+        """One file, which is one epoch and appears whole."""
+        self.files += 1
+        ids = range(epoch * ROWS, (epoch + 1) * ROWS)
+        if self.format == "delta":
+            write_deltalake(self.source, pa.table({"id": pa.array(ids, pa.int32())}), mode="append")
+            return
+        self.source.mkdir(parents=True, exist_ok=True)
+        hidden = self.source / f".{epoch:04}.json"
+        hidden.write_text("\n".join(json.dumps({"id": i}) for i in ids))
+        hidden.rename(self.source / f"{epoch:04}.json")
+
+    @property
+    def source(self) -> Path:
+        return self.folder / "source"
 
     @property
     def lake(self) -> str:
@@ -72,9 +81,17 @@ class Job:
     def checkpoint_path(self) -> Path:
         return self.folder / self.checkpoint
 
+    def feed(self) -> None:
+        """One more file, while drivers run."""
+        self._add(self.epochs)
+        self.epochs += 1
+
     @contextmanager
-    def start(self, *armed: str) -> Iterator[Driver]:
-        """A driver of its own process, ended with the block whatever it does."""
+    def start(self, *armed: str, waits: bool = False) -> Iterator[Driver]:
+        """A driver of its own process, ended with the block whatever it does.
+
+        It ends with the input, or ``waits`` for more.
+        """
         self.starts += 1
         folder = self.folder / f"{self.checkpoint}-start-{self.starts}"
         settings = self.folder / f"{folder.name}.json"
@@ -83,7 +100,8 @@ class Job:
                 {
                     "app": self.topic,  # the broker is shared, and keeps a marker per app
                     "master": self.master,
-                    "source": str(self.folder / "source"),
+                    "source": str(self.source),
+                    "format": self.format,
                     "checkpoint": str(self.checkpoint_path),
                     "dsn": self.dsn,
                     "table": self.table,
@@ -91,6 +109,7 @@ class Job:
                     "topic": self.topic,
                     "lake": self.lake,
                     "create": self.first,
+                    "trigger": {"processingTime": "1 second"} if waits else {"availableNow": True},
                 }
             )
         )
@@ -106,6 +125,11 @@ class Job:
 
     def done(self) -> int:
         return Checkpoint(self.checkpoint_path).epochs()
+
+    def idle(self) -> bool:
+        """No input is left, and no epoch under way: the newest that Spark planned is the last that it finished."""
+        planned = (int(file.name) for file in (self.checkpoint_path / "offsets").glob("[0-9]*"))
+        return self.done() == self.epochs == 1 + max(planned, default=-1)
 
     def wait_done(self, epoch: int, driver: Driver) -> None:
         """Until Spark has finished the epoch; NotCounted if the driver ends before."""

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.timeout(1800)
 TAKEN_OVER = ("errors.Fenced:", "CONCURRENT_STREAM_LOG_UPDATE")
 BEFORE_ITS_DECISION = "before-decide:1=barrier"
 IN_COMMIT = "before-publish@postgres:3=barrier"
-BETWEEN_EPOCHS = "after-identify:5=barrier"
+IDENTIFIED = "after-identify:5=barrier"
 
 
 def test_the_older_of_two_drivers_on_one_checkpoint_ends(make_job: MakeJob) -> None:
-    """Paused before its decision, in commit and between epochs; each newcomer is the next one's older driver."""
+    """Paused before its decision, in commit and as an epoch begins; each newcomer is the next one's older driver."""
     job = make_job(7)
     with ExitStack() as drivers:
         first = drivers.enter_context(job.start(BEFORE_ITS_DECISION))
@@ -34,16 +34,42 @@ def test_the_older_of_two_drivers_on_one_checkpoint_ends(make_job: MakeJob) -> N
         second.pause()
         second.go(IN_COMMIT)
 
-        third = drivers.enter_context(job.start(BETWEEN_EPOCHS))
-        third.see_blocked(BETWEEN_EPOCHS, SEEN_S)
+        third = drivers.enter_context(job.start(IDENTIFIED))
+        third.see_blocked(IDENTIFIED, SEEN_S)
         second.resume()
         ends_named(second, *TAKEN_OVER)
         third.pause()
-        third.go(BETWEEN_EPOCHS)
+        third.go(IDENTIFIED)
 
         finish(job)
         third.resume()
         ends_named(third, *TAKEN_OVER)
+    job.check_exact()
+
+
+@pytest.mark.parametrize(
+    ("format", "end"),
+    [
+        ("delta", "CONCURRENT_STREAM_LOG_UPDATE"),
+        # Spark's file source keeps a log of its own, and finds there what Spark would find in offsets/N.
+        ("json", "Concurrent update to the log. Multiple streaming jobs detected"),
+    ],
+    ids=["delta", "json"],
+)
+def test_a_driver_that_slept_between_two_epochs_ends_when_it_wakes(make_job: MakeJob, format: str, end: str) -> None:
+    """Halted while it waits for input: no epoch of its own is under way when the newer one takes over."""
+    job = make_job(2, format=format)
+    with job.start(waits=True) as older:
+        job.wait_done(1, older)
+        older.pause()
+        assert job.idle()
+        with job.start(waits=True) as newer:
+            job.feed()
+            job.wait_done(2, newer)
+            job.feed()
+            older.resume()
+            ends_named(older, end)
+    finish(job)
     job.check_exact()
 
 

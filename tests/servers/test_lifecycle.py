@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from epochal.chaos.servers import guard
 from epochal.chaos.servers.errors import ServerUnavailable
@@ -19,6 +19,7 @@ from epochal.chaos.servers.kafka import KafkaServer
 from epochal.chaos.servers.postgres import PostgresServer
 from epochal.chaos.servers.process import Command, Server, wait_until
 from epochal.chaos.servers.toxiproxy import ToxiproxyServer
+from tests.integration.kafka.support import read_topic
 
 GONE_S = 10
 
@@ -113,23 +114,10 @@ def test_kafka_keeps_committed_messages_through_crash_and_restart() -> None:
         server.crash()
         assert not guard.alive(pid)
         server.start()
-        assert read_one(server, "t") == b"kept"
+        assert [r.value for r in read_topic(server.bootstrap, "t")] == [b"kept"]
         server.restart()
-        assert read_one(server, "t") == b"kept"
+        assert [r.value for r in read_topic(server.bootstrap, "t")] == [b"kept"]
         assert "message.max.bytes=2000000" in (server.directory / "server.properties").read_text()
-
-
-def read_one(server: KafkaServer, topic: str) -> bytes | None:
-    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "g", "log_level": 0})
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        message = consumer.poll(20)
-        assert message is not None
-        assert message.error() is None
-        value: bytes | None = message.value()
-        return value
-    finally:
-        consumer.close()
 
 
 def test_toxiproxy_is_on_loopback_and_gone_after_close() -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from epochal.chaos import checker
+from epochal.chaos import checker, failpoints
 from epochal.chaos.checker import CHECKS, NotEnough, Run, Verdict
 from epochal.chaos.history import (
+    Accepted,
     Changed,
     Decided,
     Ended,
@@ -21,6 +22,8 @@ from epochal.chaos.history import (
     Started,
     TookOver,
 )
+from epochal.chaos.schedule import Action
+from epochal.chaos.simulation import Checkpoint, Pipeline, Simulation
 
 ZERO = (Row(0, 1, 10, 1), Row(0, 2, 10, 2))
 ONE = (Row(1, 3, 11, 3), Row(1, 4, 11, 4))
@@ -54,6 +57,7 @@ def good() -> list[Event]:
         TookOver("log", OLD),
         TookOver("a", OLD),
         TookOver("b", OLD),
+        Accepted(OLD),
         *epoch(0, ZERO, ()),
         *epoch(1, ONE, ZERO),
         Ended("d1", "finished"),
@@ -66,6 +70,12 @@ def run(events: Sequence[Event]) -> Run:
 
 def judge(name: str, events: Sequence[Event]) -> Verdict:
     return checker.judge(CHECKS[name], run(events)).verdict
+
+
+def with_a_refused(*events: Event, outcome: str = "CheckpointMismatch") -> list[Event]:
+    """The good run, and before its second epoch a start that is refused while these events happen."""
+    at = good().index(Prepared(1))
+    return [*good()[:at], Started("d2"), *events, Ended("d2", outcome), *good()[at:]]
 
 
 def ending_with(*events: Event) -> list[Event]:
@@ -123,6 +133,31 @@ BAD: list[tuple[str, str, list[Event]]] = [
         "a definite error after the output had changed",
         [Started("d1"), read(()), Started("d2"), read(ZERO), Ended("d2", "Fenced")],
     ),
+    ("I14", "a refused start shows rows", with_a_refused(Changed("a", NEW, shown=1), read(ALL, ZERO))),
+    ("I14", "a refused start drops rows", with_a_refused(Changed("a", NEW, dropped=(OLD,)), read(ZERO, ZERO))),
+    ("I14", "the output changes in a refused start", with_a_refused(read(ALL, ZERO))),
+    (
+        "I14",
+        "the output changes in a refused start, and another one drops",
+        with_a_refused(Changed("b", OLD, dropped=(OLD,)), read(ALL, ZERO)),
+    ),
+    (
+        "I14",
+        "the output changes in a refused start, and another one had shown rows",
+        with_a_refused(Changed("a", OLD, shown=1), read(ALL, ZERO), read(ALL, ALL)),
+    ),
+    ("I14", "a lost marker, and rows", with_a_refused(Changed("a", NEW, shown=1), outcome="MarkerLost")),
+    ("I14", "a wrong setting, and rows", with_a_refused(Changed("a", NEW, shown=1), outcome="Misconfigured")),
+    (
+        "I14",
+        "a start shows rows before it is accepted, and is refused",
+        with_a_refused(Changed("a", NEW, shown=1), Accepted(NEW)),
+    ),
+    (
+        "I14",
+        "a refused start shows rows, and its name starts again",
+        with_a_refused(Changed("a", NEW, shown=1), Ended("d2", "MarkerLost"), Started("d2")),
+    ),
 ]
 
 
@@ -157,6 +192,39 @@ def test_an_error_in_doubt_may_come_after_a_change() -> None:
         Ended("d2", "CommitInDoubt", definite=False),
     ]
     assert judge("I14", events) is Verdict.TRUE
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([read(ZERO, ZERO)], id="nothing"),
+        pytest.param([Changed("a", OLD, shown=1), read(ALL, ZERO), read(ALL, ZERO)], id="what another start has shown"),
+        pytest.param([Changed("stage", OLD, dropped=(OLD,))], id="what another start has dropped"),
+        pytest.param([Changed("a", NEW, shown=1), Ended("d2", "killed"), Started("d2")], id="its name's former start"),
+        pytest.param([Accepted(NEW), Changed("a", NEW, shown=1), read(ALL, ZERO)], id="what it was entitled to"),
+    ],
+)
+def test_what_a_start_may_see_change_before_it_ends_with_a_refusal(events: list[Event]) -> None:
+    assert judge("I14", with_a_refused(*events)) is Verdict.TRUE
+
+
+@pytest.mark.parametrize("outcome", ["killed", "Fenced", "PrepareRefused"])
+def test_a_driver_that_ends_otherwise_may_have_changed_the_output_before(outcome: str) -> None:
+    assert judge("I14", with_a_refused(Changed("a", NEW, shown=1), read(ALL, ZERO), outcome=outcome)) is Verdict.TRUE
+
+
+def test_a_simulation_tells_who_was_accepted() -> None:
+    world = Simulation(Pipeline(("pg",)), zombies=True)
+    world.order("d3", "after-fence", Action.PAUSE)
+    with failpoints.handler(world.hit):
+        assert world.driver("d1", until=0).go().finished
+        assert world.driver("d2", 0, Checkpoint("/another")).go().outcome == "CheckpointMismatch"
+        refused_after_its_own_fence = world.driver("d3", until=1).go()
+        world.server.recreate("flights", "pg")
+        assert refused_after_its_own_fence.go().outcome == "Fenced"
+    fenced = [event.by for _, event in world.history.of(TookOver) if event.where == "log"]
+    assert [event.by for _, event in world.history.of(Accepted)] == fenced[:1]
+    assert len(fenced) == 2
 
 
 @pytest.mark.parametrize("name", ["I1", "I2", "I6", "I8", "I11"])

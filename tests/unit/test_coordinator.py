@@ -9,10 +9,21 @@ from typing import Any
 
 import pytest
 
+from epochal.checkpoints.log import LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.coordinator import Coordinator, Retry
-from epochal.coordinator.epoch import Actor, Ask, Committable, Epoch, Query
-from epochal.coordinator.errors import CheckpointMismatch, CommitInDoubt, Misconfigured, PrepareRefused
+from epochal.coordinator.epoch import Actor, Ask, Committable, Epoch, Query, SinkState
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    CommitInDoubt,
+    EpochalError,
+    Fenced,
+    LogCorrupt,
+    MarkerLost,
+    Misconfigured,
+    PrepareRefused,
+    SinkUnavailable,
+)
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
 from epochal.sinks.protocol import CommitOutcome, Rows, Sink
 
@@ -77,6 +88,66 @@ class Refusing(MemorySink):
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:  # noqa: ARG002
         raise PrepareRefused("no", sink=self.name, epoch=epoch.number, help="none")
+
+
+class Down(MemorySink):
+    """A server that never answers; counts who asks."""
+
+    asked = 0
+
+    def look(self, query: Query, *, by: Actor | None = None) -> SinkState:  # noqa: ARG002
+        self.asked += 1
+        raise SinkUnavailable("no answer", sink=self.name, help="start it")
+
+
+class Failing(MemorySink):
+    """Commits with the error that it was given."""
+
+    error: Exception
+
+    def commit(self, committable: Committable, by: Actor) -> CommitOutcome:  # noqa: ARG002
+        raise self.error
+
+
+class BrokenLog(MemoryLog):
+    """Refuses every record with the error that it was given."""
+
+    error: Exception
+
+    def append(self, position: LogPosition, record: Record) -> bool:  # noqa: ARG002
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", [Misconfigured, LogCorrupt])
+def test_what_is_wrong_with_the_log_is_said_at_start(kind: type[EpochalError]) -> None:
+    world = World()
+    world.log = BrokenLog()
+    world.log.error = kind("the file system has no hard links", help="pass log=")
+    with pytest.raises(kind, match="no hard links"):
+        world.start(world.sink("a")).run(Batch(0))
+
+
+def test_a_server_that_is_down_at_start_is_named_soon() -> None:
+    world = World()
+    down = Down("a", world.server)
+    patient = Retry(attempts=9, sleep=lambda _: None)
+    with pytest.raises(SinkUnavailable, match="no answer"):
+        Coordinator(query=QUERY, sinks=[down], log=world.log, retry=patient).run(Batch(0))
+    assert down.asked == 2
+
+
+def test_of_several_errors_that_of_a_newer_owner_is_raised() -> None:
+    world, sinks = World(), []
+    for name, error in (
+        ("a", SinkUnavailable("down", help="start it")),
+        ("b", MarkerLost("gone", help="restore it")),
+        ("c", Fenced("taken over", help="end this one")),
+    ):
+        world.sink(name)
+        sinks.append(Failing(name, world.server))
+        sinks[-1].error = error
+    with pytest.raises(Fenced, match="taken over"):
+        world.start(*sinks).run(Batch(0))
 
 
 def test_a_sink_that_does_not_say_that_it_committed_is_in_doubt() -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkImportError
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame
 
 import epochal
 import epochal.sinks
@@ -19,6 +24,7 @@ from epochal.coordinator.errors import Interrupted, Misconfigured
 from epochal.coordinator.pipeline import Pipeline
 from epochal.coordinator.spark import Threads
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
+from epochal.sinks.postgres import PostgresSink
 
 SERVER = MemoryServer()
 
@@ -85,6 +91,42 @@ def test_something_that_is_no_dataframe() -> None:
     with pytest.raises(Misconfigured, match="called with list, not a DataFrame") as refused:
         pipeline([1, 2], 0)  # type: ignore[arg-type]
     assert pipeline.last_error is refused.value
+
+
+@pytest.fixture
+def connect_df() -> Iterator[Any]:
+    """A DataFrame of Spark Connect, which needs no server to be made.
+
+    Without grpcio and its like pyspark makes none; then one of the same base class, with as little in its session.
+    """
+    try:
+        from pyspark.sql.connect.session import SparkSession
+    except PySparkImportError:
+        session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+        yield object.__new__(type("DataFrame", (DataFrame,), {"sparkSession": session}))
+        return
+    connected = SparkSession("sc://127.0.0.1:1")
+    connected.client.set_retry_policies([])  # whoever asks it is told at once that there is none
+    yield connected.range(1)
+    connected.client.close()
+
+
+def test_spark_connect(connect_df: Any) -> None:
+    pipeline = Pipeline(app="app", sinks=sinks("a"))
+    calls: list[Callable[[], None]] = [lambda: pipeline.check(connect_df), lambda: pipeline(connect_df, 0)]
+    for call in calls:
+        with pytest.raises(Misconfigured, match="the batch function has no access to Spark's JVM") as refused:
+            call()
+        assert refused.value.state == "session pyspark.sql.connect.session"
+        assert "run the query in a classic session" in refused.value.help
+    assert pipeline.last_error is refused.value
+
+
+def test_spark_connect_itself_refuses_to_ship_a_pipeline_to_its_server() -> None:
+    """What `writeStream.foreachBatch(pipeline)` does there; a function that makes its own comes to the error above."""
+    pipeline = Pipeline(app="app", sinks=[PostgresSink("postgresql://localhost/db", table="t")])
+    with pytest.raises(PicklingError, match=r"cannot pickle '_thread\.lock' object"):
+        CloudPickleSerializer().dumps(pipeline)  # type: ignore[no-untyped-call]
 
 
 def test_spark_versions() -> None:

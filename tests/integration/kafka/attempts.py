@@ -9,8 +9,7 @@ from epochal.sinks.kafka import KafkaSink, marker, produce
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.marker import Place, State
 from epochal.sinks.kafka.produce import Answer, Plan, Row
-from tests.integration.kafka.conftest import APP
-from tests.integration.kafka.support import OPTIONS
+from tests.integration.kafka.support import APP, OPTIONS
 
 ONE = Actor(1, 11)
 TWO = Actor(2, 22)

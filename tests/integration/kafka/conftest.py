@@ -10,12 +10,10 @@ import pytest
 
 from epochal.chaos import servers
 from epochal.sinks.stage import SparkStage
-from tests.integration.kafka.support import hanging
+from tests.integration.kafka.support import APP, hanging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-APP = "flights"
 
 
 @pytest.fixture

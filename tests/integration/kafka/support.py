@@ -1,19 +1,18 @@
-"""What the Kafka tests share: an outside reader, a place to make copies, and a process of its own."""
+"""What the Kafka tests share: outside readers and a writer, and a process of its own."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from epochal.coordinator.epoch import Json
+from tests.integration import harness
+
+APP = "flights"
 SECRET = "s3cret-pa55word"
 OPTIONS = {"sasl.password": SECRET}
 """A password that a PLAINTEXT listener never asks for; it must show nowhere."""
@@ -27,6 +26,13 @@ class Record:
     offset: int
     key: bytes | None
     value: bytes | None
+
+
+def produce(bootstrap: str, topic: str, value: bytes, partition: int = 0) -> None:
+    """One record, acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    producer.produce(topic, value, partition=partition)
+    assert producer.flush(30) == 0
 
 
 def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Record]:
@@ -99,60 +105,21 @@ def _end(consumer: Consumer, partition: TopicPartition) -> int:
 def commit_in_another_process(
     bootstrap: str,
     topic: str,
-    name: str,
-    app: str,
-    committable: dict[str, Any],
-    by: dict[str, Any],
+    committable: Json,
+    by: Json,
     *,
     spark: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Look and commit in a new Python with a Spark session of its own; the outcome's or the error's name.
+    """As ``harness.commit_in_another_process``, by the sink whose name is the topic's.
 
-    ``spark``: its settings; with an empty mapping there is no session.
+    ``spark``: the settings of the Spark session there; None: there is none.
     """
-    task = {"bootstrap": bootstrap, "topic": topic, "name": name, "app": app, "committable": committable, "by": by}
-    done = subprocess.run(
-        [sys.executable, __file__, json.dumps({**task, "spark": {"a.b": "c"} if spark is None else dict(spark)})],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        env={**os.environ, **(environment or {})},
+    source = (
+        "from epochal.chaos.servers.spark import spark_session\n"
+        "from epochal.sinks.kafka import KafkaSink\n"
+        f"sink = KafkaSink({bootstrap!r}, topic={topic!r}, name={topic!r}, options={OPTIONS!r})\n"
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert SECRET not in done.stdout + done.stderr
-    return done.stdout.split()[-1]
-
-
-def main(task: dict[str, Any]) -> str:
-    from epochal.coordinator.epoch import Actor, Committable, Query
-    from epochal.coordinator.errors import EpochalError
-    from epochal.sinks.kafka import KafkaSink
-
-    if task["spark"]:
-        _start_spark(task["spark"])
-    sink = KafkaSink(task["bootstrap"], topic=task["topic"], name=task["name"], options=OPTIONS)
-    try:
-        sink.look(Query(task["app"], "q1", "r1", "memory:/checkpoint"))
-        committable = Committable.from_json(task["committable"])
-        return sink.commit(committable, Actor.from_json(task["by"])).name
-    except EpochalError as error:
-        print(error, file=sys.stderr)
-        return type(error).__name__
-
-
-def _start_spark(conf: Mapping[str, str]) -> None:
-    from epochal.chaos.servers.spark import prepare_environment
-
-    prepare_environment()
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[1,4]")  # type: ignore[attr-defined,unused-ignore]
-    for key, value in {"spark.ui.enabled": "false", **conf}.items():
-        builder = builder.config(key, value)
-    builder.getOrCreate()
-
-
-if __name__ == "__main__":
-    print(main(json.loads(sys.argv[1])))
+    if spark is not None:
+        source += f"spark_session('local[1,4]', conf={dict(spark)!r})"
+    return harness.commit_in_another_process(source, APP, committable, by, secrets=[SECRET], environment=environment)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 import pytest
@@ -358,25 +359,29 @@ def test_a_broker_that_is_down_is_named_in_bounded_time(kafka_server: servers.Ka
 # processes
 
 
-def _use(transaction: Transaction, answers: multiprocessing.Queue[str]) -> None:
+def _use(transaction: Transaction, answer: Connection) -> None:
     try:
         transaction.begin()
-        answers.put("used")
+        answer.send("used")
     except Misconfigured as error:
-        answers.put(str(error))
+        answer.send(str(error))
 
 
 def test_a_producer_is_refused_after_a_fork(target: Target) -> None:
     transaction = Transaction(target.link, target.place, 60, {})
     transaction.init()
     fork = multiprocessing.get_context("fork")
-    answers: multiprocessing.Queue[str] = fork.Queue()
-    child = fork.Process(target=_use, args=(transaction, answers))
+    answer, childs_end = fork.Pipe()
+    child = fork.Process(target=_use, args=(transaction, childs_end), daemon=True)
     child.start()
-    assert "after a fork" in answers.get(timeout=20)
-    child.kill()
-    child.join(10)
-    transaction.drop()
+    childs_end.close()
+    try:
+        assert answer.poll(20), "the forked process uses the producer, and hangs in it"
+        assert "after a fork" in answer.recv()
+    finally:
+        child.kill()
+        child.join(10)
+        transaction.drop()
 
 
 def test_answers_survive_as_text() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from epochal.chaos import servers
 from epochal.coordinator.epoch import Actor, Copy, Json
@@ -15,21 +14,19 @@ from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.protocol import RedoSink, Sink
 from epochal.sinks.stage import SparkStage
 from tests.contract.sink_contract import SinkContract
+from tests.integration.harness import SparkHarness
 from tests.integration.kafka import support
-from tests.integration.kafka.conftest import APP
-
-SCHEMA = StructType().add("id", "string").add("attempt", "string").add("n", "long")
 
 
-class KafkaHarness:
+class KafkaHarness(SparkHarness):
     """One topic of two partitions; rows go through real durable copies."""
 
-    app = APP
-    schema = SCHEMA
+    app = support.APP
     secrets: Sequence[str] = (support.SECRET,)
+    prepare_is_fenced = False
 
     def __init__(self, spark: SparkSession, server: servers.Kafka, topic: str, stage: SparkStage) -> None:
-        self._spark = spark
+        super().__init__(spark)
         self._server = server
         self._topic = topic
         self._stage = stage
@@ -47,13 +44,6 @@ class KafkaHarness:
         bootstrap = self._server.bootstrap
         return KafkaSink(bootstrap, topic=topic, name=name, options=support.OPTIONS, partitions=2)
 
-    def rows(self, ids: Sequence[str], attempt: str) -> DataFrame:
-        rows = [(key, attempt, n) for n, key in enumerate(ids)]
-        return self._spark.createDataFrame(rows, SCHEMA)
-
-    def no_partitions(self) -> DataFrame:
-        return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), SCHEMA)
-
     def copy(self, rows: DataFrame, epoch: int, by: Actor) -> Copy | None:
         return self._stage.write(epoch, by, rows)
 
@@ -67,9 +57,7 @@ class KafkaHarness:
         self._server.start()
 
     def commit_in_another_process(self, committable: Json, by: Json) -> str:
-        return support.commit_in_another_process(
-            self._server.bootstrap, self._topic, self._topic, self.app, committable, by
-        )
+        return support.commit_in_another_process(self._server.bootstrap, self._topic, committable, by, spark={})
 
 
 class TestKafkaSink(SinkContract):

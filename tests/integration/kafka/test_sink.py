@@ -22,8 +22,7 @@ from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.stage import SparkStage
 from tests.integration.kafka.attempts import ONE, QUERY
-from tests.integration.kafka.conftest import APP
-from tests.integration.kafka.support import OPTIONS, SECRET, commit_in_another_process, read_topic
+from tests.integration.kafka.support import APP, OPTIONS, SECRET, commit_in_another_process, read_topic
 
 SCHEMA = StructType().add("k", "string").add("n", "long")
 
@@ -85,7 +84,6 @@ def test_a_marker_topic_that_could_forget_is_refused(
     [
         ({"key": "gone"}, "there is no column 'gone' to be the key"),
         ({"value": "n"}, "column 'n' is to be the value and has the type bigint"),
-        ({"partitioner": "md5"}, "there is no partitioner 'md5'"),
         ({"options": {"acks": "1"}}, "the options ['acks'] are not for the user to set"),
         ({"options": lambda: {"transactional.id": "x"}}, "the options ['transactional.id'] are not for the user"),
         ({"options": {"no.such.option": "1"}}, "no.such.option"),
@@ -212,8 +210,6 @@ def test_a_worker_that_is_killed_loses_and_doubles_nothing(
     outcome = commit_in_another_process(
         kafka_server.bootstrap,
         topic,
-        topic,
-        APP,
         committable.to_json(),
         ONE.to_json(),
         spark={"spark.dynamicAllocation.enabled": dynamic},
@@ -232,8 +228,6 @@ def test_without_spark_a_commit_with_rows_is_refused(
     make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
 ) -> None:
     committable = prepared(make(), spark, stage)
-    outcome = commit_in_another_process(
-        kafka_server.bootstrap, topic, topic, APP, committable.to_json(), ONE.to_json(), spark={}
-    )
+    outcome = commit_in_another_process(kafka_server.bootstrap, topic, committable.to_json(), ONE.to_json())
     assert outcome == Misconfigured.__name__
     assert numbers(kafka_server, topic) == []

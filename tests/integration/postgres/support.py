@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -104,37 +100,3 @@ def voted(votes: Sequence[Json], of: Epoch) -> Committable:
     attempts = [[vote["attempt"], vote["rows"]] for vote in votes]
     payload: Json = {"app": QUERY.app, "attempts": attempts, "offsets": of.offsets, "watermark": of.watermark}
     return Committable("out", of.decision, of.position, sum(count for _, count in attempts), payload)
-
-
-_COMMIT = """
-import json, sys
-from epochal.coordinator.epoch import Actor, Committable, Query
-from epochal.coordinator.errors import EpochalError
-from epochal.sinks.postgres import PostgresSink
-
-request = json.loads(sys.stdin.read())
-sink = PostgresSink(request["dsn"], table="flights", name="out")
-sink.look(Query(request["app"], "q1", "r2", ""))
-try:
-    answer = sink.commit(Committable.from_json(request["committable"]), Actor.from_json(request["by"])).name
-except EpochalError as error:
-    answer = type(error).__name__
-print("ANSWER", answer)
-assert "pyspark" not in sys.modules
-"""
-
-
-def commit_in_another_process(dsn: str, app: str, committable: Json, by: Json) -> str:
-    """What a process answers that has the JSON and nothing else, not even Spark."""
-    request = {"dsn": dsn, "app": app, "committable": committable, "by": by}
-    done = subprocess.run(
-        [sys.executable, "-c", _COMMIT],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.split()[-1]

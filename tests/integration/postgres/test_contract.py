@@ -5,48 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import SparkSession
 
 from epochal.chaos.servers import Postgres
-from epochal.coordinator.epoch import Actor, Copy, Json
+from epochal.coordinator.epoch import Json
+from epochal.coordinator.versions import POSTGRES
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.protocol import RedoSink, Sink
 from tests.contract.sink_contract import SinkContract
+from tests.integration.harness import SparkHarness, commit_in_another_process
 from tests.integration.postgres import support
 
-SCHEMA = StructType().add("id", "string").add("attempt", "string").add("n", "long")
 
-
-class PostgresHarness:
+class PostgresHarness(SparkHarness):
     """One table in a database of the test's own."""
 
-    app = "flights"
-    schema = SCHEMA
     secrets: Sequence[str] = (support.PASSWORD,)
+    prepare_is_fenced = True
 
     def __init__(self, spark: SparkSession, server: Postgres, dsn: str) -> None:
-        self._spark = spark
+        super().__init__(spark)
         self._server = server
         self._dsn = dsn
-
-    def sink(self) -> Sink:
-        return self.named("out")
 
     def named(self, name: str) -> Sink:
         return PostgresSink(support.with_password(self._dsn), table="flights", name=name)
 
     def neighbour(self) -> Sink:
         return PostgresSink(support.with_password(self._dsn), table="others", name="out")
-
-    def rows(self, ids: Sequence[str], attempt: str) -> DataFrame:
-        return self._spark.createDataFrame([(key, attempt, n) for n, key in enumerate(ids)], SCHEMA)
-
-    def no_partitions(self) -> DataFrame:
-        return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), SCHEMA)
-
-    def copy(self, rows: DataFrame, epoch: int, by: Actor) -> Copy | None:  # noqa: ARG002
-        return None
 
     def visible(self) -> list[tuple[str, str]]:
         found = support.observe(self._dsn, "SELECT id, attempt FROM flights ORDER BY id")
@@ -57,7 +43,12 @@ class PostgresHarness:
         self._server.start()
 
     def commit_in_another_process(self, committable: Json, by: Json) -> str:
-        return support.commit_in_another_process(self._dsn, self.app, committable, by)
+        source = (
+            "sys.modules['pyspark'] = None  # a commit needs no Spark\n"
+            "from epochal.sinks.postgres import PostgresSink\n"
+            f"sink = PostgresSink({support.with_password(self._dsn)!r}, table='flights', name='out')"
+        )
+        return commit_in_another_process(source, self.app, committable, by, secrets=self.secrets)
 
 
 class TestPostgresSink(SinkContract):
@@ -68,3 +59,13 @@ class TestPostgresSink(SinkContract):
     def test_it_votes(self, harness: PostgresHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
+
+
+class TestPostgresSinkOnTheOldestServer(TestPostgresSink):
+    @pytest.fixture
+    def postgres_server(self, oldest_postgres: Postgres) -> Postgres:
+        return oldest_postgres
+
+    def test_the_server_is_the_oldest(self, pg_database: str) -> None:
+        [(version,)] = support.observe(pg_database, "SHOW server_version")
+        assert version.startswith(POSTGRES[0])

@@ -53,7 +53,7 @@ def test_one_evaluation_for_three_sinks(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_two_queries_in_one_session(spark: SparkSession, tmp_path: Path) -> None:
-    """Through one Pipeline object even: state and connections are each start's own."""
+    """At the same time and under the same names, on servers of their own: neither sees anything of the other."""
     first, second = Job(spark, tmp_path / "a"), Job(spark, tmp_path / "b")
     for job in (first, second):
         job.add(1, 2)

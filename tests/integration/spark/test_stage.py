@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyarrow import parquet
 
 from epochal.coordinator.epoch import Actor, Copy
 from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
+from epochal.sinks import stage
 from epochal.sinks.stage import HadoopFiles, LocalFiles, SparkStage, check_schema, files_at, local_path, read_copy
 
 if TYPE_CHECKING:
@@ -268,3 +269,19 @@ def test_another_file_system(spark: SparkSession, tmp_path: Path) -> None:
     assert local.exists()
     stage.clean(ME, [])
     assert not (tmp_path / "checkpoint/epochal/copies/0").exists()
+
+
+def test_a_count_that_never_arrives_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when Spark's listener bus drops the event."""
+    rows = spark.range(3)
+
+    def deaf(self: DataFrame, observation: Any, *_: object) -> DataFrame:
+        observation._jo = spark._jvm.org.apache.spark.sql.Observation()  # type: ignore[union-attr]
+        return self
+
+    monkeypatch.setattr(type(rows), "observe", deaf)
+    monkeypatch.setattr(stage, "_METRIC_WAIT", 0.2)
+    with pytest.raises(PrepareRefused, match=r"Spark did not say within 0\.2 s how many rows it wrote"):
+        stage_at(spark, tmp_path).write(0, ME, rows)

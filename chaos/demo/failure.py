@@ -1,0 +1,46 @@
+"""How the demo tells that it could not be run to its end: one paragraph, and a log file with the traceback."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from epochal.chaos.nemesis import NotCounted
+from epochal.chaos.servers.errors import ServerUnavailable
+
+
+class Failed(Exception):
+    """Wraps an error where it is known which processes were there: ``str()`` says how they were."""
+
+
+def report(error: Exception, doing: str, folder: Path) -> str:
+    """Write the traceback to a file below `folder`; what failed, which processes there were, where the logs are."""
+    processes, cause = _unwrap(error)
+    log = folder / "demo.log"
+    try:
+        log.write_text("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        where = f"the traceback in {log}"
+    except OSError as full:
+        where = f"no traceback ({full})"
+    told = f" Processes then: {'; '.join(processes)}." if processes else ""
+    return (
+        f"failed at {doing!r}: {_first_line(cause)}.{told} Logs: {where}, what jobs and servers printed in the other"
+        f" *.log below {folder}. Everything is stopped; this removes it: rm -r {folder}"
+    )
+
+
+def _unwrap(error: BaseException) -> tuple[list[str], BaseException]:
+    """What the wrappers say of processes, and the error in the innermost one."""
+    processes = []
+    while isinstance(error, Failed) and error.__cause__ is not None:
+        processes.append(str(error))
+        error = error.__cause__
+    return processes, error
+
+
+def _first_line(error: BaseException) -> str:
+    """An error in one line; the end of a log that its text goes on with is in the file."""
+    first = (str(error).splitlines() or [""])[0]
+    if isinstance(error, ServerUnavailable):
+        return first if error.log else f"{first} (Help: {error.help_line})"
+    return first if isinstance(error, NotCounted) else f"{type(error).__name__}: {first}"

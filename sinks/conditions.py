@@ -1,0 +1,123 @@
+"""The conditions of a sink's writes, as pure functions of what the sink holds and what is asked of it.
+
+``protocol.py`` lists the three conditions of every atomic write.  Each sink reads its fence and marker in a
+way of its own, under a guard of its own; what they then mean, and what is said of it, stands here alone.
+So does what an abort may drop, and what an app or a sink may be called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from epochal.coordinator.epoch import NAME, Actor, Committable, Epoch, EpochNumber, Marker
+from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured
+
+UNKNOWN = -1
+"""In the place of a decision that is not known: the id of none."""
+
+
+class Held(Protocol):
+    """What a sink holds: its newest fence and its newest marker."""
+
+    @property
+    def fence(self) -> Actor | None: ...
+
+    @property
+    def marker(self) -> Marker | None: ...
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Those of one sink; ``place`` tells people where its fence and marker are kept."""
+
+    sink: str
+    place: str
+
+    def check_fence(self, held: Held, by: Actor) -> bool:
+        """Compare-and-set of a fence: ``Fenced`` unless ``by`` may take it; True: it is ``by``'s already."""
+        fence = held.fence
+        if fence is not None and fence != by and fence.generation >= by.generation:
+            raise self._fenced(held, by)
+        return fence == by
+
+    def check_owner(self, held: Held, by: Actor, epoch: EpochNumber | None = None) -> None:
+        """The first condition."""
+        if held.fence != by:
+            raise self._fenced(held, by, epoch)
+
+    def check_prepare(self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber) -> None:
+        """The first and the third: what is visible already is not prepared again."""
+        self.check_owner(held, by, epoch)
+        self._check_one_before(held, by, wanted, epoch)
+
+    def already_committed(self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber) -> bool:
+        """All three, in their order: False, write, with ``wanted`` as the marker.
+
+        A marker of this decision at another position is no proof, and a write would repeat its rows.
+        """
+        self.check_owner(held, by, epoch)
+        if held.marker == wanted:
+            return True
+        self._check_one_before(held, by, wanted, epoch)
+        return False
+
+    def _check_one_before(self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber) -> None:
+        found = held.marker if held.marker is not None else Marker(0, UNKNOWN)
+        if found.position < wanted.position - 1:
+            raise MarkerLost(
+                f"the marker stands at position {found.position}, position {wanted.position} was to follow",
+                sink=self.sink,
+                epoch=epoch,
+                state=self._state(held, by, wanted),
+                help="restore the sink to what the epoch log says it showed; nothing was written",
+            )
+        if found.position >= wanted.position or found.decision == wanted.decision:
+            shown = "this decision at " if found.decision == wanted.decision else ""
+            raise CheckpointMismatch(
+                f"position {wanted.position} was to be written, and the sink shows {shown}position {found.position}",
+                sink=self.sink,
+                epoch=epoch,
+                state=self._state(held, by, wanted),
+                help="run one query per app and sink; nothing was written",
+            )
+
+    def _fenced(self, held: Held, by: Actor, epoch: EpochNumber | None = None) -> Fenced:
+        return Fenced(
+            f"the sink is owned by {held.fence or 'nobody'}, not by {by}",
+            sink=self.sink,
+            epoch=epoch,
+            state=self._state(held, by),
+            help="another start of this query has taken over: let this one end, or stop the other and restart this",
+        )
+
+    def _state(self, held: Held, by: Actor, wanted: Marker | None = None) -> str:
+        asked = f"{_told(wanted)}, by {by}" if wanted is not None else f"by {by}"
+        return f"{self.place}: fence {held.fence or 'none'}, marker {_told(held.marker)}; asked: {asked}"
+
+
+def _told(marker: Marker | None) -> str:
+    if marker is None:
+        return "none"
+    decision = f"decision {marker.decision:x}" if marker.decision != UNKNOWN else "an unknown decision"
+    return f"position {marker.position} of {decision}"
+
+
+def marker_of(work: Epoch | Committable) -> Marker:
+    """The marker that stands once ``work`` is visible."""
+    return Marker(work.position, work.decision.id)
+
+
+def may_drop(owner: Actor, by: Actor) -> bool:
+    """Whether ``by`` may drop what ``owner`` prepared: its own, and that of lower generations."""
+    return owner == by or owner.generation < by.generation
+
+
+def check_name(what: str, name: str, sink: str | None = None) -> None:
+    """``Misconfigured`` unless an app or a sink can be called ``name``; ``what``: what the user knows it as."""
+    if NAME.fullmatch(name) is None:
+        raise Misconfigured(
+            f"{what} {name!r} is not of the form {NAME.pattern}",
+            sink=sink,
+            help="choose a plain name that stays the same over restarts; a sink's is its name=",
+        )

@@ -1,0 +1,63 @@
+"""Ends back-ends that hold the sink's row for too long: a start must not wait for what an older one left open."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.errors import EpochalError, SinkUnavailable
+from epochal.sinks.postgres.client import Connector, ServerRefused
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.session import Session
+
+PATIENCE_S = 2.0
+"""How long a fence waits for somebody else's transaction before it ends that back-end."""
+
+
+@contextlib.contextmanager
+def ending_blockers(session: Session, connector: Connector, sink: str) -> Iterator[None]:
+    """While the body waits too long for a lock, end those that hold it, and name whom we may not end."""
+    over, held_by = threading.Event(), list[str]()
+    helper = threading.Thread(target=_end_blockers, args=(connector, session.backend(), over, held_by), daemon=True)
+    helper.start()
+    try:
+        yield
+    except SinkUnavailable as error:
+        if not held_by:
+            raise
+        raise SinkUnavailable(
+            f"waited for back-ends that hold the sink's row: {'; '.join(sorted(set(held_by)))}",
+            sink=sink,
+            state=error.what,
+            help="end them with pg_terminate_backend(pid), or grant pg_signal_backend to this role",
+        ) from error
+    finally:
+        over.set()
+        helper.join(connector.limits.connect)
+
+
+def _end_blockers(connector: Connector, pid: int, over: threading.Event, held_by: list[str]) -> None:
+    patience = PATIENCE_S
+    while not over.wait(patience):
+        try:
+            with contextlib.closing(connector.open()) as session:
+                _end_each(session, pid, held_by)
+        except EpochalError as error:
+            held_by.append(f"unknown, {error.what}")
+        patience = 1.0
+
+
+def _end_each(session: Session, pid: int, held_by: list[str]) -> None:
+    """Only who holds is ended: who waits like us is not in the way for long."""
+    blockers = session.run(
+        "SELECT pid, coalesce(application_name, ''), coalesce(state, 'unknown') FROM pg_stat_activity"
+        " WHERE pid = ANY(pg_blocking_pids($1)) AND wait_event_type IS DISTINCT FROM 'Lock'",
+        pid,
+    )
+    for blocker, application, state in blockers:
+        held_by.append(f"{blocker} ({application}, {state})")
+        with contextlib.suppress(ServerRefused):
+            session.run("SELECT pg_terminate_backend($1)", blocker)

@@ -1,0 +1,70 @@
+"""Executors without a sink's client library: the query ends with a named error, and a start with it does it all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from epochal.chaos import servers
+from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.pipeline import Pipeline
+from epochal.sinks.kafka import KafkaSink
+from epochal.sinks.postgres import PostgresSink
+from tests.integration.kafka.support import read_topic
+from tests.integration.postgres.support import observe
+from tests.integration.spark.support import APP, FAST, Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def job(spark: SparkSession, tmp_path: Path) -> Job:
+    made = Job(spark, tmp_path / "job")
+    made.add(1, 2)
+    return made
+
+
+def refused_without(package: str, job: Job, pipeline: Pipeline) -> Misconfigured:
+    """How the job ends while its Python workers cannot import ``package``, as the driver can."""
+    folder = job.folder / "executors"
+    folder.mkdir()
+    (folder / f"{package}.py").write_text(f"raise ImportError('no {package} on this executor')")
+    with pytest.MonkeyPatch.context() as patch:
+        # Workers of a changed environment are started anew.
+        patch.setitem(job.spark.sparkContext.environment, "PYTHONPATH", str(folder))
+        with pytest.raises(StreamingQueryException, match=f"no {package} on this executor"):
+            job.run(pipeline)
+    assert isinstance(pipeline.last_error, Misconfigured)
+    return pipeline.last_error
+
+
+def test_kafka(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
+    sink = KafkaSink(kafka_server.bootstrap, topic=topic_name)
+    pipeline = Pipeline(app=APP, sinks=[sink], retry=FAST)
+    pipeline.create(job.df().schema)
+    error = refused_without("confluent_kafka", job, pipeline)
+    assert "the executors' Python cannot load the Kafka client library" in error.what
+    assert "epochal[kafka]" in error.help
+    topics = (topic_name, f"__epochal.{APP}.{sink.name}")
+    assert [read_topic(kafka_server.bootstrap, topic) for topic in topics] == [[], []]
+    assert not (job.checkpoint / "epochal").exists()
+    job.run(pipeline)
+    values = [json.loads(r.value or b"") for r in read_topic(kafka_server.bootstrap, topic_name)]
+    assert sorted(value["id"] for value in values) == [1, 2]
+
+
+def test_postgres(job: Job, pg_database: str) -> None:
+    pipeline = Pipeline(app=APP, sinks=[PostgresSink(pg_database, table="flights")], retry=FAST)
+    pipeline.create(job.df().schema)
+    error = refused_without("psycopg", job, pipeline)
+    assert "the Postgres client is missing here" in error.what
+    assert "epochal[postgres]" in error.help
+    assert observe(pg_database, "SELECT count(*) FROM flights__rows") == [(0,)]
+    assert job.decided() == []
+    job.run(pipeline)
+    assert observe(pg_database, "SELECT id FROM flights ORDER BY id") == [(1,), (2,)]

@@ -1,0 +1,44 @@
+"""The planted bugs stand in the code as it is now; whether the suite catches them is `python -m tests.planted`."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.planted.__main__ import ROOT, Bug, bugs, plant
+
+BUGS = bugs()
+SINKS = [bug for bug in BUGS if bug.file.startswith("sinks/")]
+
+
+@pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name) for bug in BUGS])
+def test_a_bug_can_be_planted(bug: Bug, tmp_path: Path) -> None:
+    copy = tmp_path / bug.file
+    copy.parent.mkdir(parents=True)
+    shutil.copy(ROOT / bug.file, copy)
+    before = copy.read_text(encoding="utf-8")
+    assert plant(bug, tmp_path) is None
+    assert ast.dump(ast.parse(copy.read_text(encoding="utf-8"))) != ast.dump(ast.parse(before))
+
+
+def test_a_patch_that_does_not_fit_is_told(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("a = 1\na = 1\n")
+    for old, times in (("a = 1", 2), ("b = 1", 0)):
+        told = plant(Bug("bug", "guard", "code.py", old, "c = 1", ()), tmp_path)
+        assert told == f"the old text stands {times} times in code.py"
+    assert (tmp_path / "code.py").read_text() == "a = 1\na = 1\n"
+
+
+def test_names_are_unique_and_suites_are_there() -> None:
+    assert not [name for name, times in Counter(bug.name for bug in BUGS).items() if times > 1]
+    assert not [path for bug in BUGS for path in bug.suite if not (ROOT / path.partition("::")[0]).exists()]
+
+
+def test_the_real_sinks_have_bugs_of_many_kinds() -> None:
+    assert len(SINKS) >= 12
+    assert {bug.file.split("/")[1] for bug in SINKS} >= {"postgres", "kafka", "delta"}
+    assert max(Counter(bug.guard for bug in BUGS).values()) <= 3

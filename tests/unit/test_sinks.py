@@ -1,0 +1,81 @@
+"""What the real sinks refuse, show and put back without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from epochal.coordinator.epoch import Marker
+from epochal.coordinator.errors import Misconfigured
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink, stage
+from epochal.sinks.conditions import UNKNOWN
+from epochal.sinks.postgres.sink import _State
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"topic": ""}, "no broker takes '' as the name of a topic"),
+        ({"topic": ".."}, "no broker takes '..' as the name of a topic"),
+        ({"topic": "."}, "no broker takes '.' as the name of a topic"),
+        ({"topic": "a topic"}, "no broker takes 'a topic' as the name of a topic"),
+        ({"topic": "x" * 250}, f"no broker takes '{'x' * 250}' as the name of a topic"),
+        ({"partitioner": "md5"}, "there is no partitioner 'md5'"),
+        ({"name": "a b"}, "sink name 'a b' is not of the form"),
+        ({"topic": "x" * 249}, f"sink name 'kafka-{'x' * 249}' is not of the form"),
+    ],
+)
+def test_a_kafka_sink_that_can_never_work_is_refused_when_it_is_made(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(Misconfigured, match="Help: ") as refused:
+        KafkaSink("localhost:1", **{"topic": "flights", **settings})
+    assert refused.value.what.startswith(says)
+
+
+def test_the_longest_topic_of_a_kafka_sink() -> None:
+    assert KafkaSink("localhost:1", topic="x" * 249, name="out", partitioner="murmur2").name == "out"
+
+
+def test_a_sink_shows_what_it_is_and_no_secret() -> None:
+    secret = "open-Sesame-42"
+    postgres = PostgresSink(f"postgresql://u:{secret}@h/db", table="flights", name="out")
+    kafka = KafkaSink("h:9092", topic="flights", options={"sasl.password": secret})
+    assert repr(postgres) == "PostgresSink(table='flights', name='out')"
+    assert repr(kafka) == "KafkaSink('h:9092', topic='flights', name='kafka-flights')"
+    assert repr(DeltaSink("/lake/flights")) == "DeltaSink('/lake/flights', name='delta-flights')"
+
+
+@pytest.mark.parametrize(
+    ("published", "decision", "marker"),
+    [(0, None, None), (3, 7, Marker(3, 7)), (3, None, Marker(3, UNKNOWN)), (0, 7, Marker(0, 7))],
+)
+def test_the_marker_of_a_postgres_sink_is_where_its_readers_stand(
+    published: int, decision: int | None, marker: Marker | None
+) -> None:
+    """A decision that was deleted by hand does not make the next write begin at position 1 again."""
+    assert _State("", None, published, decision).marker == marker
+
+
+class Conf:
+    """Spark's `RuntimeConfig`."""
+
+    def __init__(self, **values: str) -> None:
+        self.values = values
+
+    def get(self, key: str, default: str | None) -> str | None:
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def unset(self, key: str) -> None:
+        del self.values[key]
+
+
+def test_the_sessions_settings_are_put_back_as_they_were() -> None:
+    class Session:
+        conf = Conf(set="before")
+
+    with stage._confs(Session(), {"set": "now", "unset": "now"}):  # type: ignore[arg-type]
+        assert Session.conf.values == {"set": "now", "unset": "now"}
+    assert Session.conf.values == {"set": "before"}
