@@ -24,6 +24,7 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks import stage
 from epochal.sinks.conditions import check_name, marker_of
+from epochal.sinks.executors import check_executors
 from epochal.sinks.kafka import marker, produce, topics
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka
 from epochal.sinks.kafka.marker import Place, State
@@ -124,7 +125,7 @@ class KafkaSink:
         link = self._link()
         topics.check(link, topics.describe(link, self._topic, place), place, self._encoding.key)
         produce.Transaction(link, place, self._timeout(link), {}).drop()  # takes the options, asks the brokers nothing
-        _check_executors(link)
+        check_executors(self._name, "confluent_kafka", "kafka")
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         place, link = self._place(query), self._link()
@@ -456,32 +457,3 @@ def _may_use_barrier(session: SparkSession) -> bool:
     """Barrier stages are never speculated; with dynamic allocation Spark refuses them."""
     dynamic = session.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false")
     return str(dynamic).lower() != "true"
-
-
-def _check_executors(link: Link) -> None:
-    """Refuse executors whose Python cannot load the client library; nothing to ask where no Spark runs."""
-    from pyspark import SparkContext
-
-    if SparkContext._active_spark_context is None:
-        return
-    probe = _active_session(link.sink).range(1, numPartitions=1).mapInArrow(_import_client, "missing string")
-    missing = probe.collect()[0]["missing"]
-    if missing:
-        raise Misconfigured(
-            f"the executors' Python cannot load the Kafka client library: {missing}",
-            sink=link.sink,
-            help="pip install 'epochal[kafka]' on every executor",
-        )
-
-
-def _import_client(batches: Any) -> Any:
-    import pyarrow
-
-    for _ in batches:
-        pass
-    try:
-        kafka()
-        missing = ""
-    except Misconfigured as error:
-        missing = error.what
-    yield pyarrow.RecordBatch.from_pydict({"missing": [missing]})

@@ -28,6 +28,7 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.conditions import UNKNOWN, Conditions, check_name, marker_of
+from epochal.sinks.executors import check_executors
 from epochal.sinks.postgres import ddl
 from epochal.sinks.postgres.blockers import ending_blockers
 from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
@@ -110,10 +111,11 @@ class PostgresSink:
             return ddl.create(session, app, self._name, self._target, columns)
 
     def check(self, query: Query, schema: Schema) -> None:
-        """Refuse what can never work: server, table, types, constraints, view, rights."""
+        """Refuse what can never work: server, table, types, constraints, view, rights, executors."""
         app, columns = self._checked(query.app), self._columns(schema)
         with self._connector.session() as session:
             ddl.check(session, app, self._name, self._target, columns)
+        check_executors(self._name, "psycopg", "postgres")
 
     def _columns(self, schema: Schema) -> list[PgColumn]:
         from epochal.sinks.postgres.rows import columns

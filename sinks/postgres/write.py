@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -18,7 +19,9 @@ from epochal.chaos.failpoints import Point, hit
 from epochal.coordinator.epoch import Actor, Json
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks.postgres.client import Limits, Place, ServerRefused, open_session
-from epochal.sinks.postgres.session import Session
+
+if TYPE_CHECKING:  # it needs psycopg, which may be what a task has to say no about
+    from epochal.sinks.postgres.session import Session
 
 VOTE = "vote string"
 """Spark's schema of the answer: one JSON text per partition, see :func:`write_partition`."""

@@ -48,7 +48,7 @@ def test_kafka(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
     pipeline = Pipeline(app=APP, sinks=[sink], retry=FAST)
     pipeline.create(job.df().schema)
     error = refused_without("confluent_kafka", job, pipeline)
-    assert "the executors' Python cannot load the Kafka client library" in error.what
+    assert "the executors' Python cannot load confluent_kafka" in error.what
     assert "epochal[kafka]" in error.help
     topics = (topic_name, f"__epochal.{APP}.{sink.name}")
     assert [read_topic(kafka_server.bootstrap, topic) for topic in topics] == [[], []]
@@ -58,11 +58,19 @@ def test_kafka(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
     assert sorted(value["id"] for value in values) == [1, 2]
 
 
-def test_postgres(job: Job, pg_database: str) -> None:
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [(True, "the executors' Python cannot load psycopg"), (False, "the Postgres client is missing here")],
+    ids=["at start", "in a task"],
+)
+def test_postgres(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch, asked: bool, what: str) -> None:
+    """Also where the one executor that is asked at start has it, and another has not."""
+    if not asked:
+        monkeypatch.setattr("epochal.sinks.postgres.sink.check_executors", lambda *_: None)
     pipeline = Pipeline(app=APP, sinks=[PostgresSink(pg_database, table="flights")], retry=FAST)
     pipeline.create(job.df().schema)
     error = refused_without("psycopg", job, pipeline)
-    assert "the Postgres client is missing here" in error.what
+    assert what in error.what
     assert "epochal[postgres]" in error.help
     assert observe(pg_database, "SELECT count(*) FROM flights__rows") == [(0,)]
     assert job.decided() == []

@@ -1,0 +1,62 @@
+"""Whether Spark's Python workers can load what a sink's tasks need: asked at start, in one job of one task."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.errors import Misconfigured
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    Batches = Iterator[pa.RecordBatch]
+
+
+def check_executors(sink: str, module: str, extra: str) -> None:
+    """Refuse executors that cannot import ``module``, which ``epochal[extra]`` brings.
+
+    One executor is asked for all; nothing is asked where no Spark runs.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is None:
+        return
+    one = SparkSession.builder.getOrCreate().range(1, numPartitions=1)
+    missing = _answer(one.mapInArrow(_importing(module), "missing string"))
+    if missing:
+        raise Misconfigured(
+            f"the executors' Python cannot load {module}: {missing}",
+            sink=sink,
+            state="one task was asked; nothing was written",
+            help=f"pip install 'epochal[{extra}]' on every executor",
+        )
+
+
+def _answer(probe: DataFrame) -> str:
+    """Epochal itself may be what is missing, then the task cannot even answer."""
+    try:
+        return str(probe.collect()[0][0])
+    except Exception as error:
+        if "No module named 'epochal" in str(error):
+            return "Epochal is not installed there"
+        raise
+
+
+def _importing(module: str) -> Callable[[Batches], Batches]:
+    def task(batches: Batches) -> Batches:
+        import pyarrow
+
+        for _ in batches:
+            pass
+        try:
+            importlib.import_module(module)
+            missing = ""
+        except ImportError as error:
+            missing = str(error)
+        yield pyarrow.RecordBatch.from_pydict({"missing": [missing]})
+
+    return task
