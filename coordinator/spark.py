@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -224,15 +225,15 @@ def check_session(df: DataFrame) -> None:
             state=f"session {type(df.sparkSession).__module__}",
             help="run the query in a classic session (no spark.remote, no SPARK_REMOTE)",
         )
-    check_version(df.sparkSession.version)
+    jvm: Any = df.sparkSession._jvm
+    java = str(jvm.java.lang.System.getProperty("java.version"))
+    check_versions(df.sparkSession.version, java, platform.python_version())
 
 
-def check_version(version: str) -> None:
-    """Refuse a Spark whose inside nobody has tried."""
-    reason = versions.refusal(versions.SPARK, version)
-    if reason is not None:
-        low, below = versions.SPARK.expected
-        raise Misconfigured(reason, state=f"this is Spark {version}", help=f"use Spark {low} or newer, below {below}")
+def check_versions(spark: str, java: str, python: str) -> None:
+    """Refuse a Spark whose inside nobody has tried, and what it runs on."""
+    for part, version in ((versions.SPARK, spark), (versions.JAVA, java), (versions.PYTHON, python)):
+        versions.check(part, version)
 
 
 def check_query(query: StreamingQuery) -> None:

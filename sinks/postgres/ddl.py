@@ -270,8 +270,7 @@ def _refuse_server(session: Session, sink: str) -> None:
     ((version, recovery, encoding),) = session.run(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding')"
     )
-    if (reason := versions.refusal(versions.POSTGRES_SERVER, str(version // 10000))) is not None:
-        raise Misconfigured(reason, sink=sink, state=session.where, help="use a server of a supported version")
+    versions.check(versions.POSTGRES_SERVER, str(version // 10000), sink)
     if recovery:
         raise Misconfigured(
             "the server is a read-only replica",

@@ -129,12 +129,17 @@ def test_spark_connect_itself_refuses_to_ship_a_pipeline_to_its_server() -> None
         CloudPickleSerializer().dumps(pipeline)  # type: ignore[no-untyped-call]
 
 
-def test_spark_versions() -> None:
-    for version in (versions.PYSPARK, "4.2.7"):
-        inside.check_version(version)
-    for version in ("3.5.1", "5.0.0"):
-        with pytest.raises(Misconfigured, match=f"Spark {version} is outside what Epochal supports"):
-            inside.check_version(version)
+GOOD_VERSIONS = {"spark": versions.PYSPARK, "java": "17.0.15", "python": "3.11.7"}
+
+
+@pytest.mark.parametrize(
+    ("part", "version"),
+    [("spark", "3.5.1"), ("spark", "5.0.0"), ("java", "11.0.22"), ("python", "3.9.21"), ("python", "3.15.0")],
+)
+def test_versions_that_a_start_refuses(part: str, version: str) -> None:
+    inside.check_versions(**GOOD_VERSIONS)
+    with pytest.raises(Misconfigured, match=f"(?i){part} {version} is outside what Epochal supports"):
+        inside.check_versions(**{**GOOD_VERSIONS, part: version})
 
 
 def test_a_temporary_checkpoint_is_told_by_its_name() -> None:
