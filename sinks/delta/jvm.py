@@ -70,6 +70,12 @@ class Table:
         """Bytes of the file with that path, as an ``add`` action writes paths; None if there is none."""
         return self._unless_missing(lambda: int(self._files.getFileStatus(self._path(path)).getLen()))
 
+    def may_write(self, folder: str) -> bool:
+        """Whether this process may make files in that folder; elsewhere than on a local disk only a write tells."""
+        where = self._path(folder).toUri()
+        local = where.getScheme() in (None, "file")
+        return not local or bool(self._jvm.java.io.File(where.getPath()).canWrite())
+
     def delete(self, path: str) -> None:
         """Delete that file, also when it is gone."""
         with java_errors():

@@ -125,7 +125,8 @@ class DeltaSink:
     def check(self, query: Query, schema: StructType) -> None:
         """Refuse what can never work: no table, other columns, types that it cannot hold exactly."""
         check_name("app", query.app, self._name)
-        txn = self._existing(self._begin(self._table()))
+        table = self._table()
+        txn = self._existing(self._begin(table))
         metadata = txn.metadata()
         self._refuse_set_up(gates.table_problems(metadata), "write to a table without it")
         case_sensitive = self._case_sensitive()
@@ -136,6 +137,15 @@ class DeltaSink:
             txn.check_writable()
         except JavaFailure as failure:
             raise self._misconfigured("Delta refuses to write to the table", failure.message) from failure
+        with self._unavailable("the table"):
+            closed = [folder for folder in (".", "_delta_log") if not table.may_write(folder)]
+        if closed:
+            raise Misconfigured(
+                f"this process may not write to the Delta table at {self._path}",
+                sink=self._name,
+                state=f"folders without write permission: {closed}",
+                help="give its user the right to make files there",
+            )
 
     # the protocol
 

@@ -174,9 +174,12 @@ class Link:
         made: AdminClient = self._make(lambda: kafka().admin.AdminClient(settings))
         return made
 
-    def answer(self, future: Future[T]) -> T:
-        """The result of an admin request, within the bound."""
-        return future.result(self.timeout + 5)
+    def answer(self, admin: AdminClient, future: Future[T]) -> T:
+        """The result of an admin request, within the bound; what the client complains of meanwhile is heard."""
+        try:
+            return future.result(self.timeout + 5)
+        finally:
+            admin.poll(0)
 
     def ask(self, doing: str, call: Callable[[], T]) -> T:
         """What ``call`` reads, tried again for as long as one request may take."""

@@ -155,7 +155,9 @@ def _newest(link: Link, place: Place, consumer: Consumer, start: int, end: int) 
             continue
         error, offset = message.error(), message.offset() or 0
         if error is not None and error.code() != k.KafkaError._PARTITION_EOF:
-            if error.code() > 0 and not error.retriable():  # the broker's no; below 0 the client goes on trying
+            # The broker's no; below 0 the client goes on trying.  No group is joined, so no right to one is needed.
+            refused = error.code() > 0 and error.code() != k.KafkaError.GROUP_AUTHORIZATION_FAILED
+            if refused and not error.retriable():
                 raise k.KafkaException(error)
         elif offset >= end:
             return value

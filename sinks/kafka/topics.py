@@ -69,7 +69,7 @@ def _topics(link: Link, topic: str, place: Place) -> Topics:
             state=f"bootstrap servers {link.bootstrap}",
             help="call pipeline.create(schema) once, or have them made",
         )
-    return Topics(str(link.answer(cluster).cluster_id), target, marker)
+    return Topics(str(link.answer(admin, cluster).cluster_id), target, marker)
 
 
 def longest_transaction(link: Link) -> float | None:
@@ -80,10 +80,10 @@ def longest_transaction(link: Link) -> float | None:
 def _longest_transaction(link: Link) -> float | None:
     k = kafka()
     admin = link.admin()
-    nodes: Any = link.answer(admin.describe_cluster(request_timeout=link.timeout)).nodes
+    nodes: Any = link.answer(admin, admin.describe_cluster(request_timeout=link.timeout)).nodes
     resource = k.admin.ConfigResource(k.admin.ResourceType.BROKER, str(nodes[0].id))
     try:
-        config: Any = link.answer(admin.describe_configs([resource], request_timeout=link.timeout)[resource])
+        config: Any = link.answer(admin, admin.describe_configs([resource], request_timeout=link.timeout)[resource])
     except k.KafkaException as error:
         if error.args[0].code() == k.KafkaError.CLUSTER_AUTHORIZATION_FAILED:
             return None
@@ -175,7 +175,7 @@ def _describe(link: Link, admin: Any, name: str) -> Topic | None:
     resource = k.admin.ConfigResource(k.admin.ResourceType.TOPIC, name)
     settings = admin.describe_configs([resource], request_timeout=link.timeout)[resource]
     try:
-        told: Any = link.answer(asked[name])
+        told: Any = link.answer(admin, asked[name])
     except k.KafkaException as error:
         if error.args[0].code() == k.KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
@@ -187,15 +187,15 @@ def _describe(link: Link, admin: Any, name: str) -> Topic | None:
         partitions=len(told.partitions),
         replicas=len(told.partitions[0].replicas),
         rights=frozenset(operation.name for operation in rights) if rights else None,
-        config=_config(link, settings),
+        config=_config(link, admin, settings),
     )
 
 
-def _config(link: Link, settings: Any) -> Mapping[str, str]:
+def _config(link: Link, admin: Any, settings: Any) -> Mapping[str, str]:
     """The topic's settings; empty where the user may not ask."""
     k = kafka()
     try:
-        return {name: str(entry.value) for name, entry in link.answer(settings).items()}
+        return {name: str(entry.value) for name, entry in link.answer(admin, settings).items()}
     except k.KafkaException as error:
         if error.args[0].code() == k.KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return {}
@@ -210,7 +210,7 @@ def _make(link: Link, name: str, partitions: int, replication: int, config: Mapp
         return False
     new = k.admin.NewTopic(name, partitions, replication, config=dict(config))
     try:
-        link.answer(admin.create_topics([new], request_timeout=link.timeout)[name])
+        link.answer(admin, admin.create_topics([new], request_timeout=link.timeout)[name])
     except k.KafkaException as error:
         if error.args[0].code() == k.KafkaError.TOPIC_ALREADY_EXISTS:
             return False

@@ -92,8 +92,8 @@ def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
 
 def _write(task: Task, session: Session, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Json:
     """Rows and registration in one transaction; the fence is asked last, and held until COMMIT."""
-    chunks = _Chunks(task, int(session.run("SELECT nextval('epochal.attempt')")[0][0]))
     with session.transaction():
+        chunks = _Chunks(task, int(session.run("SELECT nextval('epochal.attempt')")[0][0]))
         session.run(f"SET LOCAL statement_timeout = {int(task.limits.copy * 1000)}")
         session.copy_in(task.copy, chunks.of(first, rest))
         session.run(f"SET LOCAL statement_timeout = {int(task.limits.answer * 1000)}")

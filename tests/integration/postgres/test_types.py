@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from epochal.coordinator.errors import Misconfigured, PrepareRefused
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.postgres import support
+from tests.integration.values import PLANES
 
-PLANES = "".join(chr(plane << 16 | 0x1F600 & 0xFFFF) for plane in range(17)) + "é€\U0001f600\ue000"
 STRINGS = ["", " ", "\\N", "\\.", "\\", "a\tb", "a\nb", "a\rb", "\r\n", "\\t\\n", "'", '"', "{,}", PLANES, "x" * 9000]
 
 
