@@ -12,7 +12,7 @@ I8      what is decided becomes visible everywhere, what is undecided never does
 I11     after one more epoch without faults the output is that of a run that never failed
 I12     after a fence nothing an older actor does becomes visible or drops anything
 I14     loud: a run ends converged, or with a named error and unchanged output; whoever was
-        refused at start, also long before the end, has changed nothing
+        refused at start, also long before the end, has changed no output and dropped nothing
 ======  ===============================================================================
 
 A verdict is true, false, or unknown.  Unknown is no pass: it is what a checker says that crashed, or

@@ -489,7 +489,7 @@ class Coordinator:
             try:
                 return self._log.append(position, record)
             except Exception as error:
-                if attempt == 0 and isinstance(record, Fence) and isinstance(error, (Misconfigured, LogCorrupt)):
+                if isinstance(record, Fence) and isinstance(error, (Misconfigured, LogCorrupt)):
                     raise  # the log says what is wrong with it, and a start that ends after its Fence harms nobody
                 last_error = error
                 self._retry.pause(attempt)
@@ -585,7 +585,7 @@ class Coordinator:
     def _in_doubt(self, errors: Sequence[Exception]) -> NoReturn:
         """Past the decision: say what is done and what is pending, and stop."""
         gravest = _gravest(errors)
-        if isinstance(gravest, _NOT_MINE):
+        if isinstance(gravest, _NOT_CURED_BY_RESTART):
             raise gravest
         done = sorted(name for name, shown in self._shown.items() if shown)
         pending = sorted(name for name, shown in self._shown.items() if not shown)
@@ -607,9 +607,9 @@ class Coordinator:
         self._phase_began = 0.0
 
 
-_NOT_MINE = (Fenced, MarkerLost, CheckpointMismatch)
-"""Another owner, or a sink that is not what it was: a restart of this start's kind does not finish the epoch."""
-_GRAVITY = (*_NOT_MINE, CommitInDoubt)
+_NOT_CURED_BY_RESTART = (Fenced, MarkerLost, CheckpointMismatch)
+"""Another owner, or a sink that is not what it was: the next start would be told the same."""
+_GRAVITY = (*_NOT_CURED_BY_RESTART, CommitInDoubt)
 
 
 def _gravest(errors: Sequence[Exception]) -> Exception:

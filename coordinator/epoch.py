@@ -227,12 +227,20 @@ class Committable:
         )
 
 
+UNKNOWN_DECISION = -1
+"""In the place of a decision that is not known: the id of none."""
+
+
 @dataclass(frozen=True)
 class Marker:
     """What a sink keeps, written in the same atomic write as the rows of its newest epoch."""
 
     position: Position
     decision: int  # Decision.id
+
+    def __str__(self) -> str:
+        known = self.decision != UNKNOWN_DECISION
+        return f"position {self.position} of {f'decision {self.decision}' if known else 'an unknown decision'}"
 
 
 @dataclass(frozen=True)

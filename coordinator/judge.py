@@ -296,7 +296,7 @@ def _is_just_before(took_part: Sequence[DecidedEpoch], sink: str, marker: Marker
 
 def _unknown_marker(case: Case, sink: str, marker: Marker) -> EpochalError:
     return CheckpointMismatch(
-        f"the sink's marker (position {marker.position}, decision {marker.decision:x}) is of no epoch that this"
+        f"the sink's marker ({marker}) is of no epoch that this"
         " checkpoint's log knows: the checkpoint was rolled back or copied, or the sink was",
         sink=sink,
         epoch=case.ask.epoch,

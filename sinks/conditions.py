@@ -8,13 +8,12 @@ So does what an abort may drop, and what an app or a sink may be called.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from epochal.coordinator.epoch import NAME, Actor, Committable, Epoch, EpochNumber, Marker
+from epochal.coordinator.epoch import NAME, UNKNOWN_DECISION, Actor, Committable, Epoch, EpochNumber, Marker
 from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured
 
-UNKNOWN = -1
-"""In the place of a decision that is not known: the id of none."""
+T = TypeVar("T")
 
 
 class Held(Protocol):
@@ -29,10 +28,10 @@ class Held(Protocol):
 
 @dataclass(frozen=True)
 class Conditions:
-    """Those of one sink; ``place`` tells people where its fence and marker are kept."""
+    """Those of one sink; ``where`` tells people where its fence and marker are kept."""
 
     sink: str
-    place: str
+    where: str
 
     def check_fence(self, held: Held, by: Actor) -> bool:
         """Compare-and-set of a fence: ``Fenced`` unless ``by`` may take it; True: it is ``by``'s already."""
@@ -63,7 +62,7 @@ class Conditions:
         return False
 
     def _check_one_before(self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber) -> None:
-        found = held.marker if held.marker is not None else Marker(0, UNKNOWN)
+        found = held.marker if held.marker is not None else Marker(0, UNKNOWN_DECISION)
         if found.position < wanted.position - 1:
             raise MarkerLost(
                 f"the marker stands at position {found.position}, position {wanted.position} was to follow",
@@ -83,24 +82,20 @@ class Conditions:
             )
 
     def _fenced(self, held: Held, by: Actor, epoch: EpochNumber | None = None) -> Fenced:
+        taken_over = held.fence is not None and held.fence.generation >= by.generation
         return Fenced(
             f"the sink is owned by {held.fence or 'nobody'}, not by {by}",
             sink=self.sink,
             epoch=epoch,
             state=self._state(held, by),
-            help="another start of this query has taken over: let this one end, or stop the other and restart this",
+            help="another start of this query has taken over: let this one end, or stop the other and restart this"
+            if taken_over
+            else "the sink's bookkeeping was deleted or restored from an older state: restore it",
         )
 
     def _state(self, held: Held, by: Actor, wanted: Marker | None = None) -> str:
-        asked = f"{_told(wanted)}, by {by}" if wanted is not None else f"by {by}"
-        return f"{self.place}: fence {held.fence or 'none'}, marker {_told(held.marker)}; asked: {asked}"
-
-
-def _told(marker: Marker | None) -> str:
-    if marker is None:
-        return "none"
-    decision = f"decision {marker.decision:x}" if marker.decision != UNKNOWN else "an unknown decision"
-    return f"position {marker.position} of {decision}"
+        asked = f"{wanted}, by {by}" if wanted is not None else f"by {by}"
+        return f"{self.where}: fence {held.fence or 'none'}, marker {held.marker or 'none'}; asked: {asked}"
 
 
 def marker_of(work: Epoch | Committable) -> Marker:
@@ -121,3 +116,10 @@ def check_name(what: str, name: str, sink: str | None = None) -> None:
             sink=sink,
             help="choose a plain name that stays the same over restarts; a sink's is its name=",
         )
+
+
+def looked(found: T | None, sink: str) -> T:
+    """What ``look`` found, for the verbs that come after it."""
+    if found is None:
+        raise Misconfigured("used before look", sink=sink, help="call look(query) first")
+    return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.errors import Misconfigured
@@ -26,7 +27,7 @@ def check_executors(sink: str, module: str, extra: str) -> None:
     if SparkContext._active_spark_context is None:
         return
     one = SparkSession.builder.getOrCreate().range(1, numPartitions=1)
-    missing = _answer(one.mapInArrow(_importing(module), "missing string"))
+    missing = _answer(one.mapInArrow(partial(_import, module), "missing string"))
     if missing:
         raise Misconfigured(
             f"the executors' Python cannot load {module}: {missing}",
@@ -36,27 +37,30 @@ def check_executors(sink: str, module: str, extra: str) -> None:
         )
 
 
+def lacks_epochal(error: Exception) -> bool:
+    """Whether a Spark job failed because a worker could not load our code, which it is sent by name."""
+    return "No module named 'epochal" in str(error)
+
+
 def _answer(probe: DataFrame) -> str:
     """Epochal itself may be what is missing, then the task cannot even answer."""
     try:
         return str(probe.collect()[0][0])
     except Exception as error:
-        if "No module named 'epochal" in str(error):
+        if lacks_epochal(error):
             return "Epochal is not installed there"
         raise
 
 
-def _importing(module: str) -> Callable[[Batches], Batches]:
-    def task(batches: Batches) -> Batches:
-        import pyarrow
+def _import(module: str, batches: Batches) -> Batches:
+    """Runs in a worker; a function of the module, so that the worker has to load Epochal."""
+    import pyarrow
 
-        for _ in batches:
-            pass
-        try:
-            importlib.import_module(module)
-            missing = ""
-        except ImportError as error:
-            missing = str(error)
-        yield pyarrow.RecordBatch.from_pydict({"missing": [missing]})
-
-    return task
+    for _ in batches:
+        pass
+    try:
+        importlib.import_module(module)
+        missing = ""
+    except ImportError as error:
+        missing = str(error)
+    yield pyarrow.RecordBatch.from_pydict({"missing": [missing]})

@@ -44,7 +44,7 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks.conditions import Conditions, check_name, marker_of, may_drop
+from epochal.sinks.conditions import Conditions, check_name, looked, marker_of, may_drop
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Stage
 
 Row = Mapping[str, Any]
@@ -305,9 +305,7 @@ class _MemoryClient:
         return self._server.request(verb, self._name, apply)
 
     def _looked(self) -> str:
-        if self._app is None:
-            raise Misconfigured("used before look", sink=self._name, help="call look(query) first")
-        return self._app
+        return looked(self._app, self._name)
 
     def _publish(self, c: Committable, by: Actor, rows: tuple[Row, ...] | None) -> CommitOutcome:
         failpoints.hit(Point.BEFORE_PUBLISH, self._name, c.decision.epoch)

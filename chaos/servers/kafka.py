@@ -150,7 +150,7 @@ class KafkaServer(Server, Topics):
         seen = self.log_file.stat().st_size
         self._spawn(Command(self._run_java("kafka.Kafka", str(self._controller_properties))))
         try:
-            await_fencing(lambda: self.log_file.read_text(errors="replace")[seen:])
+            await_fencing(lambda: self.log_file.read_bytes()[seen:].decode(errors="replace"))
         finally:
             self.stop()
 

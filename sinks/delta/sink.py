@@ -39,7 +39,7 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks.conditions import Conditions, check_name, marker_of
+from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.delta import gates, jvm
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
 from epochal.sinks.delta.staged import Note, Staged
@@ -392,9 +392,7 @@ class DeltaSink:
         return jvm.session(self._name).conf.get("spark.sql.caseSensitive", "false") == "true"
 
     def _looked(self) -> str:
-        if self._app is None:
-            raise Misconfigured("used before look", sink=self._name, help="call look(query) first")
-        return self._app
+        return looked(self._app, self._name)
 
     def _refuse_set_up(self, problems: Sequence[str], remedy: str) -> None:
         if problems:

@@ -23,7 +23,7 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.sinks import stage
-from epochal.sinks.conditions import check_name, marker_of
+from epochal.sinks.conditions import check_name, looked, marker_of
 from epochal.sinks.executors import check_executors
 from epochal.sinks.kafka import marker, produce, topics
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka
@@ -226,9 +226,7 @@ class KafkaSink:
         return place
 
     def _seen(self) -> tuple[Place, str]:
-        if self._looked is None:
-            raise Misconfigured("used before look", sink=self._name, help="call look(query) first")
-        return self._looked
+        return looked(self._looked, self._name)
 
     def _link(self) -> Link:
         options = dict((self._options() if callable(self._options) else self._options) or {})

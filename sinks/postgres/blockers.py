@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from epochal.coordinator.epoch import Actor
 from epochal.coordinator.errors import EpochalError, SinkUnavailable
 from epochal.sinks.postgres.client import Connector, ServerRefused
 
@@ -14,14 +16,27 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 PATIENCE_S = 2.0
-"""How long a fence waits for somebody else's transaction before it ends that back-end."""
+"""How long a fence, or its owner, waits for somebody else's transaction before it ends that back-end."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The sink's row that is waited for, and who waits."""
+
+    app: str
+    sink: str
+    by: Actor
 
 
 @contextlib.contextmanager
-def ending_blockers(session: Session, connector: Connector, sink: str) -> Iterator[None]:
-    """While the body waits too long for a lock, end those that hold it, and name whom we may not end."""
+def ending_blockers(session: Session, connector: Connector, row: Row) -> Iterator[None]:
+    """While the body waits too long for a lock, end those that hold it, and name whom we may not end.
+
+    Nobody is ended once a newer actor owns the row: what holds it may be that one's.
+    """
     over, held_by = threading.Event(), list[str]()
-    helper = threading.Thread(target=_end_blockers, args=(connector, session.backend(), over, held_by), daemon=True)
+    args = (connector, row, session.backend(), over, held_by)
+    helper = threading.Thread(target=_end_blockers, args=args, daemon=True)
     helper.start()
     try:
         yield
@@ -30,7 +45,7 @@ def ending_blockers(session: Session, connector: Connector, sink: str) -> Iterat
             raise
         raise SinkUnavailable(
             f"waited for back-ends that hold the sink's row: {'; '.join(sorted(set(held_by)))}",
-            sink=sink,
+            sink=row.sink,
             state=error.what,
             help="end them with pg_terminate_backend(pid), or grant pg_signal_backend to this role",
         ) from error
@@ -39,23 +54,27 @@ def ending_blockers(session: Session, connector: Connector, sink: str) -> Iterat
         helper.join(connector.limits.connect)
 
 
-def _end_blockers(connector: Connector, pid: int, over: threading.Event, held_by: list[str]) -> None:
+def _end_blockers(connector: Connector, row: Row, pid: int, over: threading.Event, held_by: list[str]) -> None:
     patience = PATIENCE_S
     while not over.wait(patience):
         try:
             with contextlib.closing(connector.open()) as session:
-                _end_each(session, pid, held_by)
+                _end_each(session, row, pid, held_by)
         except EpochalError as error:
             held_by.append(f"unknown, {error.what}")
         patience = 1.0
 
 
-def _end_each(session: Session, pid: int, held_by: list[str]) -> None:
+def _end_each(session: Session, row: Row, pid: int, held_by: list[str]) -> None:
     """Only who holds is ended: who waits like us is not in the way for long."""
     blockers = session.run(
         "SELECT pid, coalesce(application_name, ''), coalesce(state, 'unknown') FROM pg_stat_activity"
-        " WHERE pid = ANY(pg_blocking_pids($1)) AND wait_event_type IS DISTINCT FROM 'Lock'",
+        " WHERE pid = ANY(pg_blocking_pids($1)) AND wait_event_type IS DISTINCT FROM 'Lock' AND NOT EXISTS"
+        " (SELECT FROM epochal.sinks WHERE app = $2 AND sink = $3 AND generation > $4)",
         pid,
+        row.app,
+        row.sink,
+        row.by.generation,
     )
     for blocker, application, state in blockers:
         held_by.append(f"{blocker} ({application}, {state})")

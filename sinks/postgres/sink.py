@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from epochal.chaos.failpoints import Point, hit
-from epochal.coordinator.epoch import Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
+from epochal.coordinator.epoch import (
+    UNKNOWN_DECISION,
+    Actor,
+    Committable,
+    Epoch,
+    Json,
+    Marker,
+    Position,
+    Query,
+    SinkState,
+)
 from epochal.coordinator.errors import (
     EpochalError,
     Misconfigured,
@@ -27,10 +37,10 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks.conditions import UNKNOWN, Conditions, check_name, marker_of
-from epochal.sinks.executors import check_executors
+from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
+from epochal.sinks.executors import check_executors, lacks_epochal
 from epochal.sinks.postgres import ddl
-from epochal.sinks.postgres.blockers import ending_blockers
+from epochal.sinks.postgres.blockers import Row, ending_blockers
 from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema
 
@@ -54,7 +64,7 @@ class _State:
         """Where readers stand, whatever was done to the decision by hand: then it is nobody's."""
         if self.published == 0 and self.decision is None:
             return None
-        return Marker(self.published, self.decision if self.decision is not None else UNKNOWN)
+        return Marker(self.published, self.decision if self.decision is not None else UNKNOWN_DECISION)
 
 
 class PostgresSink:
@@ -138,7 +148,7 @@ class PostgresSink:
     def fence(self, query: Query, by: Actor) -> None:
         """Compare-and-set on the row; a back-end that holds it for too long is ended."""
         self._app = self._checked(query.app)
-        with self._connector.session() as session, self._ending_blockers(session), session.transaction():
+        with self._connector.session() as session, self._ending_blockers(session, query.app, by), session.transaction():
             self._conditions.check_fence(self._state(session, query.app, lock=True), by)
             session.run(
                 "UPDATE epochal.sinks SET generation = $3, token = $4 WHERE app = $1 AND sink = $2",
@@ -214,7 +224,7 @@ class PostgresSink:
             if found is not None:
                 what = f"a task could not write: {found[1].removeprefix(f'sink {self._name!r}: ')}"
                 return SinkUnavailable(what, sink=self._name, epoch=epoch, help="see whether the server is up")
-        if "No module named 'epochal" in str(error):
+        if lacks_epochal(error):
             what = "Epochal is not installed on the executors"
             return Misconfigured(what, sink=self._name, epoch=epoch, help="pip install 'epochal[postgres]' there")
         return None
@@ -340,7 +350,7 @@ class PostgresSink:
         try:
             with (
                 self._connector.session() as session,
-                self._ending_blockers(session),
+                self._ending_blockers(session, app, by),
                 self._reading(),
                 session.transaction(),
             ):
@@ -360,7 +370,11 @@ class PostgresSink:
     def abort(self, query: Query, by: Actor) -> None:
         """Delete all rows above ``published``, registered or not; a late COPY is refused by its own look."""
         app = self._checked(query.app)
-        with self._connector.session() as session, self._ending_blockers(session), session.transaction(bulk=True):
+        with (
+            self._connector.session() as session,
+            self._ending_blockers(session, app, by),
+            session.transaction(bulk=True),
+        ):
             state = self._owned(session, app, by)
             session.run(f"DELETE FROM {self._target.rows} WHERE _epoch > $1", state.published, limit=self._limits.bulk)
             session.run(
@@ -393,9 +407,7 @@ class PostgresSink:
         return app
 
     def _looked(self) -> str:
-        if self._app is None:
-            raise Misconfigured("the sink was not looked at yet", sink=self._name, help="call look() first")
-        return self._app
+        return looked(self._app, self._name)
 
     def _state(self, session: Session, app: str, lock: bool = False) -> _State:
         """The sink's row; with ``lock`` held until COMMIT, in a statement of its own so that the next sees all."""
@@ -453,8 +465,8 @@ class PostgresSink:
         except OutcomeUnknown as lost:
             raise SinkUnavailable(lost.what, sink=self._name, state=lost.state, help=lost.help) from lost
 
-    def _ending_blockers(self, session: Session) -> contextlib.AbstractContextManager[None]:
-        return ending_blockers(session, self._connector, self._name)
+    def _ending_blockers(self, session: Session, app: str, by: Actor) -> contextlib.AbstractContextManager[None]:
+        return ending_blockers(session, self._connector, Row(app, self._name, by))
 
 
 def _attempts(c: Committable) -> Mapping[int, int]:

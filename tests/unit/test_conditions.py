@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, Marker
+from epochal.coordinator.epoch import UNKNOWN_DECISION, Actor, Committable, Decision, Epoch, Marker
 from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Fenced, MarkerLost, Misconfigured
-from epochal.sinks.conditions import UNKNOWN, Conditions, check_name, marker_of, may_drop
+from epochal.sinks.conditions import Conditions, check_name, looked, marker_of, may_drop
 
 OLDER, MINE, RIVAL, NEWER = Actor(1, 9), Actor(2, 5), Actor(2, 7), Actor(3, 1)
 THIS, OTHER = 0xABC, 0xDEF
@@ -69,7 +69,7 @@ def test_the_owner_passes() -> None:
         pytest.param(Marker(1, OTHER), 3, MarkerLost, MarkerLost, id="two before"),
         pytest.param(Marker(2, THIS), 2, CheckpointMismatch, True, id="this decision's, here"),
         pytest.param(Marker(2, OTHER), 2, CheckpointMismatch, CheckpointMismatch, id="another's, here"),
-        pytest.param(Marker(2, UNKNOWN), 2, CheckpointMismatch, CheckpointMismatch, id="nobody's, here"),
+        pytest.param(Marker(2, UNKNOWN_DECISION), 2, CheckpointMismatch, CheckpointMismatch, id="nobody's, here"),
         pytest.param(Marker(3, OTHER), 2, CheckpointMismatch, CheckpointMismatch, id="another's, beyond"),
         pytest.param(Marker(3, THIS), 2, CheckpointMismatch, CheckpointMismatch, id="this decision's, beyond"),
         pytest.param(Marker(1, THIS), 2, CheckpointMismatch, CheckpointMismatch, id="this decision's, one before"),
@@ -88,7 +88,7 @@ def test_the_marker_and_the_position(marker: Marker | None, wanted: int, prepare
             Holds(NEWER, Marker(1, OTHER)),
             Marker(2, THIS),
             "the sink is owned by g3/0001, not by g2/0005",
-            "table t: fence g3/0001, marker position 1 of decision def; asked: by g2/0005",
+            "table t: fence g3/0001, marker position 1 of decision 3567; asked: by g2/0005",
         ),
         (
             Holds(),
@@ -100,20 +100,21 @@ def test_the_marker_and_the_position(marker: Marker | None, wanted: int, prepare
             Holds(MINE),
             Marker(2, THIS),
             "the marker stands at position 0, position 2 was to follow",
-            "table t: fence g2/0005, marker none; asked: position 2 of decision abc, by g2/0005",
+            "table t: fence g2/0005, marker none; asked: position 2 of decision 2748, by g2/0005",
         ),
         (
-            Holds(MINE, Marker(2, UNKNOWN)),
+            Holds(MINE, Marker(2, UNKNOWN_DECISION)),
             Marker(2, THIS),
             "position 2 was to be written, and the sink shows position 2",
-            "table t: fence g2/0005, marker position 2 of an unknown decision; asked: position 2 of decision abc,"
+            "table t: fence g2/0005, marker position 2 of an unknown decision; asked: position 2 of decision 2748,"
             " by g2/0005",
         ),
         (
             Holds(MINE, Marker(1, THIS)),
             Marker(2, THIS),
             "position 2 was to be written, and the sink shows this decision at position 1",
-            "table t: fence g2/0005, marker position 1 of decision abc; asked: position 2 of decision abc, by g2/0005",
+            "table t: fence g2/0005, marker position 1 of decision 2748; asked: position 2 of decision 2748,"
+            " by g2/0005",
         ),
     ],
 )
@@ -122,6 +123,22 @@ def test_an_error_tells_what_is_held_and_what_was_asked(holds: Holds, wanted: Ma
         CONDITIONS.already_committed(holds, MINE, wanted, 4)
     error = refused.value
     assert (error.sink, error.epoch, error.what, error.state) == ("out", 4, what, state)
+
+
+@pytest.mark.parametrize(
+    ("fence", "remedy"),
+    [(NEWER, "another start"), (RIVAL, "another start"), (None, "restore it"), (OLDER, "restore it")],
+)
+def test_the_remedy_tells_a_newer_owner_from_lost_bookkeeping(fence: Actor | None, remedy: str) -> None:
+    with pytest.raises(Fenced) as refused:
+        CONDITIONS.check_owner(Holds(fence), MINE)
+    assert remedy in refused.value.help
+
+
+def test_what_was_not_looked_at_is_refused() -> None:
+    assert looked("app", "out") == "app"
+    with pytest.raises(Misconfigured, match="used before look"):
+        looked(None, "out")
 
 
 def test_a_refused_fence_is_of_no_epoch() -> None:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from epochal.coordinator.epoch import Marker
+from epochal.coordinator.epoch import UNKNOWN_DECISION, Marker
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink, stage
-from epochal.sinks.conditions import UNKNOWN
 from epochal.sinks.postgres.sink import _State
 
 
@@ -47,7 +46,7 @@ def test_a_sink_shows_what_it_is_and_no_secret() -> None:
 
 @pytest.mark.parametrize(
     ("published", "decision", "marker"),
-    [(0, None, None), (3, 7, Marker(3, 7)), (3, None, Marker(3, UNKNOWN)), (0, 7, Marker(0, 7))],
+    [(0, None, None), (3, 7, Marker(3, 7)), (3, None, Marker(3, UNKNOWN_DECISION)), (0, 7, Marker(0, 7))],
 )
 def test_the_marker_of_a_postgres_sink_is_where_its_readers_stand(
     published: int, decision: int | None, marker: Marker | None

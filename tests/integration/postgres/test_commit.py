@@ -253,6 +253,18 @@ def test_a_fence_ends_an_older_back_end_that_holds_the_row(pg_database: str) -> 
     assert sink.look(QUERY, by=TWO).fence == TWO
 
 
+def test_who_was_fenced_ends_nobody(pg_database: str) -> None:
+    """What holds the row may be the newer actor's commit."""
+    older = ready(pg_database)
+    support.sink(pg_database).fence(QUERY, TWO)
+    with holding(pg_database) as newer:
+        with pytest.raises(SinkUnavailable):
+            older.abort(QUERY, ONE)
+        newer.execute("SELECT 1")
+    with pytest.raises(Fenced):
+        older.abort(QUERY, ONE)
+
+
 def test_a_fence_that_may_not_end_the_holder_names_it_within_the_limit(pg_database: str) -> None:
     ready(pg_database)
     observe(pg_database, "DROP ROLE IF EXISTS humble")
@@ -383,7 +395,7 @@ def test_a_sink_is_pickled_without_its_connections(pg_database: str) -> None:
 
 
 def test_prepare_before_any_look_is_refused(spark: SparkSession, pg_database: str) -> None:
-    with pytest.raises(Misconfigured, match="not looked at"):
+    with pytest.raises(Misconfigured, match="used before look"):
         support.sink(pg_database).prepare(epoch(), rows(spark, [1]), ONE)
 
 

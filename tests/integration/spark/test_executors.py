@@ -33,11 +33,11 @@ def refused_without(package: str, job: Job, pipeline: Pipeline) -> Misconfigured
     """How the job ends while its Python workers cannot import ``package``, as the driver can."""
     folder = job.folder / "executors"
     folder.mkdir()
-    (folder / f"{package}.py").write_text(f"raise ImportError('no {package} on this executor')")
+    (folder / f"{package}.py").write_text(f'raise ImportError("No module named {package!r}")')
     with pytest.MonkeyPatch.context() as patch:
         # Workers of a changed environment are started anew.
         patch.setitem(job.spark.sparkContext.environment, "PYTHONPATH", str(folder))
-        with pytest.raises(StreamingQueryException, match=f"no {package} on this executor"):
+        with pytest.raises(StreamingQueryException, match=r"executors' Python cannot load|client is missing here"):
             job.run(pipeline)
     assert isinstance(pipeline.last_error, Misconfigured)
     return pipeline.last_error
@@ -76,3 +76,13 @@ def test_postgres(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch, a
     assert job.decided() == []
     job.run(pipeline)
     assert observe(pg_database, "SELECT id FROM flights ORDER BY id") == [(1,), (2,)]
+
+
+def test_epochal_itself(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
+    """Kafka's tasks run after the decision, so this has to be known before."""
+    sink = KafkaSink(kafka_server.bootstrap, topic=topic_name)
+    pipeline = Pipeline(app=APP, sinks=[sink], retry=FAST)
+    pipeline.create(job.df().schema)
+    error = refused_without("epochal", job, pipeline)
+    assert "Epochal is not installed there" in error.what
+    assert not (job.checkpoint / "epochal").exists()
