@@ -11,7 +11,7 @@ SOURCE := coordinator checkpoints sinks chaos src tests $(wildcard benchmarks)
 FAST   := tests/unit tests/contract tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lane-systems lane-rest test-fast test-containers planted bench check format
+.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers planted bench check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -19,15 +19,19 @@ help:            ## this list
 demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP=1 leaves the servers up)
 	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
 
-test: check      ## lint, types and every test, two lanes at a time; fails if one did not run
-	@PYTHONUNBUFFERED=1 $(MAKE) --no-print-directory --jobs=2 lane-systems lane-rest
+test: check      ## lint, types and every test, three lanes at a time; fails if one did not run
+	@PYTHONUNBUFFERED=1 $(MAKE) --no-print-directory --jobs=3 lane-logs lane-tables lane-rest
 
-# The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers.
-lane-systems:
-	@$(PYTEST) tests/integration
+# The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers,
+# and waits for them more than it computes.
+lane-logs:
+	@$(PYTEST) tests/integration/kafka tests/integration/delta
+
+lane-tables:
+	@$(PYTEST) tests/integration --ignore=tests/integration/kafka --ignore=tests/integration/delta tests/servers
 
 lane-rest:
-	@$(PYTEST) $(FAST) tests/servers tests/kills
+	@$(PYTEST) $(FAST) tests/kills
 
 test-fast: venv  ## what needs neither Spark nor servers, without the widest simulations; under 2 minutes
 	$(BIN)/python -m pytest $(FAST) -k 'not (test_schedules and three)'
