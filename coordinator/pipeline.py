@@ -195,6 +195,7 @@ class Pipeline:
 
     def _start(self, run: _Run, query: inside.StreamingQuery, df: DataFrame) -> None:
         """Every check that needs no decision, then the coordinator of this start."""
+        inside.check_runtime(query.spark)
         inside.check_query(query)
         self._plan = query.plan()
         self._plan.check()
@@ -234,6 +235,7 @@ class Pipeline:
         With ``checkpoint`` (the checkpointLocation to be) its epoch log is held against the sinks, too.
         """
         inside.check_session(df)
+        inside.check_runtime(df.sparkSession)
         _check_streaming(df)
         inside.check_output_mode(output_mode)
         plan = inside.read_plan(df._jdf.queryExecution().analyzed())

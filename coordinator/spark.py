@@ -213,7 +213,7 @@ def resolve(checkpoint: str, spark: SparkSession) -> str:
 
 
 def check_session(df: DataFrame) -> None:
-    """The batch function needs Spark's JVM and a version whose inside we know."""
+    """The batch function needs Spark's JVM."""
     from pyspark.sql import DataFrame as AnyDataFrame
 
     if not isinstance(df, AnyDataFrame):
@@ -225,9 +225,13 @@ def check_session(df: DataFrame) -> None:
             state=f"session {type(df.sparkSession).__module__}",
             help="run the query in a classic session (no spark.remote, no SPARK_REMOTE)",
         )
-    jvm: Any = df.sparkSession._jvm
+
+
+def check_runtime(spark: SparkSession) -> None:
+    """What the query runs on; asked of the JVM, so once per start and not in every epoch."""
+    jvm: Any = spark._jvm
     java = str(jvm.java.lang.System.getProperty("java.version"))
-    check_versions(df.sparkSession.version, java, platform.python_version())
+    check_versions(spark.version, java, platform.python_version())
 
 
 def check_versions(spark: str, java: str, python: str) -> None:
@@ -297,25 +301,24 @@ def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]
     files = files_at(query.checkpoint, spark)
     data = files.read(path)
     if data is None:
-        raise CheckpointMismatch(
-            f"Spark runs epoch {epoch} and its offsets file does not exist",
-            epoch=epoch,
-            state=f"looked for {path}",
-            help="restore the checkpoint, and let nothing delete files in it while the query runs",
-        )
+        raise _deleted(f"Spark runs epoch {epoch} and its offsets file does not exist", epoch, path)
     text = data.decode()
     ask = Ask(query, epoch, hashlib.sha256(data).hexdigest(), text, _watermark(text, epoch, path))
     for file in (path, f"{query.checkpoint}/metadata"):
         try:
             files.sync_file(file)
         except OSError as error:
-            raise CheckpointMismatch(
-                f"a file of Spark's checkpoint cannot be made durable: {error}",
-                epoch=epoch,
-                state=f"looked for {file}",
-                help="restore the checkpoint, and let nothing delete files in it while the query runs",
-            ) from error
+            raise _deleted(f"a file of Spark's checkpoint cannot be made durable: {error}", epoch, file) from error
     return ask
+
+
+def _deleted(what: str, epoch: EpochNumber, file: str) -> CheckpointMismatch:
+    return CheckpointMismatch(
+        what,
+        epoch=epoch,
+        state=f"looked for {file}",
+        help="restore the checkpoint, and let nothing delete files in it while the query runs",
+    )
 
 
 def _watermark(text: str, epoch: EpochNumber, path: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Whether Spark's Python workers can load what a sink's tasks need: asked at start, in one job of one task."""
+"""The Spark that runs beside a sink: its session, and whether its Python workers can load what tasks need."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from epochal.coordinator.errors import Misconfigured
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     Batches = Iterator[pa.RecordBatch]
+
+
+def running_session() -> SparkSession | None:
+    """The Spark session of this process, from any of its threads."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
 
 
 def check_executors(sink: str, module: str, extra: str) -> None:
@@ -21,12 +29,10 @@ def check_executors(sink: str, module: str, extra: str) -> None:
 
     One executor is asked for all; nothing is asked where no Spark runs.
     """
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    if SparkContext._active_spark_context is None:
+    spark = running_session()
+    if spark is None:
         return
-    one = SparkSession.builder.getOrCreate().range(1, numPartitions=1)
+    one = spark.range(1, numPartitions=1)
     missing = _answer(one.mapInArrow(partial(_import, module), "missing string"))
     if missing:
         raise Misconfigured(

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -23,6 +22,7 @@ from pyspark.sql.types import StructType
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.errors import Misconfigured
 from epochal.coordinator.versions import DELTA_JAR, DELTA_JARS
+from epochal.sinks.executors import running_session
 
 Java = Any
 """A py4j proxy."""
@@ -185,14 +185,15 @@ class Transaction:
 
 
 def session(sink: str) -> SparkSession:
-    """The Spark session of this process, from any of its threads."""
-    if SparkContext._active_spark_context is None:
+    """The Spark session, which this sink cannot do without."""
+    running = running_session()
+    if running is None:
         raise Misconfigured(
             "there is no Spark session in this process, and Delta is written through one",
             sink=sink,
             help="start a SparkSession (not Spark Connect) before the sink is used",
         )
-    return SparkSession.builder.getOrCreate()
+    return running
 
 
 def self_test(spark: SparkSession, sink: str) -> None:

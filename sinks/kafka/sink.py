@@ -24,7 +24,7 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks import stage
 from epochal.sinks.conditions import check_name, looked, marker_of
-from epochal.sinks.executors import check_executors
+from epochal.sinks.executors import check_executors, running_session
 from epochal.sinks.kafka import marker, produce, topics
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka
 from epochal.sinks.kafka.marker import Place, State
@@ -434,16 +434,14 @@ def _check_partitioner(partitioner: str, sink: str) -> None:
 
 
 def _active_session(sink: str) -> SparkSession:
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    if SparkContext._active_spark_context is None:
+    session = running_session()
+    if session is None:
         raise Misconfigured(
             "rows are produced by Spark, and no Spark session runs in this process",
             sink=sink,
             help="create a SparkSession before calling commit",
         )
-    return SparkSession.builder.getOrCreate()
+    return session
 
 
 def _clone(session: SparkSession) -> SparkSession:

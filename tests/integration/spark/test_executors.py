@@ -14,6 +14,7 @@ from epochal.coordinator.errors import Misconfigured
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.protocol import Sink
 from tests.integration.kafka.support import read_topic
 from tests.integration.postgres.support import observe
 from tests.integration.spark.support import APP, FAST, Job
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Job:
-    made = Job(spark, tmp_path / "job")
-    made.add(1, 2)
-    return made
+    fed = Job(spark, tmp_path / "job")
+    fed.add(1, 2)
+    return fed
 
 
 def refused_without(package: str, job: Job, pipeline: Pipeline) -> Misconfigured:
@@ -43,10 +44,15 @@ def refused_without(package: str, job: Job, pipeline: Pipeline) -> Misconfigured
     return pipeline.last_error
 
 
-def test_kafka(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
-    sink = KafkaSink(kafka_server.bootstrap, topic=topic_name)
+def made(job: Job, sink: Sink) -> Pipeline:
     pipeline = Pipeline(app=APP, sinks=[sink], retry=FAST)
     pipeline.create(job.df().schema)
+    return pipeline
+
+
+def test_kafka(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
+    sink = KafkaSink(kafka_server.bootstrap, topic=topic_name)
+    pipeline = made(job, sink)
     error = refused_without("confluent_kafka", job, pipeline)
     assert "the executors' Python cannot load confluent_kafka" in error.what
     assert "epochal[kafka]" in error.help
@@ -67,8 +73,7 @@ def test_postgres(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch, a
     """Also where the one executor that is asked at start has it, and another has not."""
     if not asked:
         monkeypatch.setattr("epochal.sinks.postgres.sink.check_executors", lambda *_: None)
-    pipeline = Pipeline(app=APP, sinks=[PostgresSink(pg_database, table="flights")], retry=FAST)
-    pipeline.create(job.df().schema)
+    pipeline = made(job, PostgresSink(pg_database, table="flights"))
     error = refused_without("psycopg", job, pipeline)
     assert what in error.what
     assert "epochal[postgres]" in error.help
@@ -80,9 +85,7 @@ def test_postgres(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch, a
 
 def test_epochal_itself(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
     """Kafka's tasks run after the decision, so this has to be known before."""
-    sink = KafkaSink(kafka_server.bootstrap, topic=topic_name)
-    pipeline = Pipeline(app=APP, sinks=[sink], retry=FAST)
-    pipeline.create(job.df().schema)
+    pipeline = made(job, KafkaSink(kafka_server.bootstrap, topic=topic_name))
     error = refused_without("epochal", job, pipeline)
     assert "Epochal is not installed there" in error.what
     assert not (job.checkpoint / "epochal").exists()

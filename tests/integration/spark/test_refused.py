@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.errors.exceptions.captured import IllegalArgumentException
 from pyspark.sql import functions as f
 
+from epochal.coordinator import versions
 from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Misconfigured
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks.memory import MemorySink
@@ -252,3 +254,10 @@ def test_a_missing_or_strange_offsets_file(spark: SparkSession, tmp_path: Path) 
     (tmp_path / "metadata").write_text('{"id":"id"}')
     ask = read_ask(query, 3, lambda: spark)
     assert (ask.watermark, ask.offsets.splitlines()[0]) == (5, "v1")
+
+
+def test_a_spark_that_is_not_in_the_table(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "SPARK", replace(versions.SPARK, tested=("9.0",), expected=("9.0", "9.1")))
+    with pytest.raises(Misconfigured, match=r"outside what Epochal supports: 9\.0 to below 9\.1"):
+        job.pipeline().check(job.df())
+    assert "outside what Epochal supports" in refused(job, job.pipeline()).what
