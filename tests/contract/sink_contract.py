@@ -65,8 +65,11 @@ class SinkHarness(Protocol):
         """Crash the server and start it again on the same data."""
         ...
 
-    def commit_in_another_process(self, committable: Json, by: Json) -> str:
-        """Look and commit in a process that has only the JSON; the outcome's name or the error's class name."""
+    def in_another_process(self, committable: Json | None, by: Json) -> str:
+        """Look, then commit in a process that has only the JSON; without a committable, abort there.
+
+        The answer: the outcome's name, ``ABORTED``, or the error's class name.
+        """
         ...
 
 
@@ -119,6 +122,7 @@ def query(app: str) -> Query:
 ONE = Actor(1, 11)
 SAME_GENERATION = Actor(1, 99)
 TWO = Actor(2, 22)
+ABORTED = "ABORTED"
 
 
 class SinkContract:
@@ -197,21 +201,21 @@ class SinkContract:
 
     def test_another_process_commits_from_the_json(self, harness: SinkHarness, one: Start) -> None:
         committable = one.prepare(["a"])
-        outcome = harness.commit_in_another_process(committable.to_json(), ONE.to_json())
+        outcome = harness.in_another_process(committable.to_json(), ONE.to_json())
         assert outcome == CommitOutcome.COMMITTED.name
         assert self.ids(harness) == ["a"]
         assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
 
     def test_another_process_sees_that_it_is_already_committed(self, harness: SinkHarness, one: Start) -> None:
         committable = one.show(["a"])
-        outcome = harness.commit_in_another_process(committable.to_json(), ONE.to_json())
+        outcome = harness.in_another_process(committable.to_json(), ONE.to_json())
         assert outcome == CommitOutcome.ALREADY_COMMITTED.name
         assert self.ids(harness) == ["a"]
 
     def test_another_process_of_an_older_actor_is_fenced(self, harness: SinkHarness, one: Start) -> None:
         committable = one.prepare(["a"])
         self.newer(harness)
-        outcome = harness.commit_in_another_process(committable.to_json(), ONE.to_json())
+        outcome = harness.in_another_process(committable.to_json(), ONE.to_json())
         assert outcome == Fenced.__name__
         assert harness.visible() == []
 
@@ -405,6 +409,24 @@ class SinkContract:
         assert self.ids(harness) == ["a"]
         assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
 
+    def test_abort_in_another_process_drops_what_is_prepared(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.prepare(["a"])
+        assert harness.in_another_process(None, ONE.to_json()) == ABORTED
+        if not isinstance(one.sink, RedoSink):
+            with pytest.raises(PreparedLost):
+                one.commit(committable)
+        one.show(["b"])
+        assert self.ids(harness) == ["b"]
+
+    def test_abort_in_another_process_of_an_older_actor_is_fenced_and_drops_nothing(
+        self, harness: SinkHarness, one: Start
+    ) -> None:
+        newer = self.newer(harness)
+        committable = newer.prepare(["a"])
+        assert harness.in_another_process(None, one.actor.to_json()) == Fenced.__name__
+        assert newer.commit(committable) is CommitOutcome.COMMITTED
+        assert self.ids(harness) == ["a"]
+
     def test_abort_by_an_older_actor_is_fenced_and_drops_nothing(self, harness: SinkHarness, one: Start) -> None:
         newer = self.newer(harness)
         committable = newer.prepare(["a"])
@@ -461,6 +483,18 @@ class SinkContract:
         harness.restart_server()
         assert Start(harness, ONE).commit(committable) is CommitOutcome.COMMITTED
         assert self.ids(harness) == ["a"]
+
+    def test_abort_after_a_restart_of_the_server_drops_what_is_prepared(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.prepare(["a"])
+        one.sink.close()
+        harness.restart_server()
+        again = Start(harness, ONE)
+        again.abort()
+        if not isinstance(again.sink, RedoSink):
+            with pytest.raises(PreparedLost):
+                again.commit(committable)
+        again.show(["b"])
+        assert self.ids(harness) == ["b"]
 
     def test_fence_marker_and_identity_survive_a_restart_of_the_server(self, harness: SinkHarness, one: Start) -> None:
         committable = one.show(["a"])

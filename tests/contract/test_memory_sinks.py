@@ -10,7 +10,7 @@ from epochal.coordinator.epoch import Actor, Committable, Copy, Json
 from epochal.coordinator.errors import EpochalError
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Row
 from epochal.sinks.protocol import RedoSink, Rows, Sink
-from tests.contract.sink_contract import SinkContract, query
+from tests.contract.sink_contract import ABORTED, SinkContract, query
 
 
 class VotingHarness:
@@ -50,12 +50,15 @@ class VotingHarness:
         self.server.crash()
         self.server.restart()
 
-    def commit_in_another_process(self, committable: Json, by: Json) -> str:
+    def in_another_process(self, committable: Json | None, by: Json) -> str:
         """A process that shares nothing but the server cannot be had in memory: a fresh object stands for it."""
         sink = self.sink()
         sink.look(query(self.app))
         try:
-            return sink.commit(Committable.from_json(committable), Actor.from_json(by)).name
+            if committable is not None:
+                return sink.commit(Committable.from_json(committable), Actor.from_json(by)).name
+            sink.abort(query(self.app), Actor.from_json(by))
+            return ABORTED
         except EpochalError as error:
             return type(error).__name__
 

@@ -43,15 +43,20 @@ class SparkHarness:
         return None
 
 
-_COMMIT = """
+_ACT = """
 import json, sys
 from epochal.coordinator.epoch import Actor, Committable, Query
 from epochal.coordinator.errors import EpochalError
 {source}
 request = json.loads(sys.stdin.read())
-sink.look(Query(request["app"], "q1", "r2", "file:/checkpoint"))
+query, by = Query(request["app"], "q1", "r2", "file:/checkpoint"), Actor.from_json(request["by"])
+sink.look(query)
 try:
-    answer = sink.commit(Committable.from_json(request["committable"]), Actor.from_json(request["by"])).name
+    if request["committable"] is None:
+        sink.abort(query, by)
+        answer = "ABORTED"
+    else:
+        answer = sink.commit(Committable.from_json(request["committable"]), by).name
 except EpochalError as error:
     print(error, file=sys.stderr)
     answer = type(error).__name__
@@ -59,21 +64,21 @@ print("ANSWER", answer)
 """
 
 
-def commit_in_another_process(
+def in_another_process(
     source: str,
     app: str,
-    committable: Json,
+    committable: Json | None,
     by: Json,
     *,
     secrets: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What a process answers that has the JSON and nothing else: the outcome's or the error's name.
+    """What a process answers that has the JSON and nothing else: the outcome's or the error's name, or ABORTED.
 
     ``source`` is Python that makes its ``sink``; none of the ``secrets`` is in what it prints.
     """
     done = subprocess.run(
-        [sys.executable, "-c", _COMMIT.format(source=source)],
+        [sys.executable, "-c", _ACT.format(source=source)],
         input=json.dumps({"app": app, "committable": committable, "by": by}),
         capture_output=True,
         text=True,

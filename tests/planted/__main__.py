@@ -1,15 +1,17 @@
 """Plants known bugs, one at a time, in a copy of the checkout, and runs the unchanged suite on it.
 
-``python -m tests.planted [--only NAME] [--jobs N] [--json FILE]``.  Each suite is first run with nothing
-planted and must be green (the control).  A bug is *caught* when a test then fails, *survived* when the suite
-stays green, *invalid* when its patch does not apply, the suite does not run or end, or a test could not be
-set up.  Exit code 0: every control green, every bug caught.
+``python -m tests.planted [--only NAME] [--jobs N] [--json FILE]``.  A bug's ``first`` tests are those of its
+suite that should notice it; where they stay green, the whole suite is run.  Everything that was run on a bug is
+also run with nothing planted and must be green there (the control).  A bug is *caught* when a test fails,
+*survived* when the suite stays green, *invalid* when its patch does not apply, the suite does not run or end,
+or a test could not be set up.  Exit code 0: every control green, every bug caught.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -33,7 +35,7 @@ CONTROL = "nothing planted:"
 
 @dataclass(frozen=True)
 class Bug:
-    """Replace ``old`` by ``new`` in ``file``; ``suite`` is what is run, ``guard`` what is taken away."""
+    """Replace ``old`` by ``new`` in ``file``, which takes ``guard`` away; ``suite`` is what must notice."""
 
     name: str
     guard: str
@@ -41,17 +43,19 @@ class Bug:
     old: str
     new: str
     suite: tuple[str, ...]
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Result:
-    """``verdict``: caught, survived or invalid; ``by``: the first test that failed."""
+    """``verdict``: caught, survived or invalid; ``by``: the first test that failed; ``ran``: what was run."""
 
     name: str
     guard: str
     verdict: str
     by: str
     seconds: float
+    ran: tuple[str, ...]
 
 
 def bugs() -> list[Bug]:
@@ -59,24 +63,27 @@ def bugs() -> list[Bug]:
     found: list[Bug] = []
     for path in sorted(HERE.glob("*.toml")):
         for data in tomli.loads(path.read_text(encoding="utf-8"))["bug"]:
-            found.append(Bug(**{**data, "suite": tuple(data["suite"])}))
+            found.append(Bug(**{key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}))
     return found
 
 
-def copy_checkout(target: Path) -> None:
-    """Tracked and untracked files, not the ignored ones; links stay links."""
+@contextlib.contextmanager
+def fresh_copy() -> Iterator[Path]:
+    """A copy of the checkout: tracked and untracked files, not the ignored ones; links stay links."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         check=True,
         capture_output=True,
     ).stdout.decode()
-    for name in filter(None, listed.split("\0")):
-        source = ROOT / name
-        if not source.is_symlink() and not source.exists():
-            continue
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target / name, follow_symlinks=False)
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        tree = Path(folder).resolve()
+        for name in filter(None, listed.split("\0")):
+            source = ROOT / name
+            if source.is_symlink() or source.exists():
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, tree / name, follow_symlinks=False)
+        yield tree
 
 
 def plant(bug: Bug, tree: Path) -> str | None:
@@ -136,25 +143,47 @@ def judge(code: int, output: str) -> tuple[str, str]:
     return "invalid", f"pytest ended with {code}: {output[-400:]}"
 
 
-def try_bug(bug: Bug | None, suite: Sequence[str]) -> Result:
-    """Plant ``bug`` (None: nothing, the control run) in a fresh copy and run the suite there."""
+def try_bug(bug: Bug) -> Result:
+    """Plant ``bug`` in a fresh copy; run its first tests there, and its whole suite where they are green."""
     began = time.monotonic()
-    name, guard = (bug.name, bug.guard) if bug is not None else (f"{CONTROL} {' '.join(suite)}", "")
-    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-        tree = Path(folder).resolve()
-        copy_checkout(tree)
-        trouble = plant(bug, tree) if bug is not None else None
-        verdict, by = ("invalid", trouble) if trouble else judge(*run_suite(tree, suite))
-    return Result(name, guard, verdict, by, round(time.monotonic() - began, 1))
+    verdict, by, ran = "survived", "", list[str]()
+    with fresh_copy() as tree:
+        if trouble := plant(bug, tree):
+            verdict, by = "invalid", trouble
+        for tests in filter(None, (bug.first, bug.suite)):
+            if verdict == "survived":
+                verdict, by = judge(*run_suite(tree, tests))
+                ran += tests
+    return Result(bug.name, bug.guard, verdict, by, round(time.monotonic() - began, 1), tuple(ran))
+
+
+def control(tests: Sequence[str]) -> Result:
+    """The same tests on a copy with nothing planted."""
+    began = time.monotonic()
+    with fresh_copy() as tree:
+        verdict, by = judge(*run_suite(tree, tests))
+    name = f"{CONTROL} {len(tests)} tests or folders of {tests[0].partition('::')[0]}"
+    return Result(name, "", verdict, by, round(time.monotonic() - began, 1), tuple(tests))
+
+
+def controls(results: Sequence[Result], chosen: Sequence[Bug]) -> list[tuple[str, ...]]:
+    """What has to be green with nothing planted: a run per suite, of all that was run on its bugs."""
+    suite = {bug.name: bug.suite for bug in chosen}
+    ran: dict[tuple[str, ...], set[str]] = {}
+    for result in results:
+        ran.setdefault(suite[result.name], set()).update(result.ran)
+    return [tuple(sorted(tests)) for tests in ran.values() if tests]
 
 
 def run(chosen: Sequence[Bug], jobs: int) -> Iterator[Result]:
-    """Results as they come in, a control for every suite among them."""
-    controls = sorted({bug.suite for bug in chosen})
+    """Results as they come in: the bugs', then their controls'."""
+    results = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(try_bug, None, suite) for suite in controls]
-        futures += [pool.submit(try_bug, bug, bug.suite) for bug in chosen]
-        for future in concurrent.futures.as_completed(futures):
+        for future in concurrent.futures.as_completed([pool.submit(try_bug, bug) for bug in chosen]):
+            results.append(future.result())
+            yield results[-1]
+        green = [pool.submit(control, tests) for tests in controls(results, chosen)]
+        for future in concurrent.futures.as_completed(green):
             yield future.result()
 
 
@@ -169,13 +198,13 @@ def main() -> int:
     for result in run(chosen, options.jobs):
         print(f"{result.verdict:9} {result.seconds:6.1f} s  {result.name:45} {result.by}", flush=True)
         results.append(result)
-    controls = [r for r in results if r.name.startswith(CONTROL)]
-    green = sum(r.verdict == "survived" for r in controls)
-    caught = sum(r.verdict == "caught" for r in results if r not in controls)
-    print(f"{caught} of {len(chosen)} planted bugs caught, {green} of {len(controls)} controls green")
+    clean = [r for r in results if r.name.startswith(CONTROL)]
+    green = sum(r.verdict == "survived" for r in clean)
+    caught = sum(r.verdict == "caught" for r in results if r not in clean)
+    print(f"{caught} of {len(chosen)} planted bugs caught, {green} of {len(clean)} controls green")
     if options.json:
         options.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n", encoding="utf-8")
-    return 0 if chosen and (caught, green) == (len(chosen), len(controls)) else 1
+    return 0 if chosen and (caught, green) == (len(chosen), len(clean)) else 1
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def test_a_patch_that_does_not_fit_is_told(tmp_path: Path) -> None:
 
 def test_names_are_unique_and_suites_are_there() -> None:
     assert not [name for name, times in Counter(bug.name for bug in BUGS).items() if times > 1]
-    assert not [path for bug in BUGS for path in bug.suite if not (ROOT / path.partition("::")[0]).exists()]
+    assert not [path for bug in BUGS for path in bug.suite + bug.first if not (ROOT / path.partition("::")[0]).exists()]
+    assert not [test for bug in BUGS for test in bug.first if not test.startswith(bug.suite)]
 
 
 def test_the_real_sinks_have_bugs_of_many_kinds() -> None:

@@ -13,7 +13,7 @@ from epochal.sinks.delta import DeltaSink
 from epochal.sinks.protocol import RedoSink, Sink
 from tests.contract.sink_contract import SinkContract
 from tests.integration.delta import support
-from tests.integration.harness import SparkHarness, commit_in_another_process
+from tests.integration.harness import SparkHarness, in_another_process
 
 
 class DeltaHarness(SparkHarness):
@@ -38,14 +38,14 @@ class DeltaHarness(SparkHarness):
     def restart_server(self) -> None:
         support.forget_snapshots(self.spark)
 
-    def commit_in_another_process(self, committable: Json, by: Json) -> str:
+    def in_another_process(self, committable: Json | None, by: Json) -> str:
         source = (
             "from epochal.chaos.servers.spark import spark_session\n"
             "from epochal.sinks.delta import DeltaSink\n"
             "spark_session('local[1]')\n"
             f"sink = DeltaSink({str(self._path)!r}, name='out')"
         )
-        return commit_in_another_process(source, self.app, committable, by)
+        return in_another_process(source, self.app, committable, by)
 
 
 class TestDeltaSink(SinkContract):

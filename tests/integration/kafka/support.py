@@ -102,16 +102,16 @@ def _end(consumer: Consumer, partition: TopicPartition) -> int:
             time.sleep(0.1)
 
 
-def commit_in_another_process(
+def in_another_process(
     bootstrap: str,
     topic: str,
-    committable: Json,
+    committable: Json | None,
     by: Json,
     *,
     spark: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """As ``harness.commit_in_another_process``, by the sink whose name is the topic's.
+    """As ``harness.in_another_process``, by the sink whose name is the topic's.
 
     ``spark``: the settings of the Spark session there; None: there is none.
     """
@@ -122,4 +122,4 @@ def commit_in_another_process(
     )
     if spark is not None:
         source += f"spark_session('local[1,4]', conf={dict(spark)!r})"
-    return harness.commit_in_another_process(source, APP, committable, by, secrets=[SECRET], environment=environment)
+    return harness.in_another_process(source, APP, committable, by, secrets=[SECRET], environment=environment)

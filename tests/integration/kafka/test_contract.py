@@ -56,8 +56,8 @@ class KafkaHarness(SparkHarness):
         self._server.crash()
         self._server.start()
 
-    def commit_in_another_process(self, committable: Json, by: Json) -> str:
-        return support.commit_in_another_process(self._server.bootstrap, self._topic, committable, by, spark={})
+    def in_another_process(self, committable: Json | None, by: Json) -> str:
+        return support.in_another_process(self._server.bootstrap, self._topic, committable, by, spark={})
 
 
 class TestKafkaSink(SinkContract):

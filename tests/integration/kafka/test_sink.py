@@ -22,7 +22,7 @@ from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.stage import SparkStage
 from tests.integration.kafka.attempts import ONE, QUERY
-from tests.integration.kafka.support import APP, OPTIONS, SECRET, commit_in_another_process, read_topic
+from tests.integration.kafka.support import APP, OPTIONS, SECRET, in_another_process, read_topic
 
 SCHEMA = StructType().add("k", "string").add("n", "long")
 
@@ -207,7 +207,7 @@ def test_a_worker_that_is_killed_loses_and_doubles_nothing(
     committable = prepared(make(), spark, stage, rows=20_000)
     faults = tmp_path / "faults"
     faults.mkdir()
-    outcome = commit_in_another_process(
+    outcome = in_another_process(
         kafka_server.bootstrap,
         topic,
         committable.to_json(),
@@ -228,6 +228,6 @@ def test_without_spark_a_commit_with_rows_is_refused(
     make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
 ) -> None:
     committable = prepared(make(), spark, stage)
-    outcome = commit_in_another_process(kafka_server.bootstrap, topic, committable.to_json(), ONE.to_json())
+    outcome = in_another_process(kafka_server.bootstrap, topic, committable.to_json(), ONE.to_json())
     assert outcome == Misconfigured.__name__
     assert numbers(kafka_server, topic) == []

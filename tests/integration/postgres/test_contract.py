@@ -13,7 +13,7 @@ from epochal.coordinator.versions import POSTGRES
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.protocol import RedoSink, Sink
 from tests.contract.sink_contract import SinkContract
-from tests.integration.harness import SparkHarness, commit_in_another_process
+from tests.integration.harness import SparkHarness, in_another_process
 from tests.integration.postgres import support
 
 
@@ -42,13 +42,13 @@ class PostgresHarness(SparkHarness):
         self._server.crash()
         self._server.start()
 
-    def commit_in_another_process(self, committable: Json, by: Json) -> str:
+    def in_another_process(self, committable: Json | None, by: Json) -> str:
         source = (
             "sys.modules['pyspark'] = None  # a commit needs no Spark\n"
             "from epochal.sinks.postgres import PostgresSink\n"
             f"sink = PostgresSink({support.with_password(self._dsn)!r}, table='flights', name='out')"
         )
-        return commit_in_another_process(source, self.app, committable, by, secrets=self.secrets)
+        return in_another_process(source, self.app, committable, by, secrets=self.secrets)
 
 
 class TestPostgresSink(SinkContract):
