@@ -9,37 +9,51 @@ I5      in order, and a later read never shows less
 I6      agreement: sinks differ by at most one epoch at any time, and not at all at rest
 I7      at most one decision per epoch, and everything visible was decided before
 I8      what is decided becomes visible everywhere, what is undecided never does
+I9      the operator state is that of a run that never failed
+I10     the source position is the same in Spark's offsets, in the log and in the markers
 I11     after one more epoch without faults the output is that of a run that never failed
 I12     after a fence nothing an older actor does becomes visible or drops anything
+I13     nothing is left behind when everything has ended: asked of the servers
 I14     loud: a run ends converged, or with a named error and unchanged output; whoever was
         refused at start, also long before the end, has changed no output and dropped nothing
+I15     every input that was fed is accounted for, also where rows are lost before the sinks
 ======  ===============================================================================
 
-A verdict is true, false, or unknown.  Unknown is no pass: it is what a checker says that crashed, or
-that was not given what it needs to judge.
+A verdict is true, false, or unknown, and says on how many observations it stands.  Unknown is no pass: it is
+what a checker says that crashed, that was not given what it needs to judge, or that had nothing to look at.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from epochal.chaos.history import (
     Accepted,
+    AtRest,
     Changed,
     Content,
     Decided,
     Ended,
+    Evaluated,
     Event,
+    Fault,
+    Fed,
     History,
+    Placed,
     Prepared,
     Read,
     Row,
     Started,
+    State,
     TookOver,
 )
+
+T = TypeVar("T")
+SHOWN = 12  # of what is wrong, in a message
 
 
 class Verdict(enum.Enum):
@@ -52,10 +66,11 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict and, unless it is true, why."""
+    """A verdict, why unless it is true, and the number of observations that it stands on."""
 
     verdict: Verdict
     why: str = ""
+    observations: int = 0
 
     def __bool__(self) -> bool:
         return self.verdict is Verdict.TRUE
@@ -65,12 +80,16 @@ class Finding:
 class Run:
     """All that a checker may look at.  ``expected``: the rows of a run that never failed, per epoch.
 
-    Of the expected rows only key and value count: attempts differ from run to run.
+    Of the expected rows only key and value count: attempts differ from run to run.  ``counted``: a row is not
+    one input but as many as its value says.  ``rewrites``: the output may replace a row by that of a newer
+    evaluation, as an upsert does; what is read at one time still has to be of one evaluation.
     """
 
     history: History
     sinks: tuple[str, ...]
     expected: Mapping[int, tuple[Row, ...]]
+    counted: bool = False
+    rewrites: bool = False
 
     @property
     def reads(self) -> list[tuple[int, Content]]:
@@ -82,8 +101,11 @@ class Run:
         return sorted(epoch for epoch, rows in self.expected.items() if rows)
 
 
-Check = Callable[[Run], Iterator[str]]
-"""Yields what is wrong; raises :class:`NotEnough` when it cannot judge."""
+Check = Callable[[Run], Iterator[str | int]]
+"""Yields what is wrong in words, and as numbers on how many observations it stands.
+
+Raises :class:`NotEnough` when it cannot judge.
+"""
 
 
 class NotEnough(Exception):
@@ -110,75 +132,108 @@ def _final(run: Run) -> Content:
     return run.history.content
 
 
-def no_loss(run: Run) -> Iterator[str]:
+def no_loss(run: Run) -> Iterator[str | int]:
     final, expected = _final(run), _all_keys(run)
     for sink in run.sinks:
+        yield sum(expected.values())
         missing = expected - keys(final.get(sink, ()))
         if missing:
-            yield f"{sink} lacks {dict(missing)}"
+            yield f"{sink} lacks {_few(missing)}"
 
 
-def no_duplicate(run: Run) -> Iterator[str]:
+def no_duplicate(run: Run) -> Iterator[str | int]:
     final, expected = _final(run), _all_keys(run)
     for sink in run.sinks:
-        extra = keys(final.get(sink, ())) - expected
+        found = keys(final.get(sink, ()))
+        yield sum(found.values())
+        extra = found - expected
         if extra:
-            yield f"{sink} has too many of {dict(extra)}"
+            yield f"{sink} has too many of {_few(extra)}"
 
 
-def all_or_nothing(run: Run) -> Iterator[str]:
-    for epoch in run.filled_epochs:
-        _was_read_while_undecided(run, epoch)
+def _few(found: Counter[T]) -> str:
+    """The first of a multiset: a message is for people."""
+    shown = dict(found.most_common(SHOWN))
+    return f"{shown}" if len(found) <= SHOWN else f"{shown} and {len(found) - SHOWN} more"
+
+
+def all_or_nothing(run: Run) -> Iterator[str | int]:
+    epochs = {p.epoch for _, p in run.history.of(Prepared)} & set(run.filled_epochs)
+    if not epochs:
+        raise NotEnough("no epoch was held while it was prepared and undecided")
+    for epoch in epochs:
+        yield _reads_while_undecided(run, epoch)
     for at, content in run.reads:
         for sink, rows in content.items():
+            yield 1
             yield from (f"read {at}: {sink} shows part of {epoch}" for epoch in _partial(run, rows))
 
 
-def _was_read_while_undecided(run: Run, epoch: int) -> None:
+def _reads_while_undecided(run: Run, epoch: int) -> int:
+    """How often every sink was read in there; NotEnough if one was not."""
     decided = [at for at, d in run.history.of(Decided) if d.epoch == epoch]
     if not decided:
-        return
+        return 0
     prepared = [at for at, p in run.history.of(Prepared) if p.epoch == epoch]
-    if not any(p < at < decided[0] for p in prepared for at, _ in run.reads):
+    inside = [content for at, content in run.reads if any(p < at < decided[0] for p in prepared)]
+    times = {sink: sum(sink in content for content in inside) for sink in run.sinks}
+    if not all(times.values()):
         raise NotEnough(f"nobody read while epoch {epoch} was prepared and undecided")
+    return min(times.values())
 
 
 def _partial(run: Run, rows: Sequence[Row]) -> Iterator[int]:
-    for epoch in {row.epoch for row in rows}:
-        wanted = keys(run.expected.get(epoch, ()))
-        if wanted - keys([row for row in rows if row.epoch == epoch]):
+    shown: dict[int, list[Row]] = {}
+    for row in rows:
+        shown.setdefault(row.epoch, []).append(row)
+    for epoch, found in shown.items():
+        if keys(run.expected.get(epoch, ())) - keys(found):
             yield epoch
 
 
-def one_evaluation(run: Run) -> Iterator[str]:
-    attempts: dict[int, set[int]] = {}
-    for _, content in run.reads:
-        for rows in content.values():
-            for row in rows:
-                attempts.setdefault(row.epoch, set()).add(row.attempt)
-    for epoch, seen in sorted(attempts.items()):
-        if len(seen) > 1:
-            yield f"epoch {epoch} was seen from attempts {sorted(seen)}"
-
-
-def in_order(run: Run) -> Iterator[str]:
-    before: Content = {}
+def one_evaluation(run: Run) -> Iterator[str | int]:
+    """Of a whole epoch where the history tells evaluations; else of each input, as tasks evaluate on their own."""
+    whole = {e.epoch for _, e in run.history.of(Evaluated)}
+    attempts: dict[tuple[int, int], set[int]] = {}
     for at, content in run.reads:
-        for sink in run.sinks:
-            rows = content.get(sink, ())
-            gone = Counter(before.get(sink, ())) - Counter(rows)
+        if run.rewrites:
+            yield from _mixed(at, attempts)
+            attempts = {}
+        for rows in content.values():
+            yield len(rows)
+            for row in rows:
+                attempts.setdefault((row.epoch, -1 if row.epoch in whole else row.key), set()).add(row.attempt)
+    yield from _mixed(len(run.history.events), attempts)
+
+
+def _mixed(at: int, attempts: Mapping[tuple[int, int], set[int]]) -> Iterator[str]:
+    mixed = {where: sorted(seen) for where, seen in sorted(attempts.items()) if len(seen) > 1}
+    for (epoch, key), seen in list(mixed.items())[:SHOWN]:
+        yield f"up to read {at}: {'' if key < 0 else f'input {key} of '}epoch {epoch} is of attempts {seen}"
+
+
+def in_order(run: Run) -> Iterator[str | int]:
+    before: dict[str, Counter[Row]] = {}
+    for at, content in run.reads:
+        for sink, rows in content.items():
+            now = Counter(row._replace(attempt=0) for row in rows) if run.rewrites else Counter(rows)
+            gone = before.get(sink, Counter()) - now
             if gone:
-                yield f"read {at}: {sink} no longer shows {list(gone)}"
+                yield f"read {at}: {sink} no longer shows {_few(gone)}"
             shown = {row.epoch for row in rows}
             holes = [e for e in run.filled_epochs if e not in shown and e < max(shown, default=-1)]
             if holes:
                 yield f"read {at}: {sink} shows epoch {max(shown)} and not {holes}"
-        before = content
+            before[sink] = now
+            yield 1
 
 
-def agreement(run: Run) -> Iterator[str]:
+def agreement(run: Run) -> Iterator[str | int]:
     for at, content in run.reads:
+        if set(content) < set(run.sinks):
+            continue  # not all at one time
         reached = {sink: _reached(run, content.get(sink, ())) for sink in run.sinks}
+        yield 1
         if max(reached.values()) - min(reached.values()) > 1:
             yield f"read {at}: epochs shown {reached}"
     final = _final(run)
@@ -193,9 +248,10 @@ def _reached(run: Run, rows: Sequence[Row]) -> int:
     return sum(1 for epoch in run.filled_epochs if epoch in shown)
 
 
-def one_decision(run: Run) -> Iterator[str]:
+def one_decision(run: Run) -> Iterator[str | int]:
     newest: dict[int, int] = {}
     for _, decided in run.history.of(Decided):
+        yield 1
         if decided.supersedes != newest.get(decided.epoch):
             yield f"epoch {decided.epoch} was decided again by {decided.by}"
         newest[decided.epoch] = decided.decision
@@ -207,10 +263,11 @@ def one_decision(run: Run) -> Iterator[str]:
                     yield f"read {at}: {sink} shows epoch {epoch}, which was not decided"
 
 
-def decided_is_visible(run: Run) -> Iterator[str]:
+def decided_is_visible(run: Run) -> Iterator[str | int]:
     final = _final(run)
     decided = {d.epoch for _, d in run.history.of(Decided)}
     for sink in run.sinks:
+        yield len(decided)
         shown = {row.epoch for row in final.get(sink, ())}
         hidden = [e for e in run.filled_epochs if e in decided and e not in shown]
         if hidden:
@@ -219,20 +276,61 @@ def decided_is_visible(run: Run) -> Iterator[str]:
             yield f"{sink} shows undecided epochs {sorted(shown - decided)}"
 
 
-def next_epoch_equality(run: Run) -> Iterator[str]:
+def state_equality(run: Run) -> Iterator[str | int]:
+    wanted = {s.epoch: Counter(s.entries) for _, s in run.history.of(State) if s.reference}
+    for _, state in run.history.of(State):
+        if state.reference:
+            continue
+        if state.epoch not in wanted:
+            raise NotEnough(f"no run without failure tells the state after epoch {state.epoch}")
+        yield max(1, len(state.entries))
+        missing, extra = wanted[state.epoch] - Counter(state.entries), Counter(state.entries) - wanted[state.epoch]
+        if missing or extra:
+            yield f"state after epoch {state.epoch}: missing {_few(missing)}, too many {_few(extra)}"
+
+
+def one_position(run: Run) -> Iterator[str | int]:
+    """Spark's offsets are those that the log decided about; each marker is that of the log's decision."""
+    placed: dict[int, dict[str, Placed]] = {}
+    for _, place in run.history.of(Placed):
+        placed.setdefault(place.epoch, {})[place.where] = place
+    for epoch, places in sorted(placed.items()):
+        if not {"offsets", "log"} < set(places):
+            raise NotEnough(f"of epoch {epoch} only {sorted(places)} are known")
+        spark, log = places.pop("offsets"), places.pop("log")
+        yield 1 + len(places)
+        if spark.fingerprint != log.fingerprint:
+            yield f"epoch {epoch}: Spark has {spark.fingerprint!r}, the log decided {log.fingerprint!r}"
+        for sink, place in places.items():
+            if place.decision != log.decision:
+                yield f"epoch {epoch}: {sink}'s marker is of decision {place.decision}, the log's is {log.decision}"
+
+
+def next_epoch_equality(run: Run) -> Iterator[str | int]:
     final, expected = _final(run), what([row for rows in run.expected.values() for row in rows])
+    _one_epoch_after_the_faults(run)
     for sink in run.sinks:
         found = what(final.get(sink, ()))
+        yield sum(found.values())
         if found != expected:
-            yield f"{sink}: missing {dict(expected - found)}, too many {dict(found - expected)}"
+            yield f"{sink}: missing {_few(expected - found)}, too many {_few(found - expected)}"
 
 
-def fence_holds(run: Run) -> Iterator[str]:
+def _one_epoch_after_the_faults(run: Run) -> None:
+    """NotEnough if no input was fed since the last fault, by whoever tells what is fed."""
+    faults = [at for at, _ in run.history.of(Fault)]
+    fed = [at for at, _ in run.history.of(Fed)]
+    if faults and fed and max(fed) < max(faults):
+        raise NotEnough("nothing was fed after the last fault")
+
+
+def fence_holds(run: Run) -> Iterator[str | int]:
     owner: dict[str, str] = {}
     taken: dict[str, int] = {}
     for at, event in enumerate(run.history.events):
         if isinstance(event, TookOver):
             owner[event.where], taken[event.where] = event.by, at
+            yield 1
         elif isinstance(event, Decided) and owner.get("log", event.by) != event.by:
             yield f"{event.by} decided epoch {event.epoch} after {owner['log']} had fenced the log"
         elif isinstance(event, Changed) and (event.shown or event.dropped):
@@ -245,6 +343,31 @@ def fence_holds(run: Run) -> Iterator[str]:
         raise NotEnough("nobody fenced anything")
 
 
+def nothing_is_left(run: Run) -> Iterator[str | int]:
+    rests = {rest.where: rest for _, rest in run.history.of(AtRest)}
+    unasked = [sink for sink in run.sinks if sink not in rests]
+    if unasked:
+        raise NotEnough(f"nobody asked what is left in {unasked}")
+    for rest in rests.values():
+        yield 1
+        if rest.left:
+            yield f"{rest.where} still holds {list(rest.left[:SHOWN])}"
+
+
+def accounted(run: Run) -> Iterator[str | int]:
+    final = _final(run)
+    fed = Counter(key for _, event in run.history.of(Fed) for key in event.keys)
+    yield sum(fed.values())
+    for sink in run.sinks:
+        rows = final.get(sink, ())
+        if run.counted:
+            number = sum(row.value for row in rows)
+            if number != sum(fed.values()):
+                yield f"{sink} accounts for {number} inputs of {sum(fed.values())}"
+        elif lost := fed - Counter(row.key for row in rows):
+            yield f"{sink} does not account for inputs {_few(lost)}"
+
+
 def _generation(actor: str) -> int:
     """Actors are written ``g<generation>/<token>``."""
     return int(actor[1:].partition("/")[0])
@@ -254,17 +377,18 @@ REFUSALS = frozenset({"CheckpointMismatch", "MarkerLost", "Misconfigured"})
 """How a start ends that is refused; later than that, a driver with such an end may have changed the output."""
 
 
-def loud(run: Run) -> Iterator[str]:
+def loud(run: Run) -> Iterator[str | int]:
     ends = list(run.history.of(Ended))
     if not ends:
         raise NotEnough("no driver ended")
     for _, end in ends:
+        yield 1
         if not end.named:
             yield f"{end.driver} ended with {end.outcome}, which no document names"
     yield from _refused_and_changed(run)
     at, last = ends[-1]
     if last.outcome == "finished":
-        yield from next_epoch_equality(run)
+        yield from (wrong for wrong in next_epoch_equality(run) if isinstance(wrong, str))
     elif last.named and last.definite and last.outcome != "killed":
         began = max(i for i, s in run.history.of(Started) if s.driver == last.driver)
         before = [content for i, content in run.reads if i < began]
@@ -308,21 +432,47 @@ CHECKS: Mapping[str, Check] = {
     "I6": agreement,
     "I7": one_decision,
     "I8": decided_is_visible,
+    "I9": state_equality,
+    "I10": one_position,
     "I11": next_epoch_equality,
     "I12": fence_holds,
+    "I13": nothing_is_left,
     "I14": loud,
+    "I15": accounted,
 }
+
+SIMULATED = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I11", "I12", "I14")
+"""What a simulation is judged by: its world has no servers, no state store and no source to ask."""
 
 
 def judge(check: Check, run: Run) -> Finding:
-    """The verdict of one checker; one that crashes has no opinion."""
+    """The verdict of one checker; one that crashes, or saw nothing, has no opinion."""
+    wrong: list[str] = []
+    observations = 0
     try:
-        wrong = list(check(run))
+        for said in check(run):
+            if isinstance(said, str):
+                wrong.append(said)
+            else:
+                observations += said
     except Exception as error:
-        return Finding(Verdict.UNKNOWN, f"{type(error).__name__}: {error}")
-    return Finding(Verdict.FALSE, "; ".join(wrong)) if wrong else Finding(Verdict.TRUE)
+        return Finding(Verdict.UNKNOWN, f"{type(error).__name__}: {error}", observations)
+    if wrong:
+        return Finding(Verdict.FALSE, "; ".join(wrong), observations)
+    if not observations:
+        return Finding(Verdict.UNKNOWN, "there was nothing to look at")
+    return Finding(Verdict.TRUE, "", observations)
 
 
-def judge_all(run: Run, checks: Mapping[str, Check] = CHECKS) -> dict[str, Finding]:
-    """Every invariant's verdict."""
-    return {name: judge(check, run) for name, check in checks.items()}
+def judge_all(run: Run, invariants: Iterable[str] = CHECKS) -> dict[str, Finding]:
+    """The verdict of each of these invariants."""
+    return {name: judge(CHECKS[name], run) for name in invariants}
+
+
+def overall(findings: Mapping[str, Finding]) -> Verdict:
+    """False if one is, else unknown if one is, else true; of nothing, unknown."""
+    verdicts = {finding.verdict for finding in findings.values()}
+    for worst in (Verdict.FALSE, Verdict.UNKNOWN):
+        if worst in verdicts:
+            return worst
+    return Verdict.TRUE if verdicts else Verdict.UNKNOWN

@@ -1,13 +1,14 @@
-"""What happened, as plain data: the only thing that checkers read.
+"""What happened, as plain data: the only thing that checkers and reports read.
 
 A history is the ordered list of what could be seen from outside while faults struck: starts and ends
 of drivers, decisions, fences, effects, and what a reader saw.  It knows neither the coordinator nor the
-sinks, so a history of a real run and one of a simulated run are judged by the same functions.
+sinks, so a history of a real run and one of a simulated run are judged by the same functions.  It can be
+kept as a file and judged again later: :mod:`epochal.chaos.recording`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -94,13 +95,79 @@ class Changed:
 
 @dataclass(frozen=True)
 class Read:
-    """An outside reader looked at all sinks at once."""
+    """An outside reader looked: at all sinks at once, or at those alone that ``content`` names."""
 
     content: Content
 
 
-Event = Started | Accepted | Ended | Evaluated | Prepared | Decided | TookOver | Changed | Read
-E = TypeVar("E", Started, Accepted, Ended, Evaluated, Prepared, Decided, TookOver, Changed, Read)
+@dataclass(frozen=True)
+class Fed:
+    """The source offers these inputs from now on."""
+
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The nemesis struck, and it was seen to strike; or what it did was undone."""
+
+    kind: str  # kill, pause, crash, raise, cut, ...
+    victim: str  # driver, executor, worker, or a server's kind
+    point: str = ""  # where the victim was seen blocked
+    sink: str = ""
+    epoch: int = -1
+    driver: str = ""
+    healed: bool = False  # this is the end of a fault that lasts: resumed, started again, reconnected
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where an epoch's input is said to end: by Spark's ``offsets/N``, by the log, by a sink's marker.
+
+    The identity of the input is ``fingerprint``, that of the decision about it ``decision``; 0 and "" where
+    ``where`` does not hold it.
+    """
+
+    epoch: int
+    where: str  # "offsets", "log", or a sink
+    fingerprint: str = ""
+    decision: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """The operator state after an epoch, one text per entry; of this run, or of one that never failed."""
+
+    epoch: int
+    entries: tuple[str, ...]
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """What a server, or the stage, still holds when everything has ended: nothing, or these leftovers."""
+
+    where: str
+    left: tuple[str, ...] = ()
+
+
+Event = (
+    Started
+    | Accepted
+    | Ended
+    | Evaluated
+    | Prepared
+    | Decided
+    | TookOver
+    | Changed
+    | Read
+    | Fed
+    | Fault
+    | Placed
+    | State
+    | AtRest
+)
+E = TypeVar("E", bound=Event)
 
 
 class Step(NamedTuple):
@@ -114,13 +181,20 @@ class Step(NamedTuple):
 
 @dataclass
 class History:
-    """The events in their order, and the trace of steps beside them."""
+    """The events in their order, when each was told, and the trace of steps beside them.
+
+    ``clock`` gives the times, in seconds; a simulation has none, and its times count the events.
+    """
 
     events: list[Event] = field(default_factory=list)
     trace: list[Step] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    clock: Callable[[], float] | None = None
 
     def add(self, event: Event) -> None:
         self.events.append(event)
+        if self.clock is not None:
+            self.times.append(self.clock())
 
     def of(self, kind: type[E]) -> Iterator[tuple[int, E]]:
         """(place in the history, event) for every event of one kind."""
@@ -128,5 +202,8 @@ class History:
 
     @property
     def content(self) -> Content:
-        """What the newest read saw."""
-        return next((e.content for e in reversed(self.events) if isinstance(e, Read)), {})
+        """What the newest read of each sink saw."""
+        newest: dict[str, tuple[Row, ...]] = {}
+        for _, read in self.of(Read):
+            newest.update(read.content)
+        return newest

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from epochal.chaos import failpoints
-from epochal.chaos.checker import Finding, Run, judge_all
+from epochal.chaos.checker import SIMULATED, Finding, Run, judge_all
 from epochal.chaos.failpoints import AnswerDropped, Point
 from epochal.chaos.history import (
     Accepted,
@@ -160,7 +160,7 @@ class Simulation:
         return Run(self.history, self.pipeline.sinks, expected)
 
     def verdicts(self, until: int) -> dict[str, Finding]:
-        return judge_all(self.run_of(until))
+        return judge_all(self.run_of(until), SIMULATED)
 
     def outcome(self, until: int) -> Outcome:
         """All that is demanded of a world in which the last start was free of faults."""

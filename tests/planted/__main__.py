@@ -63,7 +63,7 @@ def bugs() -> list[Bug]:
     found: list[Bug] = []
     for path in sorted(HERE.glob("*.toml")):
         for data in tomli.loads(path.read_text(encoding="utf-8"))["bug"]:
-            found.append(Bug(**{key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}))
+            found.append(Bug(**{**data, "suite": tuple(data["suite"]), "first": tuple(data.get("first", ()))}))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,15 +11,21 @@ from epochal.chaos import checker, failpoints
 from epochal.chaos.checker import CHECKS, NotEnough, Run, Verdict
 from epochal.chaos.history import (
     Accepted,
+    AtRest,
     Changed,
     Decided,
     Ended,
+    Evaluated,
     Event,
+    Fault,
+    Fed,
     History,
+    Placed,
     Prepared,
     Read,
     Row,
     Started,
+    State,
     TookOver,
 )
 from epochal.chaos.schedule import Action
@@ -53,14 +59,33 @@ def epoch(number: int, rows: tuple[Row, ...], before: tuple[Row, ...]) -> list[E
 def good() -> list[Event]:
     """A run of two epochs in which nothing goes wrong."""
     return [
+        Fed((1, 2)),
         Started("d1"),
         TookOver("log", OLD),
         TookOver("a", OLD),
         TookOver("b", OLD),
         Accepted(OLD),
         *epoch(0, ZERO, ()),
+        Fault("kill", "worker", epoch=0),
+        Fed((3, 4)),
         *epoch(1, ONE, ZERO),
+        *placed(0),
+        *placed(1),
+        State(1, ("count 4", "count 4", "watermark 1")),
+        State(1, ("count 4", "count 4", "watermark 1"), reference=True),
+        AtRest("a"),
+        AtRest("b"),
+        AtRest("stage"),
         Ended("d1", "finished"),
+    ]
+
+
+def placed(number: int) -> list[Event]:
+    """Where the input of an epoch ends, as everybody says who holds it."""
+    return [
+        Placed(number, "offsets", f"hash {number}"),
+        Placed(number, "log", f"hash {number}", 100 + number),
+        *(Placed(number, sink, decision=100 + number) for sink in ("a", "b")),
     ]
 
 
@@ -119,6 +144,15 @@ BAD: list[tuple[str, str, list[Event]]] = [
     ("I7", "visible and never decided", ending_with(read((*ALL, *TWO), ALL))),
     ("I8", "decided and never visible", ending_with(read(ALL, ZERO))),
     ("I8", "visible and never decided", ending_with(read((*ALL, *TWO), ALL))),
+    ("I9", "an entry is missing", ending_with(State(1, ("count 4", "watermark 1")))),
+    ("I9", "an entry is another", ending_with(State(1, ("count 4", "count 5", "watermark 1")))),
+    ("I10", "the log decided about other offsets", ending_with(Placed(1, "log", "hash 0", 101))),
+    ("I10", "Spark planned the epoch anew", ending_with(Placed(0, "offsets", "hash 9"))),
+    ("I10", "a marker of another decision", ending_with(Placed(1, "b", decision=100))),
+    ("I13", "a transaction is open", ending_with(AtRest("b", ("transaction x is Ongoing",)))),
+    ("I13", "a copy lies there", ending_with(AtRest("stage", ("copy of epoch 0",)))),
+    ("I15", "an input never came to the sinks", ending_with(Fed((5,)))),
+    ("I15", "an input was fed twice", ending_with(Fed((4,)))),
     ("I11", "a wrong value of the operator's state", ending_with(read((*ALL[:-1], ALL[-1]._replace(value=9)), ALL))),
     ("I11", "one row too many", ending_with(read((*ALL, ALL[0]), ALL))),
     ("I12", "an older actor publishes", ending_with(TookOver("a", NEW), Changed("a", OLD, shown=1))),
@@ -245,6 +279,87 @@ def test_the_fence_is_unknown_if_nobody_fenced() -> None:
 
 def test_loudness_is_unknown_if_nobody_ended() -> None:
     assert judge("I14", good()[:-1]) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [
+        pytest.param("I9", lambda e: isinstance(e, State) and e.reference, id="state of a run without failure"),
+        pytest.param("I9", lambda e: isinstance(e, State), id="state"),
+        pytest.param("I10", lambda e: isinstance(e, Placed) and e.where == "offsets", id="offsets"),
+        pytest.param("I10", lambda e: isinstance(e, Placed) and e.where == "log", id="log"),
+        pytest.param("I10", lambda e: isinstance(e, Placed) and e.where in ("a", "b"), id="markers"),
+        pytest.param("I13", lambda e: isinstance(e, AtRest) and e.where == "b", id="leftovers of a sink"),
+        pytest.param("I15", lambda e: isinstance(e, Fed), id="inputs"),
+        pytest.param("I11", lambda e: isinstance(e, Fed) and e.keys == (3, 4), id="inputs after the last fault"),
+        pytest.param("I3", lambda e: isinstance(e, Prepared), id="prepared"),
+        pytest.param("I7", lambda e: isinstance(e, (Decided, Read)), id="decisions"),
+    ],
+)
+def test_what_was_not_seen_is_unknown(name: str, without: Callable[[Event], bool]) -> None:
+    assert judge(name, [e for e in good() if not without(e)]) is Verdict.UNKNOWN
+
+
+def test_rows_that_stand_for_inputs_are_counted_by_their_value() -> None:
+    counts = Read({"a": (Row(0, 7, 10, 3),), "b": (Row(0, 7, 10, 3),)})
+    told = run([Fed((1, 2, 3)), counts])
+    assert checker.judge(CHECKS["I15"], replace(told, counted=True)).verdict is Verdict.TRUE
+    for values in ((1, 2), (1, 2, 3, 4)):
+        told = run([Fed(values), counts])
+        assert checker.judge(CHECKS["I15"], replace(told, counted=True)).verdict is Verdict.FALSE
+
+
+def test_an_output_that_may_rewrite_is_of_one_evaluation_whenever_it_is_read() -> None:
+    first, again = (Row(0, 1, 10), Row(0, 2, 10)), (Row(0, 1, 20), Row(0, 2, 20))
+    rewritten = run([read(first, first), read(again, again)])
+    torn = run([read(first, first), read(first, again)])
+    for told, verdict in ((rewritten, Verdict.TRUE), (torn, Verdict.FALSE)):
+        assert checker.judge(CHECKS["I4"], replace(told, rewrites=True)).verdict is verdict
+        assert checker.judge(CHECKS["I4"], told).verdict is Verdict.FALSE
+    assert checker.judge(CHECKS["I5"], replace(rewritten, rewrites=True)).verdict is Verdict.TRUE
+    assert checker.judge(CHECKS["I5"], rewritten).verdict is Verdict.FALSE
+
+
+def test_a_whole_epoch_is_of_one_evaluation_where_evaluations_are_told() -> None:
+    by_task = (Row(0, 1, 10), Row(0, 2, 11))
+    assert judge("I4", [read(by_task, by_task)]) is Verdict.TRUE
+    assert judge("I4", [Evaluated(0, 10), read(by_task, by_task)]) is Verdict.FALSE
+
+
+def test_the_skew_is_judged_where_all_sinks_were_read_at_once() -> None:
+    one_by_one = [Read({"a": ALL}), Read({"b": ()}), Read({"b": ALL})]
+    assert judge("I6", one_by_one) is Verdict.UNKNOWN
+    assert judge("I6", [*one_by_one, read(ALL, ALL)]) is Verdict.TRUE
+    assert judge("I1", one_by_one) is Verdict.TRUE
+
+
+def test_a_verdict_says_on_how_many_observations_it_stands() -> None:
+    found = checker.judge_all(run(good()))
+    assert {name: finding.observations for name, finding in found.items()} == {
+        "I1": 8,
+        "I2": 8,
+        "I3": 14,
+        "I4": 24,
+        "I5": 12,
+        "I6": 6,
+        "I7": 2,
+        "I8": 4,
+        "I9": 3,
+        "I10": 6,
+        "I11": 8,
+        "I12": 3,
+        "I13": 3,
+        "I14": 1,
+        "I15": 4,
+    }
+
+
+def test_the_worst_verdict_is_that_of_all() -> None:
+    true, false, unknown = (checker.Finding(verdict) for verdict in Verdict)
+    assert checker.overall({"I1": true, "I2": unknown, "I3": false}) is Verdict.FALSE
+    assert checker.overall({"I1": true, "I2": unknown}) is Verdict.UNKNOWN
+    assert checker.overall({"I1": true}) is Verdict.TRUE
+    assert checker.overall({}) is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError(), NotEnough("no"), RecursionError()])

@@ -1,0 +1,110 @@
+"""Histories as files: JSON lines that can be judged again later without running anything.
+
+The first line says what the file is and what was expected, each further one is an event with its time in
+seconds.  A read holds only what changed in a sink since the read before, so a file grows with what happened
+and not with how often somebody looked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+from epochal.chaos.checker import Run
+from epochal.chaos.history import Content, Event, History, Read, Row
+
+VERSION = 1
+KIND = "epochal-history"
+_EVENTS: Mapping[str, Callable[..., Event]] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+class NotAHistory(Exception):
+    """The file is no history, is torn, or was written by a newer Epochal."""
+
+
+def save(run: Run, path: Path, about: Mapping[str, Any] | None = None) -> None:
+    """Write a run; ``about`` is free: seed, environment, what was under test."""
+    with path.open("w", encoding="utf-8") as file:
+        for line in lines(run, about or {}):
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def load(path: Path) -> tuple[Run, dict[str, Any]]:
+    """The run and what was said about it; NotAHistory names the line that cannot be read."""
+    found: list[Any] = []
+    with path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file, start=1):
+            try:
+                found.append(json.loads(text))
+            except ValueError as error:
+                raise NotAHistory(f"{path}, line {number}: {error}") from error
+    return parse(found, str(path))
+
+
+def lines(run: Run, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The lines of a file, as JSON objects."""
+    expected = {str(epoch): [list(row) for row in rows] for epoch, rows in run.expected.items()}
+    yield {
+        KIND: VERSION,
+        "sinks": list(run.sinks),
+        "counted": run.counted,
+        "expected": expected,
+        "about": dict(about),
+        "events": len(run.history.events),
+    }
+    seen: dict[str, Counter[Row]] = {}
+    times = run.history.times or [float(n) for n in range(len(run.history.events))]
+    for at, event in zip(times, run.history.events, strict=True):
+        data = {"changes": _changes(event.content, seen)} if isinstance(event, Read) else asdict(event)
+        yield {"event": type(event).__name__, "at": round(at, 6), **data}
+
+
+def _changes(content: Content, seen: dict[str, Counter[Row]]) -> dict[str, dict[str, list[list[int]]]]:
+    changes = {}
+    for sink, rows in content.items():
+        before, now = seen.get(sink, Counter()), Counter(rows)
+        changes[sink] = {"more": _rows(now - before), "less": _rows(before - now)}
+        seen[sink] = now
+    return changes
+
+
+def _rows(found: Counter[Row]) -> list[list[int]]:
+    return [list(row) for row in found.elements()]
+
+
+def parse(found: Sequence[Any], name: str) -> tuple[Run, dict[str, Any]]:
+    """A run from the lines of its file."""
+    head = found[0] if found and isinstance(found[0], dict) else {}
+    if head.get(KIND) != VERSION:
+        raise NotAHistory(f"{name}: the first line says {KIND}={head.get(KIND)!r}, this Epochal reads {VERSION}")
+    if len(found) - 1 != head["events"]:
+        raise NotAHistory(f"{name}: {len(found) - 1} events of {head['events']}; the file is torn")
+    history = History()
+    seen: dict[str, Counter[Row]] = {}
+    for number, data in enumerate(found[1:], start=2):
+        try:
+            history.events.append(_event(data, seen))
+            history.times.append(float(data["at"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise NotAHistory(f"{name}, line {number}: {type(error).__name__}: {error}") from error
+    expected = {int(epoch): tuple(Row(*row) for row in rows) for epoch, rows in head["expected"].items()}
+    return Run(history, tuple(head["sinks"]), expected, head["counted"]), dict(head["about"])
+
+
+def _event(data: Mapping[str, Any], seen: dict[str, Counter[Row]]) -> Event:
+    kind = _EVENTS[data["event"]]
+    if kind is Read:
+        return Read({sink: _changed(sink, change, seen) for sink, change in data["changes"].items()})
+    values = {name: value for name, value in data.items() if name not in ("event", "at")}
+    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+
+def _changed(sink: str, change: Mapping[str, Any], seen: dict[str, Counter[Row]]) -> tuple[Row, ...]:
+    rows = seen.setdefault(sink, Counter())
+    rows.subtract(Row(*row) for row in change["less"])
+    rows.update(Row(*row) for row in change["more"])
+    return tuple(rows.elements())
