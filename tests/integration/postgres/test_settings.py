@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
+from epochal.coordinator.errors import SinkUnavailable
 from epochal.sinks.postgres import PostgresSink
-from epochal.sinks.postgres.client import Limits, Place, open_session
+from epochal.sinks.postgres.client import Limits, Place, ServerRefused, open_session
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.postgres import support
@@ -118,3 +120,14 @@ def test_nothing_of_it_outlives_the_transaction(hostile: str) -> None:
         assert session.run(f"SELECT {settings}") == before
     finally:
         session.close()
+
+
+def test_a_failed_transaction_is_not_taken_for_a_committed_one(pg_database: str) -> None:
+    """Postgres answers COMMIT with ROLLBACK, and no error, where a statement has failed before."""
+    with (
+        contextlib.closing(open_session(Place(pg_database), "out", Limits())) as session,
+        pytest.raises(SinkUnavailable, match="answered COMMIT with ROLLBACK"),
+        session.transaction(),
+        pytest.raises(ServerRefused),
+    ):
+        session.run("SELECT 1/0")
