@@ -53,7 +53,7 @@ from epochal.chaos.history import (
 )
 
 T = TypeVar("T")
-SHOWN = 12  # of what is wrong, in a message
+SHOWN = 4  # of what is wrong, in a message
 
 
 class Verdict(enum.Enum):
@@ -81,14 +81,16 @@ class Run:
     """All that a checker may look at.  ``expected``: the rows of a run that never failed, per epoch.
 
     Of the expected rows only key and value count: attempts differ from run to run.  ``counted``: a row is not
-    one input but as many as its value says.  ``rewrites``: the output may replace a row by that of a newer
-    evaluation, as an upsert does; what is read at one time still has to be of one evaluation.
+    one input but as many as its value says, and ``pending`` more are still in the state.  ``rewrites``: the
+    output may replace a row by that of a newer evaluation, as an upsert does; what is read at one time still
+    has to be of one evaluation.
     """
 
     history: History
     sinks: tuple[str, ...]
     expected: Mapping[int, tuple[Row, ...]]
     counted: bool = False
+    pending: int = 0
     rewrites: bool = False
 
     @property
@@ -152,9 +154,14 @@ def no_duplicate(run: Run) -> Iterator[str | int]:
 
 
 def _few(found: Counter[T]) -> str:
-    """The first of a multiset: a message is for people."""
-    shown = dict(found.most_common(SHOWN))
-    return f"{shown}" if len(found) <= SHOWN else f"{shown} and {len(found) - SHOWN} more"
+    """The first of a multiset with how often each: a message is for people."""
+    shown = ", ".join(f"{_plain(what)} x {times}" for what, times in sorted(found.items())[:SHOWN])
+    return shown if len(found) <= SHOWN else f"{shown} and {len(found) - SHOWN} more"
+
+
+def _plain(what: object) -> str:
+    """A named tuple as the plain one that it is."""
+    return str(tuple(what)) if isinstance(what, tuple) else str(what)
 
 
 def all_or_nothing(run: Run) -> Iterator[str | int]:
@@ -361,7 +368,7 @@ def accounted(run: Run) -> Iterator[str | int]:
     for sink in run.sinks:
         rows = final.get(sink, ())
         if run.counted:
-            number = sum(row.value for row in rows)
+            number = run.pending + sum(row.value for row in rows)
             if number != sum(fed.values()):
                 yield f"{sink} accounts for {number} inputs of {sum(fed.values())}"
         elif lost := fed - Counter(row.key for row in rows):
@@ -439,6 +446,24 @@ CHECKS: Mapping[str, Check] = {
     "I13": nothing_is_left,
     "I14": loud,
     "I15": accounted,
+}
+
+MEANING: Mapping[str, str] = {
+    "I1": "no loss",
+    "I2": "no duplicate",
+    "I3": "an epoch is all or nothing for an outside reader, also during the faults",
+    "I4": "one evaluation in all outputs",
+    "I5": "in order, and reads never go back",
+    "I6": "sinks differ by at most one epoch, and not at rest",
+    "I7": "at most one decision per epoch, and before anything is visible",
+    "I8": "decided becomes visible everywhere, undecided never",
+    "I9": "the operator state is that of a run that never failed",
+    "I10": "the source position is the same in offsets, log and markers",
+    "I11": "after one more epoch the output is that of a run that never failed",
+    "I12": "who was fenced changes nothing any more",
+    "I13": "nothing is left behind",
+    "I14": "converged, or a named error and unchanged output",
+    "I15": "every input is accounted for",
 }
 
 SIMULATED = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I11", "I12", "I14")

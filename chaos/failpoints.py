@@ -80,6 +80,11 @@ class Point(enum.Enum):
     BEFORE_VOTE = "before-vote"  # rows are durable, the vote is not returned yet
     BEFORE_PUBLISH = "before-publish"  # inside the atomic write, before its commit request
     AFTER_PUBLISH = "after-publish"  # applied, the answer not seen yet
+    # around a batch function that has no points of its own; hit by the chaos kit alone
+    BEFORE_CALL = "before-call"
+    AT_ROW = "at-row"  # in a task, at a row of the source
+    AFTER_JOB = "after-job"  # a job that the function started has ended
+    AFTER_RETURN = "after-return"  # Spark has not written commits/N yet
 
 
 class FailpointError(Exception):

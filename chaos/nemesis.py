@@ -226,6 +226,10 @@ class Driver:
             raise NotCounted(f"{sighting} is no process of driver {self.pid}")
         return sighting
 
+    def see_hit(self, rule: str, timeout: float) -> Sighting:
+        """Wait until the armed rule has struck; whoever it struck may be gone."""
+        return poll(lambda: self._blocked_or_ended(rule), timeout, f"a process struck by {rule}\n{self.tail()}")
+
     def _blocked_or_ended(self, rule: str) -> Sighting | None:
         try:
             seen = json.loads(self._file(rule, "blocked").read_text())

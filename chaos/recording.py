@@ -52,6 +52,8 @@ def lines(run: Run, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         KIND: VERSION,
         "sinks": list(run.sinks),
         "counted": run.counted,
+        "pending": run.pending,
+        "rewrites": run.rewrites,
         "expected": expected,
         "about": dict(about),
         "events": len(run.history.events),
@@ -92,7 +94,8 @@ def parse(found: Sequence[Any], name: str) -> tuple[Run, dict[str, Any]]:
         except (KeyError, TypeError, ValueError) as error:
             raise NotAHistory(f"{name}, line {number}: {type(error).__name__}: {error}") from error
     expected = {int(epoch): tuple(Row(*row) for row in rows) for epoch, rows in head["expected"].items()}
-    return Run(history, tuple(head["sinks"]), expected, head["counted"]), dict(head["about"])
+    how = {name: head[name] for name in ("counted", "pending", "rewrites")}
+    return Run(history, tuple(head["sinks"]), expected, **how), dict(head["about"])
 
 
 def _event(data: Mapping[str, Any], seen: dict[str, Counter[Row]]) -> Event:

@@ -380,7 +380,7 @@ def test_only_true_passes() -> None:
 
 def test_a_false_verdict_says_what_is_wrong_and_where() -> None:
     finding = checker.judge(CHECKS["I1"], run(ending_with(read(ALL, ALL[:-1]))))
-    assert finding.why == "b lacks {(1, 4): 1}"
+    assert finding.why == "b lacks (1, 4) x 1"
 
 
 def test_an_epoch_without_rows_is_neither_lost_nor_out_of_order() -> None:

@@ -1,0 +1,37 @@
+"""The three sinks on the kit's servers: what ``epochal chaos run`` strikes when no target is named.
+
+``epochal.chaos.own:pipeline`` is made anew whenever it is asked for, from the environment that
+:mod:`epochal.chaos.bench` sets for every round.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from epochal.chaos.bench import FOLDER, KAFKA, POSTGRES
+from epochal.chaos.targets import RUN
+from epochal.coordinator.pipeline import Pipeline
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+
+TARGET = "epochal.chaos.own:pipeline"
+SINKS = ("delta", "kafka", "postgres")
+
+
+def make() -> Pipeline:
+    """A pipeline over Postgres, Kafka and Delta, whose app, table and topic are this run's alone."""
+    run = os.environ[RUN]
+    return Pipeline(
+        app=run,
+        sinks=[
+            PostgresSink(os.environ[POSTGRES], table=run.replace("-", "_"), name="postgres"),
+            KafkaSink(os.environ[KAFKA], topic=run, partitions=2, name="kafka"),
+            DeltaSink(f"{os.environ[FOLDER]}/{run}", name="delta"),
+        ],
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "pipeline":
+        return make()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

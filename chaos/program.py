@@ -1,0 +1,268 @@
+"""The driver program that gets struck: one query over the kit's source into the target.
+
+    python -m epochal.chaos.program settings.json
+
+It stands by with its session up until it is told to begin, runs until all input that is there has been
+processed, and leaves ``end.json``: how it ended, as far as it could tell.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epochal.chaos import failpoints, targets, workloads
+from epochal.chaos.failpoints import Point
+from epochal.chaos.nemesis import SHORT_LIVED_JVM, end_with_parent
+from epochal.chaos.servers import jars
+from epochal.chaos.servers.spark import spark_conf, spark_session
+from epochal.coordinator.errors import EpochalError
+from epochal.coordinator.versions import POSTGRES_JDBC_JARS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+BEGIN = "begin"
+END = "end.json"
+STATE = "state.json"
+BEGIN_TIMEOUT_S = 900
+SPARKS_OWN = ("CONCURRENT_STREAM_LOG_UPDATE", "Concurrent update to the log")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that a start has to know; written as JSON for the program."""
+
+    target: str
+    workload: str
+    base: int  # ids of this run begin here
+    source: str  # folder of the kit's files
+    checkpoint: str
+    create: bool = False  # make what the target's sinks need
+    rows: str = ""  # a function of the user's between the kit's rows and the target
+    master: str = "local[2,4]"  # as on a cluster, a task may fail three times
+    state: bool = False  # compare the operator state with that of a run without failure
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def read(cls, path: Path) -> Settings:
+        return cls(**json.loads(path.read_text()))
+
+
+def session(settings: Settings) -> SparkSession:
+    """A session with what our sinks and the usual writers need."""
+    found = spark_conf()["spark.jars"]
+    return spark_session(
+        settings.master,
+        app="chaos",
+        conf={
+            "spark.jars": ",".join([found, *map(str, jars.resolve(POSTGRES_JDBC_JARS))]),
+            "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
+            "spark.executor.extraJavaOptions": SHORT_LIVED_JVM,
+            "spark.executor.memory": "1g",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
+            # One file is one epoch, also where a watermark would make Spark run one without input.
+            "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+            **settings.conf,
+        },
+    )
+
+
+# --- the source -------------------------------------------------------------------------------------
+
+
+def stream(spark: SparkSession, settings: Settings) -> DataFrame:
+    """The kit's rows, through the workload's query, each with the attempt that its evaluation gave it."""
+    from pyspark.sql import functions as f
+
+    @f.udf("string")
+    def attempt(_: int) -> str:
+        return uuid.uuid4().hex
+
+    reader = spark.readStream.schema(workloads.SCHEMA).option("maxFilesPerTrigger", 1)
+    fed = _held(reader.json(settings.source).repartition(2))
+    work = workloads.make_workload(settings.workload, settings.base)
+    rows = work.query(fed).withColumn("attempt", attempt.asNondeterministic()("id"))
+    if settings.rows:
+        rows = targets.load(settings.rows)(spark, rows)
+    return rows
+
+
+def _held(rows: DataFrame) -> DataFrame:
+    """If a strike falls at a row of the source: the same rows, through Python workers that can be held there."""
+    if not failpoints.is_armed(Point.AT_ROW):
+        return rows
+
+    def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for epoch in batch.column("epoch").to_pylist():
+                failpoints.hit(Point.AT_ROW, "", epoch)
+            yield batch
+
+    return rows.mapInArrow(through, rows.schema)
+
+
+# --- the points around a function that has none ---------------------------------------------------------
+
+
+class Points:
+    """Hits the points around a batch function, and after each Spark job that it started."""
+
+    def __init__(self, spark: SparkSession, function: targets.BatchFunction) -> None:
+        self._function = function
+        self._epoch: int | None = None
+        if failpoints.is_armed(Point.AFTER_JOB):
+            listen(spark, self._job_ended)
+
+    def __call__(self, df: DataFrame, epoch: int) -> None:
+        failpoints.hit(Point.BEFORE_CALL, "", epoch)
+        self._epoch = epoch
+        try:
+            self._function(df, epoch)
+        finally:
+            self._epoch = None
+        failpoints.hit(Point.AFTER_RETURN, "", epoch)
+
+    def _job_ended(self) -> None:
+        if (epoch := self._epoch) is not None:
+            failpoints.hit(Point.AFTER_JOB, "", epoch)
+
+
+def listen(spark: SparkSession, job_ended: Callable[[], None]) -> None:
+    """Call ``job_ended`` from Spark's listener bus at the end of every job."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    class Listener:
+        def onJobEnd(self, _: Any) -> None:  # noqa: N802
+            job_ended()
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            if not name.startswith("on"):
+                raise AttributeError(name)
+            return lambda *_: None
+
+        class Java:
+            implements = ("org.apache.spark.scheduler.SparkListenerInterface",)
+
+    context: Any = spark.sparkContext
+    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+    context._jsc.sc().addSparkListener(Listener())
+
+
+# --- how it ended -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class End:
+    """As the history's ``Ended`` says it; ``text`` is for people."""
+
+    outcome: str
+    named: bool = True
+    definite: bool = True
+    text: str = ""
+
+
+def end_of(error: BaseException | None, target: targets.Target) -> End:
+    """What a query's end means; a foreign function promises no names for its errors."""
+    if error is None:
+        return End("finished")
+    text = str(error)
+    own = target.pipeline.last_error if target.pipeline is not None else None
+    if isinstance(own, EpochalError):
+        return End(type(own).__name__, definite=own.definite, text=str(own))
+    if any(words in text for words in SPARKS_OWN):
+        return End("ConcurrentUpdate", text=text)
+    cause = own if own is not None else error
+    injected = failpoints.FailpointError.__name__ in text
+    return End(type(cause).__name__, named=injected or not target.ours, definite=False, text=text)
+
+
+def run(settings: Settings, folder: Path) -> End:
+    """One start of the query."""
+    spark = session(settings)
+    spark.range(1).count()
+    target = targets.target(settings.target)
+    wait_for_begin(folder)
+    rows = stream(spark, settings)
+    error: BaseException | None = None
+    try:
+        if settings.create and target.pipeline is not None:
+            target.pipeline.create(rows.schema)
+        start(rows, Points(spark, target.function), settings.checkpoint).awaitTermination()
+    except Exception as failed:
+        error = failed
+    if error is None and settings.state:
+        (folder / STATE).write_text(json.dumps(compare_state(spark, settings)))
+    return end_of(error, target)
+
+
+def start(rows: DataFrame, function: targets.BatchFunction, checkpoint: str) -> Any:
+    """The query, for all input that is there."""
+    writer = rows.writeStream.foreachBatch(function).option("checkpointLocation", checkpoint)
+    return writer.trigger(availableNow=True).start()
+
+
+def evaluate(df: DataFrame, epoch: int) -> None:  # noqa: ARG001
+    """Run the plan, for its state alone."""
+    df.count()
+
+
+def compare_state(spark: SparkSession, settings: Settings) -> dict[str, Any]:
+    """The operator state of this checkpoint, and that of the same query over the same files without failure."""
+    reference = f"{settings.checkpoint}-reference"
+    start(stream(spark, settings), evaluate, reference).awaitTermination()
+    newest = max(int(file.name) for file in Path(settings.checkpoint, "commits").glob("[0-9]*"))
+    return {
+        "epoch": newest,
+        "state": entries(spark, settings.checkpoint, newest),
+        "reference": entries(spark, reference, newest),
+    }
+
+
+def entries(spark: SparkSession, checkpoint: str, epoch: int) -> list[str]:
+    """Every entry of every state store of a checkpoint after ``epoch``, as text."""
+    stores = spark.read.format("state-metadata").load(checkpoint).select("operatorId", "stateStoreName").collect()
+    found = []
+    for operator, store in sorted((row[0], row[1]) for row in stores):
+        reader = spark.read.format("statestore").option("operatorId", operator).option("batchId", epoch)
+        rows = reader.option("storeName", store).load(checkpoint)
+        found += [f"{operator}/{store}: {row.asDict(recursive=True)}" for row in rows.collect()]
+    return sorted(found)
+
+
+def wait_for_begin(folder: Path) -> None:
+    """Stand by, with the session up, until the nemesis says that the start before this one is dead."""
+    limit = time.monotonic() + BEGIN_TIMEOUT_S
+    while not (folder / BEGIN).exists():
+        if time.monotonic() > limit:
+            raise TimeoutError(f"nobody said begin within {BEGIN_TIMEOUT_S} s")
+        time.sleep(0.05)
+
+
+def main() -> int:
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the nemesis, which ends this process
+    folder = Path(os.environ[failpoints.FOLDER])
+    end = run(Settings.read(Path(sys.argv[1])), folder)
+    print(f"{end.outcome}: {end.text}" if end.text else end.outcome, flush=True)
+    partial = folder / f"{END}.tmp"
+    partial.write_text(json.dumps(asdict(end)))
+    partial.rename(folder / END)
+    return 0 if end.outcome == "finished" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

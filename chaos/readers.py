@@ -1,0 +1,209 @@
+"""What our own sinks show to readers that know nothing of Spark or Epochal, and what they still hold at rest."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from epochal.chaos.roles import Output, RoleError
+from epochal.coordinator.epoch import Query
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.protocol import Sink
+
+TIMEOUT_S = 30
+Rows = Sequence[Mapping[str, Any]]
+T = TypeVar("T")
+
+
+class SinkReader(Protocol):
+    """A :class:`~epochal.chaos.roles.Reader` of one sink that can also be asked for leftovers (I13)."""
+
+    @property
+    def sink(self) -> str: ...
+    def read(self) -> Output: ...
+    def left(self) -> tuple[str, ...]: ...
+    def decision(self, app: str, incarnation: str) -> int:
+        """The decision that the sink's marker is of; 0 where there is no marker."""
+        ...
+
+
+def reader_of(sink: Sink) -> SinkReader:
+    """The reader that belongs to one of our sinks; RoleError for any other."""
+    if isinstance(sink, PostgresSink):
+        return PostgresReader(sink)
+    if isinstance(sink, KafkaSink):
+        return KafkaReader(sink)
+    if isinstance(sink, DeltaSink):
+        return DeltaReader(sink)
+    raise RoleError(f"sink {sink.name!r} is a {type(sink).__name__}: say with --reader how its output is read")
+
+
+def _decision(sink: Sink, app: str, incarnation: str) -> int:
+    """As any start looks at a sink before it has done anything."""
+    try:
+        marker = sink.look(Query(app, incarnation, "chaos", "")).marker
+        return marker.decision if marker is not None else 0
+    finally:
+        sink.close()
+
+
+@dataclass(frozen=True)
+class PostgresReader:
+    """psycopg, through the view."""
+
+    of: PostgresSink
+
+    @property
+    def sink(self) -> str:
+        return self.of.name
+
+    def _query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        import psycopg
+
+        dsn = self.of._connector.place().conninfo
+        options = f"-c statement_timeout={TIMEOUT_S}s"
+        with psycopg.connect(dsn, options=options, connect_timeout=TIMEOUT_S, autocommit=True) as connection:
+            return connection.execute(text.encode(), values).fetchall()
+
+    def read(self) -> Output:
+        found = self._query(f"SELECT row_to_json(v) FROM {self.of._target.reader} v")
+        return {self.sink: [row for (row,) in found]}
+
+    def decision(self, app: str, incarnation: str) -> int:
+        return _decision(self.of, app, incarnation)
+
+    def left(self) -> tuple[str, ...]:
+        """Rows beyond the marker, and transactions that wait for a client."""
+        rows, name = self.of._target.rows, self.of.name
+        prepared = self._query(
+            f"SELECT r._epoch, count(*) FROM {rows} r WHERE r._epoch > (SELECT max(published) FROM epochal.sinks s"
+            f" WHERE s.sink = %s AND s.rows_table = '{rows}'::regclass) GROUP BY 1 ORDER BY 1",
+            name,
+        )
+        idle = self._query(
+            "SELECT pid, application_name FROM pg_stat_activity"
+            " WHERE datname = current_database() AND state LIKE 'idle in transaction%%'"
+        )
+        return (
+            *(f"{number} invisible rows of position {position} in {rows}" for position, number in prepared),
+            *(f"back-end {pid} ({application}) idle in transaction" for pid, application in idle),
+        )
+
+
+@dataclass(frozen=True)
+class KafkaReader:
+    """A read_committed consumer, from the beginning to the last stable offset."""
+
+    of: KafkaSink
+
+    @property
+    def sink(self) -> str:
+        return self.of.name
+
+    def _consumer(self, isolation: str) -> Any:
+        from confluent_kafka import Consumer
+
+        options = self.of._options() if callable(self.of._options) else (self.of._options or {})
+        return Consumer(
+            {
+                **options,
+                "bootstrap.servers": self.of._bootstrap,
+                "group.id": "epochal-chaos-reader",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 10,
+                "log_level": 0,
+            }
+        )
+
+    def read(self) -> Output:
+        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+        consumer = self._consumer("read_committed")
+        try:
+            partitions = self._partitions(consumer)
+            consumer.assign([TopicPartition(self.of._topic, number, OFFSET_BEGINNING) for number in partitions])
+            return {self.sink: [json.loads(value) for value in _to_the_end(consumer, set(partitions))]}
+        finally:
+            consumer.close()
+
+    def _partitions(self, consumer: Any) -> list[int]:
+        known = consumer.list_topics(self.of._topic, timeout=TIMEOUT_S).topics
+        return sorted(known[self.of._topic].partitions)
+
+    def decision(self, app: str, incarnation: str) -> int:
+        return _decision(self.of, app, incarnation)
+
+    def left(self) -> tuple[str, ...]:
+        """Partitions whose last stable offset has not reached the high watermark: a transaction is open."""
+        stable, high = (self._ends(isolation) for isolation in ("read_committed", "read_uncommitted"))
+        return tuple(
+            f"{self.of._topic}[{number}]: last stable offset {stable[number]}, high watermark {end}"
+            for number, end in high.items()
+            if stable[number] < end
+        )
+
+    def _ends(self, isolation: str) -> dict[int, int]:
+        from confluent_kafka import TopicPartition
+
+        consumer = self._consumer(isolation)
+        try:
+            return {
+                number: consumer.get_watermark_offsets(TopicPartition(self.of._topic, number), timeout=TIMEOUT_S)[1]
+                for number in self._partitions(consumer)
+            }
+        finally:
+            consumer.close()
+
+
+def _to_the_end(consumer: Any, partitions: set[int]) -> list[bytes]:
+    """Values up to the end that each partition had when it was reached."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    values: list[bytes] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while partitions:
+        for message in consumer.consume(10_000, timeout=0.5):
+            error = message.error()
+            if error is None:
+                values.append(message.value())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                partitions.discard(message.partition())
+            else:
+                raise KafkaException(error)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"partitions {sorted(partitions)} were not read to their end within {TIMEOUT_S} s")
+    return values
+
+
+@dataclass(frozen=True)
+class DeltaReader:
+    """delta-rs, the newest snapshot."""
+
+    of: DeltaSink
+
+    @property
+    def sink(self) -> str:
+        return self.of.name
+
+    def read(self) -> Output:
+        from deltalake import DeltaTable
+
+        return {self.sink: DeltaTable(self.of._path).to_pyarrow_table().to_pylist()}
+
+    def decision(self, app: str, incarnation: str) -> int:  # noqa: ARG002
+        """delta-rs reads the transaction version that Delta's commit carries; no Spark is needed for it."""
+        from deltalake import DeltaTable
+
+        self.of._app = app
+        _, decision, _, _ = self.of._ids()
+        return int(DeltaTable(self.of._path).transaction_version(decision) or 0)
+
+    def left(self) -> tuple[str, ...]:
+        """Nothing that disturbs: files of a dead prepare wait for VACUUM, as the guarantee says."""
+        return ()

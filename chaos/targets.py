@@ -1,0 +1,121 @@
+"""What is under test: an Epochal sink, a pipeline, or any function for ``foreachBatch``, named ``module:thing``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epochal.chaos.readers import SinkReader, reader_of
+from epochal.chaos.roles import Output, Reader, Readers, RoleError
+from epochal.coordinator.pipeline import Pipeline
+from epochal.sinks.protocol import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RUN = "EPOCHAL_CHAOS_RUN"
+"""Environment variable: a name of this run alone, for targets that want a table or an app of their own."""
+
+BatchFunction = Callable[["DataFrame", int], None]
+
+
+class Usage(Exception):
+    """What was asked for cannot be run; nothing was tried."""
+
+
+def load(named: str) -> Any:
+    """The object behind ``package.module:thing``, looked for from the current folder too."""
+    module, colon, name = named.partition(":")
+    if not (module and colon and name):
+        raise Usage(f"{named!r} is not of the form package.module:thing")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise Usage(f"{named!r} cannot be imported: {error}") from error
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise Usage(f"{named!r}: {error}") from error
+    return found
+
+
+@dataclass(frozen=True)
+class Target:
+    """``function`` is what Spark calls; ``pipeline`` and ``sinks`` are there where the target is one of ours."""
+
+    name: str
+    function: BatchFunction
+    pipeline: Pipeline | None = None
+    sinks: tuple[Sink, ...] = ()
+
+    @property
+    def ours(self) -> bool:
+        return self.pipeline is not None
+
+
+def target(named: str) -> Target:
+    """Load a target; a sink gets a pipeline of its own, whose app is the run's."""
+    thing = load(named)
+    if isinstance(thing, Pipeline):
+        return Target(named, thing, thing, thing._sinks)
+    if isinstance(thing, Sink):
+        pipeline = Pipeline(app=os.environ.get(RUN, "chaos"), sinks=[thing])
+        return Target(named, pipeline, pipeline, (thing,))
+    if isinstance(thing, type) or not callable(thing):
+        raise Usage(f"{named!r} is {thing!r}: an Epochal sink, a Pipeline or a function of (df, epoch) is needed")
+    return Target(named, thing)
+
+
+@dataclass(frozen=True)
+class FunctionReader:
+    """A function of the user's that returns the rows which one output holds now."""
+
+    sink: str
+    function: Callable[[], Iterable[Mapping[str, Any]]]
+
+    def read(self) -> Output:
+        return {self.sink: [self._mapping(row) for row in self.function()]}
+
+    def _mapping(self, row: Any) -> Mapping[str, Any]:
+        if isinstance(row, Mapping):
+            return row
+        if callable(as_dict := getattr(row, "asDict", None)):
+            return dict(as_dict())
+        raise RoleError(f"the reader of {self.sink!r} returned {row!r}: a mapping with at least an id is needed")
+
+
+def readers(of: Target, named: Sequence[str]) -> tuple[Reader, tuple[str, ...], Sequence[SinkReader]]:
+    """(all readers as one, the outputs' names, those that can also tell of leftovers).
+
+    ``named``: ``[output=]module:function`` each; without any, our own sinks are read by readers of ours.
+    """
+    if named:
+        functions = [_function_reader(text) for text in named]
+        names = tuple(reader.sink for reader in functions)
+        if len(set(names)) != len(names):
+            raise Usage(f"two readers of one name: {list(names)}; write name=module:function")
+        return Readers(functions), names, ()
+    if not of.sinks:
+        raise Usage(f"{of.name!r} is a function: say with --reader package.module:function what its output holds")
+    try:
+        own = [reader_of(sink) for sink in of.sinks]
+    except RoleError as error:
+        raise Usage(str(error)) from error
+    return Readers(own), tuple(sorted(reader.sink for reader in own)), own
+
+
+def _function_reader(text: str) -> FunctionReader:
+    name, equals, named = text.rpartition("=")
+    function = load(named)
+    if not callable(function):
+        raise Usage(f"reader {named!r} is {function!r}, not a function")
+    return FunctionReader(name if equals else "output", function)

@@ -1,0 +1,31 @@
+"""The console command ``epochal``; each part of it is imported when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Exit codes: 0 fine, 1 found something wrong, 2 wrong usage, 3 cannot tell."""
+    try:
+        import typer
+    except ImportError:
+        print("epochal: the console command needs more packages: pip install 'epochal[chaos]'", file=sys.stderr)
+        return 2
+    from epochal.chaos.cli import chaos
+
+    app = typer.Typer(
+        name="epochal",
+        help="Exactly-once sinks for Spark Structured Streaming.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(lambda: None)
+    app.add_typer(chaos, name="chaos")
+    app()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+"""Delta append in foreachBatch: rows twice after a crash between the append and Spark's commits/N.
+
+epochal chaos run --target examples.chaos.delta_append:write --reader examples.chaos.delta_append:read
+"""
+
+import os
+
+TABLE = os.environ.get("EPOCHAL_CHAOS_FOLDER", "/tmp") + "/delta-append"
+
+
+def write(df, epoch):
+    df.write.format("delta").mode("append").save(TABLE)
+
+
+def read():
+    from deltalake import DeltaTable
+
+    return DeltaTable(TABLE).to_pyarrow_table().to_pylist()
