@@ -234,6 +234,8 @@ class Campaign:
             why = self._too_little(struck, unreached)
         except (CannotTell, NotCounted) as error:
             why = str(error)
+        except Exception as error:  # of the kit itself, or of a server that did not come back
+            why = f"the run could not be ended: {type(error).__name__}: {error}"
         finally:
             self._end_all()
         return Result(self._judged(), self._findings(), struck, unreached, why)

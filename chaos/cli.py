@@ -234,9 +234,10 @@ def write_page(
     path: Path, told: Sequence[tuple[Run, Mapping[str, Finding], Mapping[str, Any]]], about: Mapping[str, Any]
 ) -> None:
     """The report as one HTML file; its charts are drawn only when somebody asks for it."""
-    from epochal.chaos import report
+    from epochal.chaos.report import write
+    from epochal.chaos.report.account import Round
 
-    report.write(path, [report.Round(*one) for one in told], about)
+    write(path, [Round(*one) for one in told], about)
     screen.print(f"report: {path}", markup=False)
 
 
