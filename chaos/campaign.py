@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,16 +27,18 @@ from epochal.chaos.checker import CHECKS, Finding, Run, Verdict
 from epochal.chaos.failpoints import Point
 from epochal.chaos.history import AtRest, Ended, Fault, Fed, History, Placed, Prepared, Row, Started, State
 from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting
-from epochal.chaos.roles import CheckedNemesis, CheckedReader, Input, Menu, Nemesis, Strike
+from epochal.chaos.roles import AT_THE_POINT, OF_A_START, CheckedNemesis, CheckedReader, Input, Menu, Nemesis, Strike
 from epochal.chaos.servers.process import Server
 from epochal.chaos.servers.toxiproxy import Proxy
 from epochal.chaos.watch import Keys, LockedHistory, Watcher
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit, EpochLog
 
+IN_ONE_PROCESS = 3  # the tier
 CLEAN_EPOCHS = 3
 SEEN_S = 180.0
 END_S = 300.0
+EPOCH_S = 30.0  # for an epoch and a restart in one process, at most
 OUTAGE_S = 1.0
 FIRST_FILE = 1_704_067_200  # modification time of the first file, in seconds: Spark reads the oldest first
 LAST_TRIES = 3
@@ -96,9 +99,57 @@ def our_menu(sinks: Sequence[str]) -> tuple[Strike, ...]:
     return one + tuple(Strike(action, "driver", point, 0, sink) for sink in sinks for action, point in each)
 
 
-def default_menu(target: targets.Target) -> Nemesis:
+FOREIGN_ERRORS = (
+    Strike("raise", "driver", Point.BEFORE_CALL, 0),
+    Strike("raise", "worker", Point.AT_ROW, 0, nth=3),
+    Strike("raise", "worker", Point.AT_ROW, 0, nth=ROWS_SEEN_TWICE),
+    Strike("raise", "driver", Point.AFTER_RETURN, 0),
+)
+"""What can be done to a batch function without another process."""
+
+
+def our_errors(sinks: Sequence[str]) -> tuple[Strike, ...]:
+    """Tier 3: an error at every point of a start, of an epoch and of each sink; lost answers where one can be."""
+    one = (
+        *sorted(OF_A_START - {Point.BEFORE_SINK_FENCE, Point.AFTER_SINK_FENCE}, key=list(Point).index),
+        Point.AFTER_IDENTIFY,
+        Point.BEFORE_PREPARE,
+        Point.AFTER_COPY,
+        Point.AFTER_PREPARE,
+        Point.BEFORE_DECIDE,
+        Point.AFTER_DECIDE,
+        Point.AFTER_COMMIT,
+        Point.BEFORE_CLEAN,
+        Point.BEFORE_RETURN,
+        Point.BEFORE_CALL,
+        Point.AFTER_RETURN,
+        Point.AT_ROW,
+    )
+    each = (
+        Point.BEFORE_SINK_FENCE,
+        Point.AFTER_SINK_FENCE,
+        Point.BEFORE_SINK_PREPARE,
+        Point.IN_WRITE,
+        Point.BEFORE_VOTE,
+        Point.AFTER_SINK_PREPARE,
+        Point.BEFORE_SINK_COMMIT,
+        Point.BEFORE_PUBLISH,
+        Point.AFTER_PUBLISH,
+        Point.AFTER_SINK_COMMIT,
+    )
+    cells = [(point, "") for point in one] + [(point, sink) for sink in sinks for point in each]
+    return tuple(
+        Strike("drop-answer" if point is Point.AFTER_PUBLISH else "raise", "driver", point, 0, sink)
+        for point, sink in cells
+    )
+
+
+def default_menu(target: targets.Target, tier: int) -> Nemesis:
     """What strikes a target when nobody says otherwise."""
-    return Menu(our_menu([sink.name for sink in target.sinks]) if target.ours else FOREIGN_MENU)
+    sinks = [sink.name for sink in target.sinks]
+    if tier == IN_ONE_PROCESS:
+        return Menu(our_errors(sinks) if target.ours else FOREIGN_ERRORS)
+    return Menu(our_menu(sinks) if target.ours else FOREIGN_MENU)
 
 
 AT_ONCE = ("I2", "I3", "I4", "I5")
@@ -117,6 +168,7 @@ class Plan:
     readers: Sequence[str] = ()
     rows: str = ""
     workload: str = "rows"
+    tier: int = 4
     seed: int = 0
     strikes: int = 8
     seconds: float = 0.0
@@ -178,12 +230,13 @@ class Campaign:
         self._target = targets.target(plan.target)
         reader, self._sinks, self._own = targets.readers(self._target, plan.readers)
         self._workload = workloads.make_workload(plan.workload, self._base)
-        self._nemesis = CheckedNemesis(menu if menu is not None else default_menu(self._target))
+        self._nemesis = CheckedNemesis(menu if menu is not None else default_menu(self._target, plan.tier))
         number = plan.strikes if not plan.seconds else max(plan.strikes, int(plan.seconds))
         self._planned = self._nemesis.plan(range(CLEAN_EPOCHS, CLEAN_EPOCHS + number), random.Random(plan.seed))
         self._fed: dict[int, Sequence[Input]] = {}
         self._expected: Mapping[int, tuple[Row, ...]] = {}
         self._starts = 0
+        self._clean_was_exact = False
         self._standby: Driver | None = None
         self._standby_for: Strike | None = None
         self._live: list[Driver] = []
@@ -216,18 +269,13 @@ class Campaign:
         struck: list[Strike] = []
         unreached: list[Strike] = []
         why = ""
-        until = time.monotonic() + self._plan.seconds
         try:
             self._clean()
             with self._watcher:
-                for number, strike in enumerate(self._planned):
-                    if self._plan.seconds and time.monotonic() > until:
-                        break
-                    after = self._planned[number + 1] if number + 1 < len(self._planned) else None
-                    (struck if self._one(strike, after) else unreached).append(strike)
-                    if self._plan.stop_at_first and self._is_wrong_already():
-                        self._tell("a violation was seen: the run ends here")
-                        break
+                if self._plan.tier == IN_ONE_PROCESS:
+                    self._all_in_one_process(struck, unreached)
+                else:
+                    self._one_by_one(struck, unreached)
                 self._last()
                 self._watcher.wait_passes(2)
             self._at_rest()
@@ -245,8 +293,9 @@ class Campaign:
         self._tell(f"a run of {CLEAN_EPOCHS} epochs without faults")
         for epoch in range(CLEAN_EPOCHS):
             self._feed(epoch)
-        driver = self._begin(self._start(None, create=True))
-        self._stand_by(self._planned[0] if self._planned else None)
+        driver = self._begin(self._start(create=True))
+        if self._plan.tier != IN_ONE_PROCESS:
+            self._stand_by(self._planned[0] if self._planned else None)
         end = self._wait_end(driver)
         if end.outcome != "finished":
             raise CannotTell(f"without any fault the query ended with {end.outcome}: {end.text}\n{driver.tail()}")
@@ -258,6 +307,33 @@ class Campaign:
         if checker.overall(found) is not Verdict.TRUE:
             wrong = "; ".join(f"{name}: {f.why}" for name, f in found.items() if not f)
             raise CannotTell(f"without any fault the output is not exact: {wrong}")
+        self._clean_was_exact = True
+
+    def _one_by_one(self, struck: list[Strike], unreached: list[Strike]) -> None:
+        """Tier 4: a start per strike."""
+        until = time.monotonic() + self._plan.seconds
+        for number, strike in enumerate(self._planned):
+            if self._plan.seconds and time.monotonic() > until:
+                return
+            after = self._planned[number + 1] if number + 1 < len(self._planned) else None
+            (struck if self._one(strike, after) else unreached).append(strike)
+            if self._plan.stop_at_first and self._is_wrong_already():
+                self._tell("a violation was seen: the run ends here")
+                return
+
+    def _all_in_one_process(self, struck: list[Strike], unreached: list[Strike]) -> None:
+        """Tier 3: one process, armed with all strikes, that starts the query again whenever it fails."""
+        for epoch in sorted({strike.epoch for strike in self._planned}):
+            self._feed(epoch)
+        driver = self._begin(self._start(*self._planned, restarts=len(self._planned) + 1))
+        end = self._wait_end(driver, END_S + EPOCH_S * len(self._planned))
+        self._tell(f"{len(self._planned)} errors were planned in one process, which ended: {end.outcome}")
+        for strike in self._planned:
+            reached = driver.was_hit(strike.rule)
+            (struck if reached else unreached).append(strike)
+            if reached:
+                self._tell(f"{strike}")
+                self.history.add(_fault(strike, driver))
 
     def _one(self, strike: Strike, after: Strike | None) -> bool:
         """Feed, begin, see blocked, strike; whether the strike counted.  ``after`` is the next one."""
@@ -309,7 +385,7 @@ class Campaign:
 
     # --- starts ---------------------------------------------------------------------------------
 
-    def _start(self, strike: Strike | None, *, create: bool = False) -> Driver:
+    def _start(self, *strikes: Strike, create: bool = False, restarts: int = 0) -> Driver:
         self._starts += 1
         settings = program.Settings(
             target=self._plan.target,
@@ -320,7 +396,8 @@ class Campaign:
             create=create,
             rows=self._plan.rows,
             master=self._plan.master,
-            state=strike is None and not create and self._plan.workload in workloads.STATEFUL,
+            restarts=restarts,
+            state=not strikes and not create and self._plan.workload in workloads.STATEFUL,
             conf=self._plan.conf,
         )
         path = self._folder / f"start-{self._starts}.json"
@@ -328,29 +405,32 @@ class Campaign:
         driver = Driver(
             ["-m", "epochal.chaos.program", str(path)],
             self._folder / f"start-{self._starts}",
-            failpoints_armed=[strike.rule] if strike is not None else [],
+            failpoints_armed=[strike.rule for strike in strikes],
         )
         self._live.append(driver)
         return driver
 
     def _stand_by(self, strike: Strike | None) -> None:
-        self._standby, self._standby_for = self._start(strike), strike
+        self._standby, self._standby_for = self._new(strike), strike
+
+    def _new(self, strike: Strike | None) -> Driver:
+        return self._start(strike) if strike is not None else self._start()
 
     def _standing_by(self, strike: Strike | None) -> Driver:
         """The start that was made for this strike, or a new one."""
         if self._standby is not None and self._standby_for == strike and self._standby.exit_status is None:
             driver, self._standby = self._standby, None
             return driver
-        return self._start(strike)
+        return self._new(strike)
 
     def _begin(self, driver: Driver) -> Driver:
         self.history.add(Started(driver.folder.name))
         (driver.folder / program.BEGIN).touch()
         return driver
 
-    def _wait_end(self, driver: Driver) -> program.End:
+    def _wait_end(self, driver: Driver, timeout: float = END_S) -> program.End:
         try:
-            driver.wait(END_S)
+            driver.wait(timeout)
         except NotCounted as error:
             raise CannotTell(str(error)) from error
         return self._ended(driver)
@@ -377,12 +457,12 @@ class Campaign:
     # --- striking -------------------------------------------------------------------------------
 
     def _see(self, driver: Driver, strike: Strike) -> Sighting:
-        if strike.action == "raise":
+        if strike.action in AT_THE_POINT:
             return driver.see_hit(strike.rule, SEEN_S)
         return driver.see_blocked(strike.rule, SEEN_S)
 
     def _strike(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
-        fault = Fault(strike.action, strike.victim, strike.point.value, strike.sink, strike.epoch, driver.folder.name)
+        fault = _fault(strike, driver)
         self.history.add(fault)
         if strike.action == "pause":
             self._pause(driver, strike)
@@ -390,12 +470,17 @@ class Campaign:
             self._crash(driver, strike)
         elif strike.action in NETWORK:
             self._disturb(driver, strike)
-        elif strike.action == "raise":
+        elif strike.action in AT_THE_POINT:
             self._wait_end(driver)
         elif strike.victim == "driver":
             deaths = driver.kill()
             self._tell(f"  killed: {_pids(deaths)}")
             self._told_end(driver, program.End("killed"))
+            return  # the next start is the end of it
+        elif strike.action == "delete":
+            driver.kill()
+            self._told_end(driver, program.End("killed"))
+            shutil.rmtree(self._checkpoint)
             return
         else:
             self._kill_below(driver, strike, sighting)
@@ -418,7 +503,7 @@ class Campaign:
         """A zombie: halted, overtaken by a start that does all there is to do, and woken up again."""
         driver.pause()
         driver.go(strike.rule)
-        newer = self._begin(self._start(None))
+        newer = self._begin(self._start())
         self._tell(f"  overtaken: {self._wait_end(newer).outcome}")
         driver.resume()
         self._tell(f"  woken up: {self._wait_end(driver).outcome}")
@@ -453,7 +538,8 @@ class Campaign:
         )
 
     def _findings(self) -> dict[str, Finding]:
-        return checker.judge_all(self._judged(), self._invariants())
+        """Nothing is judged where the output was not exact without faults."""
+        return checker.judge_all(self._judged(), self._invariants()) if self._clean_was_exact else {}
 
     def _invariants(self) -> Sequence[str]:
         names = list(OURS if self._target.ours else FOREIGN)
@@ -461,7 +547,8 @@ class Campaign:
             names.append("I9")
         if len(self._sinks) == 1:
             names.remove("I6")
-        if not any(strike.point in IN_THE_CALL for strike in self._planned):
+        held = self._plan.tier != IN_ONE_PROCESS and any(strike.point in IN_THE_CALL for strike in self._planned)
+        if not held:
             names.remove("I3")  # no reader was to look while an epoch is under way
         if not self._has_attempts():
             names.remove("I4")
@@ -510,6 +597,10 @@ class Campaign:
             held = reader.decision(app, newest.decision.incarnation)
             due = newest.participants[reader.sink].committable.decision.id  # of a redone epoch it may be an older one
             self.history.add(Placed(newest.epoch, reader.sink, decision=newest.decision.id if held == due else held))
+
+
+def _fault(strike: Strike, driver: Driver) -> Fault:
+    return Fault(strike.action, strike.victim, strike.point.value, strike.sink, strike.epoch, driver.folder.name)
 
 
 def _pids(deaths: Sequence[Death]) -> str:

@@ -111,6 +111,7 @@ def run(
     server: Annotated[
         list[str] | None, typer.Option(help="Start this server for the target: postgres, kafka; may be repeated.")
     ] = None,
+    tier: Annotated[int, typer.Option(help="4: processes are killed.  3: errors inside one process.")] = 4,
     strikes: Annotated[int, typer.Option(help="How many strikes; each kind comes once before any comes again.")] = 12,
     minutes: Annotated[float, typer.Option(help="Strike on until this time is over, instead.")] = 0.0,
     strike: Annotated[
@@ -132,11 +133,14 @@ def run(
     from epochal.chaos import rounds
 
     try:
+        if tier not in (3, 4):
+            raise Usage(f"--tier {tier}: 3 or 4; tiers 1 and 2 are `epochal chaos simulate`")
         plan = Plan(
             target=target,
             readers=tuple(reader or ()),
             rows=source,
             workload=workload,
+            tier=tier,
             seed=seed,
             strikes=strikes,
             seconds=minutes * 60,

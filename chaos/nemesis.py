@@ -230,6 +230,10 @@ class Driver:
         """Wait until the armed rule has struck; whoever it struck may be gone."""
         return poll(lambda: self._blocked_or_ended(rule), timeout, f"a process struck by {rule}\n{self.tail()}")
 
+    def was_hit(self, rule: str) -> bool:
+        """Whether the armed rule has struck by now."""
+        return self._file(rule, "blocked").exists()
+
     def _blocked_or_ended(self, rule: str) -> Sighting | None:
         try:
             seen = json.loads(self._file(rule, "blocked").read_text())

@@ -50,6 +50,7 @@ class Settings:
     create: bool = False  # make what the target's sinks need
     rows: str = ""  # a function of the user's between the kit's rows and the target
     master: str = "local[2,4]"  # as on a cluster, a task may fail three times
+    restarts: int = 0  # how often the query is started again in this process when it fails
     state: bool = False  # compare the operator state with that of a run without failure
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -88,10 +89,7 @@ def stream(spark: SparkSession, settings: Settings) -> DataFrame:
     """The kit's rows, through the workload's query, each with the attempt that its evaluation gave it."""
     from pyspark.sql import functions as f
 
-    @f.udf("string")
-    def attempt(_: int) -> str:
-        return uuid.uuid4().hex
-
+    attempt = f.udf(lambda _: uuid.uuid4().hex, "string", useArrow=False)
     reader = spark.readStream.schema(workloads.SCHEMA).option("maxFilesPerTrigger", 1)
     fed = _held(reader.json(settings.source).repartition(2))
     work = workloads.make_workload(settings.workload, settings.base)
@@ -196,17 +194,27 @@ def run(settings: Settings, folder: Path) -> End:
     spark.range(1).count()
     target = targets.target(settings.target)
     wait_for_begin(folder)
-    rows = stream(spark, settings)
-    error: BaseException | None = None
-    try:
-        if settings.create and target.pipeline is not None:
-            target.pipeline.create(rows.schema)
-        start(rows, Points(spark, target.function), settings.checkpoint).awaitTermination()
-    except Exception as failed:
-        error = failed
+    function = Points(spark, target.function)
+    error: Exception | None = None
+    for _ in range(settings.restarts + 1):
+        error = run_query(stream(spark, settings), target, function, settings)
+        if error is None:
+            break
+        print(f"ended: {error}", flush=True)
     if error is None and settings.state:
         (folder / STATE).write_text(json.dumps(compare_state(spark, settings)))
     return end_of(error, target)
+
+
+def run_query(rows: DataFrame, target: targets.Target, function: Points, settings: Settings) -> Exception | None:
+    """To the end of the input; the error it ended with instead, if it did."""
+    try:
+        if settings.create and target.pipeline is not None:
+            target.pipeline.create(rows.schema)
+        start(rows, function, settings.checkpoint).awaitTermination()
+    except Exception as error:
+        return error
+    return None
 
 
 def start(rows: DataFrame, function: targets.BatchFunction, checkpoint: str) -> Any:

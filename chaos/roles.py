@@ -216,12 +216,30 @@ class CheckedReader:
 # --- nemesis ----------------------------------------------------------------------------------------
 
 
+OF_A_START = frozenset(
+    {
+        Point.BEFORE_LOOK,
+        Point.AFTER_LOOK,
+        Point.BEFORE_FENCE,
+        Point.AFTER_FENCE_RECORD,
+        Point.BEFORE_SINK_FENCE,
+        Point.AFTER_SINK_FENCE,
+        Point.AFTER_FENCE,
+        Point.AFTER_LOOK_AGAIN,
+        Point.BEFORE_SETTLE,
+        Point.AFTER_SETTLE,
+    }
+)
+"""Points that belong to a start and to no epoch: the next start hits them."""
+
+
 @dataclass(frozen=True)
 class Strike:
     """One planned fault: who is struck, how, and where it has to be seen blocked before.
 
-    ``action``: kill, pause, raise, or what is done to a server or its network.  ``victim``: driver, executor,
-    worker, or the kind of a server.  ``nth``: at which hit of the point, 1 for the first.
+    ``action``: kill, pause, an error at the point, or what is done to a server, its network or the checkpoint.
+    ``victim``: driver, executor, worker, the kind of a server, or checkpoint.  ``nth``: at which hit of the point,
+    1 for the first.
     """
 
     action: str
@@ -235,13 +253,14 @@ class Strike:
     def rule(self) -> str:
         """The failpoint that holds the victim: a barrier, or for ``raise`` the fault itself."""
         where = f"@{self.sink}" if self.sink else ""
+        epoch = "" if self.point in OF_A_START else f":{self.epoch}"
         nth = f"#{self.nth}" if self.nth > 1 else ""
-        return f"{self.point.value}{where}:{self.epoch}{nth}={self._hold}"
+        return f"{self.point.value}{where}{epoch}{nth}={self._hold}"
 
     @property
     def _hold(self) -> str:
-        if self.action == "raise":
-            return "raise"
+        if self.action in AT_THE_POINT:
+            return self.action
         # Told from another thread than the function's: only a halted process goes no further.
         return "stop" if self.point is Point.AFTER_JOB else "barrier"
 
@@ -250,8 +269,11 @@ class Strike:
         return f"{self.action} {self.victim} at {self.point.value}{where}, epoch {self.epoch}"
 
 
-ACTIONS = frozenset({"kill", "pause", "raise", "crash", "cut", "lose-answer", "half-open", "latency"})
-VICTIMS = frozenset({"driver", "executor", "worker", "postgres", "kafka"})
+AT_THE_POINT = frozenset({"raise", "drop-answer"})
+"""Faults that happen at the point itself, inside the process; no other process has to do anything."""
+
+ACTIONS = AT_THE_POINT | {"kill", "pause", "crash", "cut", "lose-answer", "half-open", "latency", "delete"}
+VICTIMS = frozenset({"driver", "executor", "worker", "postgres", "kafka", "checkpoint"})
 
 
 class Nemesis(Protocol):
