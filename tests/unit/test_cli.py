@@ -1,0 +1,151 @@
+"""The console command: what it refuses, what it says, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from epochal.chaos import recording
+from epochal.chaos.campaign import Plan, Result
+from epochal.chaos.checker import CHECKS, Finding, Run, Verdict, judge_all
+from epochal.chaos.cli import INVALID, UNKNOWN, USAGE, VALID, chaos, command, format_strike, parse_strike
+from epochal.chaos.failpoints import Point
+from epochal.chaos.history import Fault, History, Row
+from epochal.chaos.roles import Strike
+from epochal.chaos.targets import Usage
+from tests.unit.test_checker import ALL, ONE, ZERO, ending_with, good, read, run
+
+RUNNER = CliRunner()
+
+
+def saved(tmp_path: Path, told: Run, name: str = "h.jsonl") -> str:
+    recording.save(told, tmp_path / name, {"seed": 1})
+    return str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "word"),
+    [
+        pytest.param(run(good()), VALID, "VALID", id="good"),
+        pytest.param(run(ending_with(read(ALL, ALL[:-1]))), INVALID, "INVALID", id="loss"),
+        pytest.param(run(good()[:-1]), UNKNOWN, "UNKNOWN", id="nobody ended"),
+    ],
+)
+def test_a_history_is_judged_again(told: Run, code: int, word: str, tmp_path: Path) -> None:
+    done = RUNNER.invoke(chaos, ["check", saved(tmp_path, told)])
+    assert done.exit_code == code, done.output
+    assert done.output.splitlines()[-1] == word
+    assert all(name in done.output for name in CHECKS)
+
+
+def test_the_worst_of_several_histories_counts(tmp_path: Path) -> None:
+    fine = saved(tmp_path, run(good()))
+    bad = saved(tmp_path, run(ending_with(read(ALL, ()))), "bad.jsonl")
+    assert RUNNER.invoke(chaos, ["check", bad, fine]).exit_code == INVALID
+
+
+def test_verdicts_as_json(tmp_path: Path) -> None:
+    done = RUNNER.invoke(chaos, ["check", "--json", saved(tmp_path, run(good()))])
+    findings = json.loads(done.output)["findings"]
+    assert [finding["invariant"] for finding in findings] == list(CHECKS)
+    assert {finding["verdict"] for finding in findings} == {"true"}
+    assert all(finding["observations"] > 0 for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["check", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["run", "--target", "nothing"], "not of the form package.module:thing"),
+        (["run", "--target", "no_such_module:x"], "cannot be imported"),
+        (["run", "--tier", "9"], "--tier 9"),
+        (["run", "--strike", "kill:driver"], "is not action:victim:point"),
+        (["run", "--target", "os:getcwd", "--conf", "x"], "is not key=value"),
+        (["run", "--target", "os:getcwd"], "say with --reader"),
+        (["run", "--target", "os:getcwd", "--reader", "os:getcwd", "--workload", "rowz"], "is none of rows, map"),
+        (["run", "--target", "os:getcwd", "--reader", "os:getcwd", "--server", "oracle"], "no server 'oracle'"),
+        (["run", "--reader", "os:getcwd"], "belong to a --target of your own"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_line(arguments: list[str], why: str) -> None:
+    done = RUNNER.invoke(chaos, arguments)
+    assert done.exit_code == USAGE, done.output
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["kill:driver:after-return", "crash:kafka:before-publish@kafka", "kill:worker:at-row#7"]
+)
+def test_a_strike_is_written_as_it_is_read(text: str) -> None:
+    assert format_strike(parse_strike(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "kill:driver:nowhere", "eat:driver:at-row", "kill:moon:at-row", "kill:driver:at-row#x"]
+)
+def test_a_strike_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(Usage, match="is not action:victim:point"):
+        parse_strike(text)
+
+
+def test_the_command_that_is_printed_is_the_one_that_was_run() -> None:
+    plan = Plan("a.b:c", readers=["x=a.b:d"], rows="a.b:e", workload="map", seed=3)
+    strikes = [Strike("kill", "worker", Point.AT_ROW, 4, nth=7)]
+    assert command(plan, strikes, ["kafka"]) == (
+        "epochal chaos run --target a.b:c --reader x=a.b:d --source a.b:e --server kafka --workload map --seed 3"
+        " --strike 'kill:worker:at-row#7'"
+    )
+    assert command(Plan("", seconds=90)).endswith("--minutes 1.5")
+
+
+KILLS = [Strike("kill", "driver", Point.AFTER_RETURN, 0), Strike("kill", "worker", Point.AT_ROW, 1)]
+
+
+def struck(*events: object) -> Result:
+    history = History(list(events))  # type: ignore[arg-type]
+    told = Run(history, ("a", "b"), {0: ZERO, 1: ONE}, rewrites=True)
+    return Result(told, judge_all(told, ("I1", "I2")), KILLS, ())
+
+
+def test_the_strike_is_blamed_after_which_something_was_first_wrong() -> None:
+    first, second = (Fault(s.action, s.victim, s.point.value, epoch=s.epoch) for s in KILLS)
+    twice: tuple[Row, ...] = (*ZERO, ZERO[0])
+    assert struck(first, read(ZERO, ZERO), second, read(twice, ZERO)).blamed() == (KILLS[1],)
+    assert struck(first, read(twice, ZERO), second, read(twice, ZERO)).blamed() == (KILLS[0],)
+    assert struck(first, read(ZERO, ZERO), second, read(ZERO, ZERO)).blamed() == tuple(KILLS)
+
+
+def test_unknown_is_never_a_pass_and_false_stays_false() -> None:
+    empty = Run(History(), ("a",), {})
+    fine, wrong = {"I1": Finding(Verdict.TRUE)}, {"I1": Finding(Verdict.FALSE)}
+    assert Result(empty, fine, (), ()).verdict is Verdict.TRUE
+    assert Result(empty, fine, (), (), "nobody was struck").verdict is Verdict.UNKNOWN
+    assert Result(empty, wrong, (), (), "and then it hung").verdict is Verdict.FALSE
+    assert Result(empty, {}, (), ()).verdict is Verdict.UNKNOWN
+
+
+def test_the_command_helps_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "epochal.coordinator.cli", "chaos", "run", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(
+        option in done.stdout for option in ("--target", "--reader", "--seed", "--report", "--minutes", "--tier")
+    )
+
+
+def test_without_the_extra_packages_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['typer'] = None; from epochal.coordinator.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "pip install 'epochal[chaos]'" in done.stderr

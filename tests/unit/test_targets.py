@@ -1,0 +1,115 @@
+"""What may be under test, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochal.chaos import targets
+from epochal.chaos.roles import RoleError
+from epochal.chaos.targets import FunctionReader, Usage
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.memory import MemoryServer, MemorySink
+from epochal.sinks.protocol import Sink
+
+MODULE = """
+from epochal import Pipeline
+from epochal.sinks import DeltaSink, PostgresSink
+from epochal.sinks.memory import MemoryServer, MemorySink
+from epochal.sinks.protocol import Sink
+number = 7
+class Thing: pass
+sink = PostgresSink("postgresql://nowhere/x", table="t")
+memory = MemorySink("m", MemoryServer())
+pipeline = Pipeline(app="mine", sinks=[sink, DeltaSink("/nowhere")])
+def write(df, epoch): pass
+def read(): return [{"id": 1}]
+def other(): return []
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module in the current folder, of this test's own."""
+    name = f"job_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_a_function_a_pipeline_and_a_sink_are_targets(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(targets.RUN, "run-1")
+    function = targets.target(f"{job}:write")
+    assert (function.ours, function.sinks) == (False, ())
+    pipeline = targets.target(f"{job}:pipeline")
+    assert [type(sink) for sink in pipeline.sinks] == [PostgresSink, DeltaSink]
+    sink = targets.target(f"{job}:sink")
+    assert sink.ours
+    assert sink.pipeline is not None
+    assert sink.pipeline._app == "run-1"
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("nothing", "not of the form package.module:thing"),
+        (":thing", "not of the form"),
+        ("no_such_module_at_all:thing", "cannot be imported"),
+        ("{job}:missing", "missing"),
+        ("{job}:number", "is 7: an Epochal sink, a Pipeline or a function"),
+        ("{job}:Thing", "a function of"),
+    ],
+)
+def test_what_cannot_be_a_target_is_refused(job: str, named: str, why: str) -> None:
+    with pytest.raises(Usage, match=why):
+        targets.target(named.format(job=job))
+
+
+def test_readers_are_named(job: str) -> None:
+    target = targets.target(f"{job}:write")
+    reader, names, own = targets.readers(target, [f"a={job}:read", f"b={job}:other"])
+    assert (names, own) == (("a", "b"), ())
+    assert reader.read() == {"a": [{"id": 1}], "b": []}
+    assert targets.readers(target, [f"{job}:read"])[1] == ("output",)
+
+
+def test_our_own_sinks_need_no_reader(job: str) -> None:
+    _, names, own = targets.readers(targets.target(f"{job}:pipeline"), [])
+    assert names == ("delta-nowhere", "postgres-t")
+    assert [reader.sink for reader in own] == ["postgres-t", "delta-nowhere"]
+
+
+@pytest.mark.parametrize(
+    ("target", "readers", "why"),
+    [
+        ("write", [], "say with --reader"),
+        ("memory", [], "is a MemorySink: say with --reader"),
+        ("write", ["{job}:read", "{job}:other"], "two readers of one name"),
+        ("write", ["{job}:number"], "not a function"),
+    ],
+)
+def test_an_output_that_nobody_can_read_is_refused(job: str, target: str, readers: list[str], why: str) -> None:
+    with pytest.raises(Usage, match=why):
+        targets.readers(targets.target(f"{job}:{target}"), [reader.format(job=job) for reader in readers])
+
+
+def test_a_row_that_is_no_mapping_is_refused() -> None:
+    class SparkRow:
+        def asDict(self) -> dict[str, Any]:  # noqa: N802
+            return {"id": 3}
+
+    assert FunctionReader("out", lambda: [SparkRow()]).read() == {"out": [{"id": 3}]}  # type: ignore[list-item]
+    with pytest.raises(RoleError, match=r"\(1, 'a'\): a mapping"):
+        FunctionReader("out", lambda: [(1, "a")]).read()  # type: ignore[list-item]
+
+
+def test_every_sink_of_ours_has_a_reader() -> None:
+    from epochal.chaos.readers import reader_of
+
+    sinks: list[Sink] = [PostgresSink("postgresql://x/y", table="t"), KafkaSink("x:1", topic="t"), DeltaSink("/t")]
+    assert [reader_of(sink).sink for sink in sinks] == ["postgres-t", "kafka-t", "delta-t"]
+    with pytest.raises(RoleError, match="MemorySink"):
+        reader_of(MemorySink("m", MemoryServer()))
