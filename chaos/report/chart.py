@@ -1,0 +1,210 @@
+"""From a matplotlib figure to a piece of HTML: text stays text, colours become variables of the page.
+
+One unit of a figure is one pixel.  Texts are measured in DejaVu Sans, among the widest faces that a browser takes for
+``sans-serif``; what has room here has room there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import unicodedata
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+from matplotlib import style
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+
+from epochal.chaos.report.palette import LIGHT
+
+FONT = 12
+PER_INCH = 72
+_CODES = {name: f"#fe{index:02x}ef" for index, name in enumerate(LIGHT)}
+_NAMES = {code: name for name, code in _CODES.items()}
+_RC = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "epochal",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": FONT,
+    "xtick.labelsize": FONT,
+    "ytick.labelsize": FONT,
+    "axes.labelsize": FONT,
+    "axes.unicode_minus": False,
+    "figure.dpi": PER_INCH,
+}
+
+
+def colour(name: str) -> str:
+    """A colour that stands for a variable of the page; KeyError for one that the palette does not have."""
+    return _CODES[name]
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Draw and write within: matplotlib's own defaults and ours, whatever the user has set."""
+    inks = {name: colour("ink") for name in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")}
+    with warnings.catch_warnings(), mpl.rc_context():
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ ", category=UserWarning)  # the browser has it, or not
+        style.use(["default", {**_RC, **inks, "axes.edgecolor": colour("line")}])
+        yield
+
+
+def figure(width: float, height: float) -> Figure:
+    """An empty figure of so many pixels."""
+    made = Figure(figsize=(width / PER_INCH, height / PER_INCH), dpi=PER_INCH)
+    made.patch.set_visible(False)
+    FigureCanvasSVG(made)
+    return made
+
+
+@lru_cache(maxsize=4096)
+def text_width(text: str, size: float = FONT, weight: str = "normal") -> float:
+    """How many pixels wide a line is at most."""
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size, weight=weight), False)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return float(width) + wide * size / 2
+
+
+def wrapped(text: str, width: float) -> str:
+    """The text in lines that are not wider, broken where names have a joint, else anywhere; nothing is left out."""
+    lines = [""]
+    for part in re.split(r"(?<=[._/:@ -])", text):
+        for piece in _pieces(part, width):
+            if lines[-1] and text_width(lines[-1] + piece) > width:
+                lines.append("")
+            lines[-1] += piece
+    return "\n".join(line.strip() for line in lines)
+
+
+def _pieces(part: str, width: float) -> Iterator[str]:
+    while text_width(part) > width and len(part) > 1:
+        fits = next(n for n in range(len(part) - 1, 0, -1) if n == 1 or text_width(part[:n]) <= width)
+        yield part[:fits]
+        part = part[fits:]
+    yield part
+
+
+class Shelves:
+    """Puts labels side by side: each into the first row in which nothing is in its way."""
+
+    def __init__(self, rows: int, gap: float = 4) -> None:
+        self._ends = [float("-inf")] * rows
+        self._gap = gap
+
+    def place(self, left: float, right: float) -> int | None:
+        """The row for what reaches from ``left`` to ``right``; None if all are full there.  Left edges only rise."""
+        for row, end in enumerate(self._ends):
+            if left >= end + self._gap:
+                self._ends[row] = right
+                return row
+        return None
+
+    @property
+    def used(self) -> int:
+        return sum(end > float("-inf") for end in self._ends)
+
+
+def svg(made: Figure, name: str, title: str, description: str) -> str:
+    """The figure as an element of a page.  ``name``: of its own on that page."""
+    buffer = io.BytesIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    made.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    root = ElementTree.fromstring(buffer.getvalue())
+    _plain(root)
+    _only_what_is_drawn(root)
+    referenced = set(re.findall(r"#([\w-]+)", ElementTree.tostring(root, encoding="unicode")))
+    for element in root.iter():
+        _own(element, name, referenced)
+    _unwrap(root)
+    width, height = (round(size * PER_INCH) for size in made.get_size_inches())
+    root.attrib = {
+        "class": "chart",
+        "viewBox": f"0 0 {width} {height}",
+        "width": f"{width}",
+        "height": f"{height}",
+        "role": "img",
+        "aria-labelledby": f"{name}-title {name}-desc",
+    }
+    for place, (tag, text) in enumerate((("title", title), ("desc", description))):
+        element = ElementTree.Element(tag, {"id": f"{name}-{tag}"})
+        element.text = text
+        root.insert(place, element)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _plain(root: ElementTree.Element) -> None:
+    """Names without their namespaces, as HTML writes them, and no white space between elements."""
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        element.tail = None
+        if element.tag != "text":
+            element.text = None
+
+
+def _only_what_is_drawn(root: ElementTree.Element) -> None:
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in ("metadata", "style") or (child.tag == "defs" and _is_empty(child)):
+                parent.remove(child)
+
+
+def _is_empty(defs: ElementTree.Element) -> bool:
+    return all(child.tag == "style" for child in defs)
+
+
+_NUMBER = re.compile(r"-?\d+\.\d{2,}")
+_SIZE = re.compile(r"(?P<size>[\d.]+)px")
+
+
+def _own(element: ElementTree.Element, name: str, referenced: set[str]) -> None:
+    """Ids of this chart's own, colours as variables, numbers of a length that a screen can show."""
+    if element.get("id", "") not in referenced:
+        element.attrib.pop("id", None)
+    for key, value in list(element.attrib.items()):
+        if key == "id":
+            value = f"{name}-{value}"
+        elif key == "href":
+            value = f"#{name}-{value[1:]}"
+        elif key == "style":
+            value = _style(value, name)
+        elif key in ("d", "x", "y", "transform", "points"):
+            value = " ".join(_NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value).split())
+        element.set(key, value)
+    if (element.get("transform") or "").startswith("rotate(-0 "):
+        del element.attrib["transform"]
+
+
+def _style(value: str, name: str) -> str:
+    """A style of matplotlib's: fonts are the page's, apart from their size and weight."""
+    value = value.replace("url(#", f"url(#{name}-")
+    value = re.sub(r"#fe[0-9a-f]{2}ef", lambda code: f"var(--{_NAMES[code[0]]})", value)
+    font = re.search(r"font:\s*([^;]*)", value)
+    if font is not None:
+        size = _SIZE.search(font[1])
+        weight = "bold;" if "bold" in font[1] or "700" in font[1] else ""
+        own = [f"font-weight:{weight}" if weight else "", f"font-size:{size['size']}px" if size else ""]
+        value = value.replace(font[0], "".join(own) if size and float(size["size"]) != FONT else own[0].rstrip(";"))
+    return ";".join(part.strip().replace(": ", ":") for part in value.split(";") if part.strip())
+
+
+def _unwrap(parent: ElementTree.Element) -> None:
+    """Groups that say nothing hold nothing together."""
+    children: list[ElementTree.Element] = []
+    for child in list(parent):
+        _unwrap(child)
+        children += list(child) if child.tag == "g" and not child.attrib else [child]
+    parent[:] = children
+
+
+def listed_texts(markup: str) -> Sequence[str]:
+    """All texts of a chart, for whoever wants to see that none is missing."""
+    return ["".join(element.itertext()) for element in ElementTree.fromstring(markup).iter("text")]

@@ -1,0 +1,449 @@
+"""The page: sections in the order in which a reader asks, within a bound on its size.
+
+What is large (pictures and tables of single rounds, histories) is added while there is room, rounds that are not valid
+first; whatever is left out, a line says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from epochal.chaos import recording
+from epochal.chaos.checker import Finding, Verdict
+from epochal.chaos.report import heatmap, overview, timeline, words
+from epochal.chaos.report.account import Account, Band, Round, Summary, strikes, summaries, whole
+from epochal.chaos.report.kinds import assign
+from epochal.chaos.report.style import SHEET
+from epochal.chaos.report.text import CUT, Markup, clean, element, line
+from epochal.chaos.report.timeline import Picture
+
+LIMIT = 5_000_000  # bytes: what the whole page stays below
+PICTURES = 3_000_000  # bytes: where pictures and tables of single rounds stop
+SPARE = 50_000  # bytes: for the lines that say what was left out
+REASON = 1_500  # characters of one finding
+REASONS = 20  # rounds whose reasons are given in full, per invariant
+FAULTS = 2_000  # rows
+ROUNDS = 500  # rows
+SIGHTINGS = 200  # epochs in the table of one round
+ABOUT = 20_000  # characters of one value
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+class Page:
+    """All that is said, and how many bytes of it there are."""
+
+    def __init__(self, rounds: Sequence[Round], about: Mapping[str, Any]) -> None:
+        self.about = about
+        self.accounts = [Account(number, round_) for number, round_ in enumerate(rounds, 1)]
+        self.verdict = whole(self.accounts)
+        self.found = summaries(self.accounts)
+        self.bands = list(strikes(self.accounts))
+        self.faults = [band.fault for _, band in self.bands if not band.orphan]
+        self.kinds = assign(band.fault for _, band in self.bands)
+        self._bytes = 0
+
+    def html(self) -> str:
+        """The whole page."""
+        word = words.VERDICTS[self.verdict]
+        title = f"{word}: {line(self.about.get('target', 'chaos report'), 80)}"
+        first = [self._verdict(), self._figures()]
+        last = [
+            self._heatmap(),
+            self._invariants(),
+            self._fault_list(),
+            self._environment(),
+        ]
+        self._bytes += sum(_size(part) for part in (*first, *last, SHEET)) + SPARE
+        over_time = self._over_time()
+        histories = self._histories()
+        head = element(
+            "head",
+            element("meta", charset="utf-8"),
+            element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            element("title", title),
+            element("style", Markup(SHEET)),
+        )
+        heading = element("h1", f"Epochal chaos report: {line(self.about.get('target', 'no target named'))}")
+        main = element("main", heading, first, over_time, last, histories, _footer())
+        return f"<!DOCTYPE html>\n{element('html', head, element('body', main), lang='en')}\n"
+
+    def _take(self, part: Markup, limit: int) -> bool:
+        """Whether there is room for it; then the room is taken."""
+        if self._bytes + _size(part) > limit:
+            return False
+        self._bytes += _size(part)
+        return True
+
+    # --- what was found ---------------------------------------------------------------------------
+
+    def _verdict(self) -> Markup:
+        word = words.VERDICTS[self.verdict]
+        said = words.headline(self.verdict, self.accounts, self.found)
+        sign = element("span", words.SIGNS[self.verdict], class_="sign", aria_hidden="true")
+        heading = element("h2", sign, element("span", word.capitalize()), id="verdict")
+        detail = self._first_found() if self.verdict is not Verdict.TRUE else None
+        paragraphs = [element("p", clean(sentence, 3_000)) for sentence in said]
+        seed = self.about.get("seed")
+        again = element("p", f"Seed {line(seed)}.", class_="note") if seed is not None else None
+        return element("section", heading, paragraphs, detail, again, class_=f"verdict {word}")
+
+    def _first_found(self) -> Markup | None:
+        """What the checker says about what was found first, in its own words."""
+        first = words.first_violation(self.accounts)
+        if first is not None:
+            return element("pre", clean(first[1].why, REASON), tabindex="0", aria_label="what the checker found first")
+        unknown = [s for s in self.found if s.verdict is Verdict.UNKNOWN]
+        reasons = [(s.invariant, s.reasons[0][1]) for s in unknown if s.reasons]
+        text = "\n".join(f"{name}: {clean(words.why(finding), CUT)}" for name, finding in reasons)
+        return element("pre", text, tabindex="0", aria_label="why there is no verdict") if text else None
+
+    def _figures(self) -> Markup:
+        accounts = self.accounts
+        figures = {
+            "rounds": f"{len(accounts):,}",
+            "faults": f"{len(self.faults):,}",
+            "epochs": f"{sum(a.epochs for a in accounts):,}",
+            "rows per sink": f"{sum(a.rows for a in accounts):,}",
+            "sinks": f"{len({sink for a in accounts for sink in a.sinks}):,}",
+            "driver starts": f"{sum(len(a.lives) for a in accounts):,}",
+            "reads": f"{sum(a.reads for a in accounts):,}",
+        }
+        if any(account.clocked for account in accounts):
+            figures["observed"] = _duration(sum(a.end for a in accounts if a.clocked))
+        cells = [element("div", element("dt", name), element("dd", value)) for name, value in figures.items()]
+        return element("dl", cells, class_="figures", aria_label="the run in figures")
+
+    # --- over time --------------------------------------------------------------------------------
+
+    def _over_time(self) -> Markup:
+        if not self.accounts:
+            return Markup()
+        parts: list[Markup] = [element("h2", "Over time")]
+        if len(self.accounts) > 1:
+            parts.append(self._overview())
+        else:
+            parts.append(self._single())
+        return element("section", parts)
+
+    def _single(self) -> Markup:
+        body = self._round(self.accounts[0])
+        return body if self._take(body, PICTURES) else _left_out("The picture of the round is")
+
+    def _overview(self) -> Markup:
+        said = element("p", "One row for each round, with its faults; a thick stroke marks a violation.", class_="note")
+        drawn = _figure(overview.draw(self.accounts, self.kinds, "overview"))
+        drawn = drawn if self._take(drawn, PICTURES) else _left_out("The picture of all rounds is")
+        table = self._table_of_rounds()
+        self._take(table, LIMIT)
+        return Markup(said + drawn + table + self._rounds())
+
+    def _rounds(self) -> Markup:
+        """The rounds one by one: those that are not valid are taken first, all stand in their order."""
+        parts: dict[int, Markup] = {}
+        full = False
+        for account in self._worst_first():
+            if not full:
+                opened = account.number == self._opened()
+                word = f"Round {account.number}: {words.VERDICTS[account.verdict]}"
+                part = element("details", element("summary", word), self._round(account), open=opened)
+                full = not self._take(part, PICTURES)
+            if not full:
+                parts[account.number] = part
+        missing = [account.number for account in self.accounts if account.number not in parts]
+        note = _left_out(f"The pictures of {_rounds_named(missing)} are") if missing else Markup()
+        return Markup("".join(parts[number] for number in sorted(parts)) + note)
+
+    def _opened(self) -> int:
+        """The round that a reader sees at once: the first with the verdict of the whole."""
+        return next((a.number for a in self.accounts if a.verdict is self.verdict), 1)
+
+    def _worst_first(self) -> list[Account]:
+        order = {Verdict.FALSE: 0, Verdict.UNKNOWN: 1, Verdict.TRUE: 2}
+        return sorted(self.accounts, key=lambda account: (order[account.verdict], account.number))
+
+    def _round(self, account: Account) -> Markup:
+        picture = timeline.draw(account, self.kinds, f"round-{account.number}")
+        said = (
+            "A segment of a sink begins where a reader first saw the epoch that it names; grey bands over the sinks "
+            "last as long as a fault was felt; ◆ is a decision; ▼ with a broken line is a violation, first seen there."
+        )
+        own = [
+            element("p", f"{line(name)}: ", element("code", _value(value)))
+            for name, value in _flat(account.round.about)
+        ]
+        return Markup(element("p", said, class_="note") + _figure(picture) + "".join(own) + _sightings(account))
+
+    def _table_of_rounds(self) -> Markup:
+        rows = [
+            _row(
+                element("th", f"round {a.number}", scope="row"),
+                _verdict_cell(a.verdict),
+                _number(len(a.strikes)),
+                _number(a.epochs),
+                _number(a.rows),
+                _number(words.seconds(a.end, a.clocked)),
+                " ".join(v.invariant for v in a.violations),
+            )
+            for a in overview.choose(self.accounts, ROUNDS)
+        ]
+        heads = ("round", "verdict", "faults", "epochs", "rows", "until", "violated")
+        table = _table("Rounds", heads, rows, numbers=(2, 3, 4, 5))
+        more = len(self.accounts) - len(rows)
+        note = _note(f"{more:,} further rounds, all valid where these are not all so, have no row.") if more else None
+        return element("details", element("summary", "All rounds as a table"), table, note, class_="paper")
+
+    # --- lists ------------------------------------------------------------------------------------
+
+    def _heatmap(self) -> Markup:
+        heading = element("h2", "Where faults struck")
+        if not self.faults:
+            return element("section", heading, _note("No fault struck."))
+        said = _note("How often each kind of fault struck each sink at each point: one field for each kind.")
+        drawn = _figure(heatmap.draw(self.faults, self.kinds, "heatmap"))
+        if _size(drawn) > 1_000_000:
+            drawn = _left_out("The picture is")
+        missed = heatmap.unstruck(self.faults)
+        total = len(missed) + len({fault.point for fault in self.faults} & set(heatmap.PROTOCOL))
+        text = f"Of the {total} points of the protocol these were not struck: {words.listed(missed)}."
+        return element("section", heading, said, drawn, _note(text) if missed else None)
+
+    def _invariants(self) -> Markup:
+        several = len(self.accounts) > 1
+        heads = ("", "invariant", "what it says", "verdict", *(("rounds ✓ ✗ ?",) if several else ()), "observations")
+        rows = [self._invariant(summary, several) for summary in self.found]
+        table = _table("The invariants and their verdicts", heads, rows, numbers=(len(heads) - 1,))
+        return element("section", element("h2", "Invariants"), table, self._reasons())
+
+    def _invariant(self, summary: Summary, several: bool) -> Markup:
+        meaning = words.meaning(summary.invariant)
+        counts = [summary.rounds[verdict] for verdict in (Verdict.TRUE, Verdict.FALSE, Verdict.UNKNOWN)]
+        return _row(
+            element("th", line(summary.invariant), scope="row"),
+            element("td", line(meaning.name), class_="name"),
+            element("td", meaning.holds, class_="text"),
+            _verdict_cell(summary.verdict),
+            *([element("td", " / ".join(f"{count:,}" for count in counts), class_="number")] if several else []),
+            _number(summary.observations),
+        )
+
+    def _reasons(self) -> Markup:
+        return Markup("".join(self._why(summary) for summary in self.found if summary.reasons))
+
+    def _why(self, summary: Summary) -> Markup:
+        """What is not true of an invariant, round by round."""
+        several = len(self.accounts) > 1
+        said = [
+            element("h3", f"{line(summary.invariant)}: why {_verdict_word(summary.verdict)}"),
+            *(_reason(number, finding, several) for number, finding in summary.reasons[:REASONS]),
+        ]
+        more = [number for number, _ in summary.reasons[REASONS:]]
+        if more:
+            said.append(_note(f"Also in {_rounds_named(more)}."))
+        return Markup("".join(said))
+
+    def _fault_list(self) -> Markup:
+        if not self.bands:
+            return Markup()
+        rows = [self._fault(account, band) for account, band in self.bands[:FAULTS]]
+        heads = ("round", "at", "kind", "victim", "point", "sink", "epoch", "driver", "felt for", "until")
+        table = _table("Every fault, in its order", heads, rows, numbers=(0, 1, 6, 8))
+        more = len(self.bands) - len(rows)
+        note = _note(f"{more:,} further faults are in the histories alone.") if more else None
+        count = words.number(len(self.bands), "fault")
+        return element(
+            "section",
+            element("h2", "Faults"),
+            element("p", self._counted()),
+            element("details", element("summary", f"List of {count}"), table, note, class_="paper"),
+        )
+
+    def _counted(self) -> str:
+        counts = Counter(fault.kind for fault in self.faults)
+        return ", ".join(f"{count:,} × {line(kind)}" for kind, count in counts.most_common()) + "."
+
+    def _fault(self, account: Account, band: Band) -> Markup:
+        fault, kind = band.fault, self.kinds[band.fault.kind]
+        return _row(
+            _number(account.number),
+            _number(words.seconds(band.start, account.clocked)),
+            f"{kind.letter}  {line(fault.kind)}",
+            line(fault.victim),
+            line(fault.point),
+            line(fault.sink),
+            _number(fault.epoch if fault.epoch >= 0 else ""),
+            line(fault.driver),
+            _number(f"{band.end - band.start:,.1f} s" if account.clocked else f"{band.end - band.start:.0f} events"),
+            line(band.ended),
+        )
+
+    # --- environment and histories ----------------------------------------------------------------
+
+    def _environment(self) -> Markup:
+        rows = [
+            _row(element("th", line(name), scope="row"), element("td", element("code", _value(value))))
+            for name, value in _flat(self.about)
+        ]
+        heading = element("h2", "Environment and seed")
+        if not rows:
+            return element("section", heading, _note("Nothing was said about the run."))
+        return element("section", heading, _table("What was run, and on what", ("", ""), rows, class_="about"))
+
+    def _histories(self) -> Markup:
+        """The histories as downloads, while there is room for them."""
+        if not self.accounts:
+            return Markup()
+        parts: dict[int, Markup] = {}
+        for account in self._worst_first():
+            link = self._history(account)
+            if self._take(link, LIMIT):
+                parts[account.number] = link
+        missing = [account.number for account in self.accounts if account.number not in parts]
+        said = (
+            "Each file is a history of JSON lines, compressed with gzip. Unpacked it can be judged again without "
+            "running anything: epochal.chaos.recording.load reads it, epochal.chaos.checker.judge_all judges it."
+        )
+        links = element("ul", [parts[number] for number in sorted(parts)]) if parts else None
+        note = _left_out(f"The histories of {_rounds_named(missing)} are") if missing else None
+        return element("section", element("h2", "Histories"), element("p", said), links, note, class_="screen")
+
+    def _history(self, account: Account) -> Markup:
+        packed = pack(account, {**self.about, **account.round.about})
+        link = element(
+            "a",
+            f"round-{account.number}.jsonl.gz",
+            download=f"round-{account.number}.jsonl.gz",
+            href=f"data:application/gzip;base64,{base64.b64encode(packed).decode()}",
+        )
+        events = words.number(len(account.run.history.events), "event")
+        return element("li", link, f" ({events}, {len(packed) / 1000:,.0f} kB)")
+
+
+def pack(account: Account, about: Mapping[str, Any]) -> bytes:
+    """The round as a file of :mod:`epochal.chaos.recording`, compressed; the same bytes for the same round."""
+    lines = recording.lines(account.run, {str(name): _plain(value) for name, value in about.items()})
+    text = "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in lines)
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _size(part: str) -> int:
+    return len(part.encode())
+
+
+def _figure(picture: Picture) -> Markup:
+    wide = element("div", Markup(picture.markup), class_="wide", tabindex="0", role="group", aria_label="picture")
+    return Markup(wide + "".join(_note(note) for note in picture.notes))
+
+
+def _note(text: str) -> Markup:
+    return element("p", text, class_="note")
+
+
+def _left_out(what: str) -> Markup:
+    return _note(f"{what} left out: the page would be larger than {LIMIT / 1e6:.0f} MB.")
+
+
+def _rounds_named(numbers: Sequence[int]) -> str:
+    """``round 3``, ``12 rounds (1-11, 40)``."""
+    from epochal.chaos.report.lanes import ranges
+
+    return f"round {numbers[0]}" if len(numbers) == 1 else f"{len(numbers):,} rounds ({clean(ranges(numbers))})"
+
+
+def _table(
+    caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numbers: Sequence[int] = (), class_: str = ""
+) -> Markup:
+    """A table that scrolls by itself where it is wider than the screen."""
+    cells = [
+        element("th", head, scope="col", class_="number" if place in numbers else None)
+        for place, head in enumerate(heads)
+    ]
+    head = element("thead", element("tr", cells)) if any(heads) else None
+    table = element("table", element("caption", caption), head, element("tbody", list(rows)), class_=class_ or None)
+    return element("div", table, class_="wide", tabindex="0", role="group", aria_label=caption)
+
+
+def _row(*cells: Markup | str) -> Markup:
+    return element("tr", [cell if isinstance(cell, Markup) else element("td", cell) for cell in cells])
+
+
+def _number(value: object) -> Markup:
+    return element("td", f"{value:,}" if isinstance(value, int) else value, class_="number")
+
+
+def _verdict_word(verdict: Verdict | None) -> str:
+    return (
+        "not asked"
+        if verdict is None
+        else {"valid": "it holds", "invalid": "it is violated"}.get(words.VERDICTS[verdict], "there is no verdict")
+    )
+
+
+def _verdict_cell(verdict: Verdict | None) -> Markup:
+    texts = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unknown", None: "not asked"}
+    sign = words.SIGNS[verdict]
+    return element("td", f"{sign} {texts[verdict]}", class_="note" if verdict is None else words.VERDICTS[verdict])
+
+
+def _reason(number: int, finding: Finding, several: bool) -> Markup:
+    where = f"round {number}: " if several else ""
+    return element("pre", f"{where}{clean(words.why(finding), REASON)}")
+
+
+def _sightings(account: Account) -> Markup:
+    """When each sink first showed each epoch, as a table."""
+    first: dict[int, dict[str, float]] = {}
+    for sink, shown in account.shown.items():
+        for one in shown:
+            for epoch in one.epochs:
+                first.setdefault(epoch, {})[sink] = one.at
+    rows = [
+        _row(
+            element("th", f"{epoch}", scope="row"),
+            *(_number(words.seconds(at[sink], account.clocked) if sink in at else "never") for sink in account.shown),
+        )
+        for epoch, at in sorted(first.items())[:SIGHTINGS]
+    ]
+    heads = ("epoch", *(line(sink) for sink in account.shown))
+    table = _table("When each sink first showed each epoch", heads, rows, numbers=range(1, len(heads)))
+    more = len(first) - len(rows)
+    note = _note(f"{more:,} further epochs are in the history alone.") if more > 0 else None
+    return element("details", element("summary", "First sightings as a table"), table, note)
+
+
+def _flat(about: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Names with dots for what lies within."""
+    for name, value in about.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return clean(text, ABOUT)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes:,} min {rest} s" if minutes else f"{rest} s"
+
+
+def _footer() -> Markup:
+    said = (
+        "Valid: every invariant that was judged holds. Invalid: at least one is violated. Unknown: none is violated, "
+        "but at least one could not be judged, which is no pass. Observations: on how many things a verdict stands."
+    )
+    return element("footer", element("p", said))

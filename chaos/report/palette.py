@@ -1,0 +1,114 @@
+"""The report's colours, for light and for dark: the one table that page and charts share.
+
+Hues are those of Okabe and Ito, which people with any kind of colour blindness tell apart; they are darkened or
+lightened until text on them, and they on the page, can be read.  No colour is the only sign of anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LIGHT: Mapping[str, str] = {
+    "paper": "#ffffff",
+    "page": "#f5f6f8",
+    "ink": "#1b1f24",
+    "muted": "#57606a",
+    "line": "#d0d7de",
+    "grid": "#e4e8ec",
+    "link": "#0b5cad",
+    "valid": "#00664b",
+    "valid-soft": "#e3f3ed",
+    "invalid": "#a63a00",
+    "invalid-soft": "#fdeee4",
+    "unknown": "#6a3d8f",
+    "unknown-soft": "#f3ecf9",
+    "tape-0": "#cfe3f5",
+    "tape-1": "#a9cdec",
+    "bar": "#e1e5ea",
+    "band": "#9aa4af",
+    "kind-0": "#b04a00",
+    "kind-1": "#0072b2",
+    "kind-2": "#00795a",
+    "kind-3": "#a8487f",
+    "kind-4": "#7d6a00",
+    "kind-5": "#4f5b66",
+    "heat-0": "#ffffff",
+    "heat-1": "#dbeaf7",
+    "heat-2": "#a9cdec",
+    "heat-3": "#5d9fd6",
+    "heat-4": "#1f6bb0",
+    "heat-5": "#0b3d75",
+    "heat-ink-0": "#57606a",
+    "heat-ink-1": "#1b1f24",
+    "heat-ink-2": "#1b1f24",
+    "heat-ink-3": "#0b1016",
+    "heat-ink-4": "#ffffff",
+    "heat-ink-5": "#ffffff",
+}
+
+DARK: Mapping[str, str] = {
+    "paper": "#161b22",
+    "page": "#0d1117",
+    "ink": "#e6edf3",
+    "muted": "#9aa5b1",
+    "line": "#343c46",
+    "grid": "#272e37",
+    "link": "#79b8ff",
+    "valid": "#4fd0a5",
+    "valid-soft": "#10281f",
+    "invalid": "#ff9d5c",
+    "invalid-soft": "#331c0d",
+    "unknown": "#cfa6f2",
+    "unknown-soft": "#271a33",
+    "tape-0": "#1d3a56",
+    "tape-1": "#2a5078",
+    "bar": "#30373f",
+    "band": "#6b7580",
+    "kind-0": "#ff9d5c",
+    "kind-1": "#5bb5f0",
+    "kind-2": "#4fd0a5",
+    "kind-3": "#e79ac6",
+    "kind-4": "#e0cf4a",
+    "kind-5": "#aab4bf",
+    "heat-0": "#161b22",
+    "heat-1": "#16324c",
+    "heat-2": "#1f4d78",
+    "heat-3": "#3378b5",
+    "heat-4": "#6fb1ea",
+    "heat-5": "#c4e2fb",
+    "heat-ink-0": "#9aa5b1",
+    "heat-ink-1": "#e6edf3",
+    "heat-ink-2": "#e6edf3",
+    "heat-ink-3": "#ffffff",
+    "heat-ink-4": "#0b1016",
+    "heat-ink-5": "#0b1016",
+}
+
+KINDS = 6  # colours for kinds of faults; more kinds share them, and differ in letter and shape
+
+READABLE: tuple[tuple[str, str, float], ...] = (
+    *((ink, paper, 4.5) for ink in ("ink", "muted", "link") for paper in ("paper", "page")),
+    *((verdict, paper, 4.5) for verdict in ("valid", "invalid", "unknown") for paper in ("paper", f"{verdict}-soft")),
+    *(("ink", f"{verdict}-soft", 4.5) for verdict in ("valid", "invalid", "unknown")),
+    *((f"kind-{n}", "paper", 3.0) for n in range(KINDS)),
+    *((f"heat-ink-{n}", f"heat-{n}", 4.5) for n in range(6)),
+    *(("ink", paper, 4.5) for paper in ("tape-0", "tape-1", "bar")),
+)
+"""What stands on what, and the contrast that it has to have (WCAG 2: 4.5 for text, 3 for shapes)."""
+
+
+def contrast(one: str, other: str) -> float:
+    """How well two colours ``#rrggbb`` are told apart, from 1 to 21, as WCAG 2 defines it."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def variables(colours: Mapping[str, str]) -> str:
+    """The table as CSS."""
+    return "".join(f"--{name}:{value};" for name, value in colours.items())
