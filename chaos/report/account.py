@@ -202,15 +202,16 @@ def _undoes(healing: Fault, fault: Fault) -> bool:
 SINCE = frozenset({"I2", "I4", "I7", "I12"})
 """Once broken, broken for ever, and the finding does not say where: the shortest history that is false tells."""
 
-_READ = re.compile(r"\bread (\d+)\b")
+_READ = re.compile(r"\bread (\d{1,12})\b")
+LOOKED_AT = 10_000  # characters of a finding; checkers say first what came first
 
 
 def _place(invariant: str, finding: Finding, run: Run) -> int:
     """Where in the history the finding's first violation lies; its end where only the end can tell."""
     events = len(run.history.events)
-    named = [int(number) for number in _READ.findall(finding.why) if int(number) < events]
-    if named:
-        return min(named)
+    named = _READ.search(finding.why, 0, LOOKED_AT)
+    if named is not None and int(named[1]) < events:
+        return int(named[1])
     if invariant in SINCE:
         return _shortest(invariant, run) - 1
     return max(0, events - 1)

@@ -26,6 +26,7 @@ from epochal.chaos.report.palette import LIGHT
 
 FONT = 12
 PER_INCH = 72
+LEAST = 760  # pixels below which a picture gets no narrower on a screen: its texts could not be read
 _CODES = {name: f"#fe{index:02x}ef" for index, name in enumerate(LIGHT)}
 _NAMES = {code: name for name, code in _CODES.items()}
 _RC = {
@@ -130,6 +131,7 @@ def svg(made: Figure, name: str, title: str, description: str) -> str:
         "viewBox": f"0 0 {width} {height}",
         "width": f"{width}",
         "height": f"{height}",
+        "style": f"min-width:{min(LEAST, width)}px",
         "role": "img",
         "aria-labelledby": f"{name}-title {name}-desc",
     }
@@ -150,15 +152,13 @@ def _plain(root: ElementTree.Element) -> None:
             element.text = None
 
 
-def _only_what_is_drawn(root: ElementTree.Element) -> None:
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in ("metadata", "style") or (child.tag == "defs" and _is_empty(child)):
-                parent.remove(child)
-
-
-def _is_empty(defs: ElementTree.Element) -> bool:
-    return all(child.tag == "style" for child in defs)
+def _only_what_is_drawn(parent: ElementTree.Element) -> None:
+    """Without metadata, and without clipping: nothing here is drawn beyond its place."""
+    parent.attrib.pop("clip-path", None)
+    for child in list(parent):
+        _only_what_is_drawn(child)
+        if child.tag in ("metadata", "style", "clipPath") or (child.tag == "defs" and not len(child)):
+            parent.remove(child)
 
 
 _NUMBER = re.compile(r"-?\d+\.\d{2,}")

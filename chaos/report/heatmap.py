@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
@@ -82,21 +82,15 @@ def draw(faults: Sequence[Fault], kinds: Mapping[str, Kind], name: str) -> Pictu
     """The picture of all strikes; there is at least one."""
     strikes = Strikes.of(faults)
     with drawing():
-        labels = [wrapped(line(point or NOWHERE), NAMES) for point in strikes.points]
-        left = MARGIN + 8 + max(text_width(part) for label in labels for part in label.split("\n"))
-        heights = [max(CELL_HEIGHT, 16 * (label.count("\n") + 1) + 4) for label in labels]
-        shelves = list(_shelves(_facets(strikes, kinds, WIDTH - left - MARGIN), WIDTH - left - MARGIN))
-        tops = [TITLE + max(_heading(facet) for facet in shelf) for shelf in shelves]
-        whole = sum(top + sum(heights) + BETWEEN for top in tops)
-        made = figure(WIDTH, whole)
-        y = 0.0
-        for shelf, top in zip(shelves, tops, strict=True):
-            x = left
-            for place, facet in enumerate(shelf):
-                box = (x, y + top, CELL_WIDTH * len(facet.sinks), float(sum(heights)))
-                _field(made, box, facet, strikes, heights, labels if place == 0 else None)
-                x += facet.width + BETWEEN
-            y += top + sum(heights) + BETWEEN
+        labels = {point: wrapped(line(point or NOWHERE), NAMES) for point in strikes.points}
+        left = MARGIN + 8 + max(text_width(part) for label in labels.values() for part in label.split("\n"))
+        width = WIDTH - left - MARGIN
+        shelves = [Shelf.of(facets, strikes, labels) for facets in _side_by_side(_facets(strikes, kinds, width), width)]
+        made = figure(left + max(shelf.width for shelf in shelves) + MARGIN, sum(shelf.height for shelf in shelves))
+        top = 0.0
+        for shelf in shelves:
+            shelf.draw(made, left, top)
+            top += shelf.height
         return Picture(svg(made, name, "Where faults struck", _description(strikes, len(faults))), ())
 
 
@@ -109,16 +103,16 @@ def _facets(strikes: Strikes, kinds: Mapping[str, Kind], width: float) -> Iterat
             yield Facet(kind, some)
 
 
-def _shelves(facets: Iterator[Facet], width: float) -> Iterator[list[Facet]]:
-    """Facets side by side, as many as fit."""
-    shelf: list[Facet] = []
+def _side_by_side(facets: Iterator[Facet], width: float) -> Iterator[list[Facet]]:
+    """As many as fit."""
+    row: list[Facet] = []
     for facet in facets:
-        if shelf and sum(f.width + BETWEEN for f in shelf) + facet.width > width:
-            yield shelf
-            shelf = []
-        shelf.append(facet)
-    if shelf:
-        yield shelf
+        if row and sum(other.width + BETWEEN for other in row) + facet.width > width:
+            yield row
+            row = []
+        row.append(facet)
+    if row:
+        yield row
 
 
 def _column(sink: str) -> str:
@@ -135,43 +129,73 @@ def _heading(facet: Facet) -> float:
     return 10 + max(text_width(part) for sink in facet.sinks for part in _column(sink).split("\n"))
 
 
-def _field(
-    made: Figure,
-    box: tuple[float, float, float, float],
-    facet: Facet,
-    strikes: Strikes,
-    heights: Sequence[float],
-    labels: Sequence[str] | None,
-) -> None:
-    """One facet; ``box`` is left, top, width and height in pixels, ``labels`` the points where they are written."""
-    left, top, width, height = box
-    whole_width, whole_height = (size * made.dpi for size in made.get_size_inches())
-    place = (left / whole_width, 1 - (top + height) / whole_height, width / whole_width, height / whole_height)
-    axes = made.add_axes(place)
-    edges = [float(sum(heights[:n])) for n in range(len(heights) + 1)]
-    middles = [(a + b) / 2 for a, b in pairwise(edges)]
-    _cells(axes, facet, strikes, edges, middles)
-    axes.set(xlim=(0, len(facet.sinks)), ylim=(height, 0))
-    axes.tick_params(length=0, pad=5, labeltop=True, labelbottom=False)
-    columns = [n + 0.5 for n in range(len(facet.sinks))]
-    axes.set_xticks(columns, [_column(sink) for sink in facet.sinks], rotation=90, linespacing=1.2)
-    axes.set_yticks(middles, list(labels or [""] * len(middles)), linespacing=1.2)
-    heading = _heading(facet) + TITLE / 2
-    axes.text(0, -heading, facet.kind.text, weight="bold", verticalalignment="center_baseline")
+@dataclass(frozen=True)
+class Shelf:
+    """Facets side by side, with the points at which they struck."""
 
+    facets: Sequence[Facet]
+    labels: Mapping[str, str]  # point -> its name in lines
+    edges: tuple[float, ...]  # of the points' rows, in pixels from the first
+    counts: Counter[tuple[str, str, str]]
 
-def _cells(axes: Axes, facet: Facet, strikes: Strikes, edges: Sequence[float], middles: Sequence[float]) -> None:
-    counts = [[strikes.counts[point, sink, facet.kind.name] for sink in facet.sinks] for point in strikes.points]
-    shades = ListedColormap([colour(f"heat-{n}") for n in range(len(BUCKETS) + 1)])
-    norm = BoundaryNorm([-1, *(bucket - 0.5 for bucket in BUCKETS), 1 << 30], shades.N)
-    columns = list(range(len(facet.sinks) + 1))
-    axes.pcolormesh(columns, edges, counts, cmap=shades, norm=norm, edgecolors=colour("line"), linewidth=1)
-    for row, middle in zip(counts, middles, strict=True):
-        for column, count in enumerate(row):
-            if count:
-                ink = colour(f"heat-ink-{sum(count >= bucket for bucket in BUCKETS)}")
-                where = {"horizontalalignment": "center", "verticalalignment": "center_baseline"}
-                axes.text(column + 0.5, middle, f"{count}", color=ink, **where)  # type: ignore[arg-type]
+    @classmethod
+    def of(cls, facets: Sequence[Facet], strikes: Strikes, labels: Mapping[str, str]) -> Shelf:
+        struck = {(facet.kind.name, sink) for facet in facets for sink in facet.sinks}
+        points = {point for point, sink, kind in strikes.counts if (kind, sink) in struck}
+        mine = {point: label for point, label in labels.items() if point in points}
+        heights = (max(CELL_HEIGHT, 16 * (label.count("\n") + 1) + 4) for label in mine.values())
+        return cls(facets, mine, tuple(accumulate(heights, initial=0.0)), strikes.counts)
+
+    @property
+    def heading(self) -> float:
+        """Pixels above the fields."""
+        return TITLE + max(_heading(facet) for facet in self.facets)
+
+    @property
+    def height(self) -> float:
+        return self.heading + self.edges[-1] + BETWEEN
+
+    @property
+    def width(self) -> float:
+        return sum(facet.width + BETWEEN for facet in self.facets) - BETWEEN
+
+    def draw(self, made: Figure, left: float, top: float) -> None:
+        """The points are named at the left of the first field."""
+        whole_width, whole_height = (size * made.dpi for size in made.get_size_inches())
+        high = self.edges[-1]
+        for place, facet in enumerate(self.facets):
+            bottom = 1 - (top + self.heading + high) / whole_height
+            wide = CELL_WIDTH * len(facet.sinks)
+            axes = made.add_axes((left / whole_width, bottom, wide / whole_width, high / whole_height))
+            self._field(axes, facet)
+            names = list(self.labels.values()) if place == 0 else [""] * len(self.labels)
+            axes.set_yticks(self._middles, names, linespacing=1.2)
+            left += facet.width + BETWEEN
+
+    @property
+    def _middles(self) -> list[float]:
+        return [(a + b) / 2 for a, b in pairwise(self.edges)]
+
+    def _field(self, axes: Axes, facet: Facet) -> None:
+        counts = [[self.counts[point, sink, facet.kind.name] for sink in facet.sinks] for point in self.labels]
+        shades = ListedColormap([colour(f"heat-{n}") for n in range(len(BUCKETS) + 1)])
+        norm = BoundaryNorm([-1, *(bucket - 0.5 for bucket in BUCKETS), 1 << 30], shades.N)
+        columns = list(range(len(facet.sinks) + 1))
+        axes.pcolormesh(columns, self.edges, counts, cmap=shades, norm=norm, edgecolors=colour("line"), linewidth=1)
+        self._numbers(axes, counts)
+        axes.set(xlim=(0, len(facet.sinks)), ylim=(self.edges[-1], 0))
+        axes.tick_params(length=0, pad=5, labeltop=True, labelbottom=False)
+        middles = [column + 0.5 for column in columns[:-1]]
+        axes.set_xticks(middles, [_column(sink) for sink in facet.sinks], rotation=90, linespacing=1.2)
+        axes.text(0, TITLE / 2 - self.heading, facet.kind.text, weight="bold", verticalalignment="center_baseline")
+
+    def _numbers(self, axes: Axes, counts: Sequence[Sequence[int]]) -> None:
+        for row, middle in zip(counts, self._middles, strict=True):
+            for column, count in enumerate(row):
+                if count:
+                    ink = colour(f"heat-ink-{sum(count >= bucket for bucket in BUCKETS)}")
+                    where = {"horizontalalignment": "center", "verticalalignment": "center_baseline"}
+                    axes.text(column + 0.5, middle, f"{count:,}", color=ink, **where)  # type: ignore[arg-type]
 
 
 def _description(strikes: Strikes, total: int) -> str:

@@ -17,7 +17,7 @@ from epochal.chaos.report.text import line
 SHAPES = ("X", "s", "o", "^", "D", "P", "v", "p", "*", "h")
 ROW = 20  # pixels of a row of the legend
 SIZE = 8
-NAME = 48  # characters of a kind's name in a picture
+NAME = 60  # characters of a kind's name in a picture
 
 
 class Kind(NamedTuple):

@@ -17,6 +17,7 @@ from epochal.chaos.report.text import line
 
 ROW = 18  # pixels of one row of marks
 LINE = 16  # pixels of one line of a name
+TICK = 10  # pixels of the row of what has no room for more
 NARROW = 2  # pixels below which two things are drawn as one
 FAULT_ROWS, DRIVER_ROWS = 6, 4
 
@@ -98,24 +99,30 @@ class Faults:
     def __init__(self, bands: Sequence[Band], kinds: Mapping[str, Kind], scale: Scale) -> None:
         self._kinds, self._scale = kinds, scale
         shelves = Shelves(FAULT_ROWS)
-        self._placed = [(band, shelves.place(*self._reach(band))) for band in bands]
-        self.height = ROW * max(1, shelves.used)
-        self.without_room = sum(row is None for _, row in self._placed)
+        placed = [(band, shelves.place(*self._reach(band))) for band in bands]
+        self._placed = [(band, row) for band, row in placed if row is not None]
+        self._crowded = [band.start for band, row in placed if row is None]
+        self._rows = ROW * shelves.used
+        self.height = self._rows + (TICK if self._crowded else 0)
+
+    @property
+    def without_room(self) -> int:
+        """How many stand in a last row without shape and letter."""
+        return len(self._crowded)
 
     def _reach(self, band: Band) -> tuple[float, float]:
         left = self._scale.px(band.start)
         return left - 5, max(left + 10 + text_width(self._kinds[band.fault.kind].letter), self._scale.px(band.end))
 
     def draw(self, axes: Axes, top: float) -> None:
+        under = [top + self._rows + TICK / 2] * len(self._crowded)
+        axes.plot(self._crowded, under, "|", markersize=TICK - 2, color=colour("ink"), clip_on=False)
         for band, row in self._placed:
             kind = self._kinds[band.fault.kind]
-            y = top + ROW * ((row or 0) + 0.5)
+            y = top + ROW * (row + 0.5)
             kind.mark(axes, [band.start], [y])
-            if row is None:
-                continue
-            after = self._scale.px(band.start) + 8
+            after = self._scale.px(band.start) + 8  # at the right edge this is in the margin, which is wide enough
             text = after + text_width(kind.letter)
-            # At the right edge the letter would leave the picture: it stands in the margin, which is wide enough.
             _write(axes, self._scale.time(after), y, kind.letter)
             if self._scale.px(band.end) > text + 4:
                 ends = [self._scale.time(text + 3), band.end]

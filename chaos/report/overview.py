@@ -66,7 +66,7 @@ def _rows(axes: Axes, chosen: Sequence[Account], kinds: Mapping[str, Kind], verd
     bars = [([(0, account.end)], (ROW * place + 6, ROW - 12)) for place, account in enumerate(chosen)]
     for spans, rows in bars:
         axes.broken_barh(spans, rows, facecolors=colour("bar"), linewidth=0)
-    for kind in reversed(kinds.values()):
+    for kind in reversed(list(kinds.values())):
         found = [(b.start, n) for n, a in enumerate(chosen) for b in a.bands if b.fault.kind == kind.name]
         kind.mark(axes, [start for start, _ in found], [ROW * (place + 0.5) for _, place in found])
     for place, account in enumerate(chosen):

@@ -116,7 +116,7 @@ class Page:
             "reads": f"{sum(a.reads for a in accounts):,}",
         }
         if any(account.clocked for account in accounts):
-            figures["observed"] = _duration(sum(a.end for a in accounts if a.clocked))
+            figures["minutes"] = f"{sum(a.end for a in accounts if a.clocked) / 60:,.1f}"
         cells = [element("div", element("dt", name), element("dd", value)) for name, value in figures.items()]
         return element("dl", cells, class_="figures", aria_label="the run in figures")
 
@@ -151,8 +151,7 @@ class Page:
         for account in self._worst_first():
             if not full:
                 opened = account.number == self._opened()
-                word = f"Round {account.number}: {words.VERDICTS[account.verdict]}"
-                part = element("details", element("summary", word), self._round(account), open=opened)
+                part = element("details", element("summary", _summary(account)), self._round(account), open=opened)
                 full = not self._take(part, PICTURES)
             if not full:
                 parts[account.number] = part
@@ -216,7 +215,7 @@ class Page:
 
     def _invariants(self) -> Markup:
         several = len(self.accounts) > 1
-        heads = ("", "invariant", "what it says", "verdict", *(("rounds ✓ ✗ ?",) if several else ()), "observations")
+        heads = ("", "verdict", "invariant", "what it says", *(("rounds ✓ ✗ ?",) if several else ()), "observations")
         rows = [self._invariant(summary, several) for summary in self.found]
         table = _table("The invariants and their verdicts", heads, rows, numbers=(len(heads) - 1,))
         return element("section", element("h2", "Invariants"), table, self._reasons())
@@ -226,9 +225,9 @@ class Page:
         counts = [summary.rounds[verdict] for verdict in (Verdict.TRUE, Verdict.FALSE, Verdict.UNKNOWN)]
         return _row(
             element("th", line(summary.invariant), scope="row"),
+            _verdict_cell(summary.verdict),
             element("td", line(meaning.name), class_="name"),
             element("td", meaning.holds, class_="text"),
-            _verdict_cell(summary.verdict),
             *([element("td", " / ".join(f"{count:,}" for count in counts), class_="number")] if several else []),
             _number(summary.observations),
         )
@@ -325,6 +324,13 @@ class Page:
         return element("li", link, f" ({events}, {len(packed) / 1000:,.0f} kB)")
 
 
+def _summary(account: Account) -> str:
+    """A round in one line."""
+    counts = (words.number(len(account.strikes), "fault"), words.number(account.epochs, "epoch"))
+    length = [words.seconds(account.end, True)] if account.clocked else []
+    return f"Round {account.number}: {words.VERDICTS[account.verdict]} – {', '.join([*counts, *length])}"
+
+
 def pack(account: Account, about: Mapping[str, Any]) -> bytes:
     """The round as a file of :mod:`epochal.chaos.recording`, compressed; the same bytes for the same round."""
     lines = recording.lines(account.run, {str(name): _plain(value) for name, value in about.items()})
@@ -334,7 +340,12 @@ def pack(account: Account, about: Mapping[str, Any]) -> bytes:
 
 def _plain(value: Any) -> Any:
     """As JSON can hold it."""
-    return json.loads(json.dumps(value, default=str))
+    return json.loads(json.dumps(value, default=_other))
+
+
+def _other(value: Any) -> Any:
+    """What JSON does not know, as text; a set in an order that is always the same."""
+    return sorted(map(str, value)) if isinstance(value, set | frozenset) else str(value)
 
 
 def _size(part: str) -> int:
@@ -432,13 +443,8 @@ def _flat(about: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def _value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, default=_other, ensure_ascii=False)
     return clean(text, ABOUT)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes:,} min {rest} s" if minutes else f"{rest} s"
 
 
 def _footer() -> Markup:

@@ -18,7 +18,8 @@ main{max-width:1080px;margin:0 auto;padding:24px 20px 48px}
 h1{font-size:1.05rem;font-weight:600;color:var(--muted);margin:0 0 12px;overflow-wrap:anywhere}
 h2{font-size:1.25rem;margin:0 0 4px}
 h3{font-size:1rem;margin:16px 0 4px}
-p{margin:0 0 8px;max-width:75ch}
+p{margin:0 0 8px;max-width:84ch}
+.note{max-width:none}
 a{color:var(--link)}
 code,pre{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:.875em;overflow-wrap:anywhere}
 pre{white-space:pre-wrap;margin:0}
@@ -28,7 +29,7 @@ section{background:var(--paper);border:1px solid var(--line);border-radius:10px;
 .verdict.valid{border-color:var(--valid);background:var(--valid-soft)}
 .verdict.invalid{border-color:var(--invalid);background:var(--invalid-soft);border-style:double}
 .verdict.invalid{border-width:6px 6px 6px 14px}
-.verdict.unknown{border-color:var(--unknown);border-style:dashed;background:var(--unknown-soft)}
+.verdict.unknown{border-color:var(--unknown);background:var(--unknown-soft);border:4px dashed var(--unknown)}
 .verdict h2{font-size:2rem;line-height:1.2;margin-bottom:10px}
 .verdict p{font-size:1.05rem}
 .verdict pre{margin:4px 0 8px;padding:8px 12px;background:var(--paper);border:1px solid var(--line);border-radius:6px}
@@ -43,7 +44,7 @@ td.unknown{text-decoration:underline dashed;text-underline-offset:4px}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(104px,1fr));gap:10px;margin:0 0 20px;padding:0}
 .figures div{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:10px 14px}
 .figures dt{color:var(--muted);font-size:.85rem}
-.figures dd{margin:0;font-size:1.35rem;font-weight:600;font-variant-numeric:tabular-nums}
+.figures dd{margin:0;font-size:1.3rem;font-weight:600;white-space:nowrap;font-variant-numeric:tabular-nums}
 .wide{overflow-x:auto;margin:8px 0}
 .wide:focus-visible,summary:focus-visible,a:focus-visible{outline:3px solid var(--link);outline-offset:2px}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
@@ -58,7 +59,8 @@ tbody th{font-weight:600}
 .about th{white-space:nowrap;padding-right:24px}
 details{border-top:1px solid var(--line);padding:8px 0}
 summary{cursor:pointer;font-weight:600;overflow-wrap:anywhere}
-.chart{display:block;height:auto;min-width:760px;max-width:100%;font:12px "DejaVu Sans",Verdana,Arial,sans-serif}
+ul{columns:22em;padding-left:1.4em;margin:0}
+.chart{display:block;height:auto;max-width:100%;font:12px "DejaVu Sans",Verdana,Arial,sans-serif}
 .chart *{stroke-linejoin:round;stroke-linecap:butt}
 footer{color:var(--muted);font-size:.85rem}
 @media (max-width:600px){
@@ -72,7 +74,9 @@ main{max-width:none;padding:0}
 section{break-inside:auto;border-radius:0;padding:12px}
 h2,h3,summary{break-after:avoid}
 tr,.chart,.verdict{break-inside:avoid}
-.chart{min-width:0;width:100%}
+.chart{min-width:0!important}
+.name,.text{min-width:0}
+th,td{white-space:normal!important;overflow-wrap:anywhere}
 .wide{overflow:visible}
 .screen{display:none}
 .paper::details-content{content-visibility:visible;display:block;height:auto}

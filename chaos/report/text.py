@@ -18,8 +18,9 @@ class Markup(str):
 
 def clean(text: object, most: int = CUT) -> str:
     """As a person can read it: what cannot be shown is written as its code; what is cut says how much is missing."""
-    shown = _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
-    return shown if len(shown) <= most else f"{shown[:most]} … ({len(shown) - most:,} more characters)"
+    whole = str(text)
+    shown = _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", whole[:most])
+    return shown if len(whole) <= most else f"{shown} … ({len(whole) - most:,} more characters)"
 
 
 def line(text: object, most: int = CUT) -> str:

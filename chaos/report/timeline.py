@@ -58,7 +58,7 @@ class _Lanes:
 
     def notes(self) -> Iterator[str]:
         if self.faults is not None and self.faults.without_room:
-            yield f"{self.faults.without_room} faults have no room for their letter; the list of faults has them all."
+            yield f"{self.faults.without_room} faults have room for a stroke alone; the list of faults has them all."
         if self.drivers is not None and self.drivers.without_room:
             yield f"{self.drivers.without_room} drivers have no room."
 
@@ -135,8 +135,10 @@ def _bands(axes: Axes, account: Account, lanes: _Lanes, scale: Scale) -> None:
         felt = list(_joined([(band.start, band.end) for band in account.bands], scale.time(NARROW)))
         spans = (tops[0], lanes.height - tops[0])
         axes.broken_barh(felt, spans, facecolors=colour("band"), alpha=0.38, linewidth=0)
-    for time, _, _ in lanes.violations.marks if lanes.violations else ():
-        axes.axvline(time, color=colour("invalid"), linewidth=1.5, linestyle=(0, (4, 3)), clip_on=False)
+    if lanes.violations is not None:
+        for time, _, _ in lanes.violations.marks:
+            ends = [lanes.violations.height + 2, lanes.height]
+            axes.plot([time, time], ends, color=colour("invalid"), linewidth=1.5, linestyle=(0, (4, 3)), clip_on=False)
 
 
 def _joined(spans: Sequence[tuple[float, float]], least: float) -> Iterator[tuple[float, float]]:

@@ -166,7 +166,7 @@ def valid(seed: int = 1, **options: Any) -> Round:
     return Round.judged(telling.run(), {"seed": seed})
 
 
-def invalid(seed: int = 2, sink: str = "postgres", **options: Any) -> Round:
+def invalid(seed: int = 2, *, sink: str = "postgres", **options: Any) -> Round:
     """A sink shows an epoch twice after a kill, and loses a row of another."""
     options.setdefault("sinks", (*SINKS,) if sink in SINKS else (sink, *SINKS))
     telling = told(seed, **options)
