@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from epochal.chaos import failpoints
+from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
 from epochal.chaos.failpoints import FailpointError, Point
 from epochal.checkpoints.disk import Disk
 from epochal.checkpoints.files import LISTINGS, FilesLog, encode_floor
 from epochal.checkpoints.log import Entry, EpochLog, Record
 from epochal.coordinator.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
-from tests.contract.log_contract import ProcessContract, commit, fence, filled
 
 ROOT = Path(__file__).parents[2]
 
@@ -189,7 +189,7 @@ def test_what_dead_processes_left_goes_at_compaction_and_the_living_stay(folder:
 def _leave_a_draft_and_die(folder: Path) -> None:
     source = (
         "from epochal.checkpoints.files import FilesLog\n"
-        "from tests.contract.log_contract import commit\n"
+        "from epochal.chaos.contract.logs import commit\n"
         f"FilesLog({str(folder)!r}).append(4, commit(3))"
     )
     died = subprocess.run(

@@ -22,10 +22,10 @@ from typing import TypeVar
 
 import pytest
 
+from epochal.chaos.contract.logs import commit, fence, filled
 from epochal.checkpoints.disk import Disk
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Entry, Record
-from tests.contract.log_contract import commit, fence, filled
 
 TEAR_EVERY = 23
 FOLDER = "checkpoint/epochal/log"

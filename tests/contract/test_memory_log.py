@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from epochal.chaos.contract.logs import LogContract, commit, filled
 from epochal.checkpoints.log import EpochLog
 from epochal.checkpoints.memory import MemoryLog
-from tests.contract.log_contract import LogContract, commit, filled
 
 
 class TestMemoryLog(LogContract):

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
+from epochal.chaos.contract import ABORTED, SinkContract, SinkHarness, query
 from epochal.coordinator.epoch import Actor, Committable, Copy, Json
 from epochal.coordinator.errors import EpochalError
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Row
 from epochal.sinks.protocol import RedoSink, Rows, Sink
-from tests.contract.sink_contract import ABORTED, SinkContract, query
 
 
-class VotingHarness:
+class VotingHarness(SinkHarness):
     """The reference that holds prepared rows invisible."""
 
-    prepare_is_fenced = True
-
     def __init__(self) -> None:
-        self.app = "flights"
-        self.schema = None
-        self.secrets: Sequence[str] = ()
         self.server = MemoryServer()
         self.stage = MemoryStage()
 
-    def sink(self) -> Sink:
-        return self.named("out")
-
     def named(self, name: str) -> Sink:
         return MemorySink(name, self.server)
-
-    def neighbour(self) -> Sink:
-        return self.sink()
-
-    def rows(self, ids: Sequence[str], attempt: str) -> Rows:
-        return [{"id": key, "attempt": attempt, "n": n} for n, key in enumerate(ids)]
-
-    def no_partitions(self) -> Rows:
-        return []
-
-    def copy(self, rows: Rows, epoch: int, by: Actor) -> Copy | None:  # noqa: ARG002
-        return None
 
     def visible(self) -> list[tuple[str, str]]:
         return [(row["id"], row["attempt"]) for row in self.server.visible(self.app, "out")]

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from epochal.chaos import failpoints, servers
+from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
 from epochal.chaos.failpoints import Point
 from epochal.chaos.schedule import Action
 from epochal.chaos.servers.toxiproxy import Proxy
@@ -24,7 +25,6 @@ from epochal.chaos.simulation import Pipeline, Simulation
 from epochal.checkpoints.log import Entry, EpochLog, encode
 from epochal.checkpoints.postgres import CREATE, PostgresLog
 from epochal.coordinator.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
-from tests.contract.log_contract import ProcessContract, commit, fence, filled
 
 SECRET = "s3cr3t-Passw0rd"
 LATE = commit(77, token=99)

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from epochal.coordinator.epoch import Json
+from epochal.chaos.contract import SinkContract
+from epochal.chaos.contract.spark import SparkHarness
 from epochal.sinks.delta import DeltaSink
 from epochal.sinks.protocol import RedoSink, Sink
-from tests.contract.sink_contract import SinkContract
 from tests.integration.delta import support
-from tests.integration.harness import SparkHarness, in_another_process
 
 
 class DeltaHarness(SparkHarness):
@@ -38,14 +37,13 @@ class DeltaHarness(SparkHarness):
     def restart_server(self) -> None:
         support.forget_snapshots(self.spark)
 
-    def in_another_process(self, committable: Json | None, by: Json) -> str:
-        source = (
+    def source(self) -> str:
+        return (
             "from epochal.chaos.servers.spark import spark_session\n"
             "from epochal.sinks.delta import DeltaSink\n"
             "spark_session('local[1]')\n"
             f"sink = DeltaSink({str(self._path)!r}, name='out')"
         )
-        return in_another_process(source, self.app, committable, by)
 
 
 class TestDeltaSink(SinkContract):

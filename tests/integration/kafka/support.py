@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from epochal.chaos.contract import act_in_another_process
 from epochal.coordinator.epoch import Json
-from tests.integration import harness
 
 APP = "flights"
 SECRET = "s3cret-pa55word"
@@ -111,7 +111,7 @@ def in_another_process(
     spark: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """As ``harness.in_another_process``, by the sink whose name is the topic's.
+    """As ``SinkHarness.in_another_process``, by the sink whose name is the topic's.
 
     ``spark``: the settings of the Spark session there; None: there is none.
     """
@@ -122,4 +122,4 @@ def in_another_process(
     )
     if spark is not None:
         source += f"spark_session('local[1,4]', conf={dict(spark)!r})"
-    return harness.in_another_process(source, APP, committable, by, secrets=[SECRET], environment=environment)
+    return act_in_another_process(source, APP, committable, by, secrets=[SECRET], environment=environment)

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import servers
+from epochal.chaos.contract import SinkContract
+from epochal.chaos.contract.spark import SparkHarness
 from epochal.coordinator.epoch import Actor, Copy, Json
 from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.protocol import RedoSink, Sink
 from epochal.sinks.stage import SparkStage
-from tests.contract.sink_contract import SinkContract
-from tests.integration.harness import SparkHarness
 from tests.integration.kafka import support
 
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
+from epochal.chaos.contract import SinkContract
+from epochal.chaos.contract.spark import SparkHarness
 from epochal.chaos.servers import Postgres
-from epochal.coordinator.epoch import Json
 from epochal.coordinator.versions import POSTGRES
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.protocol import RedoSink, Sink
-from tests.contract.sink_contract import SinkContract
-from tests.integration.harness import SparkHarness, in_another_process
 from tests.integration.postgres import support
 
 
@@ -42,13 +41,12 @@ class PostgresHarness(SparkHarness):
         self._server.crash()
         self._server.start()
 
-    def in_another_process(self, committable: Json | None, by: Json) -> str:
-        source = (
+    def source(self) -> str:
+        return (
             "sys.modules['pyspark'] = None  # a commit needs no Spark\n"
             "from epochal.sinks.postgres import PostgresSink\n"
             f"sink = PostgresSink({support.with_password(self._dsn)!r}, table='flights', name='out')"
         )
-        return in_another_process(source, self.app, committable, by, secrets=self.secrets)
 
 
 class TestPostgresSink(SinkContract):

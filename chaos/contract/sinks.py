@@ -1,8 +1,8 @@
-"""What every sink must do: one suite, run over the in-memory references and over real servers.
+"""What every sink must do: one suite, for the in-memory references, for real servers and for anyone's sink.
 
-A sink's test subclasses :class:`SinkContract` and gives it a fixture ``harness`` (:class:`SinkHarness`)
-that starts empty for every test.  An *actor* below always is a start of the query: a fresh sink object
-that looked, as another process would have made it.
+A sink's test subclasses :class:`SinkContract` and gives it a fixture ``harness``
+(:class:`~epochal.chaos.contract.harness.SinkHarness`) that starts empty for every test.  An *actor* below
+always is a start of the query: a fresh sink object that looked, as another process would have made it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 import pytest
 
-from epochal.coordinator.epoch import Actor, Committable, Copy, Decision, Epoch, Json, Query, SinkState
+from epochal.chaos.contract.harness import ABORTED, SinkHarness, query
+from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     Fenced,
@@ -23,54 +23,6 @@ from epochal.coordinator.errors import (
     PreparedLost,
 )
 from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Sink
-
-
-class SinkHarness(Protocol):
-    """How the suite reaches one kind of sink; all methods speak of one app and one target."""
-
-    app: str  # unique per test
-    schema: Any  # what `create` gets: columns id (string), attempt (string), n (long)
-    secrets: Sequence[str]  # strings that must never be in a committable or an error
-    prepare_is_fenced: bool  # whether prepare refuses a fenced actor; if not, its commit alone does
-
-    def sink(self) -> Sink:
-        """A new sink object, as a fresh process would make it."""
-        ...
-
-    def named(self, name: str) -> Sink:
-        """A new sink object with that sink name and the same target."""
-        ...
-
-    def neighbour(self) -> Sink:
-        """A new sink object of the *same* sink name for another app, with a target of its own if need be."""
-        ...
-
-    def rows(self, ids: Sequence[str], attempt: str) -> Rows:
-        """Rows with those ids, all with that attempt, and any n."""
-        ...
-
-    def no_partitions(self) -> Rows:
-        """Rows of the same columns in no partition at all."""
-        ...
-
-    def copy(self, rows: Rows, epoch: int, by: Actor) -> Copy | None:
-        """The durable copy of ``rows`` for a sink that needs one, else None."""
-        ...
-
-    def visible(self) -> list[tuple[str, str]]:
-        """(id, attempt) of every row that an independent reader sees now."""
-        ...
-
-    def restart_server(self) -> None:
-        """Crash the server and start it again on the same data."""
-        ...
-
-    def in_another_process(self, committable: Json | None, by: Json) -> str:
-        """Look, then commit in a process that has only the JSON; without a committable, abort there.
-
-        The answer: the outcome's name, ``ABORTED``, or the error's class name.
-        """
-        ...
 
 
 class Start:
@@ -115,18 +67,17 @@ class Start:
         return self.sink.look(self.query, by=self.actor if final else None)
 
 
-def query(app: str) -> Query:
-    return Query(app, "q1", "r1", "memory:/checkpoint")
-
-
 ONE = Actor(1, 11)
 SAME_GENERATION = Actor(1, 99)
 TWO = Actor(2, 22)
-ABORTED = "ABORTED"
 
 
 class SinkContract:
-    """Subclass and define the fixture ``harness``."""
+    """Subclass it as ``Test...`` and define the fixture ``harness``."""
+
+    @pytest.fixture
+    def harness(self) -> SinkHarness:
+        raise NotImplementedError("define the fixture `harness`: a new SinkHarness with an empty target")
 
     @pytest.fixture
     def one(self, harness: SinkHarness) -> Start:

@@ -290,7 +290,7 @@ class LogContract:
 _RACER = """
 import sys
 from pathlib import Path
-from tests.contract.log_contract import commit
+from epochal.chaos.contract.logs import commit
 from time import sleep, monotonic
 {source}
 me, folder, positions = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
@@ -327,7 +327,6 @@ class ProcessContract(LogContract):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                cwd=Path(__file__).parents[2],
             )
             for me in range(2)
         ]

@@ -1,0 +1,41 @@
+"""What a sink, or an epoch log, must do, as suites that its author subclasses; they need pytest.
+
+::
+
+    from epochal.chaos.contract import SinkContract, SinkHarness
+
+    class MyHarness(SinkHarness): ...
+
+    class TestMySink(SinkContract):
+        @pytest.fixture
+        def harness(self, tmp_path): return MyHarness(tmp_path)
+
+``docs/authors.md`` tells the whole story.  Rows that Spark makes: :mod:`epochal.chaos.contract.spark`.
+"""
+
+from epochal.coordinator.errors import Misconfigured
+
+try:
+    import pytest
+except ModuleNotFoundError as missing:
+    raise Misconfigured(
+        "the contract suites need the package pytest, which is not installed", help="pip install pytest"
+    ) from missing
+
+# Before they are imported: a failing assertion then shows its values, as in the author's own tests.
+pytest.register_assert_rewrite("epochal.chaos.contract.sinks", "epochal.chaos.contract.logs")
+
+from epochal.chaos.contract.harness import ABORTED, SinkHarness, act_in_another_process, query  # noqa: E402
+from epochal.chaos.contract.logs import LogContract, ProcessContract  # noqa: E402
+from epochal.chaos.contract.sinks import SinkContract, Start  # noqa: E402
+
+__all__ = [
+    "ABORTED",
+    "LogContract",
+    "ProcessContract",
+    "SinkContract",
+    "SinkHarness",
+    "Start",
+    "act_in_another_process",
+    "query",
+]

@@ -1,0 +1,27 @@
+"""The sink contract with rows that Spark makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from epochal.chaos.contract.harness import SinkHarness
+
+SCHEMA = StructType().add("id", "string").add("attempt", "string").add("n", "long")
+
+
+class SparkHarness(SinkHarness):
+    """A harness whose rows are DataFrames of ``spark``."""
+
+    schema = SCHEMA
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    def rows(self, ids: Sequence[str], attempt: str) -> DataFrame:
+        return self.spark.createDataFrame([(key, attempt, n) for n, key in enumerate(ids)], SCHEMA)
+
+    def no_partitions(self) -> DataFrame:
+        return self.spark.createDataFrame(self.spark.sparkContext.emptyRDD(), SCHEMA)
