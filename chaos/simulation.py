@@ -139,8 +139,7 @@ class Simulation:
 
     def converge(self, until: int) -> None:
         """One more start without faults, over one more epoch; it must finish."""
-        self.server.deliver_late()
-        self.log_network.deliver_late()
+        self.deliver_late()
         last = self.driver("last", until)
         last.go()
 
@@ -177,10 +176,13 @@ class Simulation:
                 yield "struck", f"{strike} never happened"
             elif strike.action is Action.CRASH and ends[strike.driver] != "killed":
                 yield "killed", f"{strike.driver} survived its crash: {ends[strike.driver]}"
-        left = [name for name in self.pipeline.sinks if self.server.table(self.pipeline.app, name).prepared]
-        left += [f"copy of epoch {epoch}" for epoch, _ in self.stage.copies() if epoch != until]
-        if left:
+        if left := self.left(until):
             yield "leftovers", f"{left}"
+
+    def left(self, until: int) -> list[str]:
+        """What is still held for epochs that are over."""
+        left = [name for name in self.pipeline.sinks if self.server.table(self.pipeline.app, name).prepared]
+        return left + [f"copy of epoch {epoch}" for epoch, _ in self.stage.copies() if epoch != until]
 
     def read(self) -> None:
         """An outside reader looks at all sinks."""
@@ -279,9 +281,13 @@ class Simulation:
             for name in self.pipeline.voting:
                 self.server.lose_prepared(self.pipeline.app, name)
         elif action is Action.DELIVER_LATE:
-            self.server.deliver_late()
-            self.log_network.deliver_late()
+            self.deliver_late()
         return action if action in NETWORK else None
+
+    def deliver_late(self) -> None:
+        """What is under way arrives, wherever it was sent to."""
+        self.server.deliver_late()
+        self.log_network.deliver_late()
 
     def note(self, step: str, sink: str, outcome: str) -> None:
         """An element of the trace that cannot be struck: how a request was answered."""
@@ -347,17 +353,20 @@ class Driver:
 
     def _coordinator(self) -> Coordinator:
         world, pipeline = self.world, self.pipeline
-        sinks: list[Sink] = [MemorySink(name, world.server) for name in pipeline.voting]
-        sinks += [MemoryRedoSink(name, world.server, world.stage) for name in pipeline.redo]
         return Coordinator(
             query=self.query,
-            sinks=sinks,
+            sinks=self.sinks(),
             log=RemoteLog(self.checkpoint.log, world),
             stage=world.stage,
             runner=backwards if pipeline.backwards else serial,
             retry=Retry(attempts=4, sleep=lambda seconds: None),  # noqa: ARG005
             compact_every=world.compact_every,
         )
+
+    def sinks(self) -> Sequence[Sink]:
+        """New objects, as a process makes them that has just started."""
+        sinks: list[Sink] = [MemorySink(name, self.world.server) for name in self.pipeline.voting]
+        return sinks + [MemoryRedoSink(name, self.world.server, self.world.stage) for name in self.pipeline.redo]
 
     # --- life -----------------------------------------------------------------------------------
 
