@@ -25,6 +25,7 @@ import contextlib
 import itertools
 import logging
 import random
+import textwrap
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ class Target:
 
     name: str  # [a-z0-9_], never given twice
     stage: Stage  # what a redo sink reads its copies from
+    app: str = APP
 
     def __str__(self) -> str:
         return self.name
@@ -123,26 +125,18 @@ class NotExact(AssertionError):
 class DidNotSurvive(AssertionError):
     """A schedule after which an invariant does not hold."""
 
-    def __init__(self, outcome: Outcome, program: str = "") -> None:
+    def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
-        self.program = program
-        super().__init__(
-            "\n\n".join(part for part in (_verdict(outcome), f"What happened:\n{outcome}", program) if part)
-        )
+        super().__init__(f"{_verdict(outcome)}\n\n{_story(outcome)}")
 
 
-def survives(
-    subject: Subject, plan: Plan | None = None, *, program: Callable[[Schedule, int], str] | None = None
-) -> Survival:
-    """Play every schedule of ``plan``; :class:`DidNotSurvive` at the first that breaks an invariant.
-
-    ``program`` gives the text that replays a schedule, for the error's message.
-    """
+def survives(subject: Subject, plan: Plan | None = None) -> Survival:
+    """Play every schedule of ``plan``; :class:`DidNotSurvive` at the first that breaks an invariant."""
     plan = plan or Plan()
     survival = Survival(plan)
     for outcome in _outcomes(lambda schedule: play(subject, schedule, epochs=plan.epochs), plan):
         if outcome.wrong:
-            raise DidNotSurvive(outcome, program(outcome.schedule, plan.epochs) if program else "")
+            raise DidNotSurvive(outcome)
         survival.add(outcome)
     return survival
 
@@ -179,7 +173,7 @@ def _outcomes(play: Callable[[Schedule], Outcome], plan: Plan) -> Iterator[Outco
         return
     smooth = play(())
     if smooth.wrong:
-        raise NotExact(f"without any fault: {_verdict(smooth)}\n\nWhat happened:\n{smooth}")
+        raise NotExact(f"without any fault: {_verdict(smooth)}\n\n{_story(smooth)}")
     first = [
         s for action in plan.actions for s in _sensible(smooth.happenings, strikes(smooth.happenings, "d1", action))
     ]
@@ -232,6 +226,23 @@ def _sensible(events: Sequence[Happening], found: Sequence[Strike]) -> list[Stri
     """Not: to stand still while a sink takes a row, as it may then hold what everybody else waits for."""
     kinds = {(e.driver, e.number): e.kind for e in events}
     return [s for s in found if s.action is not Action.PAUSE or kinds[s.driver, s.number] != "row"]
+
+
+def _story(outcome: Outcome) -> str:
+    """What each start came to, step by step, and how it ended; the starts in the order in which they were on."""
+    struck = {(s.driver, s.number): s.action.value for s in outcome.schedule}
+    lines = []
+    for driver, events in itertools.groupby(outcome.happenings, key=lambda event: event.driver):
+        steps = [" ".join(filter(None, (e.step, e.sink))) + _blow(struck.get((driver, e.number))) for e in events]
+        lines.append(
+            textwrap.fill(f"{driver}: {', '.join(steps)}", 110, subsequent_indent="    ", break_on_hyphens=False)
+        )
+    ends = (f"{driver} ended: {how}" for driver, how in outcome.ends)
+    return "\n".join(["What happened:", *lines, *ends])
+
+
+def _blow(action: str | None) -> str:
+    return f" <== {action.upper()}" if action else ""
 
 
 def _verdict(outcome: Outcome) -> str:

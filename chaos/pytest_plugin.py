@@ -1,0 +1,145 @@
+"""For pytest: the fixture ``chaos`` and the marker ``chaos_schedule``; off unless asked for.
+
+On with ``--epochal-chaos``, with ``epochal_chaos = true`` in the ini file, or as a plugin by its name,
+``-p epochal.chaos.pytest_plugin``.  The entry point is ``switch`` alone: in a run that does not ask, it adds
+the option, declares the marker, and nothing else.  The kit is imported by the first test that uses it::
+
+    @pytest.mark.chaos_schedule("pairs", at_most=200, seed=7)
+    def test_my_sink_survives(chaos, tmp_path):
+        chaos.survives(
+            sinks=lambda target: [MySink(tmp_path / f"{target}.db", name="out")],
+            read=lambda target: {"out": rows_of(tmp_path / f"{target}.db")},
+        )
+
+The arguments of the marker are those of :class:`~epochal.chaos.trial.Plan`, in that order; instead of the first
+it takes strikes, which are one schedule.  A failing schedule is printed as a test that replays it.
+
+PYTEST_DONT_REWRITE: the entry point has imported this module before pytest could, and it asserts nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from epochal.chaos.schedule import Schedule
+    from epochal.chaos.trial import MakeSinks, Plan, Reader, Survival
+    from epochal.sinks.protocol import Rows, Schema
+
+MARKER = "chaos_schedule"
+OPTION = "--epochal-chaos"
+INI = "epochal_chaos"
+_NAME = "epochal.chaos.pytest_plugin"
+_DECLARED = (
+    f"{MARKER}(faults='singles', actions=..., at_most=None, seed=0, epochs=2): through which schedules of faults the"
+    f" fixture `chaos` takes a sink (Epochal; needs {OPTION}, or {INI} = true in the ini file)"
+)
+_survivals = pytest.StashKey[list["Survival"]]()
+
+
+class Switch:
+    """What the entry point loads."""
+
+    @staticmethod
+    def pytest_addoption(parser: pytest.Parser) -> None:
+        group = parser.getgroup("epochal")
+        group.addoption(OPTION, action="store_true", default=False, help="the fixture `chaos`: sinks under faults")
+        parser.addini(INI, f"as {OPTION}", type="bool", default=False)
+
+    @staticmethod
+    def pytest_configure(config: pytest.Config) -> None:
+        config.addinivalue_line("markers", _DECLARED)
+        asked = config.getoption(OPTION) or config.getini(INI)
+        if asked and not config.pluginmanager.has_plugin(_NAME):
+            config.pluginmanager.register(sys.modules[__name__], _NAME)
+
+
+switch = Switch()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _DECLARED)
+    config.stash[_survivals] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """How many schedules were played: a test that played none proves nothing."""
+    survivals = config.stash[_survivals]
+    if survivals:
+        played = sum(survival.schedules for survival in survivals)
+        distinct = sum(len(survival.traces) for survival in survivals)
+        terminalreporter.write_line(f"epochal chaos: survived {played} schedules ({distinct} distinct traces)")
+
+
+@pytest.fixture
+def chaos(request: pytest.FixtureRequest) -> Chaos:
+    """Runs sinks under the coordinator through schedules of faults: ``chaos.survives(sinks, read)``."""
+    return Chaos(request)
+
+
+class Chaos:
+    """The fixture: one test's access to the kit."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+
+    def survives(
+        self,
+        sinks: MakeSinks,
+        read: Reader,
+        *,
+        rows: Callable[[Sequence[Any]], Rows] | None = None,
+        schema: Schema = None,
+    ) -> Survival:
+        """Fail at the first schedule after which the output is not that of a run without faults.
+
+        ``sinks(target)`` makes new sink objects, as a process does that has just started; ``read(target)`` is an
+        independent reader: sink name -> rows, mappings with at least id, attempt and epoch.  ``target`` is new for
+        every schedule; its name fits a file, a table, a topic.  ``rows`` makes of the kit's rows (id, attempt,
+        epoch, n; all integers) what the sinks take, say a DataFrame; ``schema`` is what their ``create`` gets.
+        """
+        from epochal.chaos.trial import DidNotSurvive, Subject, survives
+
+        __tracebackhide__ = True
+        mark = self._request.node.get_closest_marker(MARKER)
+        plan = plan_of(*mark.args, **mark.kwargs) if mark is not None else plan_of()
+        try:
+            survival = survives(Subject(sinks, read, rows, schema), plan)
+        except DidNotSurvive as failed:
+            replay = program(self._request.function, failed.outcome.schedule, plan.epochs)
+            self._request.node.add_report_section("call", "epochal chaos: the schedule as a test", replay)
+            raise
+        self._request.config.stash[_survivals].append(survival)
+        return survival
+
+
+def plan_of(*arguments: Any, **options: Any) -> Plan:
+    """The plan that a marker with these arguments names; without any: every single fault."""
+    from epochal.chaos.schedule import Strike
+    from epochal.chaos.trial import Plan
+
+    if arguments and all(isinstance(argument, Strike) for argument in arguments):
+        return Plan(schedules=(arguments,), **options)
+    return Plan(*arguments, **options)
+
+
+def program(test: Callable[..., object], schedule: Schedule, epochs: int) -> str:
+    """The test once more, with this schedule alone; to be put below it as it is, also in a class."""
+    name = test.__name__
+    lines = inspect.getsource(test)
+    source = textwrap.dedent(lines)
+    strikes = "".join(f"    Strike({s.driver!r}, {s.number}, {s.action}),\n" for s in schedule)
+    # The marker next to the function is the one that counts.
+    body = source[source.index(f"def {name}(") :].replace(f"def {name}(", f"def {name}_replayed(", 1)
+    text = (
+        f"# Put this below {name}, and run it with {OPTION}:\n"
+        "from epochal.chaos.schedule import Action, Strike\n\n\n"
+        f"@pytest.mark.{MARKER}(\n{strikes}    epochs={epochs},\n)\n{body}"
+    )
+    return textwrap.indent(text, " " * (len(lines) - len(lines.lstrip(" "))))
