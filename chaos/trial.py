@@ -149,7 +149,8 @@ def play(subject: Subject, schedule: Schedule = (), *, epochs: int = 2) -> Outco
             trial.play(epochs - 1)
             trial.converge(epochs)
         except AssertionError as error:  # the simulation's own: a sink's end is the end of a start
-            trial.stuck = str(error)
+            what, _, _ = str(error).partition(":")
+            trial.stuck = f"{what}; the last error was {trial.last_error!r}"
     return trial.outcome(epochs)
 
 
@@ -269,6 +270,7 @@ class Trial(Simulation):
         self.owners: dict[str, Actor] = {}  # of the sinks' fences
         self.unbarred: list[str] = []
         self.stuck = ""
+        self.last_error: Exception | None = None
         self.pipeline = self._create()
 
     def _create(self) -> Pipeline:
@@ -367,6 +369,7 @@ class TrialDriver(Driver):
         try:
             return super()._outcome()
         finally:
+            self.world.last_error = self.error or self.world.last_error
             for remote in self._remotes:
                 remote.close()
 
