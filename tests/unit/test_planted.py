@@ -1,4 +1,4 @@
-"""The planted bugs stand in the code as it is now; whether the suite catches them is `python -m tests.planted`."""
+"""The planted bugs stand in the code as it is now; whether the suite catches them is `epochal chaos mutants`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.planted.__main__ import ROOT, Bug, bugs, plant
+from epochal.chaos.mutants.planting import Bug, bugs, plant
 
-BUGS = bugs()
+ROOT = Path(__file__).parents[2]
+BUGS = bugs(ROOT)
 SINKS = [bug for bug in BUGS if bug.file.startswith("sinks/")]
 
 
@@ -31,6 +32,7 @@ def test_a_patch_that_does_not_fit_is_told(tmp_path: Path) -> None:
         told = plant(Bug("bug", "guard", "code.py", old, "c = 1", ()), tmp_path)
         assert told == f"the old text stands {times} times in code.py"
     assert (tmp_path / "code.py").read_text() == "a = 1\na = 1\n"
+    assert plant(Bug("bug", "guard", "gone.py", "a", "b", ()), tmp_path) == "there is no file gone.py"
 
 
 def test_names_are_unique_and_suites_are_there() -> None:
@@ -39,7 +41,14 @@ def test_names_are_unique_and_suites_are_there() -> None:
     assert not [test for bug in BUGS for test in bug.first if not test.startswith(bug.suite)]
 
 
-def test_the_real_sinks_have_bugs_of_many_kinds() -> None:
+def test_there_are_enough_in_the_real_sinks_and_of_many_kinds() -> None:
+    assert len(BUGS) >= 40
     assert len(SINKS) >= 12
     assert {bug.file.split("/")[1] for bug in SINKS} >= {"postgres", "kafka", "delta"}
     assert max(Counter(bug.guard for bug in BUGS).values()) <= 3
+
+
+def test_no_test_and_no_checker_names_a_planted_bug() -> None:
+    judges = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "chaos").rglob("*.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in judges}
+    assert not [(bug.name, path.name) for bug in BUGS for path, text in texts.items() if bug.name in text]

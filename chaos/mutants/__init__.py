@@ -1,0 +1,12 @@
+"""Does the suite notice?  Planted bugs and mechanical mutants, each in a copy of the checkout.
+
+``planted`` runs the known bugs of ``tests/planted/*.toml``; ``mechanical`` changes single expressions and
+statements of ``coordinator/``, ``checkpoints/`` and ``sinks/`` and runs the tests that reach them;
+``registry`` lists every guard in that code with the mutant that takes it away.  All of it works in a checkout.
+"""
+
+from epochal.chaos.mutants.checkout import NoCheckout
+from epochal.chaos.mutants.mutator import mechanical
+from epochal.chaos.mutants.planting import planted
+
+__all__ = ["NoCheckout", "mechanical", "planted"]

@@ -1,0 +1,72 @@
+"""``python -m epochal.chaos.mutants``: what ``epochal chaos mutants`` runs, without the console command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from epochal.chaos.mutants import NoCheckout, checkout, mechanical, planted
+from epochal.chaos.mutants.guards import registry
+from epochal.chaos.mutants.mutator import FAST, SAMPLE, MechanicalRun
+from epochal.chaos.mutants.planting import PlantedRun
+
+
+def main() -> int:
+    """0: all caught; 1: one survived, or a test is red with nothing planted; 3: could not tell."""
+    options = _options()
+    try:
+        if options.guards:
+            for entry in registry(checkout.find()):
+                print(entry)
+            return 0
+        return _run(options)
+    except NoCheckout as error:
+        print(error, file=sys.stderr)
+        return 3
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m epochal.chaos.mutants", description=main.__doc__)
+    parser.add_argument("--only", action="append", default=[], help="only those whose name contains this")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", help="write the results to this file; - is the standard output")
+    parser.add_argument("--guards", action="store_true", help="list the guards and what takes them away; run nothing")
+    parser.add_argument("--mechanical", action="store_true", help="the mechanical mutants instead of the planted bugs")
+    parser.add_argument("--budget", type=float, help="seconds; what is left then is listed as not run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many in sinks/")
+    parser.add_argument("--suite", action="append", help=f"what to run the mutants against; default: {' '.join(FAST)}")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds of tests for one mutant")
+    return parser.parse_args()
+
+
+def _run(options: argparse.Namespace) -> int:
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
+
+    run: MechanicalRun | PlantedRun
+    if options.mechanical:
+        run = mechanical(
+            budget=options.budget,
+            seed=options.seed,
+            sample=options.sample,
+            only=options.only,
+            jobs=options.jobs,
+            suite=options.suite or FAST,
+            patience=options.patience,
+            tell=tell,
+        )
+    else:
+        run = planted(only=options.only, jobs=options.jobs, tell=tell)
+    text = json.dumps(run.to_json(), indent=1)
+    if options.json == "-":
+        print(text)
+    elif options.json:
+        Path(options.json).write_text(f"{text}\n", encoding="utf-8")
+    return run.code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

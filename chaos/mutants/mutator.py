@@ -1,0 +1,281 @@
+"""Runs the mutants of ``operators.py``: each in a copy of the checkout, against the tests that reach its lines.
+
+A mutant is *caught* when a test goes red or does not end, *survived* when all that reach it stay green (or none
+does), *invalid* when the tests could not be run, and *not run* when the budget was spent before; *explained* is
+a survivor that ``tests/planted/README.md`` accounts for.  What is not run is never called caught.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import queue
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epochal.chaos.mutants import checkout, zygote
+from epochal.chaos.mutants.operators import Mutant, mutants
+from epochal.chaos.mutants.reach import Reach, recorded
+from epochal.chaos.mutants.runner import Answer, Runner
+
+WHOLE = ("coordinator", "checkpoints")
+SAMPLED = ("sinks",)
+FAST = ("tests/unit", "tests/contract", "tests/sim")
+SERVERS = ("tests/integration",)
+"""Slow: they start Spark and servers for every mutant."""
+
+SAMPLE = 150
+README = Path("README.md")
+FIRST_SECONDS = 4.0
+"""The quick tests that reach a mutant are run on their own first; most mutants go no further."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """``ran`` of ``of`` tests that reach it were run; ``by``: the test that noticed, or why it is unknown."""
+
+    mutant: Mutant
+    verdict: str
+    by: str = ""
+    seconds: float = 0.0
+    ran: int = 0
+    of: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """A flat object."""
+        mutant = self.mutant
+        return {
+            "name": mutant.name,
+            "key": mutant.key,
+            "old": mutant.old,
+            "new": mutant.new,
+            "guard": mutant.takes_a_guard,
+            "verdict": self.verdict,
+            "caught": self.verdict == "caught",
+            "by": self.by,
+            "seconds": self.seconds,
+            "ran": self.ran,
+            "of": self.of,
+        }
+
+    def __str__(self) -> str:
+        count = "" if self.ran == self.of else f" ({self.ran} of {self.of} tests)"
+        return f"{self.verdict:9} {self.seconds:6.1f} s  {self.mutant}{count}  {self.by}"
+
+
+@dataclass(frozen=True)
+class MechanicalRun:
+    """What came out.  ``code``: 0 all caught or explained; 1 one survived or a control red; 3 some unknown."""
+
+    tried: tuple[Tried, ...]
+    generated: int
+    red: Sequence[str] = ()  # tests that fail with nothing planted
+
+    @property
+    def code(self) -> int:
+        if self.red or any(t.verdict == "survived" for t in self.tried):
+            return 1
+        return 0 if self.tried and all(t.verdict in ("caught", "explained") for t in self.tried) else 3
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts first, then each mutant."""
+        return {
+            "generated": self.generated,
+            "counts": dict(Counter(t.verdict for t in self.tried)),
+            "red": list(self.red),
+            "mutants": [t.to_json() for t in self.tried],
+        }
+
+    def __str__(self) -> str:
+        counts = Counter(t.verdict for t in self.tried)
+        told = ", ".join(f"{times} {verdict}" for verdict, times in sorted(counts.items()))
+        control = f"; RED with nothing planted: {', '.join(self.red)}" if self.red else ""
+        return f"{self.generated} mutants, {len(self.tried)} chosen: {told}{control}"
+
+
+def choose(root: Path, *, sample: int = SAMPLE, seed: int = 0, only: Sequence[str] = ()) -> tuple[list[Mutant], int]:
+    """All of ``WHOLE``, and of ``SAMPLED`` every mutant that takes a guard and a seeded sample of the others.
+
+    At least ``sample`` are chosen from ``SAMPLED``, guards included; second: how many there are in all.
+    """
+    whole, sampled = (list(_of(root, folders)) for folders in (WHOLE, SAMPLED))
+    guards = [m for m in sampled if m.takes_a_guard]
+    others = [m for m in sampled if not m.takes_a_guard]
+    random.Random(seed).shuffle(others)
+    chosen = whole + guards + others[: max(0, sample - len(guards))]
+    if only:
+        chosen = [m for m in whole + sampled if any(part in m.key or part in m.name for part in only)]
+    return chosen, len(whole) + len(sampled)
+
+
+def _of(root: Path, folders: Sequence[str]) -> Iterator[Mutant]:
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            yield from mutants(root, str(path.relative_to(root)))
+
+
+def explained(root: Path) -> dict[str, str]:
+    """The survivors that the README accounts for: ``- `key`: why``."""
+    path = root / checkout.PLANTED / README
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return {m[1]: m[2] for m in re.finditer(r"^- ``(.+?)``: (.+)$", text, re.MULTILINE)}
+
+
+@dataclass
+class Mutator:
+    """Runs mutants of ``root``.
+
+    ``patience``: seconds of tests, as recorded, that are spent on one mutant; ``grace``: how much longer than
+    four times what was recorded a run may take before it counts as one that does not end.
+    """
+
+    root: Path
+    reach: Reach
+    patience: float = 60.0
+    grace: float = 30.0
+    until: float = float("inf")  # of time.monotonic()
+    _killers: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def run(self, chosen: Sequence[Mutant], jobs: int) -> Iterator[Tried]:
+        """Results as they come in."""
+        slots: queue.SimpleQueue[Runner] = queue.SimpleQueue()
+        with ExitStack() as stack:
+            for _ in range(jobs):
+                tree = stack.enter_context(checkout.fresh_copy(self.root))
+                slots.put(stack.enter_context(Runner(self.root, tree, self.reach.modules)))
+            pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(jobs))
+            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+            futures = [pool.submit(self._in_slot, slots, mutant) for mutant in chosen]
+            for future in concurrent.futures.as_completed(futures):
+                yield future.result()
+
+    def _in_slot(self, slots: queue.SimpleQueue[Runner], mutant: Mutant) -> Tried:
+        tests = self.reach.tests(mutant)
+        if time.monotonic() >= self.until:
+            return Tried(mutant, "not run", "the budget was spent", of=len(tests))
+        slot = slots.get()
+        try:
+            with planted(slot.tree, mutant):
+                return self._try(slot, mutant, tests)
+        finally:
+            slots.put(slot)
+
+    def _try(self, slot: Runner, mutant: Mutant, tests: Sequence[str]) -> Tried:
+        """The quick tests first, then the rest, both up to the first that goes red."""
+        ran, seconds, verdict, by = 0, 0.0, "survived", ""
+        for part in self._parts(mutant, tests):
+            recorded = sum(self.reach.seconds.get(test, 0.0) for test in part)
+            longest = max(self.reach.seconds.get(test, 0.0) for test in part)
+            answer = slot.run(part, seconds=self.grace + 4 * recorded, each=self.grace / 2 + 4 * longest)
+            verdict, by = judge(answer)
+            ran, seconds = ran + answer.ran, seconds + answer.seconds
+            if verdict != "survived":
+                break
+        if verdict == "caught":
+            self._killers[mutant.file, by] += 1
+        elif not tests:
+            by = "no test reaches it"
+        return Tried(mutant, verdict, by, round(seconds, 1), ran, len(tests))
+
+    def _parts(self, mutant: Mutant, tests: Sequence[str]) -> list[list[str]]:
+        """What caught others of the file goes first; the second part ends where patience does."""
+        order = sorted(tests, key=lambda test: (-self._worth(mutant, test), self.reach.seconds.get(test, 0.0)))
+        parts: list[list[str]] = [[], []]
+        spent = 0.0
+        for test in order:
+            spent += self.reach.seconds.get(test, 0.0)
+            if spent <= self.patience or not parts[0]:
+                parts[spent > FIRST_SECONDS and bool(parts[0])].append(test)
+        return [part for part in parts if part]
+
+    def _worth(self, mutant: Mutant, test: str) -> float:
+        """How many mutants of the file it caught, per second."""
+        return self._killers[mutant.file, test] / (0.1 + self.reach.seconds.get(test, 0.0))
+
+
+def judge(answer: Answer) -> tuple[str, str]:
+    """(verdict, by) of one run."""
+    if answer.code == zygote.HUNG:
+        return "caught", "the tests did not end"
+    if answer.red is not None:
+        test, phase, _ = answer.red
+        return "caught", test if phase == "call" else f"{phase} of {test}"
+    if answer.code == 0 and not answer.outside:
+        return "survived", ""
+    return "invalid", f"pytest ended with {answer.code} {answer.trouble} {', '.join(answer.outside)}".strip()
+
+
+class planted:  # noqa: N801  # a context manager that reads as a verb
+    """The mutant stands in ``tree`` while it is open; the file's time is one that no compiled file knows."""
+
+    def __init__(self, tree: Path, mutant: Mutant) -> None:
+        self._path = tree / mutant.file
+        self._before = self._path.read_bytes()
+        self._times = self._path.stat()
+        self._after = mutant.apply(self._before)
+
+    def __enter__(self) -> None:
+        self._path.write_bytes(self._after)
+        os.utime(self._path, (self._times.st_atime, self._times.st_mtime - 7))
+
+    def __exit__(self, *_: object) -> None:
+        self._path.write_bytes(self._before)
+        os.utime(self._path, ns=(self._times.st_atime_ns, self._times.st_mtime_ns))
+
+
+def mechanical(
+    *,
+    budget: float | None = None,
+    seed: int = 0,
+    sample: int = SAMPLE,
+    only: Sequence[str] = (),
+    jobs: int = 2,
+    suite: Sequence[str] = FAST,
+    patience: float = 60.0,
+    grace: float = 30.0,
+    root: Path | None = None,
+    tell: Callable[[str], None] = print,
+) -> MechanicalRun:
+    """Try the chosen mutants (``choose``) for ``budget`` seconds; a line to ``tell`` for each that was not caught.
+
+    The recording of who reaches what, which is also the control, is made first and is not part of the budget.
+    Errors: ``NoCheckout`` where there is none around the current directory (or ``root``).
+    """
+    root = checkout.find(root)
+    chosen, generated = choose(root, sample=sample, seed=seed, only=only)
+    reach = recorded(root, suite, tell)
+    if reach.red:
+        run = MechanicalRun(tuple(Tried(m, "not run", "a control is red") for m in chosen), generated, reach.red)
+        tell(str(run))
+        return run
+    known = explained(root)
+    until = time.monotonic() + budget if budget is not None else float("inf")
+    tried = []
+    for one in Mutator(root, reach, patience, grace, until).run(_order(chosen, reach), jobs):
+        if one.verdict == "survived" and one.mutant.key in known:
+            one = Tried(one.mutant, "explained", known[one.mutant.key], one.seconds, one.ran, one.of)
+        tried.append(one)
+        if one.verdict not in ("caught", "not run"):
+            tell(str(one))
+        elif len(tried) % 50 == 0:
+            tell(f"{len(tried)} of {len(chosen)}: {dict(Counter(t.verdict for t in tried))}")
+    run = MechanicalRun(tuple(tried), generated)
+    tell(str(run))
+    return run
+
+
+def _order(chosen: Sequence[Mutant], reach: Reach) -> list[Mutant]:
+    """Guards first, then those that the quickest tests reach, so that a budget is spent on what matters."""
+
+    def cost(mutant: Mutant) -> tuple[bool, float]:
+        tests = reach.tests(mutant)
+        return not mutant.takes_a_guard, min((reach.seconds.get(t, 0.0) for t in tests), default=0.0)
+
+    return sorted(chosen, key=cost)

@@ -1,0 +1,256 @@
+"""Plants the known bugs of ``tests/planted/*.toml``, one at a time, and runs the unchanged suite on each.
+
+A bug's ``first`` tests are those of its suite that should notice it; where they stay green, the whole suite is
+run.  Everything that was run on a bug is also run with nothing planted and must be green there (the control).
+A bug is *caught* when a test fails, *survived* when the suite stays green, *invalid* when its patch does not
+apply, the suite does not run or end, or a test could not be set up: an invalid one says nothing.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epochal.chaos.mutants import checkout
+
+CONTROL = "nothing planted:"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """Replace ``old`` by ``new`` in ``file``, which takes ``guard`` away; ``suite`` is what must notice."""
+
+    name: str
+    guard: str
+    file: str
+    old: str
+    new: str
+    suite: tuple[str, ...]
+    first: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """``verdict``: caught, survived or invalid; ``by``: the first test that failed; ``ran``: what was run."""
+
+    name: str
+    guard: str
+    file: str
+    verdict: str
+    by: str
+    seconds: float
+    ran: tuple[str, ...]
+
+    @property
+    def is_control(self) -> bool:
+        """A run with nothing planted; *survived* is what it should be."""
+        return self.name.startswith(CONTROL)
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``--json`` shows it: ``by`` names the test that caught it, and is empty where none did."""
+        return {
+            "name": self.name,
+            "caught": self.verdict == "caught",
+            "by": self.by if self.verdict == "caught" else "",
+            "seconds": self.seconds,
+            "guard": self.guard,
+            "file": self.file,
+            "ran": list(self.ran),
+            "verdict": self.verdict,
+        }
+
+    def __str__(self) -> str:
+        verdict = {"survived": "green", "caught": "red"}.get(self.verdict, self.verdict)
+        return f"{verdict if self.is_control else self.verdict:9} {self.seconds:6.1f} s  {self.name:45} {self.by}"
+
+
+@dataclass(frozen=True)
+class PlantedRun:
+    """What came out of it.  ``code``: 0 all caught, controls green; 1 one survived or a control red; 3 unknown."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def bugs(self) -> tuple[Result, ...]:
+        return tuple(r for r in self.results if not r.is_control)
+
+    @property
+    def controls(self) -> tuple[Result, ...]:
+        return tuple(r for r in self.results if r.is_control)
+
+    @property
+    def code(self) -> int:
+        if any(r.verdict == "survived" for r in self.bugs) or any(r.verdict == "caught" for r in self.controls):
+            return 1
+        return 3 if not self.bugs or any(r.verdict == "invalid" for r in self.results) else 0
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The planted ones, without the controls."""
+        return [result.to_json() for result in self.bugs]
+
+    def __str__(self) -> str:
+        caught = sum(r.verdict == "caught" for r in self.bugs)
+        green = sum(r.verdict == "survived" for r in self.controls)
+        return (
+            f"{caught} of {len(self.bugs)} planted bugs caught,"
+            f" {green} of {len(self.controls)} controls green (with nothing planted)"
+        )
+
+
+def bugs(root: Path) -> list[Bug]:
+    """All planted bugs of a checkout."""
+    import tomli
+
+    found: list[Bug] = []
+    for path in sorted((root / checkout.PLANTED).glob("*.toml")):
+        for data in tomli.loads(path.read_text(encoding="utf-8"))["bug"]:
+            found.append(Bug(**{**data, "suite": tuple(data["suite"]), "first": tuple(data.get("first", ()))}))
+    return found
+
+
+def plant(bug: Bug, tree: Path) -> str | None:
+    """Apply the patch; why it does not apply, or None."""
+    path = tree / bug.file
+    if not path.is_file():
+        return f"there is no file {bug.file}"
+    text = path.read_text(encoding="utf-8")
+    if (times := text.count(bug.old)) != 1:
+        return f"the old text stands {times} times in {bug.file}"
+    path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
+    return None
+
+
+def judge(code: int, output: str) -> tuple[str, str]:
+    """(verdict, by) of one run of pytest."""
+    if code == 0:
+        return "survived", ""
+    failed = re.search(r"^FAILED (\S+::.*?)(?: - .*)?$", output, re.MULTILINE)
+    if code == 1 and failed is not None:
+        return "caught", failed[1]
+    return "invalid", f"pytest ended with {code}: {output[-400:]}"
+
+
+@dataclass
+class Planter:
+    """Runs suites on copies of ``root``; ``seconds``: how long one run of a suite may take."""
+
+    root: Path
+    seconds: float = 900.0
+    _live: set[int] = field(default_factory=set)
+    _ending: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, chosen: Sequence[Bug], jobs: int) -> Iterator[Result]:
+        """Results as they come in: the bugs', then their controls'."""
+        results = []
+        pool = concurrent.futures.ThreadPoolExecutor(jobs)
+        try:
+            for future in concurrent.futures.as_completed([pool.submit(self.try_bug, bug) for bug in chosen]):
+                results.append(future.result())
+                yield results[-1]
+            green = [pool.submit(self.control, tests) for tests in controls(results, chosen)]
+            for future in concurrent.futures.as_completed(green):
+                yield future.result()
+        finally:  # also when the caller was interrupted: nothing is left running
+            self._end()
+            pool.shutdown(cancel_futures=True)
+
+    def try_bug(self, bug: Bug) -> Result:
+        """Plant ``bug`` in a fresh copy; run its first tests there, and its whole suite where they are green."""
+        began = time.monotonic()
+        verdict, by, ran = "survived", "", list[str]()
+        with checkout.fresh_copy(self.root) as tree:
+            if trouble := plant(bug, tree):
+                verdict, by = "invalid", trouble
+            for tests in filter(None, (bug.first, bug.suite)):
+                if verdict == "survived":
+                    verdict, by = judge(*self.run_suite(tree, tests))
+                    ran += tests
+        return Result(bug.name, bug.guard, bug.file, verdict, by, round(time.monotonic() - began, 1), tuple(ran))
+
+    def control(self, tests: Sequence[str]) -> Result:
+        """The same tests on a copy with nothing planted."""
+        began = time.monotonic()
+        with checkout.fresh_copy(self.root) as tree:
+            verdict, by = judge(*self.run_suite(tree, tests))
+        name = f"{CONTROL} {len(tests)} tests or folders of {tests[0].partition('::')[0]}"
+        return Result(name, "", "", verdict, by, round(time.monotonic() - began, 1), tuple(tests))
+
+    def run_suite(self, tree: Path, suite: Sequence[str]) -> tuple[int, str]:
+        """pytest's exit code and output on a copy; the copy's code, not the checkout's, is imported."""
+        if trouble := checkout.what_is_imported(self.root, tree):
+            return 99, trouble
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *suite]
+        with self._lock:
+            if self._ending:
+                return 97, "interrupted"
+            process = subprocess.Popen(
+                command,
+                cwd=tree,
+                env=checkout.environment(self.root, tree),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            self._live.add(process.pid)
+        try:
+            output, _ = process.communicate(timeout=self.seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            return 98, f"{output}\nthe suite did not end within {self.seconds:.0f} s"
+        finally:
+            with self._lock:
+                self._live.discard(process.pid)
+        return process.returncode, output
+
+    def _end(self) -> None:
+        with self._lock:
+            self._ending = True
+            for group in self._live:
+                os.killpg(group, signal.SIGKILL)
+
+
+def controls(results: Sequence[Result], chosen: Sequence[Bug]) -> list[tuple[str, ...]]:
+    """What has to be green with nothing planted: a run per suite, of all that was run on its bugs."""
+    suite = {bug.name: bug.suite for bug in chosen}
+    ran: dict[tuple[str, ...], set[str]] = {}
+    for result in results:
+        ran.setdefault(suite[result.name], set()).update(result.ran)
+    return [tuple(sorted(tests)) for tests in ran.values() if tests]
+
+
+def planted(
+    *,
+    only: Sequence[str] = (),
+    jobs: int = 2,
+    seconds: float = 900.0,
+    root: Path | None = None,
+    tell: Callable[[str], None] = print,
+) -> PlantedRun:
+    """Plant every bug whose name contains one of ``only`` (all, if empty); a line to ``tell`` for each.
+
+    Errors: ``NoCheckout`` where there is none around the current directory (or ``root``).
+    """
+    root = checkout.find(root)
+    chosen = [bug for bug in bugs(root) if not only or any(part in bug.name for part in only)]
+    if not chosen:
+        tell(f"no planted bug has a name with {' or '.join(map(repr, only))} in it")
+    results = []
+    for result in Planter(root, seconds).run(chosen, jobs):
+        tell(str(result))
+        results.append(result)
+    run = PlantedRun(tuple(results))
+    tell(str(run))
+    return run

@@ -1,0 +1,238 @@
+"""A Python that has pytest loaded and forks for every run, as starting one takes longer than most runs.
+
+Started as a script in a copy of the checkout, so it imports nothing of the project itself: what is tested is
+imported in the fork, from the copy, as it lies there at that moment.  Reads one JSON object per line:
+
+    {"tests": [ids, in this order] or null, "paths": [...], "seconds": s, "each": s, "record": path or null}
+
+and answers each with one: ``{"code": pytest's, "red": [test, phase, text] or null, "ran": n, ...}``.  With
+``record`` all tests run, also after a red one, and who reached which line is written there (``reach.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the folder of this script
+
+import pytest
+
+if TYPE_CHECKING:
+    import coverage
+
+HUNG = -9
+"""In the place of pytest's exit code: the run did not end in its time."""
+FOLDERS = ("coordinator", "checkpoints", "sinks")
+READ_SOURCE = ("architecture", "packaging", "planted", "mutants")
+"""Files of tests/unit that look at the text of the project or at git, and would notice any change at all."""
+
+
+class Chosen:
+    """The plugin of one run: picks and orders the tests, and keeps what went red first."""
+
+    def __init__(self, tests: list[str] | None) -> None:
+        self.tests = tests
+        self.red: tuple[str, str, str] | None = None
+        self.all_red: list[str] = []
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Only the tests that were asked for, in that order."""
+        if self.tests is not None:
+            found = {item.nodeid: item for item in items}
+            items[:] = [found[test] for test in self.tests if test in found]
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that can no longer be imported is red."""
+        if report.failed:
+            self._is_red(report.nodeid, "collect", report.longreprtext)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """How long each took, and whether it was red."""
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed:
+            self._is_red(report.nodeid, report.when, report.longreprtext)
+
+    def _is_red(self, test: str, phase: str, text: str) -> None:
+        self.all_red.append(test)
+        if self.red is None:
+            self.red = (test, phase, text[-600:])
+
+
+class Recorder:
+    """The plugin that tells the coverage measurement which test runs now."""
+
+    def __init__(self, measured: coverage.Coverage) -> None:
+        self.measured = measured
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Set-up and tear-down count as the test's."""
+        self.measured.switch_context(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            self.measured.switch_context("")
+
+
+def run(order: dict[str, Any]) -> dict[str, Any]:
+    """Run pytest in this process, which is done for afterwards."""
+    chosen = Chosen(order["tests"])
+    plugins: list[object] = [chosen]
+    arguments = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short"]
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins that the zygote has loaded
+    arguments += ["-o", f"timeout={order['each']}"]
+    arguments += [f"--ignore=tests/unit/test_{name}.py" for name in READ_SOURCE]
+    with contextlib.ExitStack() as stack:
+        if order["record"] is None:
+            arguments.append("-x")
+        else:
+            plugins.append(Recorder(stack.enter_context(_measured(order["record"], chosen))))
+        code = int(pytest.main([*arguments, *order["paths"]], plugins))
+    return {
+        "code": code,
+        "red": chosen.red,
+        "all_red": chosen.all_red,
+        "ran": len(chosen.seconds),
+        "modules": _foreign_modules() if order["record"] is not None else [],
+        "outside": _own_modules_from_elsewhere(),
+    }
+
+
+@contextlib.contextmanager
+def _measured(path: str, chosen: Chosen) -> Iterator[coverage.Coverage]:
+    """Measures while it is open, then writes {"seconds": per test, "reached": file -> line -> tests} to ``path``."""
+    import coverage
+
+    here = Path.cwd()
+    measured = coverage.Coverage(
+        data_file=None, config_file=False, include=[str(here / folder / "*") for folder in FOLDERS], messages=False
+    )
+    measured.start()
+    yield measured
+    measured.stop()
+    data = measured.get_data()
+    reached = {
+        str(Path(file).relative_to(here)): {
+            line: [test for test in tests if test] for line, tests in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+    Path(path).write_text(json.dumps({"seconds": chosen.seconds, "reached": reached}), encoding="utf-8")
+
+
+def _foreign_modules() -> list[str]:
+    """What the run imported and the zygote can import beforehand: nothing of the copy, and no plugin of pytest."""
+    here = str(Path.cwd())
+    plugins = {entry.value.partition(":")[0] for entry in importlib.metadata.entry_points(group="pytest11")}
+    return [
+        name
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+        and not str(file).startswith(here)
+        and "pytest" not in name
+        and name not in {"__main__", *plugins}
+    ]
+
+
+def _own_modules_from_elsewhere() -> list[str]:
+    """Modules of the project that were not imported from the copy: there must be none."""
+    here = str(Path.cwd())
+    return [
+        name
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] == "epochal" and not str(getattr(module, "__file__", None) or here).startswith(here)
+    ]
+
+
+def fork(order: dict[str, Any]) -> dict[str, Any]:
+    """Run in a child; ``HUNG`` when it had to be ended."""
+    read, write = os.pipe()
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _child(order, write)
+    os.close(write)
+
+    def end(*_: object) -> None:
+        _end(child)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    answer = _answer(read, child, began + order["seconds"])
+    return {**answer, "seconds": round(time.monotonic() - began, 2)}
+
+
+def _child(order: dict[str, Any], write: int) -> None:
+    """Never returns."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        quiet = os.open(os.environ.get("EPOCHAL_MUTANTS_OUTPUT", os.devnull), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        for stream in (0, 1, 2):
+            os.dup2(quiet, stream)
+        answer = run(order)
+    except BaseException as error:
+        answer = {"code": 99, "red": None, "ran": 0, "trouble": repr(error)[-400:]}
+    try:
+        with os.fdopen(write, "w") as pipe:
+            json.dump(answer, pipe)
+    finally:
+        os._exit(0)
+
+
+def _answer(read: int, child: int, until: float) -> dict[str, Any]:
+    """What the child wrote before it ended; its whole group is ended with it."""
+    import select
+
+    text = b""
+    code = HUNG
+    while (left := until - time.monotonic()) > 0:
+        if not select.select([read], [], [], left)[0]:
+            continue
+        if not (part := os.read(read, 1 << 16)):
+            code = 99
+            break
+        text += part
+    os.close(read)
+    _end(child)
+    os.waitpid(child, 0)
+    if code == HUNG:
+        return {"code": HUNG, "red": None, "ran": 0}
+    return dict(json.loads(text)) if text else {"code": 99, "red": None, "ran": 0, "trouble": "the run died"}
+
+
+def _end(child: int) -> None:
+    """The child and what it started, if any of it is still there."""
+    for end in (os.killpg, os.kill):  # the group is there once the child has made it
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(child, signal.SIGKILL)
+
+
+def main() -> None:
+    """Load what is asked for, then serve until there is no more input."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a module prints is no answer
+    for name in json.loads(sys.stdin.readline()):
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    print(json.dumps({"ready": True}), file=out, flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        print(json.dumps(fork(json.loads(line))), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()
