@@ -9,8 +9,9 @@ from pathlib import Path
 
 from epochal.chaos.mutants import NoCheckout, checkout, mechanical, planted
 from epochal.chaos.mutants.guards import registry
-from epochal.chaos.mutants.mutator import FAST, SAMPLE, MechanicalRun
+from epochal.chaos.mutants.mutator import SAMPLE, MechanicalRun
 from epochal.chaos.mutants.planting import PlantedRun
+from epochal.chaos.mutants.reach import FAST, SERVERS
 
 
 def main() -> int:
@@ -37,7 +38,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, help="seconds; what is left then is listed as not run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sample", type=int, default=SAMPLE, help="how many in sinks/")
-    parser.add_argument("--suite", action="append", help=f"what to run the mutants against; default: {' '.join(FAST)}")
+    parser.add_argument("--suite", action="append", help="tests to use, instead of all")
+    parser.add_argument("--fast", action="store_true", help="only the tests that need neither Spark nor servers")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds of tests for one mutant")
     return parser.parse_args()
 
@@ -54,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
             sample=options.sample,
             only=options.only,
             jobs=options.jobs,
-            suite=options.suite or FAST,
+            suite=options.suite or (FAST if options.fast else (*FAST, *SERVERS)),
             patience=options.patience,
             tell=tell,
         )

@@ -22,19 +22,20 @@ from typing import Any
 
 from epochal.chaos.mutants import checkout, zygote
 from epochal.chaos.mutants.operators import Mutant, mutants
-from epochal.chaos.mutants.reach import Reach, recorded
+from epochal.chaos.mutants.reach import FAST, SERVERS, Reach, is_slow, recorded
 from epochal.chaos.mutants.runner import Answer, Runner
+from epochal.chaos.mutants.warm import Servers
 
 WHOLE = ("coordinator", "checkpoints")
 SAMPLED = ("sinks",)
-FAST = ("tests/unit", "tests/contract", "tests/sim")
-SERVERS = ("tests/integration",)
-"""Slow: they start Spark and servers for every mutant."""
-
 SAMPLE = 150
 README = Path("README.md")
 FIRST_SECONDS = 4.0
 """The quick tests that reach a mutant are run on their own first; most mutants go no further."""
+ALONE_SECONDS = 20.0
+"""What a test may take that has not been recorded, as it needs a server of its own."""
+START_SECONDS = 120.0
+"""How much longer a run may take that starts Spark and servers."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,14 @@ def explained(root: Path) -> dict[str, str]:
     return {m[1]: m[2] for m in re.finditer(r"^- ``(.+?)``: (.+)$", text, re.MULTILINE)}
 
 
+@dataclass(frozen=True)
+class Slot:
+    """Two ways to run tests in one copy: on servers that are shared, and each on its own."""
+
+    shared: Runner
+    alone: Runner
+
+
 @dataclass
 class Mutator:
     """Runs mutants of ``root``.
@@ -145,35 +154,39 @@ class Mutator:
 
     def run(self, chosen: Sequence[Mutant], jobs: int) -> Iterator[Tried]:
         """Results as they come in."""
-        slots: queue.SimpleQueue[Runner] = queue.SimpleQueue()
+        slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         with ExitStack() as stack:
+            slow = any(is_slow(path) for path in self.reach.suite)
+            servers = stack.enter_context(Servers()) if slow else None
             for _ in range(jobs):
                 tree = stack.enter_context(checkout.fresh_copy(self.root))
-                slots.put(stack.enter_context(Runner(self.root, tree, self.reach.modules)))
+                shared = stack.enter_context(Runner(self.root, tree, self.reach.modules, servers))
+                alone = stack.enter_context(Runner(self.root, tree, self.reach.modules)) if slow else shared
+                slots.put(Slot(shared, alone))
             pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(jobs))
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
             futures = [pool.submit(self._in_slot, slots, mutant) for mutant in chosen]
             for future in concurrent.futures.as_completed(futures):
                 yield future.result()
 
-    def _in_slot(self, slots: queue.SimpleQueue[Runner], mutant: Mutant) -> Tried:
+    def _in_slot(self, slots: queue.SimpleQueue[Slot], mutant: Mutant) -> Tried:
         tests = self.reach.tests(mutant)
         if time.monotonic() >= self.until:
             return Tried(mutant, "not run", "the budget was spent", of=len(tests))
         slot = slots.get()
         try:
-            with planted(slot.tree, mutant):
+            with planted(slot.shared.tree, mutant):
                 return self._try(slot, mutant, tests)
         finally:
             slots.put(slot)
 
-    def _try(self, slot: Runner, mutant: Mutant, tests: Sequence[str]) -> Tried:
-        """The quick tests first, then the rest, both up to the first that goes red."""
+    def _try(self, slot: Slot, mutant: Mutant, tests: Sequence[str]) -> Tried:
+        """The quick tests first, then the rest, each up to the first that goes red."""
         ran, seconds, verdict, by = 0, 0.0, "survived", ""
+        alone = self.reach.alone_for(mutant)
+        tests = [*tests, *alone]
         for part in self._parts(mutant, tests):
-            recorded = sum(self.reach.seconds.get(test, 0.0) for test in part)
-            longest = max(self.reach.seconds.get(test, 0.0) for test in part)
-            answer = slot.run(part, seconds=self.grace + 4 * recorded, each=self.grace / 2 + 4 * longest)
+            answer = self._run(slot, part, alone=part[0] in alone)
             verdict, by = judge(answer)
             ran, seconds = ran + answer.ran, seconds + answer.seconds
             if verdict != "survived":
@@ -181,18 +194,30 @@ class Mutator:
         if verdict == "caught":
             self._killers[mutant.file, by] += 1
         elif not tests:
-            by = "no test reaches it"
+            verdict, by = "survived" if self.reach.whole else "not run", "no test reaches it"
         return Tried(mutant, verdict, by, round(seconds, 1), ran, len(tests))
 
+    def _run(self, slot: Slot, tests: Sequence[str], *, alone: bool) -> Answer:
+        recorded = [ALONE_SECONDS if alone else self.reach.seconds.get(test, 0.0) for test in tests]
+        spark = is_slow(tests[-1])
+        grace = self.grace + (START_SECONDS if spark else 0.0)
+        runner = slot.alone if alone else slot.shared
+        return runner.run(tests, seconds=grace + 4 * sum(recorded), each=grace / 2 + 4 * max(recorded), spark=spark)
+
     def _parts(self, mutant: Mutant, tests: Sequence[str]) -> list[list[str]]:
-        """What caught others of the file goes first; the second part ends where patience does."""
+        """Quick, less quick, on servers, on servers of their own; what caught others of the file goes first."""
         order = sorted(tests, key=lambda test: (-self._worth(mutant, test), self.reach.seconds.get(test, 0.0)))
-        parts: list[list[str]] = [[], []]
-        spent = 0.0
+        parts: list[list[str]] = [[], [], [], []]
+        spent = {True: 0.0, False: 0.0}
         for test in order:
-            spent += self.reach.seconds.get(test, 0.0)
-            if spent <= self.patience or not parts[0]:
-                parts[spent > FIRST_SECONDS and bool(parts[0])].append(test)
+            if test in self.reach.alone:
+                parts[3].append(test)
+                continue
+            slow = is_slow(test)
+            spent[slow] += self.reach.seconds.get(test, 0.0)
+            which = 2 if slow else int(spent[slow] > FIRST_SECONDS and bool(parts[0]))
+            if spent[slow] <= self.patience or not parts[which]:
+                parts[which].append(test)
         return [part for part in parts if part]
 
     def _worth(self, mutant: Mutant, test: str) -> float:
@@ -205,7 +230,9 @@ def judge(answer: Answer) -> tuple[str, str]:
     if answer.code == zygote.HUNG:
         return "caught", "the tests did not end"
     if answer.red is not None:
-        test, phase, _ = answer.red
+        test, phase, text = answer.red
+        if phase == "setup" and is_slow(test):  # a server that does not start says nothing of the mutant
+            return "invalid", f"{test} could not be set up: {text[-200:]}"
         return "caught", test if phase == "call" else f"{phase} of {test}"
     if answer.code == 0 and not answer.outside:
         return "survived", ""
@@ -237,7 +264,7 @@ def mechanical(
     sample: int = SAMPLE,
     only: Sequence[str] = (),
     jobs: int = 2,
-    suite: Sequence[str] = FAST,
+    suite: Sequence[str] = (*FAST, *SERVERS),
     patience: float = 60.0,
     grace: float = 30.0,
     root: Path | None = None,

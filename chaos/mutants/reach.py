@@ -1,4 +1,8 @@
-"""Which test reaches which line, recorded once per state of the checkout, and kept."""
+"""Which test reaches which line, recorded once per state of the checkout, and kept.
+
+What runs in a Spark executor or in another process cannot be seen from the tests' own: a line that no test is
+known to reach is given to the tests of its part (``PARTS``).
+"""
 
 from __future__ import annotations
 
@@ -7,74 +11,145 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from epochal.chaos.mutants import checkout
 from epochal.chaos.mutants.operators import Mutant
 from epochal.chaos.mutants.runner import Runner
+from epochal.chaos.mutants.warm import NOT_OURS, Servers
 from epochal.chaos.servers.cache import cache_dir
 
-VERSION = 1
+FAST = ("tests/unit", "tests/contract", "tests/sim")
+"""Needs neither Spark nor a server."""
+SERVERS = (
+    "tests/integration/postgres",
+    "tests/integration/kafka",
+    "tests/integration/delta",
+    "tests/integration/spark",
+    "tests/integration/test_postgres_log.py",
+)
+PARTS = {
+    "sinks/postgres": "tests/integration/postgres",
+    "sinks/kafka": "tests/integration/kafka",
+    "sinks/delta": "tests/integration/delta",
+    "checkpoints/postgres": "tests/integration/test_postgres_log.py",
+    "sinks/stage": "tests/integration/spark",
+    "sinks/executors": "tests/integration/spark",
+    "coordinator": "tests/integration/spark",
+}
+VERSION = 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reach:
-    """``seconds``: how long each test took; ``red``: those that fail with nothing planted; ``modules``: to preload."""
+    """``seconds``: how long each test took; ``red``: those that fail with nothing planted; ``modules``: to preload.
 
-    seconds: dict[str, float]
-    reached: dict[str, dict[str, list[str]]]
-    red: Sequence[str] = ()
-    modules: Sequence[str] = field(default=(), repr=False)
+    ``alone``: tests that need a server of their own, because they stop it or put a proxy before it.
+    """
+
+    suite: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    reached: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    red: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    alone: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Everything was recorded, so that what no test reaches is really not tested."""
+        return {*FAST, *SERVERS} <= set(self.suite)
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Those that reach any of its lines, the quick ones first."""
+        """Those that reach any of its lines, else those of its part; the quick ones first."""
         lines = self.reached.get(mutant.file, {})
         found = {test for n in range(mutant.line, mutant.end_line + 1) for test in lines.get(str(n), ())}
-        return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
+        return sorted(found or self._of_its_part(mutant), key=lambda test: (self.seconds.get(test, 0.0), test))
 
-    def knows(self, file: str) -> bool:
-        """Whether any test reached any function of the file."""
-        return any(tests for tests in self.reached.get(file, {}).values())
+    def _of_its_part(self, mutant: Mutant) -> set[str]:
+        return {test for test in self.seconds if test.startswith(_part(mutant)) and test not in self.alone}
+
+    def alone_for(self, mutant: Mutant) -> list[str]:
+        """The tests of its part that need a server of their own; who reaches what is not known of them."""
+        return sorted(test for test in self.alone if test.startswith(_part(mutant)))
+
+    def add(self, other: Reach) -> None:
+        """One more recording, of other tests."""
+        self.suite += other.suite
+        self.seconds |= other.seconds
+        self.red += other.red
+        self.alone += other.alone
+        self.modules += [name for name in other.modules if name not in self.modules]
+        for file, lines in other.reached.items():
+            for line, tests in lines.items():
+                self.reached.setdefault(file, {}).setdefault(line, []).extend(tests)
 
 
-def recorded(root: Path, paths: Sequence[str], tell: Callable[[str], None]) -> Reach:
-    """What is kept for this state of the checkout, else a new recording, which runs all tests below ``paths``."""
-    kept = cache_dir() / "mutants" / f"reach-{_state(root, paths)}.json"
-    if not kept.is_file():
+def _part(mutant: Mutant) -> str:
+    return next((tests for start, tests in PARTS.items() if mutant.file.startswith(start)), "-")
+
+
+def is_slow(test: str) -> bool:
+    """It starts Spark or a server."""
+    return not test.startswith(FAST)
+
+
+def recorded(root: Path, suite: Sequence[str], tell: Callable[[str], None]) -> Reach:
+    """What is kept for this state of the checkout, else new recordings, which run all tests below ``suite``."""
+    fast = tuple(path for path in suite if not is_slow(path))
+    reach = Reach()
+    for paths in filter(None, (fast, *((path,) for path in suite if is_slow(path)))):
+        kept = cache_dir() / "mutants" / f"reach-{_state(root, paths)}.json"
+        if kept.is_file():
+            reach.add(Reach(paths, **json.loads(kept.read_text(encoding="utf-8"))))
+            continue
         tell(f"recording which test of {' '.join(paths)} reaches which line, with nothing planted")
-        reach = _record(root, paths)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        for old in sorted(kept.parent.glob("reach-*.json"), key=lambda p: p.stat().st_mtime)[:-8]:
-            with contextlib.suppress(FileNotFoundError):
-                old.unlink()
-        if not reach.red:
-            _write(kept, reach)
-        return reach
-    data = json.loads(kept.read_text(encoding="utf-8"))
-    return Reach(data["seconds"], data["reached"], (), data["modules"])
+        new = _record(root, paths)
+        if not new.red:
+            _keep(kept, new)
+        reach.add(new)
+    return reach
 
 
-def _write(kept: Path, reach: Reach) -> None:
+def _keep(kept: Path, reach: Reach) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    for old in sorted(kept.parent.glob("reach-*.json"), key=lambda p: p.stat().st_mtime)[:-24]:
+        with contextlib.suppress(FileNotFoundError):
+            old.unlink()
     whole = kept.with_suffix(".tmp")
-    data = {"seconds": reach.seconds, "reached": reach.reached, "modules": list(reach.modules)}
+    data = {"seconds": reach.seconds, "reached": reach.reached, "modules": reach.modules, "alone": reach.alone}
     whole.write_text(json.dumps(data), encoding="utf-8")
     whole.replace(kept)
 
 
-def _record(root: Path, paths: Sequence[str]) -> Reach:
-    with checkout.fresh_copy(root) as tree, Runner(root, tree) as runner:
+def _record(root: Path, paths: tuple[str, ...]) -> Reach:
+    slow = is_slow(paths[0])
+    with contextlib.ExitStack() as stack:
+        servers = stack.enter_context(Servers()) if slow else None
+        tree = stack.enter_context(checkout.fresh_copy(root))
+        runner = stack.enter_context(Runner(root, tree, servers=servers))
         file = tree / ".reach.json"
-        answer = runner.run(None, paths, seconds=7200, each=900, record=file)
-        if not file.is_file() or answer.outside:
+        answer = runner.run(None, paths, seconds=7200, each=900, record=file, spark=slow)
+        if not file.is_file() or answer.outside or not answer.ran:
             raise RuntimeError(f"the tests could not be run with nothing planted: {answer}")
         data = json.loads(file.read_text(encoding="utf-8"))
-        return Reach(data["seconds"], data["reached"], answer.all_red, answer.modules)
+    alone = sorted({test for test, text in answer.all_red if NOT_OURS in text})
+    red = sorted({test for test, _ in answer.all_red} - {*alone})
+    reached = {
+        file: {line: [test for test in tests if test not in alone] for line, tests in lines.items()}
+        for file, lines in data["reached"].items()
+    }
+    return Reach(paths, data["seconds"], reached, red, list(answer.modules), alone)
 
 
 def _state(root: Path, paths: Iterable[str]) -> str:
-    """A hash of all Python files of the checkout and of what is asked."""
-    digest = hashlib.sha256(f"{VERSION} {' '.join(paths)}\n".encode())
+    """A hash of what a recording of ``paths`` depends on: all but the other tests."""
+    folders = tuple(paths)
+    digest = hashlib.sha256(f"{VERSION} {' '.join(folders)}\n".encode())
     for name in checkout.files(root):
-        if name.endswith((".py", "pyproject.toml")) and not (root / name).is_symlink():
-            digest.update(f"{name}\n".encode() + hashlib.sha256((root / name).read_bytes()).digest())
+        is_test = PurePath(name).name.startswith("test_")
+        if not name.endswith((".py", "pyproject.toml")) or name.startswith("chaos/mutants/"):
+            continue
+        if (root / name).is_symlink() or (is_test and not name.startswith(folders)):
+            continue
+        digest.update(f"{name}\n".encode() + hashlib.sha256((root / name).read_bytes()).digest())
     return digest.hexdigest()[:16]

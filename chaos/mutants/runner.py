@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from epochal.chaos.mutants import checkout, zygote
+from epochal.chaos.mutants.warm import Java
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Answer:
     seconds: float
     ran: int
     red: tuple[str, str, str] | None = None
-    all_red: Sequence[str] = ()
+    all_red: Sequence[tuple[str, str]] = ()
     modules: Sequence[str] = ()
     outside: Sequence[str] = ()
     trouble: str = ""
@@ -33,20 +34,31 @@ class Answer:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Answer:
         red = data.get("red")
-        return cls(**{**data, "red": tuple(red) if red else None})
+        return cls(
+            **{**data, "red": tuple(red) if red else None, "all_red": [tuple(r) for r in data.get("all_red", ())]}
+        )
 
 
 class Runner:
-    """One process in one copy; ``modules`` are loaded before anything is run."""
+    """One process in one copy; ``modules`` are loaded before anything is run.
 
-    def __init__(self, root: Path, tree: Path, modules: Sequence[str] = ()) -> None:
+    ``servers``: the variables of servers that run already; Spark sessions then share one Java process, too.
+    """
+
+    def __init__(
+        self, root: Path, tree: Path, modules: Sequence[str] = (), servers: Mapping[str, str] | None = None
+    ) -> None:
         if trouble := checkout.what_is_imported(root, tree):
             raise RuntimeError(trouble)
         self.tree = tree
+        self._root = root
+        self._shares = servers is not None
+        self._java: Java | None = None
+        output = {"EPOCHAL_MUTANTS_OUTPUT": str(tree / ".output")}
         self._process = subprocess.Popen(
             [sys.executable, zygote.__file__],
             cwd=tree,
-            env={**checkout.environment(root, tree), "EPOCHAL_MUTANTS_OUTPUT": str(tree / ".output")},
+            env={**checkout.environment(root, tree), **output, **(servers or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -70,19 +82,32 @@ class Runner:
         seconds: float,
         each: float,
         record: Path | None = None,
+        spark: bool = False,
     ) -> Answer:
         """``tests`` in this order up to the first red one, or all below ``paths``; ``each``: seconds for one test."""
+        if spark and self._shares and self._java is None:
+            self._java = Java(self._root, self.tree)
         order = {
             "tests": tests,
             "paths": list(paths) if paths is not None else sorted({t.partition("::")[0] for t in tests or ()}),
             "seconds": seconds,
             "each": each,
             "record": str(record) if record is not None else None,
+            "java": self._java.address if spark and self._java is not None else None,
         }
-        return Answer.from_json(self._say(order))
+        answer = Answer.from_json(self._say(order))
+        if answer.code not in (0, 1):  # it may have left anything in the Java process
+            self._end_java()
+        return answer
+
+    def _end_java(self) -> None:
+        if self._java is not None:
+            self._java.close()
+            self._java = None
 
     def close(self) -> None:
         """End the process and what it started, also a run that is under way."""
+        self._end_java()
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             self._process.terminate()
             self._process.wait(timeout=5)

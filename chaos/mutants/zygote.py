@@ -3,7 +3,8 @@
 Started as a script in a copy of the checkout, so it imports nothing of the project itself: what is tested is
 imported in the fork, from the copy, as it lies there at that moment.  Reads one JSON object per line:
 
-    {"tests": [ids, in this order] or null, "paths": [...], "seconds": s, "each": s, "record": path or null}
+    {"tests": [ids, in this order] or null, "paths": [...], "seconds": s, "each": s, "record": path or null,
+     "java": {"port": n, "secret": s} or null}
 
 and answers each with one: ``{"code": pytest's, "red": [test, phase, text] or null, "ran": n, ...}``.  With
 ``record`` all tests run, also after a red one, and who reached which line is written there (``reach.py``).
@@ -44,7 +45,7 @@ class Chosen:
     def __init__(self, tests: list[str] | None) -> None:
         self.tests = tests
         self.red: tuple[str, str, str] | None = None
-        self.all_red: list[str] = []
+        self.all_red: list[tuple[str, str]] = []
         self.seconds: dict[str, float] = {}
 
     @pytest.hookimpl(trylast=True)
@@ -66,7 +67,7 @@ class Chosen:
             self._is_red(report.nodeid, report.when, report.longreprtext)
 
     def _is_red(self, test: str, phase: str, text: str) -> None:
-        self.all_red.append(test)
+        self.all_red.append((test, text[-600:]))
         if self.red is None:
             self.red = (test, phase, text[-600:])
 
@@ -89,6 +90,8 @@ class Recorder:
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
     """Run pytest in this process, which is done for afterwards."""
+    if order["java"] is not None:
+        _use(**order["java"])
     chosen = Chosen(order["tests"])
     plugins: list[object] = [chosen]
     arguments = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short"]
@@ -109,6 +112,21 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         "modules": _foreign_modules() if order["record"] is not None else [],
         "outside": _own_modules_from_elsewhere(),
     }
+
+
+def _use(port: int, secret: str) -> None:
+    """Spark sessions of this process live in the Java process there; one that a run before left there is stopped."""
+    os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret)
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
+        del os.environ[name]  # processes that a test starts have a Java of their own
+    SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
+    active = gateway.jvm.org.apache.spark.SparkContext.getActive()
+    if active.isDefined():
+        active.get().stop()
 
 
 @contextlib.contextmanager
