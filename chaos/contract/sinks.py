@@ -486,15 +486,20 @@ class SinkContract:
     @pytest.mark.parametrize("name", ["", "a b", "a/b", "é", "x" * 121])
     @pytest.mark.usefixtures("one")
     def test_a_sink_name_is_checked(self, harness: SinkHarness, name: str) -> None:
-        with pytest.raises(Misconfigured) as refused:
+        with pytest.raises(Misconfigured, match="is not of the form") as refused:
             harness.named(name).check(query(harness.app), harness.schema)
         assert repr(name) in str(refused.value)
 
     @pytest.mark.parametrize("app", ["", "a b", "a'b"])
-    def test_an_app_name_is_checked(self, harness: SinkHarness, one: Start, app: str) -> None:
-        with pytest.raises(Misconfigured) as refused:
-            one.sink.check(query(app), harness.schema)
-        assert repr(app) in str(refused.value)
+    def test_an_app_name_is_checked_by_whatever_comes_first(self, harness: SinkHarness, one: Start, app: str) -> None:
+        for verb in (
+            lambda: one.sink.create(query(app), harness.schema),
+            lambda: one.sink.check(query(app), harness.schema),
+            lambda: one.sink.look(query(app)),
+        ):
+            with pytest.raises(Misconfigured, match="is not of the form") as refused:
+                verb()
+            assert repr(app) in str(refused.value)
 
     def test_a_committable_survives_json_and_holds_no_secret(self, harness: SinkHarness, one: Start) -> None:
         committable = one.prepare(["a"])

@@ -156,6 +156,7 @@ class Mutator:
         """Results as they come in."""
         slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         with ExitStack() as stack:
+            pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(jobs))
             slow = any(is_slow(path) for path in self.reach.suite)
             servers = stack.enter_context(Servers()) if slow else None
             for _ in range(jobs):
@@ -163,8 +164,8 @@ class Mutator:
                 shared = stack.enter_context(Runner(self.root, tree, self.reach.modules, servers))
                 alone = stack.enter_context(Runner(self.root, tree, self.reach.modules)) if slow else shared
                 slots.put(Slot(shared, alone))
-            pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(jobs))
-            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+            # In this order, also when interrupted: nothing new begins, what runs is ended, then all is waited for.
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
             futures = [pool.submit(self._in_slot, slots, mutant) for mutant in chosen]
             for future in concurrent.futures.as_completed(futures):
                 yield future.result()
@@ -202,7 +203,8 @@ class Mutator:
         spark = is_slow(tests[-1])
         grace = self.grace + (START_SECONDS if spark else 0.0)
         runner = slot.alone if alone else slot.shared
-        return runner.run(tests, seconds=grace + 4 * sum(recorded), each=grace / 2 + 4 * max(recorded), spark=spark)
+        each = [grace / 2 + 4 * seconds for seconds in recorded]
+        return runner.run(tests, seconds=grace + 4 * sum(recorded), each=each, spark=spark)
 
     def _parts(self, mutant: Mutant, tests: Sequence[str]) -> list[list[str]]:
         """Quick, less quick, on servers, on servers of their own; what caught others of the file goes first."""

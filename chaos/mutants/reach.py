@@ -128,7 +128,7 @@ def _record(root: Path, paths: tuple[str, ...]) -> Reach:
         tree = stack.enter_context(checkout.fresh_copy(root))
         runner = stack.enter_context(Runner(root, tree, servers=servers))
         file = tree / ".reach.json"
-        answer = runner.run(None, paths, seconds=7200, each=900, record=file, spark=slow)
+        answer = runner.run(None, paths, seconds=7200, record=file, spark=slow)
         if not file.is_file() or answer.outside or not answer.ran:
             raise RuntimeError(f"the tests could not be run with nothing planted: {answer}")
         data = json.loads(file.read_text(encoding="utf-8"))

@@ -80,18 +80,18 @@ class Runner:
         paths: Sequence[str] | None = None,
         *,
         seconds: float,
-        each: float,
+        each: Sequence[float] = (),
         record: Path | None = None,
         spark: bool = False,
     ) -> Answer:
-        """``tests`` in this order up to the first red one, or all below ``paths``; ``each``: seconds for one test."""
+        """``tests`` in this order up to the first red one, or all below ``paths``; ``each``: seconds for each test."""
         if spark and self._shares and self._java is None:
             self._java = Java(self._root, self.tree)
         order = {
             "tests": tests,
             "paths": list(paths) if paths is not None else sorted({t.partition("::")[0] for t in tests or ()}),
             "seconds": seconds,
-            "each": each,
+            "each": list(each),
             "record": str(record) if record is not None else None,
             "java": self._java.address if spark and self._java is not None else None,
         }

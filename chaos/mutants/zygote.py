@@ -3,7 +3,7 @@
 Started as a script in a copy of the checkout, so it imports nothing of the project itself: what is tested is
 imported in the fork, from the copy, as it lies there at that moment.  Reads one JSON object per line:
 
-    {"tests": [ids, in this order] or null, "paths": [...], "seconds": s, "each": s, "record": path or null,
+    {"tests": [ids, in this order] or null, "paths": [...], "seconds": s, "each": [s, ...], "record": path or null,
      "java": {"port": n, "secret": s} or null}
 
 and answers each with one: ``{"code": pytest's, "red": [test, phase, text] or null, "ran": n, ...}``.  With
@@ -42,8 +42,9 @@ READ_SOURCE = ("architecture", "packaging", "planted", "mutants")
 class Chosen:
     """The plugin of one run: picks and orders the tests, and keeps what went red first."""
 
-    def __init__(self, tests: list[str] | None) -> None:
+    def __init__(self, tests: list[str] | None, limits: list[float]) -> None:
         self.tests = tests
+        self.limits = dict(zip(tests or (), limits, strict=True))
         self.red: tuple[str, str, str] | None = None
         self.all_red: list[tuple[str, str]] = []
         self.seconds: dict[str, float] = {}
@@ -54,6 +55,9 @@ class Chosen:
         if self.tests is not None:
             found = {item.nodeid: item for item in items}
             items[:] = [found[test] for test in self.tests if test in found]
+            if items and items[0].config.pluginmanager.hasplugin("timeout"):
+                for item in items:
+                    item.add_marker(pytest.mark.timeout(self.limits[item.nodeid]))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that can no longer be imported is red."""
@@ -92,11 +96,11 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     """Run pytest in this process, which is done for afterwards."""
     if order["java"] is not None:
         _use(**order["java"])
-    chosen = Chosen(order["tests"])
+    chosen = Chosen(order["tests"], order["each"])
     plugins: list[object] = [chosen]
     arguments = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short"]
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins that the zygote has loaded
-    arguments += ["-o", f"timeout={order['each']}"]
+    arguments += ["-o", "timeout=900"]
     arguments += [f"--ignore=tests/unit/test_{name}.py" for name in READ_SOURCE]
     with contextlib.ExitStack() as stack:
         if order["record"] is None:
@@ -124,7 +128,7 @@ def _use(port: int, secret: str) -> None:
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
         del os.environ[name]  # processes that a test starts have a Java of their own
     SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
-    active = gateway.jvm.org.apache.spark.SparkContext.getActive()
+    active = getattr(getattr(gateway.jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
     if active.isDefined():
         active.get().stop()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.chaos.contract import ABORTED, SinkContract, SinkHarness, query
+from epochal.chaos import failpoints
+from epochal.chaos.contract import ABORTED, SinkContract, SinkHarness, Start, query
 from epochal.coordinator.epoch import Actor, Committable, Copy, Json
-from epochal.coordinator.errors import EpochalError
+from epochal.coordinator.errors import EpochalError, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Row
-from epochal.sinks.protocol import RedoSink, Rows, Sink
+from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Sink
 
 
 class VotingHarness(SinkHarness):
@@ -70,6 +71,33 @@ class TestMemoryRedoSink(SinkContract):
 
     def test_it_redoes(self, harness: RedoHarness) -> None:
         assert isinstance(harness.sink(), RedoSink)
+
+    def test_what_is_committed_needs_its_copy_no_more(self, harness: RedoHarness, one: Start) -> None:
+        committable = one.show(["a"])
+        harness.stage.clean(one.actor, keep=[])
+        assert harness.stage.copies() == []
+        assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+
+def test_an_answer_that_is_dropped_leaves_the_outcome_unknown() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1)).fenced()
+    committable = one.prepare(["a"])
+    with failpoints.armed("after-publish=drop-answer"), pytest.raises(OutcomeUnknown, match="its answer lost"):
+        one.commit(committable)
+    assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+
+def test_a_server_that_is_down_takes_no_request() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1))
+    harness.server.crash()
+    with pytest.raises(SinkUnavailable, match="the server is down"):
+        one.fenced()
+    harness.server.restart()
+    assert one.look().fence is None
 
 
 def test_rows_may_be_anything_that_is_iterated_once() -> None:

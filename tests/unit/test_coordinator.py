@@ -21,6 +21,7 @@ from epochal.coordinator.errors import (
     LogCorrupt,
     MarkerLost,
     Misconfigured,
+    OutcomeUnknown,
     PrepareRefused,
     SinkUnavailable,
 )
@@ -125,6 +126,15 @@ def test_what_is_wrong_with_the_log_is_said_at_start(kind: type[EpochalError]) -
     world.log.error = kind("the file system has no hard links", help="pass log=")
     with pytest.raises(kind, match="no hard links"):
         world.start(world.sink("a")).run(Batch(0))
+
+
+def test_an_append_that_is_never_answered_says_why() -> None:
+    world = World()
+    world.log = BrokenLog()
+    world.log.error = OSError("the disk is full")
+    with pytest.raises(OutcomeUnknown, match="the fence record at position 0 was written is not known") as unknown:
+        world.start(world.sink("a")).run(Batch(0))
+    assert "the disk is full" in str(unknown.value)
 
 
 def test_a_server_that_is_down_at_start_is_named_soon() -> None:

@@ -88,6 +88,16 @@ REFUSALS: dict[str, tuple[Case, type[EpochalError], str]] = {
     "marker too new": (Case(TWO_EPOCHS, state(3, 2), ask(2)), CheckpointMismatch, "of no epoch that this"),
     "marker of another decision": (Case(TWO_EPOCHS, state(2, 1, G2), ask(2)), CheckpointMismatch, "of no epoch"),
     "older marker of another decision": (Case(TWO_EPOCHS, state(1, 0, G2), ask(2)), CheckpointMismatch, "of no epoch"),
+    "marker of this decision at another position": (
+        Case(TWO_EPOCHS, {"a": SinkState("id-a", G1, Marker(1, decision(1).id))}, ask(2)),
+        CheckpointMismatch,
+        "of no epoch",
+    ),
+    "marker before the only epoch that the log still holds": (
+        Case(log(FENCE, commit(4, 5)), state(4, 3, G2), ask(5)),
+        CheckpointMismatch,
+        "of no epoch",
+    ),
     "marker older than done": (
         Case(log(FENCE, commit(0, 1), commit(1, 2), Fence(G2, QUERY, 2, done_through={"a": 1})), state(1, 0), ask(2)),
         MarkerLost,

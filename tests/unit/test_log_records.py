@@ -135,6 +135,14 @@ def test_a_changed_byte_of_a_floor_is_noticed(index: int, bits: int) -> None:
         decode_floor(bytes(whole), 9, "here")
 
 
+def test_a_record_or_floor_ends_with_its_line() -> None:
+    """White space in the place of the line's end would still be JSON."""
+    with pytest.raises(LogCorrupt, match="torn or foreign"):
+        decode(encode(COMMIT)[:-1] + b" ", "here")
+    with pytest.raises(LogCorrupt):
+        decode_floor(FLOOR[:-1] + b" ", 9, "here")
+
+
 def sealed(body: str) -> bytes:
     """``body`` with a checksum that fits."""
     return f"{hashlib.sha256(body.encode()).hexdigest()[:16]} {body}\n".encode()

@@ -18,7 +18,6 @@ MODULE = """
 from epochal import Pipeline
 from epochal.sinks import DeltaSink, PostgresSink
 from epochal.sinks.memory import MemoryServer, MemorySink
-from epochal.sinks.protocol import Sink
 number = 7
 class Thing: pass
 sink = PostgresSink("postgresql://nowhere/x", table="t")
