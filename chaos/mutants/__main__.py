@@ -37,7 +37,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mechanical", action="store_true", help="the mechanical mutants instead of the planted bugs")
     parser.add_argument("--budget", type=float, help="seconds; what is left then is listed as not run")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many in sinks/")
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many in sinks/, beside those of guards")
     parser.add_argument("--suite", action="append", help="tests to use, instead of all")
     parser.add_argument("--fast", action="store_true", help="only the tests that need neither Spark nor servers")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds of tests for one mutant")

@@ -15,7 +15,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,15 +102,15 @@ class MechanicalRun:
 
 
 def choose(root: Path, *, sample: int = SAMPLE, seed: int = 0, only: Sequence[str] = ()) -> tuple[list[Mutant], int]:
-    """All of ``WHOLE``, and of ``SAMPLED`` every mutant that takes a guard and a seeded sample of the others.
+    """All of ``WHOLE``; of ``SAMPLED`` every mutant that takes a guard, and ``sample`` of the others by ``seed``.
 
-    At least ``sample`` are chosen from ``SAMPLED``, guards included; second: how many there are in all.
+    The second answer is how many there are in all.
     """
     whole, sampled = (list(_of(root, folders)) for folders in (WHOLE, SAMPLED))
     guards = [m for m in sampled if m.takes_a_guard]
     others = [m for m in sampled if not m.takes_a_guard]
     random.Random(seed).shuffle(others)
-    chosen = whole + guards + others[: max(0, sample - len(guards))]
+    chosen = whole + guards + others[:sample]
     if only:
         chosen = [m for m in whole + sampled if any(part in m.key or part in m.name for part in only)]
     return chosen, len(whole) + len(sampled)
@@ -176,7 +176,7 @@ class Mutator:
             return Tried(mutant, "not run", "the budget was spent", of=len(tests))
         slot = slots.get()
         try:
-            with planted(slot.shared.tree, mutant):
+            with standing_in(slot.shared.tree, mutant):
                 return self._try(slot, mutant, tests)
         finally:
             slots.put(slot)
@@ -241,22 +241,18 @@ def judge(answer: Answer) -> tuple[str, str]:
     return "invalid", f"pytest ended with {answer.code} {answer.trouble} {', '.join(answer.outside)}".strip()
 
 
-class planted:  # noqa: N801  # a context manager that reads as a verb
+@contextmanager
+def standing_in(tree: Path, mutant: Mutant) -> Iterator[None]:
     """The mutant stands in ``tree`` while it is open; the file's time is one that no compiled file knows."""
-
-    def __init__(self, tree: Path, mutant: Mutant) -> None:
-        self._path = tree / mutant.file
-        self._before = self._path.read_bytes()
-        self._times = self._path.stat()
-        self._after = mutant.apply(self._before)
-
-    def __enter__(self) -> None:
-        self._path.write_bytes(self._after)
-        os.utime(self._path, (self._times.st_atime, self._times.st_mtime - 7))
-
-    def __exit__(self, *_: object) -> None:
-        self._path.write_bytes(self._before)
-        os.utime(self._path, ns=(self._times.st_atime_ns, self._times.st_mtime_ns))
+    path = tree / mutant.file
+    before, times = path.read_bytes(), path.stat()
+    path.write_bytes(mutant.apply(before))
+    os.utime(path, (times.st_atime, times.st_mtime - 7))
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def mechanical(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from epochal.chaos import failpoints
 from epochal.chaos.contract import ABORTED, SinkContract, SinkHarness, Start, query
-from epochal.coordinator.epoch import Actor, Committable, Copy, Json
-from epochal.coordinator.errors import EpochalError, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Json
+from epochal.coordinator.errors import EpochalError, OutcomeUnknown, PreparedLost, SinkUnavailable
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Row
 from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Sink
 
@@ -98,6 +100,18 @@ def test_a_server_that_is_down_takes_no_request() -> None:
         one.fenced()
     harness.server.restart()
     assert one.look().fence is None
+
+
+def test_a_copy_that_is_gone_or_has_other_rows_is_lost() -> None:
+    stage = MemoryStage()
+    copy = stage.write(0, Actor(1, 1), [{"id": "a"}])
+    assert stage.read(copy) == ({"id": "a"},)
+    with pytest.raises(PreparedLost, match="is gone or has changed") as gone:
+        stage.read(replace(copy, root="memory:/gone"))
+    assert gone.value.state == "it is not there"
+    with pytest.raises(PreparedLost, match="of 2 rows is gone or has changed") as changed:
+        stage.read(replace(copy, files=(CopyFile("rows", 2, 2),)))
+    assert changed.value.state == "1 rows are there"
 
 
 def test_rows_may_be_anything_that_is_iterated_once() -> None:

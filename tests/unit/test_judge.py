@@ -135,6 +135,13 @@ def test_look_again_is_fenced_by_a_newer_record() -> None:
     assert "newest record of the log is a fence of g2" in str(found)
 
 
+def test_look_again_wants_the_fence_itself_to_be_the_newest_record() -> None:
+    history = log(FENCE, Fence(G2, QUERY, 0), commit(0, 1, G2))
+    found = judge(LOOK_AGAIN, Case(history, state(1, 0, G2, fence=G2), ask(1), by=G2)).refusal
+    assert isinstance(found, Fenced)
+    assert "newest record of the log is a commit of g2" in str(found)
+
+
 def test_look_again_is_fenced_by_a_sink_that_another_start_owns() -> None:
     history = log(FENCE, commit(0, 1), Fence(G2, QUERY, 1))
     found = judge(LOOK_AGAIN, Case(history, state(1, 0, fence=G1), ask(1), by=G2)).refusal
