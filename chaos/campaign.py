@@ -480,12 +480,18 @@ class Campaign:
         elif strike.action == "delete":
             driver.kill()
             self._told_end(driver, program.End("killed"))
-            shutil.rmtree(self._checkpoint)
+            self._lose_checkpoint(strike.epoch)
             return
         else:
             self._kill_below(driver, strike, sighting)
             self._wait_end(driver)
         self.history.add(replace(fault, healed=True))
+
+    def _lose_checkpoint(self, epoch: int) -> None:
+        """The checkpoint is gone, and the source keeps nothing that was read: only what is new is left."""
+        shutil.rmtree(self._checkpoint)
+        for read in range(epoch + 1):
+            (self._source / f"{read:06}.json").unlink(missing_ok=True)
 
     def _kill_below(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
         """SIGKILL to the worker that is blocked, or to the executor above it."""

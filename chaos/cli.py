@@ -259,6 +259,17 @@ def again(results: Sequence[Result], plan: Plan, servers: Sequence[str]) -> None
         screen.print(command(plan, blamed, servers), soft_wrap=True, markup=False)
 
 
+@chaos.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def mutants(context: typer.Context) -> None:
+    """Take away guards in a copy of the checkout, and see whether the suite notices.
+
+    Example: epochal chaos mutants --json planted.json
+    """
+    from epochal.chaos.mutants.__main__ import main
+
+    raise typer.Exit(main(context.args))
+
+
 @chaos.command()
 def check(
     histories: Annotated[list[Path], typer.Argument(help="Files that `run --history` wrote.")],

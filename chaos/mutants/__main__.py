@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from epochal.chaos.mutants import NoCheckout, checkout, mechanical, planted
@@ -14,9 +15,9 @@ from epochal.chaos.mutants.planting import PlantedRun
 from epochal.chaos.mutants.reach import FAST, SERVERS
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """0: all caught; 1: one survived, or a test is red with nothing planted; 3: could not tell."""
-    options = _options()
+    options = _options(arguments)
     try:
         if options.guards:
             for entry in registry(checkout.find()):
@@ -28,8 +29,8 @@ def main() -> int:
         return 3
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m epochal.chaos.mutants", description=main.__doc__)
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="epochal chaos mutants", description=main.__doc__)
     parser.add_argument("--only", action="append", default=[], help="only those whose name contains this")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", help="write the results to this file; - is the standard output")
@@ -41,7 +42,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--suite", action="append", help="tests to use, instead of all")
     parser.add_argument("--fast", action="store_true", help="only the tests that need neither Spark nor servers")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds of tests for one mutant")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 epochal chaos run --target examples.chaos.delta_txn:write --reader examples.chaos.delta_txn:read
 
-After a deleted checkpoint Spark counts its epochs from 0 again, and Delta takes new rows for old ones:
+After a deleted checkpoint Spark counts its epochs from 0 again, and Delta takes new rows for old ones: they are lost.
 
 epochal chaos run --strike delete:checkpoint:after-return \
     --target examples.chaos.delta_txn:write --reader examples.chaos.delta_txn:read
