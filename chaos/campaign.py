@@ -27,7 +27,7 @@ from epochal.chaos.checker import CHECKS, Finding, Run, Verdict
 from epochal.chaos.failpoints import Point
 from epochal.chaos.history import AtRest, Ended, Fault, Fed, History, Placed, Prepared, Row, Started, State
 from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting
-from epochal.chaos.roles import AT_THE_POINT, OF_A_START, CheckedNemesis, CheckedReader, Input, Menu, Nemesis, Strike
+from epochal.chaos.roles import AT_THE_POINT, CheckedNemesis, CheckedReader, Input, Menu, Nemesis, Strike
 from epochal.chaos.servers.process import Server
 from epochal.chaos.servers.toxiproxy import Proxy
 from epochal.chaos.watch import Keys, LockedHistory, Watcher
@@ -99,6 +99,9 @@ def our_menu(sinks: Sequence[str]) -> tuple[Strike, ...]:
     return one + tuple(Strike(action, "driver", point, 0, sink) for sink in sinks for action, point in each)
 
 
+ANSWERED = frozenset({Point.AFTER_PUBLISH, Point.LOG_AFTER_APPEND})
+"""Where a request was applied and its answer can be lost."""
+
 FOREIGN_ERRORS = (
     Strike("raise", "driver", Point.BEFORE_CALL, 0),
     Strike("raise", "worker", Point.AT_ROW, 0, nth=3),
@@ -111,7 +114,18 @@ FOREIGN_ERRORS = (
 def our_errors(sinks: Sequence[str]) -> tuple[Strike, ...]:
     """Tier 3: an error at every point of a start, of an epoch and of each sink; lost answers where one can be."""
     one = (
-        *sorted(OF_A_START - {Point.BEFORE_SINK_FENCE, Point.AFTER_SINK_FENCE}, key=list(Point).index),
+        Point.BEFORE_LOOK,
+        Point.AFTER_LOOK,
+        Point.BEFORE_FENCE,
+        Point.AFTER_FENCE_RECORD,
+        Point.AFTER_FENCE,
+        Point.AFTER_LOOK_AGAIN,
+        Point.BEFORE_SETTLE,
+        Point.AFTER_SETTLE,
+        Point.BEFORE_ABORT,
+        Point.AFTER_ABORT,
+        Point.LOG_BEFORE_APPEND,
+        Point.LOG_AFTER_APPEND,
         Point.AFTER_IDENTIFY,
         Point.BEFORE_PREPARE,
         Point.AFTER_COPY,
@@ -139,8 +153,7 @@ def our_errors(sinks: Sequence[str]) -> tuple[Strike, ...]:
     )
     cells = [(point, "") for point in one] + [(point, sink) for sink in sinks for point in each]
     return tuple(
-        Strike("drop-answer" if point is Point.AFTER_PUBLISH else "raise", "driver", point, 0, sink)
-        for point, sink in cells
+        Strike("drop-answer" if point in ANSWERED else "raise", "driver", point, 0, sink) for point, sink in cells
     )
 
 

@@ -216,7 +216,7 @@ class CheckedReader:
 # --- nemesis ----------------------------------------------------------------------------------------
 
 
-OF_A_START = frozenset(
+WITHOUT_EPOCH = frozenset(
     {
         Point.BEFORE_LOOK,
         Point.AFTER_LOOK,
@@ -228,9 +228,15 @@ OF_A_START = frozenset(
         Point.AFTER_LOOK_AGAIN,
         Point.BEFORE_SETTLE,
         Point.AFTER_SETTLE,
+        Point.BEFORE_ABORT,
+        Point.AFTER_ABORT,
+        Point.BEFORE_CLEAN,
+        Point.BEFORE_COMPACT,
+        Point.AFTER_COMPACT,
+        Point.LOG_AFTER_FLOOR,
     }
 )
-"""Points that belong to a start and to no epoch: the next start hits them."""
+"""Points that belong to a start, or to no epoch in particular: whoever comes next hits them."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +259,7 @@ class Strike:
     def rule(self) -> str:
         """The failpoint that holds the victim: a barrier, or for ``raise`` the fault itself."""
         where = f"@{self.sink}" if self.sink else ""
-        epoch = "" if self.point in OF_A_START else f":{self.epoch}"
+        epoch = "" if self.point in WITHOUT_EPOCH else f":{self.epoch}"
         nth = f"#{self.nth}" if self.nth > 1 else ""
         return f"{self.point.value}{where}{epoch}{nth}={self._hold}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from epochal.chaos import own
 from epochal.chaos.bench import SERVERS, Bench, bench
-from epochal.chaos.campaign import Campaign, Plan, Result, our_menu
+from epochal.chaos.campaign import IN_ONE_PROCESS, Campaign, Plan, Result, our_errors, our_menu
 from epochal.chaos.checker import Verdict
 from epochal.chaos.failpoints import Point
 from epochal.chaos.roles import InTurn, Menu, Nemesis, Strike
@@ -91,6 +91,9 @@ def _ourselves(plan: Plan, tell: Tell, menu: Nemesis | None) -> list[Result]:
         while not results or time.monotonic() < until:
             seed = plan.seed + len(results)
             this = our_rounds(seed)[0]
+            if menu is None and plan.tier == IN_ONE_PROCESS:
+                errors = our_errors(own.SINKS)
+                this = Round(plan.workload, plan.master, Menu(errors), len(errors))
             if menu is not None:
                 this = Round(plan.workload, plan.master, menu, plan.strikes)
             tell(f"round {len(results) + 1}, seed {seed}: {this.workload} on {this.master}")
