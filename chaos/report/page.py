@@ -183,7 +183,7 @@ class Page:
         rows = [
             _row(
                 element("th", f"round {a.number}", scope="row"),
-                _verdict_cell(a.verdict),
+                _verdict_cell(a.verdict, words.VERDICTS[a.verdict]),
                 _number(len(a.strikes)),
                 _number(a.epochs),
                 _number(a.rows),
@@ -238,8 +238,9 @@ class Page:
     def _why(self, summary: Summary) -> Markup:
         """What is not true of an invariant, round by round."""
         several = len(self.accounts) > 1
+        verdict = "it is violated" if summary.verdict is Verdict.FALSE else "there is no verdict"
         said = [
-            element("h3", f"{line(summary.invariant)}: why {_verdict_word(summary.verdict)}"),
+            element("h3", f"{line(summary.invariant)}: why {verdict}"),
             *(_reason(number, finding, several) for number, finding in summary.reasons[:REASONS]),
         ]
         more = [number for number, _ in summary.reasons[REASONS:]]
@@ -393,18 +394,13 @@ def _number(value: object) -> Markup:
     return element("td", f"{value:,}" if isinstance(value, int) else value, class_="number")
 
 
-def _verdict_word(verdict: Verdict | None) -> str:
-    return (
-        "not asked"
-        if verdict is None
-        else {"valid": "it holds", "invalid": "it is violated"}.get(words.VERDICTS[verdict], "there is no verdict")
-    )
+_HELD = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unknown", None: "not asked"}
 
 
-def _verdict_cell(verdict: Verdict | None) -> Markup:
-    texts = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unknown", None: "not asked"}
-    sign = words.SIGNS[verdict]
-    return element("td", f"{sign} {texts[verdict]}", class_="note" if verdict is None else words.VERDICTS[verdict])
+def _verdict_cell(verdict: Verdict | None, text: str = "") -> Markup:
+    """The sign, and what it says: of an invariant unless there is another text."""
+    said = f"{words.SIGNS[verdict]} {text or _HELD[verdict]}"
+    return element("td", said, class_="note" if verdict is None else words.VERDICTS[verdict])
 
 
 def _reason(number: int, finding: Finding, several: bool) -> Markup:

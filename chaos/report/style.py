@@ -50,10 +50,10 @@ td.unknown{text-decoration:underline dashed;text-underline-offset:4px}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
 caption{text-align:left;color:var(--muted);padding:0 0 4px}
 th,td{text-align:left;vertical-align:top;padding:6px 12px 6px 0;border-bottom:1px solid var(--line)}
-td{overflow-wrap:anywhere}
+td{overflow-wrap:anywhere;min-width:5.5em}
 thead th{color:var(--muted);font-weight:600;white-space:nowrap}
 tbody th{font-weight:600}
-.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap;min-width:0;padding-right:20px}
 .name{min-width:9em}
 .text{min-width:15em}
 .about th{white-space:nowrap;padding-right:24px}
@@ -75,13 +75,25 @@ section{break-inside:auto;border-radius:0;padding:12px}
 h2,h3,summary{break-after:avoid}
 tr,.chart,.verdict{break-inside:avoid}
 .chart{min-width:0!important}
-.name,.text{min-width:0}
-th,td{white-space:normal!important;overflow-wrap:anywhere}
+table{font-size:8pt}
+th,td{padding:3px 8px 3px 0}
+thead th,thead .number{white-space:normal;overflow-wrap:anywhere;min-width:3.5em}
+.number{padding-right:12px}
+.name{min-width:7em}
+.text{min-width:12em}
+.figures{grid-template-columns:repeat(8,1fr);gap:4px}
+.figures div{padding:6px 8px}
+.figures dt{font-size:7.5pt}
+.figures dd{font-size:11pt}
 .wide{overflow:visible}
 .screen{display:none}
 .paper::details-content{content-visibility:visible;display:block;height:auto}
 .verdict pre{max-height:none}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+}
+@media print and (max-width:600px){
+th,td{min-width:0!important;white-space:normal!important;overflow-wrap:anywhere}
+.figures{grid-template-columns:repeat(3,1fr)}
 }
 """
 )

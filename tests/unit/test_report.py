@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,16 @@ def page(*rounds: Round) -> Seen:
     return Seen(html(rounds, histories.ABOUT))
 
 
+@cache
+def written(kind: str) -> str:
+    """A page that more than one test looks at."""
+    made = {
+        "wide": lambda: [histories.wide()],
+        "two": lambda: [histories.valid(**SMALL), histories.invalid()],
+    }
+    return html(made[kind](), histories.ABOUT)
+
+
 def of(events: Sequence[Event], times: Sequence[float] = (), sinks: tuple[str, ...] = ("a", "b")) -> Account:
     return Account(1, Round(Run(History(list(events), times=list(times)), sinks, {}), {}))
 
@@ -131,7 +142,7 @@ def test_every_finding_is_in_the_page() -> None:
 
 def test_every_fault_is_in_the_page_with_all_that_is_known_of_it() -> None:
     round_ = histories.wide()
-    seen = page(round_).cells()
+    seen = Seen(written("wide")).cells()
     for _, struck in round_.run.history.of(Fault):
         if not struck.healed:
             assert any(text.endswith(struck.kind) for text in seen)
@@ -186,18 +197,16 @@ def test_the_worst_round_decides() -> None:
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
-    written = html([histories.valid(**SMALL), histories.invalid()], histories.ABOUT)
-    seen = Seen(written)
+    seen = Seen(written("two"))
     assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(seen.tags)
     outside = [value for name, value in seen.attributes if name in ("href", "src", "srcset", "action")]
     assert all(value.startswith(("#", "data:application/gzip;base64,")) for value in outside)
-    assert not re.search(r"url\((?!#)|@import|https?:", written)
+    assert not re.search(r"url\((?!#)|@import|https?:", written("two"))
 
 
 def test_the_same_rounds_give_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write(tmp_path / name, [histories.valid(**SMALL), histories.invalid()], histories.ABOUT)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    write(tmp_path / "again", [histories.valid(**SMALL), histories.invalid()], histories.ABOUT)
+    assert (tmp_path / "again").read_text(encoding="utf-8") == written("two")
 
 
 def test_the_same_rounds_give_the_same_bytes_in_another_process(tmp_path: Path) -> None:
@@ -217,11 +226,10 @@ def test_the_same_rounds_give_the_same_bytes_in_another_process(tmp_path: Path) 
 
 
 def test_ids_are_not_used_twice_and_refer_to_something() -> None:
-    written = html([histories.valid(**SMALL), histories.invalid(), histories.unknown(**SMALL)], histories.ABOUT)
-    ids = re.findall(r'\bid="([^"]+)"', written)
+    ids = re.findall(r'\bid="([^"]+)"', written("two"))
     assert len(ids) == len(set(ids))
-    referred = set(re.findall(r'(?:url\(|href=")#([\w-]+)', written))
-    referred |= {name for names in re.findall(r'aria-labelledby="([^"]+)"', written) for name in names.split()}
+    referred = set(re.findall(r'(?:url\(|href=")#([\w-]+)', written("two")))
+    referred |= {name for names in re.findall(r'aria-labelledby="([^"]+)"', written("two")) for name in names.split()}
     assert referred <= set(ids)
 
 
@@ -245,9 +253,9 @@ def test_a_large_history_is_left_out_and_the_rest_is_there() -> None:
     round_ = histories.valid(**SMALL)
     noise = tuple(f"{rng.getrandbits(512):x}" for _ in range(60_000))
     run = replace(round_.run, history=History([*round_.run.history.events, AtRest("noise", noise)]))
-    written = html([Round(run, round_.findings)], histories.ABOUT)
-    assert len(written.encode()) < 200_000
-    assert "The histories of round 1 are left out: the page would be larger than 5 MB." in Seen(written).text
+    small = html([Round(run, round_.findings)], histories.ABOUT)
+    assert len(small.encode()) < 200_000
+    assert "The histories of round 1 are left out: the page would be larger than 5 MB." in Seen(small).text
 
 
 def test_very_many_rounds_and_faults_stay_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,9 +263,9 @@ def test_very_many_rounds_and_faults_stay_below_the_bound(monkeypatch: pytest.Mo
     loud = Round(one.run, {name: Finding(Verdict.FALSE, "x" * 100_000, 1) for name in CHECKS})
     monkeypatch.setattr(pages, "FAULTS", 200)
     monkeypatch.setattr(pages, "PICTURES", 400_000)  # no more than a few pictures: they take time
-    written = html([loud] * 250, histories.ABOUT)
-    assert len(written.encode()) < pages.LIMIT
-    seen = Seen(written)
+    large = html([loud] * 250, histories.ABOUT)
+    assert len(large.encode()) < pages.LIMIT
+    seen = Seen(large)
     assert "further faults are in the histories alone." in seen.text
     assert "Also in 230 rounds (21–250)." in seen.text
 
@@ -317,13 +325,13 @@ def test_hostile_names_stay_text(attack: str) -> None:
     run = Run(History(events), (attack,), {1: rows[attack]})
     findings = {"I1": Finding(Verdict.FALSE, attack, 1), attack: Finding(Verdict.UNKNOWN, attack, 1)}
     harmless = page(Round(of([]).run, {}))
-    written = html([Round(run, findings, {attack: attack})] * 2, {attack: attack, "target": attack, "seed": attack})
-    seen = Seen(written)
+    hostile = html([Round(run, findings, {attack: attack})] * 2, {attack: attack, "target": attack, "seed": attack})
+    seen = Seen(hostile)
     assert not {"script", "img", "b"} & set(seen.tags)
     assert not {name for name, _ in seen.attributes if name.startswith("on")}
     assert seen.open == []
     assert harmless.open == []
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800\ufffe]", written)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800\ufffe]", hostile)
     if line(attack):
         assert line(attack, 100)[:90] in seen.text
 
@@ -465,8 +473,7 @@ def test_long_names_are_broken_into_lines_and_nothing_is_lost() -> None:
 
 
 def test_names_of_sinks_points_and_kinds_are_in_the_pictures() -> None:
-    written = html([histories.wide()], histories.ABOUT)
-    charts = re.findall(r"<svg.*?</svg>", written, re.DOTALL)
+    charts = re.findall(r"<svg.*?</svg>", written("wide"), re.DOTALL)
     assert len(charts) == 2
     over_time, heat = ("".join(text.replace(" ", "") for text in listed_texts(chart)) for chart in charts)
     for sink in histories.LONG_SINKS:
@@ -477,8 +484,7 @@ def test_names_of_sinks_points_and_kinds_are_in_the_pictures() -> None:
 
 
 def test_every_picture_has_a_title_and_a_description() -> None:
-    written = html([histories.valid(**SMALL), histories.invalid()], histories.ABOUT)
-    charts = re.findall(r"<svg.*?</svg>", written, re.DOTALL)
+    charts = re.findall(r"<svg.*?</svg>", written("two"), re.DOTALL)
     assert len(charts) == 4
     for chart in charts:
         assert re.search(r'role="img" aria-labelledby="[\w-]+-title [\w-]+-desc"', chart)
@@ -511,14 +517,13 @@ def test_contrast_is_that_of_the_standard() -> None:
 
 
 def test_both_schemes_have_every_colour_that_the_page_uses() -> None:
-    used = set(re.findall(r"var\(--([\w-]+)\)", html([histories.wide(), histories.invalid()], histories.ABOUT)))
+    used = set(re.findall(r"var\(--([\w-]+)\)", written("wide") + written("two")))
     assert used <= palette.LIGHT.keys()
     assert palette.LIGHT.keys() == palette.DARK.keys()
 
 
 def test_pictures_have_no_colours_of_their_own() -> None:
-    written = html([histories.invalid(), histories.wide()], histories.ABOUT)
-    for chart in re.findall(r"<svg.*?</svg>", written, re.DOTALL):
+    for chart in re.findall(r"<svg.*?</svg>", written("wide") + written("two"), re.DOTALL):
         assert not re.search(r"#[0-9a-f]{6}\b", chart)
         for text in re.findall(r"<text[^>]*>", chart):
             assert "fill:var(--" in text
