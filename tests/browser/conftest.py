@@ -31,10 +31,19 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
+class Reports:
+    """Name -> a report on disk, written when the first test asks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> Path:
+        path = self._folder / f"{name}.html"
+        if not path.exists():
+            write(path, REPORTS[name](), histories.ABOUT)
+        return path
+
+
 @pytest.fixture(scope="session")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Name -> a report on disk."""
-    folder = tmp_path_factory.mktemp("reports")
-    for name, rounds in REPORTS.items():
-        write(folder / f"{name}.html", rounds(), histories.ABOUT)
-    return {name: folder / f"{name}.html" for name in REPORTS}
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return Reports(tmp_path_factory.mktemp("reports"))

@@ -17,7 +17,7 @@ import pytest
 from epochal.chaos import recording
 from epochal.chaos.checker import judge_all
 from tests.browser import chromium, histories
-from tests.browser.conftest import REPORTS
+from tests.browser.conftest import REPORTS, Reports
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -76,7 +76,7 @@ def picture(page: Page, name: str) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", REPORTS)
 def test_nothing_is_fetched_fails_overlaps_or_is_cut(
-    browser: Browser, reports: dict[str, Path], name: str, scheme: Scheme, width: int
+    browser: Browser, reports: Reports, name: str, scheme: Scheme, width: int
 ) -> None:
     with opened(browser, reports[name], scheme, width) as (page, heard):
         picture(page, f"{name}-{scheme}-{width}")
@@ -89,9 +89,7 @@ def test_nothing_is_fetched_fails_overlaps_or_is_cut(
 
 
 @pytest.mark.parametrize(("name", "word"), [("valid", "Valid"), ("invalid", "Invalid"), ("unknown", "Unknown")])
-def test_the_verdict_is_the_first_thing_that_is_seen(
-    browser: Browser, reports: dict[str, Path], name: str, word: str
-) -> None:
+def test_the_verdict_is_the_first_thing_that_is_seen(browser: Browser, reports: Reports, name: str, word: str) -> None:
     with opened(browser, reports[name], width=400) as (page, _):
         heading = page.locator("#verdict")
         assert heading.inner_text().endswith(word)
@@ -100,7 +98,7 @@ def test_the_verdict_is_the_first_thing_that_is_seen(
         assert box["y"] + box["height"] < 300
 
 
-def test_the_three_verdicts_look_different_without_their_colours(browser: Browser, reports: dict[str, Path]) -> None:
+def test_the_three_verdicts_look_different_without_their_colours(browser: Browser, reports: Reports) -> None:
     looks = set()
     for name in ("valid", "invalid", "unknown"):
         with opened(browser, reports[name]) as (page, _):
@@ -109,7 +107,7 @@ def test_the_three_verdicts_look_different_without_their_colours(browser: Browse
     assert len({border for border, _ in looks}) == len({sign for _, sign in looks}) == 3
 
 
-def test_dark_and_light_are_two_pages(browser: Browser, reports: dict[str, Path]) -> None:
+def test_dark_and_light_are_two_pages(browser: Browser, reports: Reports) -> None:
     grounds = {}
     for scheme in SCHEMES:
         with opened(browser, reports["valid"], scheme) as (page, _):
@@ -118,7 +116,7 @@ def test_dark_and_light_are_two_pages(browser: Browser, reports: dict[str, Path]
     assert grounds["print"] == "rgb(255, 255, 255)"
 
 
-def test_a_history_is_downloaded_and_judged_again(browser: Browser, reports: dict[str, Path], tmp_path: Path) -> None:
+def test_a_history_is_downloaded_and_judged_again(browser: Browser, reports: Reports, tmp_path: Path) -> None:
     with opened(browser, reports["invalid"]) as (page, _):
         with page.expect_download() as started:
             page.get_by_role("link", name="round-1.jsonl.gz").click()
@@ -130,7 +128,7 @@ def test_a_history_is_downloaded_and_judged_again(browser: Browser, reports: dic
     assert about["target"] == histories.ABOUT["target"]
 
 
-def test_the_list_of_faults_is_on_paper_also_where_it_is_folded(browser: Browser, reports: dict[str, Path]) -> None:
+def test_the_list_of_faults_is_on_paper_also_where_it_is_folded(browser: Browser, reports: Reports) -> None:
     with opened(browser, reports["invalid"], "print") as (page, _):
         page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = false })")
         cell = page.locator("table", has_text="Every fault").locator("td", has_text="kill").first
@@ -138,7 +136,7 @@ def test_the_list_of_faults_is_on_paper_also_where_it_is_folded(browser: Browser
         assert page.locator("section.screen").is_hidden()
 
 
-def test_it_prints(browser: Browser, reports: dict[str, Path]) -> None:
+def test_it_prints(browser: Browser, reports: Reports) -> None:
     with opened(browser, reports["mixed"]) as (page, _):
         assert page.pdf(format="A4").startswith(b"%PDF-")
 
