@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +29,15 @@ from urllib.parse import unquote, urlparse
 from epochal.coordinator.epoch import EpochNumber
 from epochal.coordinator.errors import CheckpointMismatch, Misconfigured
 
+_MOMENT = 0.3  # seconds in which a busy query of another process goes on, and so shows that it runs
+
 
 def replay_last_epoch(checkpoint: str | os.PathLike[str]) -> EpochNumber:
     """Delete the newest ``commits/N`` of a checkpoint on a local disk; N, which Spark runs at the next start.
 
-    Where the newest planned epoch has no ``commits/N``, Spark runs it again anyway: nothing is deleted.  Refused,
-    with nothing changed: a path that is no checkpoint (``Misconfigured``), one of which a query of this process is
+    Where the newest planned epoch has no ``commits/N``, Spark runs it again anyway: nothing is deleted, but for a
+    checksum of it that surgery by hand has left behind, as Spark would stumble over it.  Refused, with nothing
+    changed: a path that is no checkpoint (``Misconfigured``), one of which a query of this process is
     running or that changes meanwhile (``Misconfigured``), one in which no epoch was ever planned
     (``Misconfigured``), and one whose files do not tell one story (``CheckpointMismatch``).
     """
@@ -49,6 +53,7 @@ def replay_last_epoch(checkpoint: str | os.PathLike[str]) -> EpochNumber:
         )
     newest = planned[-1]
     _check_story(root, planned, committed)
+    _drop_checksum(root / "commits", newest)
     if newest in committed:
         _forget(root / "commits", newest, planned)
     return newest
@@ -73,7 +78,7 @@ def _local(checkpoint: str | os.PathLike[str]) -> Path:
 def _check_is_checkpoint(root: Path) -> None:
     missing = [name for name in ("metadata", "offsets", "commits") if not (root / name).exists()]
     if not missing:
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             if json.loads((root / "metadata").read_text(encoding="utf-8"))["id"]:
                 return
     raise Misconfigured(
@@ -103,8 +108,7 @@ def _queries() -> Iterator[tuple[str, Path]]:
     spark = running_session()
     if spark is None or not hasattr(spark, "_jsparkSession"):
         return
-    queries = spark._jsparkSession.sharedState().activeStreamingQueries().values().toArray()
-    for query in queries:
+    for query in list(spark._jsparkSession.sharedState().activeStreamingQueries().values()):
         with contextlib.suppress(Misconfigured):
             yield str(query.id()), _local(str(query.resolvedCheckpointRoot()))
 
@@ -147,16 +151,21 @@ def _epochs(folder: Path) -> list[EpochNumber]:
     return sorted(int(name) for name in os.listdir(folder) if name.isascii() and name.isdigit())
 
 
-def _forget(commits: Path, epoch: EpochNumber, planned: list[EpochNumber]) -> None:
-    """Take ``commits/N`` and its checksum away, durably; back again, if the query turns out to run.
+def _drop_checksum(commits: Path, epoch: EpochNumber) -> None:
+    """Before the entry itself: a file without a checksum is read, but a checksum without its file is in Spark's way.
 
-    The checksum goes first: a file without one is read, while one that is left behind is in Spark's way when it
-    writes ``commits/N`` again.
+    Spark then cannot write ``commits/N`` again, and blames another query (``CONCURRENT_STREAM_LOG_UPDATE``).
     """
-    entry, aside = commits / str(epoch), commits / f".{epoch}.{uuid.uuid4()}.replay"
     (commits / f".{epoch}.crc").unlink(missing_ok=True)
+    _sync(commits)
+
+
+def _forget(commits: Path, epoch: EpochNumber, planned: list[EpochNumber]) -> None:
+    """Take ``commits/N`` away, durably; back again, if the query turns out to run."""
+    entry, aside = commits / str(epoch), commits / f".{epoch}.{uuid.uuid4()}.replay"
     entry.rename(aside)
     _sync(commits)
+    time.sleep(_MOMENT)
     now = _epochs(commits.parent / "offsets")
     if now != planned or entry.exists():
         if not entry.exists():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epochal import Pipeline
+from epochal.chaos import replay_last_epoch
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit
 from epochal.coordinator.coordinator import Retry
@@ -93,11 +94,7 @@ class Job:
 
     def forget_last_commit(self) -> int:
         """Spark will replay the newest epoch; its number."""
-        commits = self.checkpoint / "commits"
-        newest = max(int(f.name) for f in commits.iterdir() if f.name.isdigit())
-        (commits / str(newest)).unlink()
-        (commits / f".{newest}.crc").unlink(missing_ok=True)
-        return newest
+        return replay_last_epoch(self.checkpoint)
 
     def watermarks(self) -> dict[int, int]:
         """Per epoch what Spark's offsets file says."""
