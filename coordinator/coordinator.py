@@ -224,7 +224,7 @@ class Coordinator:
         for _ in range(self._retry.attempts):
             case = self._read(ask)
             verdict = judge.judge(judge.LOOK, case)
-            if verdict.refusal is None or self._log.read()[-1:] == list(case.history.entries[-1:]):
+            if verdict.refusal is None or tuple(self._log.read()[-1:]) == case.history.entries[-1:]:
                 break
         verdict.raise_if_refused()
         self._take(case, verdict.shown)
