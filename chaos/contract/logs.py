@@ -148,6 +148,7 @@ class LogContract:
         log.compact(4, entries[:1])
         after = list(log.read())
         open_log().compact(4, entries[:1])
+        open_log().compact(4, [])
         open_log().compact(3, entries[:1])
         open_log().compact(0, [])
         assert list(log.read()) == after
@@ -182,6 +183,7 @@ class LogContract:
             (5, [], "floor 5 lies above the end of the log, 4"),
             (3, [Entry(1, commit(8))], "no such record below floor 3 at position 1"),
             (2, [Entry(3, commit(2))], "no such record below floor 2 at position 3"),
+            (2, [Entry(2, commit(1))], "no such record below floor 2 at position 2"),
             (3, [Entry(1, commit(0)), Entry(0, fence())], "must ascend"),
         ],
     )

@@ -107,15 +107,24 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
             arguments.append("-x")
         else:
             plugins.append(Recorder(stack.enter_context(_measured(order["record"], chosen))))
-        code = int(pytest.main([*arguments, *order["paths"]], plugins))
+        code, trouble = _main([*arguments, *order["paths"]], plugins)
     return {
         "code": code,
+        "trouble": trouble,
         "red": chosen.red,
         "all_red": chosen.all_red,
         "ran": len(chosen.seconds),
         "modules": _foreign_modules() if order["record"] is not None else [],
         "outside": _own_modules_from_elsewhere(),
     }
+
+
+def _main(arguments: list[str], plugins: list[object]) -> tuple[int, str]:
+    """pytest's exit code; what it throws itself (a thread that died unseen) must not hide which test was red."""
+    try:
+        return int(pytest.main(arguments, plugins)), ""
+    except Exception as error:
+        return 99, repr(error)[-400:]
 
 
 def _use(port: int, secret: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 from epochal.chaos import failpoints
 from epochal.chaos.contract import ABORTED, SinkContract, SinkHarness, Start, query
 from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Json
-from epochal.coordinator.errors import EpochalError, OutcomeUnknown, PreparedLost, SinkUnavailable
-from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Row
+from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
+from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Row
 from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Sink
 
 
@@ -100,6 +100,46 @@ def test_a_server_that_is_down_takes_no_request() -> None:
         one.fenced()
     harness.server.restart()
     assert one.look().fence is None
+
+
+def test_a_crash_loses_what_is_under_way() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1))
+    harness.server.network = lambda _verb, _sink: Delivery.LATE
+    with pytest.raises(OutcomeUnknown):
+        one.fenced()
+    harness.restart_server()
+    assert harness.server.deliver_late() == 0
+
+
+def test_prepared_rows_that_are_fewer_than_the_vote_said_are_lost() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1)).fenced()
+    committable = one.prepare(["a", "b"])
+    with pytest.raises(PreparedLost, match="of 3 rows is gone"):
+        one.commit(replace(committable, rows=3))
+    assert harness.visible() == []
+
+
+def test_an_abort_says_how_much_it_dropped() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1)).fenced()
+    for attempt in range(2):
+        one.prepare([f"a{attempt}"])
+    assert harness.server.abort(harness.app, "out", one.actor) == 2
+    assert harness.server.abort(harness.app, "out", one.actor) == 0
+
+
+def test_after_close_comes_a_look() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1)).fenced()
+    one.sink.close()
+    with pytest.raises(Misconfigured, match="used before look"):
+        one.prepare(["a"])
 
 
 def test_a_copy_that_is_gone_or_has_other_rows_is_lost() -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from epochal.checkpoints.log import LogPosition, Record
+from epochal.checkpoints.log import Commit, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
-from epochal.coordinator.coordinator import Coordinator, Retry
-from epochal.coordinator.epoch import Actor, Ask, Committable, Epoch, Query, SinkState
+from epochal.coordinator.coordinator import Coordinator, Retry, wants_copy
+from epochal.coordinator.epoch import Actor, Ask, Committable, Epoch, Phase, Query, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     CommitInDoubt,
@@ -111,12 +112,15 @@ class Failing(MemorySink):
 
 
 class BrokenLog(MemoryLog):
-    """Refuses every record with the error that it was given."""
+    """Refuses every record, or every one of a kind, with the error that it was given."""
 
     error: Exception
+    kind: type[object] = object
 
-    def append(self, position: LogPosition, record: Record) -> bool:  # noqa: ARG002
-        raise self.error
+    def append(self, position: LogPosition, record: Record) -> bool:
+        if isinstance(record, self.kind):
+            raise self.error
+        return super().append(position, record)
 
 
 @pytest.mark.parametrize("kind", [Misconfigured, LogCorrupt])
@@ -126,6 +130,83 @@ def test_what_is_wrong_with_the_log_is_said_at_start(kind: type[EpochalError]) -
     world.log.error = kind("the file system has no hard links", help="pass log=")
     with pytest.raises(kind, match="no hard links"):
         world.start(world.sink("a")).run(Batch(0))
+
+
+def test_generations_count_up_by_one() -> None:
+    world = World()
+    for generation, epoch in ((1, 0), (2, 0), (3, 1)):
+        start = world.start(world.sink("a"))
+        start.run(Batch(epoch))
+        actor = start.status().actor
+        assert actor is not None
+        assert actor.generation == generation
+
+
+def test_a_report_holds_the_phases_of_its_own_call() -> None:
+    world = World()
+    start = world.start(world.sink("a"))
+    epoch = [Phase.IDENTIFY, Phase.PREPARE, Phase.DECIDE, Phase.COMMIT, Phase.RETURN]
+    assert list(start.run(Batch(0)).seconds) == [Phase.LOOK, Phase.FENCE, Phase.LOOK_AGAIN, Phase.SETTLE, *epoch]
+    assert list(start.run(Batch(1)).seconds) == epoch
+    replayed = start.run(Batch(1))
+    assert list(replayed.seconds) == [Phase.IDENTIFY, Phase.RETURN]
+    assert min(replayed.seconds.values()) >= 0
+
+
+def test_without_a_retry_there_is_the_default() -> None:
+    world = World()
+    start = Coordinator(query=QUERY, sinks=[world.sink("a")], log=world.log)
+    assert start.run(Batch(0)).rows == 1
+
+
+def test_a_copy_is_wanted_by_several_sinks_or_by_one_that_redoes() -> None:
+    world = World()
+    voting, redoing = world.sink("a"), MemoryRedoSink("b", world.server, world.stage)
+    wanted = [wants_copy(sinks) for sinks in ([], [voting], [redoing], [voting, world.sink("c")])]
+    assert wanted == [False, False, True, True]
+
+
+class Counting(MemorySink):
+    """Counts who looks; ``meanwhile`` happens once, in the first look."""
+
+    looks = 0
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
+        self.looks += 1
+        if self.looks == 1:
+            self.meanwhile()
+        return super().look(query, by=by)
+
+
+def test_a_start_looks_once_before_it_fences_and_once_after_refused_or_not() -> None:
+    world = World()
+    world.start(world.sink("a")).run(Batch(0))
+    refused, accepted = Counting("a", world.server), Counting("a", world.server)
+    with pytest.raises(CheckpointMismatch, match="never reached the pipeline"):
+        world.start(refused).run(Batch(5))
+    world.start(accepted).run(Batch(1))
+    assert (refused.looks, accepted.looks) == (1, 2)
+
+
+def test_a_refusal_is_judged_anew_when_the_log_has_grown_meanwhile() -> None:
+    world = World()
+    world.sink("a")
+    overtaken = Counting("a", world.server)
+    overtaken.meanwhile = lambda: world.start(MemorySink("a", world.server)).run(Batch(0))
+    assert world.start(overtaken).run(Batch(0)).replayed
+    assert overtaken.looks == 3
+    assert world.server.visible("app", "a") == [{"id": "row-0"}]
+
+
+@pytest.mark.parametrize("kind", [Misconfigured, LogCorrupt])
+def test_whatever_the_log_says_a_decision_that_was_not_answered_is_in_doubt(kind: type[EpochalError]) -> None:
+    world = World()
+    world.log = BrokenLog()
+    world.log.error, world.log.kind = kind("no right to write", help="grant it"), Commit
+    with pytest.raises(CommitInDoubt, match="the commit record at position 1 was written is not known"):
+        world.start(world.sink("a")).run(Batch(0))
+    assert world.server.table("app", "a").prepared, "nothing is aborted in doubt"
 
 
 def test_an_append_that_is_never_answered_says_why() -> None:
@@ -219,6 +300,14 @@ def test_a_new_log_on_an_old_checkpoint_says_which_epochs_it_never_saw(caplog: p
     with caplog.at_level(logging.WARNING, "epochal"):
         world.start(world.sink("a")).run(Batch(17))
     assert "epochs before 17 never reached it" in caplog.text
+
+
+def test_a_new_log_on_a_new_checkpoint_and_an_old_log_say_no_such_thing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    with caplog.at_level(logging.WARNING, "epochal"):
+        for epoch in (0, 1):
+            world.start(world.sink("a")).run(Batch(epoch))
+    assert caplog.text == ""
 
 
 def test_the_remedy_for_epochs_left_out_names_the_files() -> None:

@@ -71,6 +71,11 @@ REFUSALS: dict[str, tuple[Case, type[EpochalError], str]] = {
     "place": (MOVED, CheckpointMismatch, "last run at file:/checkpoint, now it lies at file:/elsewhere"),
     "empty log, marked sink": (Case(log(), state(2, 1), ask(0)), CheckpointMismatch, "empty epoch log"),
     "empty log, fenced sink": (Case(log(), state(0, 0), ask(0)), CheckpointMismatch, "empty epoch log"),
+    "empty log, marker without a fence": (
+        Case(log(), state(2, 1, fence=None), ask(0)),
+        CheckpointMismatch,
+        "empty epoch log",
+    ),
     "sink left out": (Case(TWO_EPOCHS, {}, ask(2)), CheckpointMismatch, "missing from the pipeline"),
     "sink recreated": (
         Case(TWO_EPOCHS, {"a": replace(state(2, 1)["a"], identity="id-b")}, ask(2)),
@@ -174,9 +179,19 @@ def test_a_copy_is_needed_until_a_durable_record_says_done() -> None:
     assert log(FENCE, commit(0, 1), Fence(G2, QUERY, 1, done_through={"a": 0})).needed_copies() == ()
 
 
+def test_a_copy_is_needed_while_one_sink_of_several_is_not_done() -> None:
+    alone = commit(0, 1)
+    both = replace(alone, participants={**alone.participants, "b": alone.participants["a"]})
+    for done, needed in (({"a": 0}, (COPY,)), ({"a": 0, "b": 0}, ())):
+        assert log(FENCE, both, Fence(G2, QUERY, 1, done_through=done)).needed_copies() == needed
+
+
 def test_compaction_keeps_two_epochs_and_every_fence() -> None:
     old = Fence(Actor(0, 5), QUERY, 0)
-    history = log(old, FENCE, commit(0, 1), commit(1, 2), Fence(G2, QUERY, 2), commit(2, 3, G2), commit(3, 4, G2))
+    newest = Fence(Actor(3, 33), QUERY, 4)
+    history = log(
+        old, FENCE, commit(0, 1), commit(1, 2), Fence(G2, QUERY, 2), commit(2, 3, G2), commit(3, 4, G2), newest
+    )
     floor, kept = history.compaction()
     assert floor == 5
     assert [entry.record for entry in kept] == [old, FENCE, Fence(G2, QUERY, 2)]
