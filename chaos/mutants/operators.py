@@ -34,7 +34,7 @@ from pathlib import Path
 ERRORS = Path("coordinator", "errors.py")
 GUARD_OPERATORS = ("drop-raise", "drop-refusal", "drop-check")
 
-_TEXT_FUNCTIONS = ("__repr__", "__str__", "_text", "describe", "guarantee", "_describe")
+_TEXT_FUNCTIONS = ("__repr__", "__str__", "_text", "_line", "describe", "guarantee", "_describe")
 _SILENT = ("hit", "debug", "info", "warning", "error", "exception", "super")
 _QUIET_FLAGS = ("daemon", "strict", "exist_ok", "repr", "compare", "eq", "order", "frozen", "text", "cancel_futures")
 _CONDITIONS = ("already_committed", "raise_if_refused")
