@@ -233,8 +233,11 @@ class _Walk:
         for child in node.body:
             yield from self._statement(child)
         first, last = node.body[0], node.body[-1]
-        if not isinstance(first, ast.Pass):
+        if not all(self._does_nothing(child) for child in node.body):
             yield self._mutant(first, "empty-except", "pass", until=last)
+
+    def _does_nothing(self, node: ast.stmt) -> bool:
+        return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and self._is_silent(node.value))
 
     @staticmethod
     def _is_annotation(node: ast.stmt, child: ast.expr) -> bool:

@@ -133,6 +133,13 @@ def test_an_abort_says_how_much_it_dropped() -> None:
     assert harness.server.abort(harness.app, "out", one.actor) == 0
 
 
+def test_a_table_that_was_never_made_is_refused() -> None:
+    harness = VotingHarness()
+    for verb in (lambda: harness.sink().check(query(harness.app), None), lambda: harness.sink().look(query("flights"))):
+        with pytest.raises(Misconfigured, match="no table for app 'flights'"):
+            verb()
+
+
 def test_after_close_comes_a_look() -> None:
     harness = VotingHarness()
     harness.sink().create(query(harness.app), None)

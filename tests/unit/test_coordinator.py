@@ -140,6 +140,29 @@ def test_what_is_wrong_with_the_log_is_said_at_start(kind: type[EpochalError]) -
         world.start(world.sink("a")).run(Batch(0))
 
 
+def test_a_pause_doubles_up_to_its_bound_and_is_jittered() -> None:
+    slept: list[float] = []
+    retry = Retry(first=0.1, most=1.0, sleep=slept.append)
+    for attempt in range(7):
+        retry.pause(attempt)
+    for seconds, bound in zip(slept, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0], strict=True):
+        assert bound / 2 <= seconds <= bound
+
+
+def test_between_two_tries_there_is_a_pause() -> None:
+    world, slept = World(), list[float]()
+    world.log = BrokenLog()
+    world.log.error, world.log.kind = OSError("the disk is full"), Commit
+    patient = Retry(attempts=4, sleep=slept.append)
+    with pytest.raises(CommitInDoubt):
+        Coordinator(query=QUERY, sinks=[world.sink("a")], log=world.log, retry=patient).run(Batch(0))
+    assert len(slept) == 4
+    slept.clear()
+    with pytest.raises(SinkUnavailable):
+        Coordinator(query=QUERY, sinks=[Down("b", world.server)], log=MemoryLog(), retry=patient).run(Batch(0))
+    assert len(slept) == 1
+
+
 def test_generations_count_up_by_one() -> None:
     world = World()
     for generation, epoch in ((1, 0), (2, 0), (3, 1)):
@@ -257,8 +280,26 @@ def test_of_several_errors_one_of_ours_is_raised_before_a_strangers() -> None:
         world.sink(name)
         sinks.append(Failing(name, world.server))
         sinks[-1].error = error
-    with pytest.raises(CommitInDoubt, match="not yet visible in a, b: no"):
+    with pytest.raises(CommitInDoubt, match="not yet visible in a, b: no") as doubt:
         world.start(*sinks).run(Batch(0))
+    assert doubt.value.help == "see why; then restart the query: it will finish this epoch first"
+
+
+def test_in_doubt_says_what_is_done_and_what_is_pending() -> None:
+    world = World()
+    failing = Failing("b", world.server)
+    failing.error = RuntimeError("a bug")
+    start = world.start(world.sink("a"), world.sink("b") and failing, world.sink("c"))
+    with pytest.raises(CommitInDoubt, match="not yet visible in b: RuntimeError: a bug") as doubt:
+        start.run(Batch(0))
+    assert doubt.value.state is not None
+    assert doubt.value.state.startswith("visible in ['a', 'c'], pending in ['b'], decided by g1/")
+    assert doubt.value.help.startswith("see the error above it; then restart")
+    assert (start.status().in_doubt, start.status().last_epoch) == (["b"], 0)
+    again = world.start(*(MemorySink(name, world.server) for name in "abc"))
+    again.run(Batch(0))
+    assert again.status().in_doubt == []
+    assert again.status().shown == {"a": 0, "b": 0, "c": 0}
 
 
 def test_rows_that_a_single_sink_lost_are_evaluated_again_and_the_query_goes_on() -> None:

@@ -171,6 +171,7 @@ def test_a_superseded_decision_stays_proof() -> None:
 def test_done_counts_what_is_shown_and_never_falls() -> None:
     assert done_after(TWO_EPOCHS, {"a": True}) == {"a": 1}
     assert done_after(TWO_EPOCHS, {"a": False}) == {"a": 0}
+    assert done_after(log(FENCE, commit(0, 1), commit(1, 2)), {"a": False}) == {"a": 0}
     assert done_after(log(FENCE, commit(0, 1)), {"a": False}) == {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any
@@ -84,6 +84,24 @@ def test_create_prints_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "a: created table a\nb: created table b\n"
     assert pipeline.create(None) == []  # type: ignore[arg-type]
     assert capsys.readouterr().out == "nothing to do: everything is there\n"
+
+
+def test_create_lets_go_of_every_sink_also_of_one_that_refuses() -> None:
+    closed: list[str] = []
+
+    class Closing(MemorySink):
+        def create(self, query: Query, schema: Any) -> Sequence[str]:
+            if self.name == "b":
+                raise Misconfigured("no right", sink=self.name, help="grant it")
+            return super().create(query, schema)
+
+        def close(self) -> None:
+            closed.append(self.name)
+
+    server = MemoryServer()
+    with pytest.raises(Misconfigured, match="no right"):
+        Pipeline(app="app", sinks=[Closing(name, server) for name in "abc"]).create(None)  # type: ignore[arg-type]
+    assert closed == ["a", "b"]
 
 
 def test_something_that_is_no_dataframe() -> None:
