@@ -6,12 +6,12 @@ KEEP   ?=
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
 PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest
-SOURCE := coordinator checkpoints sinks chaos src tests $(wildcard benchmarks)
+SOURCE := coordinator checkpoints sinks chaos src tests examples $(wildcard benchmarks)
 # What needs neither Spark nor a server.
 FAST   := tests/unit tests/contract tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers planted bench check format
+.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser chaos planted bench check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -28,7 +28,7 @@ lane-logs:
 	@$(PYTEST) tests/integration/kafka tests/integration/delta
 
 lane-tables:
-	@$(PYTEST) tests/integration --ignore=tests/integration/kafka --ignore=tests/integration/delta tests/servers
+	@$(PYTEST) tests/integration --ignore=tests/integration/kafka --ignore=tests/integration/delta tests/servers tests/chaos
 
 lane-rest:
 	@$(PYTEST) $(FAST) tests/kills
@@ -39,10 +39,18 @@ test-fast: venv  ## what needs neither Spark nor servers, without the widest sim
 # The program in its first line ends with 3 where no engine answers; make shows "Error 3" and ends with 2, as always.
 test-containers: venv ## the integration tests on Postgres and Kafka in containers; without an engine "Error 3"
 	@$(BIN)/python -m epochal.chaos.servers.containers
-	EPOCHAL_SERVERS=containers $(PYTEST) tests/integration tests/containers
+	EPOCHAL_SERVERS=containers $(PYTEST) tests/integration --ignore=tests/integration/delta tests/containers
+
+# The same: 3 where there is no Chromium.
+test-browser: venv ## reports in a real headless Chromium; without one "Error 3"
+	@$(BIN)/python -m tests.browser.chromium
+	$(PYTEST) tests/browser
+
+chaos: venv      ## strike our own sinks in rounds, for MINUTES=n (10)
+	$(BIN)/epochal chaos run --minutes $(or $(MINUTES),10) --report chaos-report.html --history chaos-histories
 
 planted: venv    ## plant known bugs in copies of the checkout: the suite must catch each (long)
-	$(BIN)/python -m tests.planted
+	$(BIN)/epochal chaos mutants
 
 bench: venv      ## rows per second and small epochs, beside a plain foreachBatch (long)
 	$(BIN)/python benchmarks/main_job.py
