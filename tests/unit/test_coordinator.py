@@ -289,7 +289,8 @@ def test_in_doubt_says_what_is_done_and_what_is_pending() -> None:
     world = World()
     failing = Failing("b", world.server)
     failing.error = RuntimeError("a bug")
-    start = world.start(world.sink("a"), world.sink("b") and failing, world.sink("c"))
+    world.sink("b")
+    start = world.start(world.sink("a"), failing, world.sink("c"))
     with pytest.raises(CommitInDoubt, match="not yet visible in b: RuntimeError: a bug") as doubt:
         start.run(Batch(0))
     assert doubt.value.state is not None
