@@ -38,6 +38,7 @@ IN_ONE_PROCESS = 3  # the tier
 CLEAN_EPOCHS = 3
 SEEN_S = 180.0
 END_S = 300.0
+HITS_S = 0.5  # between two looks at what was hit
 EPOCH_S = 30.0  # for an epoch and a restart in one process, at most
 OUTAGE_S = 1.0
 FIRST_FILE = 1_704_067_200  # modification time of the first file, in seconds: Spark reads the oldest first
@@ -339,14 +340,22 @@ class Campaign:
         for epoch in sorted({strike.epoch for strike in self._planned}):
             self._feed(epoch)
         driver = self._begin(self._start(*self._planned, restarts=len(self._planned) + 1))
-        end = self._wait_end(driver, END_S + EPOCH_S * len(self._planned))
-        self._tell(f"{len(self._planned)} errors were planned in one process, which ended: {end.outcome}")
-        for strike in self._planned:
-            reached = driver.was_hit(strike.rule)
-            (struck if reached else unreached).append(strike)
-            if reached:
-                self._tell(f"{strike}")
-                self.history.add(_fault(strike, driver))
+        unreached += self._planned
+        deadline = time.monotonic() + END_S + EPOCH_S * len(self._planned)
+        while driver.exit_status is None and time.monotonic() < deadline:
+            time.sleep(HITS_S)
+            self._tell_hits(driver, struck, unreached)
+        end = self._wait_end(driver, HITS_S)
+        self._tell_hits(driver, struck, unreached)
+        self._tell(f"{len(struck)} of {len(self._planned)} errors struck; the process ended: {end.outcome}")
+
+    def _tell_hits(self, driver: Driver, struck: list[Strike], unreached: list[Strike]) -> None:
+        """Move what was hit since the last look."""
+        for strike in [strike for strike in unreached if driver.was_hit(strike.rule)]:
+            unreached.remove(strike)
+            struck.append(strike)
+            self._tell(f"{strike} ({len(struck)} of {len(self._planned)})")
+            self.history.add(_fault(strike, driver))
 
     def _one(self, strike: Strike, after: Strike | None) -> bool:
         """Feed, begin, see blocked, strike; whether the strike counted.  ``after`` is the next one."""
