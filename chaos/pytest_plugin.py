@@ -37,8 +37,8 @@ OPTION = "--epochal-chaos"
 INI = "epochal_chaos"
 _NAME = "epochal.chaos.pytest_plugin"
 _DECLARED = (
-    f"{MARKER}(faults='singles', actions=..., at_most=None, seed=0, epochs=2): through which schedules of faults the"
-    f" fixture `chaos` takes a sink (Epochal; needs {OPTION}, or {INI} = true in the ini file)"
+    f"{MARKER}(faults='singles', actions=..., at_most=None, seed=0, epochs=2, lines=True): through which"
+    f" schedules of faults the fixture `chaos` takes a sink (Epochal; needs {OPTION}, or {INI} = true in the ini file)"
 )
 _survivals = pytest.StashKey[list["Survival"]]()
 
@@ -112,7 +112,7 @@ class Chaos:
         try:
             survival = survives(Subject(sinks, read, rows, schema), plan)
         except DidNotSurvive as failed:
-            replay = program(self._request.function, failed.outcome.schedule, plan.epochs)
+            replay = program(self._request.function, failed.outcome.schedule, plan)
             self._request.node.add_report_section("call", "epochal chaos: the schedule as a test", replay)
             raise
         self._request.config.stash[_survivals].append(survival)
@@ -129,17 +129,18 @@ def plan_of(*arguments: Any, **options: Any) -> Plan:
     return Plan(*arguments, **options)
 
 
-def program(test: Callable[..., object], schedule: Schedule, epochs: int) -> str:
+def program(test: Callable[..., object], schedule: Schedule, plan: Plan) -> str:
     """The test once more, with this schedule alone; to be put below it as it is, also in a class."""
     name = test.__name__
     lines = inspect.getsource(test)
     source = textwrap.dedent(lines)
+    settings = f"    epochs={plan.epochs},\n" + ("" if plan.lines else "    lines=False,\n")
     strikes = "".join(f"    Strike({s.driver!r}, {s.number}, {s.action}),\n" for s in schedule)
     # The marker next to the function is the one that counts.
     body = source[source.index(f"def {name}(") :].replace(f"def {name}(", f"def {name}_replayed(", 1)
     text = (
         f"# Put this below {name}, and run it with {OPTION}:\n"
         "from epochal.chaos.schedule import Action, Strike\n\n\n"
-        f"@pytest.mark.{MARKER}(\n{strikes}    epochs={epochs},\n)\n{body}"
+        f"@pytest.mark.{MARKER}(\n{strikes}{settings})\n{body}"
     )
     return textwrap.indent(text, " " * (len(lines) - len(lines.lstrip(" "))))

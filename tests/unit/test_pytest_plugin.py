@@ -176,7 +176,7 @@ def _program(said: str) -> str:
 
 
 def test_without_a_marker_every_single_fault_strikes() -> None:
-    assert plan_of() == Plan("singles", ACTIONS, None, 0, 2, ())
+    assert plan_of() == Plan("singles", ACTIONS, None, 0, 2, True, ())
 
 
 def test_a_marker_has_the_arguments_of_a_plan() -> None:

@@ -1,40 +1,23 @@
-"""Anyone's sinks under the real coordinator, through schedules of faults, judged by what a reader sees.
-
-The coordinator, the epoch log and the judging are those of the project; Spark is a few lines
-(:mod:`epochal.chaos.simulation`).  A *trial* is one fresh target, one schedule, and starts of the query until
-one has finished; each start makes its sinks anew, as a process does.  Faults strike where the coordinator hits
-a failpoint, where it calls a sink or the log, where a sink takes a row, and at Spark's own steps:
-
-========================  ==============================================================================
-``CRASH``                 the start ends there, its sinks are closed, the next start recovers
-``PAUSE``                 the start stands still until a newer one is done, and then goes on: a zombie
-``UNAVAILABLE``           a verb is not called: ``SinkUnavailable``
-``REQUEST_LOST``          a verb is not called, and the coordinator cannot know: ``OutcomeUnknown``
-``ANSWER_LOST``           a verb is called, and the coordinator cannot know: ``OutcomeUnknown``
-``LATE``                  as lost; it is called when the faults are over, by who then is an older start
-``DROP_ANSWER``           a decision is durable in the log, and the coordinator cannot know
-========================  ==============================================================================
-
-Every schedule ends with a start without faults over one more epoch.  It survived when every invariant of
-:mod:`epochal.chaos.checker` holds that a simulation can judge.
-"""
+"""The simulated world of one trial: somebody else's sinks at the other end of a network that loses things."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import itertools
-import logging
-import random
-import textwrap
+import os
+import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
-from epochal.chaos import failpoints
-from epochal.chaos.history import Changed, Read, Row, TookOver
-from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule, Strike, follow_ups, representatives, strikes
-from epochal.chaos.simulation import Checkpoint, Driver, Outcome, Pipeline, Simulation, str_of
+from epochal.chaos.history import Changed, Read, Row, Step, TookOver
+from epochal.chaos.schedule import Action, Happening, Schedule
+from epochal.chaos.simulation import Checkpoint, Driver, Pipeline, SimulatedCrash, Simulation, str_of
 from epochal.coordinator.epoch import Actor, Committable, Epoch, Query, SinkState
 from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.memory import Row as StoredRow
@@ -42,11 +25,8 @@ from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Schema, Sink, 
 
 T = TypeVar("T")
 
-APP = "chaos"
-FAULTS = ("singles", "pairs")
-ACTIONS = (Action.CRASH, Action.PAUSE, *NETWORK, Action.DROP_ANSWER)
-SECONDS = (Action.CRASH, Action.PAUSE, Action.ANSWER_LOST)
-"""What strikes a second time: while recovering, while an older start is paused, in the run after a lost answer."""
+FIRST_LINE = 1_000_000
+"""Lines have numbers of their own, so that an edit of the sink leaves those of the other events as they are."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +35,11 @@ class Target:
 
     name: str  # [a-z0-9_], never given twice
     stage: Stage  # what a redo sink reads its copies from
-    app: str = APP
+
+    @property
+    def app(self) -> str:
+        """The app of the trial's query: a server may keep what it knows of a sink by app and name."""
+        return self.name
 
     def __str__(self) -> str:
         return self.name
@@ -77,183 +61,6 @@ class Subject:
     schema: Schema = None  # what `create` gets
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Which schedules a subject goes through.
-
-    ``singles``: one fault, everywhere.  ``pairs``: these, and a second fault wherever it makes a difference after
-    the first.  ``at_most``: no more than so many of them, chosen by ``seed``.  ``schedules``: exactly these.
-    """
-
-    faults: str = "singles"
-    actions: tuple[Action, ...] = ACTIONS
-    at_most: int | None = None
-    seed: int = 0
-    epochs: int = 2
-    schedules: tuple[Schedule, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.faults not in FAULTS:
-            raise ValueError(f"faults={self.faults!r}: known are {', '.join(FAULTS)}")
-        unknown = [action for action in self.actions if action not in ACTIONS]
-        if unknown or not self.actions:
-            raise ValueError(f"actions={self.actions!r}: known are {', '.join(str(action) for action in ACTIONS)}")
-        if self.epochs < 1 or (self.at_most is not None and self.at_most < 1):
-            raise ValueError(f"epochs={self.epochs!r}, at_most={self.at_most!r}: count from 1")
-
-
-@dataclass
-class Survival:
-    """What a subject went through; ``traces`` tells schedules apart that led to the same sequence of steps."""
-
-    plan: Plan
-    schedules: int = 0
-    traces: set[int] = field(default_factory=set)
-
-    def add(self, outcome: Outcome) -> None:
-        self.schedules += 1
-        self.traces.add(hash(outcome.trace))
-
-    def __str__(self) -> str:
-        return f"{self.schedules} schedules, {len(self.traces)} distinct traces"
-
-
-class NotExact(AssertionError):
-    """Without any fault already the output is not what was fed: there is nothing to be learnt from faults."""
-
-
-class DidNotSurvive(AssertionError):
-    """A schedule after which an invariant does not hold."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        super().__init__(f"{_verdict(outcome)}\n\n{_story(outcome)}")
-
-
-def survives(subject: Subject, plan: Plan | None = None) -> Survival:
-    """Play every schedule of ``plan``; :class:`DidNotSurvive` at the first that breaks an invariant."""
-    plan = plan or Plan()
-    survival = Survival(plan)
-    for outcome in _outcomes(lambda schedule: play(subject, schedule, epochs=plan.epochs), plan):
-        if outcome.wrong:
-            raise DidNotSurvive(outcome)
-        survival.add(outcome)
-    return survival
-
-
-def play(subject: Subject, schedule: Schedule = (), *, epochs: int = 2) -> Outcome:
-    """One trial: a fresh target, the schedule over ``epochs`` epochs, and one more start without faults."""
-    trial = Trial(subject, schedule)
-    with failpoints.handler(trial.hit), _quiet(logging.getLogger("epochal")):
-        try:
-            trial.play(epochs - 1)
-            trial.converge(epochs)
-        except AssertionError as error:  # the simulation's own: a sink's end is the end of a start
-            what, _, _ = str(error).partition(":")
-            trial.stuck = f"{what}; the last error was {trial.last_error!r}"
-    return trial.outcome(epochs)
-
-
-@contextlib.contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """What the coordinator warns of is what the schedules do, a thousand times over."""
-    before = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = before
-
-
-# --- which schedules --------------------------------------------------------------------------------
-
-
-def _outcomes(play: Callable[[Schedule], Outcome], plan: Plan) -> Iterator[Outcome]:
-    if plan.schedules:
-        yield from map(play, plan.schedules)
-        return
-    smooth = play(())
-    if smooth.wrong:
-        raise NotExact(f"without any fault: {_verdict(smooth)}\n\n{_story(smooth)}")
-    first = [
-        s for action in plan.actions for s in _sensible(smooth.happenings, strikes(smooth.happenings, "d1", action))
-    ]
-    if plan.faults == "singles":
-        choice = random.Random(plan.seed)
-        few = plan.at_most is not None and plan.at_most < len(first)
-        yield from (play((strike,)) for strike in (choice.sample(first, plan.at_most or 0) if few else first))
-    elif plan.at_most is None:
-        yield from _all_pairs(play, plan, smooth, first)
-    else:
-        yield from _some_pairs(play, plan, plan.at_most, first)
-
-
-def _all_pairs(
-    play: Callable[[Schedule], Outcome], plan: Plan, smooth: Outcome, first: Sequence[Strike]
-) -> Iterator[Outcome]:
-    different = [s for s in first if s.action in NETWORK]
-    different += representatives(smooth.happenings, [s for s in first if s.action not in NETWORK])
-    for strike in first:
-        outcome = play((strike,))
-        yield outcome
-        if strike in different:
-            yield from (play(pair) for pair in _pairs(outcome, plan))
-
-
-def _some_pairs(
-    play: Callable[[Schedule], Outcome], plan: Plan, at_most: int, first: Sequence[Strike]
-) -> Iterator[Outcome]:
-    """Each first fault is played too, as it tells where a second can strike."""
-    choice = random.Random(plan.seed)
-    for _ in range((at_most + 1) // 2):
-        outcome = play((choice.choice(first),))
-        yield outcome
-        pairs = _pairs(outcome, plan)
-        if pairs:
-            yield play(choice.choice(pairs))
-
-
-def _pairs(outcome: Outcome, plan: Plan) -> list[Schedule]:
-    """The schedule of ``outcome`` with one more fault, wherever it makes a difference afterwards."""
-    (before,) = outcome.schedule
-    seconds = [action for action in SECONDS if action in plan.actions]
-    if before.action is Action.LATE:
-        seconds.append(Action.DELIVER_LATE)
-    found = [strike for action in seconds for strike in follow_ups(outcome.happenings, before, action, ("d1", "d2"))]
-    return [(before, strike) for strike in _sensible(outcome.happenings, found)]
-
-
-def _sensible(events: Sequence[Happening], found: Sequence[Strike]) -> list[Strike]:
-    """Not: to stand still while a sink takes a row, as it may then hold what everybody else waits for."""
-    kinds = {(e.driver, e.number): e.kind for e in events}
-    return [s for s in found if s.action is not Action.PAUSE or kinds[s.driver, s.number] != "row"]
-
-
-def _story(outcome: Outcome) -> str:
-    """What each start came to, step by step, and how it ended; the starts in the order in which they were on."""
-    struck = {(s.driver, s.number): s.action.value for s in outcome.schedule}
-    lines = []
-    for driver, events in itertools.groupby(outcome.happenings, key=lambda event: event.driver):
-        steps = [" ".join(filter(None, (e.step, e.sink))) + _blow(struck.get((driver, e.number))) for e in events]
-        lines.append(
-            textwrap.fill(f"{driver}: {', '.join(steps)}", 110, subsequent_indent="    ", break_on_hyphens=False)
-        )
-    ends = (f"{driver} ended: {how}" for driver, how in outcome.ends)
-    return "\n".join(["What happened:", *lines, *ends])
-
-
-def _blow(action: str | None) -> str:
-    return f" <== {action.upper()}" if action else ""
-
-
-def _verdict(outcome: Outcome) -> str:
-    struck = "; ".join(str(strike) for strike in outcome.schedule) or "no fault"
-    wrong = "\n".join(f"  {name}: {why}" for name, why in outcome.wrong.items())
-    return f"{struck}\n{wrong}"
-
-
-# --- one trial --------------------------------------------------------------------------------------
-
 _RUN = uuid.uuid4().hex[:8]  # a server may still have the targets of an earlier run
 _serial = itertools.count(1)
 
@@ -261,10 +68,14 @@ _serial = itertools.count(1)
 class Trial(Simulation):
     """A simulated world in which the sinks, and what they write to, are somebody else's."""
 
-    def __init__(self, subject: Subject, schedule: Schedule = ()) -> None:
-        super().__init__(Pipeline((), app=APP), schedule)
+    def __init__(self, subject: Subject, schedule: Schedule = (), *, lines: bool = True) -> None:
+        name = f"chaos_{_RUN}_{next(_serial):05}"
+        super().__init__(Pipeline((), app=name), schedule)
         self.subject = subject
-        self.target = Target(f"chaos_{_RUN}_{next(_serial):05}", self.stage)
+        self.lines = lines
+        self._lines: Counter[str] = Counter()
+        self._reading = False
+        self.target = Target(name, self.stage)
         self._under_way: list[Callable[[], object]] = []
         self._unread: Exception | None = None
         self.owners: dict[str, Actor] = {}  # of the sinks' fences
@@ -278,10 +89,11 @@ class Trial(Simulation):
         if not made:
             raise Misconfigured("the factory of sinks made none", help="return a list with at least one sink")
         for sink in made:
-            sink.create(Query(APP, "", "", ""), self.subject.schema)
+            sink.create(Query(self.target.app, "", "", ""), self.subject.schema)
             sink.close()
         redo = tuple(sink.name for sink in made if isinstance(sink, RedoSink))
-        return Pipeline(tuple(sink.name for sink in made if sink.name not in redo), redo, app=APP)
+        voting = tuple(sink.name for sink in made if sink.name not in redo)
+        return Pipeline(voting, redo, app=self.target.app)
 
     def driver(self, name: str, until: int, checkpoint: Checkpoint | None = None, **options: Any) -> Driver:
         return TrialDriver(self, checkpoint or self.checkpoint, name, until, **options)
@@ -290,12 +102,15 @@ class Trial(Simulation):
 
     def read(self) -> None:
         """Also in the middle of a verb, so a reader that fails must not look like a sink that does."""
+        self._reading = True
         try:
             seen = self.subject.read(self.target)
             content = {name: tuple(_row(row) for row in seen[name]) for name in self.pipeline.sinks}
         except Exception as error:
             self._unread = error
             return
+        finally:
+            self._reading = False
         self.history.add(Read(content))
 
     def left(self, until: int) -> list[str]:
@@ -309,6 +124,23 @@ class Trial(Simulation):
             yield "fence", "; ".join(self.unbarred)
         if self._unread is not None:
             yield "reader", f"the reader failed with {type(self._unread).__name__}: {self._unread}"
+
+    # --- lines ----------------------------------------------------------------------------------
+
+    def line(self, place: str, sink: str) -> None:
+        """The current start is at a line of the sink's code, and may have done something lasting in the one before."""
+        driver = self.current
+        if driver is None or self.arriving or self._reading:
+            return
+        number = FIRST_LINE + self._lines[driver.name]
+        self._lines[driver.name] += 1
+        self.touch()
+        self.happenings.append(Happening(driver.name, number, "line", place, sink, -1, self._touches))
+        index = self._strikes.get((driver.name, number))
+        if index is not None:
+            self.fired.add(index)
+            self.history.trace.append(Step(driver.name, place, sink, Action.CRASH.value))
+            raise SimulatedCrash
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -457,7 +289,8 @@ class Remote:
 
     def _answer(self, verb: str, call: Callable[[Sink], T]) -> T:
         try:
-            answer = call(self._sink)
+            with self._told_lines():
+                answer = call(self._sink)
         except Exception as error:
             self._world.note(verb, self.name, type(error).__name__)
             raise
@@ -466,6 +299,29 @@ class Remote:
                 self._world.read()
         self._world.note(verb, self.name, answer.name if isinstance(answer, CommitOutcome) else "")
         return answer
+
+    @contextlib.contextmanager
+    def _told_lines(self) -> Iterator[None]:
+        """Python says at which line of the sink's methods it is; a debugger or coverage gets its turn back after."""
+        if not self._world.lines:
+            yield
+            return
+        codes = _codes(type(self._sink))
+
+        def enter(frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG001
+            return step if frame.f_code in codes else None
+
+        def step(frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG001
+            if event == "line":
+                self._world.line(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}", self.name)
+            return step
+
+        before = sys.gettrace()
+        sys.settrace(enter)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
 
     def _arrive(self, call: Callable[[Sink], object]) -> None:
         """By then the start is over, and its client with it: another sends the same."""
@@ -480,6 +336,26 @@ class Remote:
     def _unanswered(self, verb: str) -> OutcomeUnknown:
         self._world.note(verb, self.name, "unanswered")
         return OutcomeUnknown(f"the request to {verb} was sent and its answer lost", sink=self.name, help="simulated")
+
+
+@functools.cache
+def _codes(kind: type) -> frozenset[CodeType]:
+    """What the methods of a class are made of, inherited ones and functions inside them too; Python's own aside."""
+    bases = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in sys.stdlib_module_names]
+    found = [getattr(inspect.unwrap(_function(member)), "__code__", None) for b in bases for member in vars(b).values()]
+    return frozenset(code for outer in found if outer is not None for code in _nested(outer))
+
+
+def _function(member: Any) -> Any:
+    """The function behind what stands in a class body."""
+    return getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
 
 
 class RemoteRedo(Remote):

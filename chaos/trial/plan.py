@@ -1,0 +1,127 @@
+"""Which schedules of faults a trial goes through, found from what really happens in it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule, Strike, follow_ups, representatives, strikes
+from epochal.chaos.simulation import Outcome
+
+FAULTS = ("singles", "pairs")
+ACTIONS = (Action.CRASH, Action.PAUSE, *NETWORK, Action.DROP_ANSWER)
+SECONDS = (Action.CRASH, Action.PAUSE, Action.ANSWER_LOST)
+"""What strikes a second time: while recovering, while an older start is paused, in the run after a lost answer."""
+INSIDE = ("row", "line")
+"""Kinds of events inside a verb of a sink: there a start may hold what others wait for, so it crashes or goes on."""
+
+Play = Callable[[Schedule], Outcome]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which schedules a subject goes through.
+
+    ``singles``: one fault, everywhere.  ``pairs``: these, and a second fault wherever it makes a difference after
+    the first.  ``at_most``: no more than so many, drawn by ``seed``, from every kind of fault as often.
+    ``lines``: crash also at each line of the sink's own methods; not for a sink whose steps depend on the time.
+    ``schedules``: exactly these.
+    """
+
+    faults: str = "singles"
+    actions: tuple[Action, ...] = ACTIONS
+    at_most: int | None = None
+    seed: int = 0
+    epochs: int = 2
+    lines: bool = True
+    schedules: tuple[Schedule, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.faults not in FAULTS:
+            raise ValueError(f"faults={self.faults!r}: known are {', '.join(FAULTS)}")
+        unknown = [action for action in self.actions if action not in ACTIONS]
+        if unknown or not self.actions:
+            raise ValueError(f"actions={self.actions!r}: known are {', '.join(str(action) for action in ACTIONS)}")
+        if self.epochs < 1 or (self.at_most is not None and self.at_most < 1):
+            raise ValueError(f"epochs={self.epochs!r}, at_most={self.at_most!r}: count from 1")
+
+
+def outcomes(play: Play, smooth: Outcome, plan: Plan) -> Iterator[Outcome]:
+    """Play what the plan says; ``smooth`` is the outcome without any fault."""
+    found = (s for action in plan.actions for s in strikes(smooth.happenings, "d1", action))
+    first = _sensible(smooth.happenings, found)
+    if plan.faults == "singles":
+        chosen = first if plan.at_most is None else list(_drawn(plan, smooth, first))[: plan.at_most]
+        yield from (play((strike,)) for strike in chosen)
+    elif plan.at_most is None:
+        yield from _all_pairs(play, plan, smooth, first)
+    else:
+        yield from itertools.islice(_some_pairs(play, plan, smooth, first), plan.at_most)
+
+
+def _all_pairs(play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike]) -> Iterator[Outcome]:
+    """Lines strike alone: there are too many of them."""
+    inside = _numbers(smooth.happenings, ("line",))
+    outside = [s for s in first if (s.driver, s.number) not in inside]
+    different = [s for s in outside if s.action in NETWORK]
+    different += representatives(smooth.happenings, [s for s in outside if s.action not in NETWORK])
+    for strike in first:
+        outcome = play((strike,))
+        yield outcome
+        if strike in different:
+            lines = _numbers(outcome.happenings, ("line",))
+            seconds = _seconds(outcome, plan)
+            yield from (play((strike, s)) for s in seconds if (s.driver, s.number) not in lines)
+
+
+def _some_pairs(play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike]) -> Iterator[Outcome]:
+    """Each first fault is played too, as it tells where a second can strike."""
+    for turn in itertools.count():
+        found = False
+        for strike in _drawn(plan, smooth, first, turn):
+            outcome = play((strike,))
+            if turn == 0:
+                yield outcome
+            for second in itertools.islice(_drawn(plan, outcome, _seconds(outcome, plan), turn), 1):
+                found = True
+                yield play((strike, second))
+        if not found:
+            return
+
+
+def _seconds(outcome: Outcome, plan: Plan) -> list[Strike]:
+    """One more fault, wherever it makes a difference after that of ``outcome``."""
+    (before,) = outcome.schedule
+    actions = [action for action in SECONDS if action in plan.actions]
+    if before.action is Action.LATE:
+        actions.append(Action.DELIVER_LATE)
+    found = (s for action in actions for s in follow_ups(outcome.happenings, before, action, ("d1", "d2")))
+    return _sensible(outcome.happenings, found)
+
+
+def _drawn(plan: Plan, outcome: Outcome, found: Sequence[Strike], turn: int = 0) -> Iterator[Strike]:
+    """Each once, in an order that the seed makes; every kind of fault has its turn before one has its second."""
+    choice = random.Random(f"{plan.seed} {turn} {outcome.schedule}")
+    lines = _numbers(outcome.happenings, ("line",))
+    kinds: dict[tuple[Action, bool], list[Strike]] = {}
+    for strike in found:
+        kinds.setdefault((strike.action, (strike.driver, strike.number) in lines), []).append(strike)
+    for strikes_of_a_kind in kinds.values():
+        choice.shuffle(strikes_of_a_kind)
+    while kinds:
+        for kind in choice.sample(list(kinds), len(kinds)):
+            yield kinds[kind].pop()
+            if not kinds[kind]:
+                del kinds[kind]
+
+
+def _sensible(events: Sequence[Happening], found: Iterable[Strike]) -> list[Strike]:
+    """Inside a verb a start only crashes."""
+    inside = _numbers(events, INSIDE)
+    return [s for s in found if s.action is Action.CRASH or (s.driver, s.number) not in inside]
+
+
+def _numbers(events: Sequence[Happening], kinds: Sequence[str]) -> set[tuple[str, int]]:
+    return {(e.driver, e.number) for e in events if e.kind in kinds}

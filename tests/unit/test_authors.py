@@ -1,0 +1,163 @@
+"""What authors are shown: the example proves itself, a broken one fails, the page quotes what runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PAGE = ROOT / "docs" / "authors.md"
+PLUGIN = ("-p", "epochal.chaos.pytest_plugin")
+
+DRAWN = 'chaos_schedule("pairs", at_most=40, seed=1)'
+FENCE = "            self._conditions.check_owner(self._state(connection, query.app), by)\n"
+MARKER = '            self._set(connection, app, "position = ?, decision = ?", wanted.position, wanted.decision)\n'
+SHOW = '            show = "UPDATE votes SET shown = 1 WHERE vote = ? AND app = ? AND sink = ?"\n'
+BROKEN = {
+    "abort asks no fence": (FENCE, ""),
+    "the marker is durable before the rows": (
+        SHOW,
+        MARKER + '            connection.execute("COMMIT")\n            connection.execute("BEGIN IMMEDIATE")\n' + SHOW,
+    ),
+    "an older vote is taken for shown": (
+        "            if self._conditions.already_committed(state, by, wanted, committable.decision.epoch):\n",
+        "            if committable.decision.actor != by:\n",
+    ),
+}
+
+
+def prove(folder: Path, *options: str) -> tuple[int, str]:
+    """Run the proof that lies in a folder, as its author does."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where syncing a file takes no time
+    with tempfile.TemporaryDirectory(dir=memory) as files:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN, *options, str(folder)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": files},
+            capture_output=True,
+            text=True,
+            timeout=170,
+            check=False,
+        )
+    return done.returncode, done.stdout + done.stderr
+
+
+def broken(folder: Path, old: str, new: str) -> Path:
+    """The example with one line changed; its proof begins with all crashes."""
+    for file in EXAMPLES.glob("*sqlite_sink.py"):
+        text = file.read_text()
+        if not file.name.startswith("test_"):
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        else:
+            assert DRAWN in text
+            text = text.replace(DRAWN, "chaos_schedule(epochs=1)")
+        (folder / file.name).write_text(text)
+    return folder
+
+
+def test_the_example_passes_its_proof() -> None:
+    code, said = prove(EXAMPLES)
+    assert code == 0, said
+    assert re.search(r"epochal chaos: survived 40 schedules \(\d+ distinct traces\)", said)
+    assert re.search(r"\d\d passed", said)
+
+
+def test_the_proof_is_short() -> None:
+    assert len((EXAMPLES / "test_sqlite_sink.py").read_text().splitlines()) < 60
+
+
+def test_without_the_fence_the_contract_fails(tmp_path: Path) -> None:
+    code, said = prove(broken(tmp_path, FENCE, ""), "-k", "SinkContract or TestSqliteSink")
+    assert code == pytest.ExitCode.TESTS_FAILED, said
+    assert "test_abort_by_an_older_actor_is_fenced_and_drops_nothing" in said
+    assert "DID NOT RAISE" in said
+
+
+@pytest.mark.parametrize(("old", "new"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_one_does_not_survive(tmp_path: Path, old: str, new: str) -> None:
+    code, said = prove(broken(tmp_path, old, new), "-k", "survives")
+    assert code == pytest.ExitCode.TESTS_FAILED, said
+    assert "DidNotSurvive" in said
+    assert "# Put this below test_it_survives, and run it with --epochal-chaos:" in said
+
+
+FAILS_AND_SHOWS = """
+import pytest
+from epochal.chaos.contract import SinkContract, SinkHarness
+from epochal.sinks.memory import MemoryServer, MemorySink
+
+class Blind(SinkHarness):
+    def __init__(self):
+        self.server = MemoryServer()
+    def named(self, name):
+        return MemorySink(name, self.server)
+    def visible(self):
+        return [("x", "y")]
+
+class TestBlind(SinkContract):
+    @pytest.fixture
+    def harness(self):
+        return Blind()
+"""
+
+
+def test_an_assertion_of_the_contract_shows_its_values(tmp_path: Path) -> None:
+    """As in the author's own file: pytest rewrites the suite."""
+    (tmp_path / "test_blind.py").write_text(FAILS_AND_SHOWS)
+    code, said = prove(tmp_path, "-k", "nothing_is_visible_before")
+    assert code == pytest.ExitCode.TESTS_FAILED, said
+    assert "assert [('x', 'y')] == []" in said
+
+
+def test_a_contract_without_a_harness_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "test_none.py").write_text(
+        "from epochal.chaos.contract import SinkContract\nclass TestNone(SinkContract): pass\n"
+    )
+    code, said = prove(tmp_path, "-k", "nothing_is_visible_before")
+    assert code == pytest.ExitCode.TESTS_FAILED
+    assert "define the fixture `harness`" in said
+
+
+NO_PYTEST = """
+import sys
+sys.modules["pytest"] = None
+import epochal
+from epochal.chaos import replay_last_epoch, simulation, trial
+try:
+    import epochal.chaos.contract
+except epochal.Misconfigured as error:
+    print(error.what, "|", error.help)
+"""
+
+
+def test_without_pytest_only_the_contract_is_missing_and_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_PYTEST], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    )
+    assert done.stdout == ("the contract suites need the package pytest, which is not installed | pip install pytest\n")
+
+
+def test_the_page_quotes_what_runs() -> None:
+    blocks = re.findall(r"<!-- (.+?) -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == PAGE.read_text().count("```python") == 3
+    quoted = [(name, text) for name, text in blocks if name != "shape"]
+    assert len(quoted) == 2
+    for name, text in quoted:
+        assert text in (ROOT / name).read_text()
+
+
+def test_the_page_names_every_fault_and_counts_the_lines() -> None:
+    from epochal.chaos.trial import ACTIONS
+
+    page = PAGE.read_text()
+    assert [action.name for action in ACTIONS if f"`{action.name}`" not in page] == []
+    for name, said in (("sqlite_sink.py", 130), ("test_sqlite_sink.py", 55)):
+        assert abs(len((EXAMPLES / name).read_text().splitlines()) - said) < 5
