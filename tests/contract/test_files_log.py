@@ -40,6 +40,16 @@ class TestFilesLog(ProcessContract):
         return f"from epochal.checkpoints.files import FilesLog; log = FilesLog({str(folder)!r})"
 
 
+def test_nothing_is_left_open(folder: Path) -> None:
+    log = FilesLog(folder)
+    before = len(os.listdir("/proc/self/fd"))
+    filled(log, 3)
+    log.compact(2, [])
+    assert not log.append(1, commit(0))
+    assert len(list(log.read())) == 1
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 # --- what lies in the folder --------------------------------------------------------------------
 
 
