@@ -188,7 +188,7 @@ class Mutator:
         tests = [*tests, *alone]
         for part in self._parts(mutant, tests):
             answer = self._run(slot, part, alone=part[0] in alone)
-            verdict, by = judge(answer)
+            verdict, by = judge(answer, is_slow(part[-1]))
             ran, seconds = ran + answer.ran, seconds + answer.seconds
             if verdict != "survived":
                 break
@@ -227,17 +227,19 @@ class Mutator:
         return self._killers[mutant.file, test] / (0.1 + self.reach.seconds.get(test, 0.0))
 
 
-def judge(answer: Answer) -> tuple[str, str]:
-    """(verdict, by) of one run."""
+def judge(answer: Answer, slow: bool = False) -> tuple[str, str]:
+    """(verdict, by) of one run; ``slow``: on servers, whose trouble says nothing of the mutant."""
     if answer.code == zygote.HUNG:
         return "caught", "the tests did not end"
     if answer.red is not None:
         test, phase, text = answer.red
-        if phase == "setup" and is_slow(test):  # a server that does not start says nothing of the mutant
+        if phase == "setup" and slow:
             return "invalid", f"{test} could not be set up: {text[-200:]}"
         return "caught", test if phase == "call" else f"{phase} of {test}"
     if answer.code == 0 and not answer.outside:
         return "survived", ""
+    if answer.ran and answer.trouble and not slow:
+        return "caught", f"pytest broke off: {answer.trouble}"
     return "invalid", f"pytest ended with {answer.code} {answer.trouble} {', '.join(answer.outside)}".strip()
 
 

@@ -50,6 +50,48 @@ def test_nothing_is_left_open(folder: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+class Contested(Disk):
+    """The first claim ends with the error that it was given."""
+
+    def __init__(self, error: OSError) -> None:
+        self.errors = [error]
+        self.created = 0
+
+    def create(self, path: str) -> int:
+        self.created += 1
+        return super().create(path)
+
+    def claim(self, handle: int) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        super().claim(handle)
+
+
+def test_a_file_that_a_compaction_claims_is_left_to_it(folder: Path) -> None:
+    disk, before = Contested(BlockingIOError()), len(os.listdir("/proc/self/fd"))
+    assert FilesLog(folder, disk=disk).append(0, commit(0))
+    assert disk.created == 2
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_cannot_be_claimed_is_let_go(folder: Path) -> None:
+    disk, before = Contested(OSError(errno.ENOLCK, "no locks")), len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OutcomeUnknown, match="no locks"):
+        FilesLog(folder, disk=disk).append(0, commit(0))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_a_dead_process_left_is_removed_and_let_go(folder: Path) -> None:
+    log = FilesLog(folder)
+    filled(log, 3)
+    dead = folder / f".{9:020}.record.{'0' * 16}.tmp"
+    dead.touch()
+    before = len(os.listdir("/proc/self/fd"))
+    log.compact(2, [])
+    assert not dead.exists()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 # --- what lies in the folder --------------------------------------------------------------------
 
 

@@ -14,9 +14,11 @@ import pytest
 
 from epochal.chaos.mutants import NoCheckout, checkout
 from epochal.chaos.mutants.guards import guards, registry
-from epochal.chaos.mutants.mutator import MechanicalRun, Tried, choose, explained, mechanical
+from epochal.chaos.mutants.mutator import MechanicalRun, Tried, choose, explained, judge, mechanical
 from epochal.chaos.mutants.operators import Mutant, mutants
 from epochal.chaos.mutants.planting import PlantedRun, Result, planted
+from epochal.chaos.mutants.runner import Answer
+from epochal.chaos.mutants.zygote import HUNG
 
 ROOT = Path(__file__).parents[2]
 
@@ -244,6 +246,29 @@ def test_a_test_that_is_red_with_nothing_planted_ends_it(small: Path) -> None:
     assert {tried.verdict for tried in run.tried} == {"not run"}
     assert run.code == 1
     assert "RED with nothing planted: tests/unit/test_red.py::test_red" in lines[-1]
+
+
+RED = ("t.py::test", "call", "assert")
+
+
+@pytest.mark.parametrize(
+    ("answer", "slow", "verdict", "by"),
+    [
+        (Answer(0, 1.0, 3), False, "survived", ""),
+        (Answer(1, 1.0, 3, RED), False, "caught", "t.py::test"),
+        (Answer(1, 1.0, 3, ("t.py::test", "setup", "no")), False, "caught", "setup of t.py::test"),
+        (Answer(1, 1.0, 3, ("t.py::test", "setup", "no")), True, "invalid", "t.py::test could not be set up: no"),
+        (Answer(2, 1.0, 0, ("t.py", "collect", "no")), False, "caught", "collect of t.py"),
+        (Answer(HUNG, 1.0, 0), False, "caught", "the tests did not end"),
+        (Answer(99, 1.0, 3, trouble="a thread died"), False, "caught", "pytest broke off: a thread died"),
+        (Answer(99, 1.0, 3, trouble="a thread died"), True, "invalid", "pytest ended with 99 a thread died"),
+        (Answer(99, 1.0, 0, trouble="no pytest"), False, "invalid", "pytest ended with 99 no pytest"),
+        (Answer(5, 1.0, 0), False, "invalid", "pytest ended with 5"),
+        (Answer(0, 1.0, 3, outside=["epochal.x"]), False, "invalid", "pytest ended with 0  epochal.x"),
+    ],
+)
+def test_what_a_run_says_of_a_mutant(answer: Answer, slow: bool, verdict: str, by: str) -> None:
+    assert judge(answer, slow) == (verdict, by)
 
 
 SOURCE = '''
