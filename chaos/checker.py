@@ -134,6 +134,21 @@ def _final(run: Run) -> Content:
     return run.history.content
 
 
+def _changes(run: Run) -> Iterator[tuple[int, str, tuple[Row, ...], tuple[Row, ...]]]:
+    """Reads of a sink that show anything else than the read before: at, sink, rows now, rows before."""
+    before: dict[str, tuple[Row, ...]] = {}
+    for at, content in run.reads:
+        for sink, rows in content.items():
+            if rows is not before.get(sink, ()) and rows != before.get(sink, ()):
+                yield at, sink, rows, before.get(sink, ())
+                before[sink] = rows
+
+
+def _times(run: Run) -> int:
+    """How often anybody read any sink."""
+    return sum(len(content) for _, content in run.reads)
+
+
 def no_loss(run: Run) -> Iterator[str | int]:
     final, expected = _final(run), _all_keys(run)
     for sink in run.sinks:
@@ -170,10 +185,13 @@ def all_or_nothing(run: Run) -> Iterator[str | int]:
         raise NotEnough("no epoch was held while it was prepared and undecided")
     for epoch in epochs:
         yield _reads_while_undecided(run, epoch)
-    for at, content in run.reads:
-        for sink, rows in content.items():
-            yield 1
-            yield from (f"read {at}: {sink} shows part of {epoch}" for epoch in _partial(run, rows))
+    yield _times(run)
+    wanted = {epoch: keys(rows) for epoch, rows in run.expected.items()}
+    for at, sink, rows, _ in _changes(run):
+        found = keys(rows)
+        for epoch in {epoch for epoch, _ in found} & set(wanted):
+            if any(found[key] < number for key, number in wanted[epoch].items()):
+                yield f"read {at}: {sink} shows part of {epoch}"
 
 
 def _reads_while_undecided(run: Run, epoch: int) -> int:
@@ -189,25 +207,21 @@ def _reads_while_undecided(run: Run, epoch: int) -> int:
     return min(times.values())
 
 
-def _partial(run: Run, rows: Sequence[Row]) -> Iterator[int]:
-    shown: dict[int, list[Row]] = {}
-    for row in rows:
-        shown.setdefault(row.epoch, []).append(row)
-    for epoch, found in shown.items():
-        if keys(run.expected.get(epoch, ())) - keys(found):
-            yield epoch
-
-
 def one_evaluation(run: Run) -> Iterator[str | int]:
     """Of a whole epoch where the history tells evaluations; else of each input, as tasks evaluate on their own."""
     whole = {e.epoch for _, e in run.history.of(Evaluated)}
     attempts: dict[tuple[int, int], set[int]] = {}
+    seen: set[tuple[Row, ...]] = set()  # all of it is in `attempts`
     for at, content in run.reads:
         if run.rewrites:
             yield from _mixed(at, attempts)
             attempts = {}
         for rows in content.values():
             yield len(rows)
+            if rows in seen:
+                continue
+            if not run.rewrites:
+                seen.add(rows)
             for row in rows:
                 attempts.setdefault((row.epoch, -1 if row.epoch in whole else row.key), set()).add(row.attempt)
     yield from _mixed(len(run.history.events), attempts)
@@ -220,26 +234,27 @@ def _mixed(at: int, attempts: Mapping[tuple[int, int], set[int]]) -> Iterator[st
 
 
 def in_order(run: Run) -> Iterator[str | int]:
-    before: dict[str, Counter[Row]] = {}
-    for at, content in run.reads:
-        for sink, rows in content.items():
-            now = Counter(row._replace(attempt=0) for row in rows) if run.rewrites else Counter(rows)
-            gone = before.get(sink, Counter()) - now
-            if gone:
-                yield f"read {at}: {sink} no longer shows {_few(gone)}"
-            shown = {row.epoch for row in rows}
-            holes = [e for e in run.filled_epochs if e not in shown and e < max(shown, default=-1)]
-            if holes:
-                yield f"read {at}: {sink} shows epoch {max(shown)} and not {holes}"
-            before[sink] = now
-            yield 1
+    yield _times(run)
+    filled = run.filled_epochs
+    for at, sink, rows, before in _changes(run):
+        if rows[: len(before)] != before and (gone := _shown(run, before) - _shown(run, rows)):
+            yield f"read {at}: {sink} no longer shows {_few(gone)}"
+        shown = {row.epoch for row in rows}
+        holes = [e for e in filled if e not in shown and e < max(shown, default=-1)]
+        if holes:
+            yield f"read {at}: {sink} shows epoch {max(shown)} and not {holes}"
+
+
+def _shown(run: Run, rows: Sequence[Row]) -> Counter[Row]:
+    return Counter(row._replace(attempt=0) for row in rows) if run.rewrites else Counter(rows)
 
 
 def agreement(run: Run) -> Iterator[str | int]:
+    filled, sinks = run.filled_epochs, set(run.sinks)
     for at, content in run.reads:
-        if set(content) < set(run.sinks):
+        if set(content) < sinks:
             continue  # not all at one time
-        reached = {sink: _reached(run, content.get(sink, ())) for sink in run.sinks}
+        reached = {sink: _reached(filled, content.get(sink, ())) for sink in run.sinks}
         yield 1
         if max(reached.values()) - min(reached.values()) > 1:
             yield f"read {at}: epochs shown {reached}"
@@ -249,10 +264,9 @@ def agreement(run: Run) -> Iterator[str | int]:
         yield f"at rest the sinks differ: { {sink: sum(rows.values()) for sink, rows in at_rest.items()} }"
 
 
-def _reached(run: Run, rows: Sequence[Row]) -> int:
+def _reached(filled: Sequence[int], rows: Sequence[Row]) -> int:
     """How many of the epochs that have rows are shown."""
-    shown = {row.epoch for row in rows}
-    return sum(1 for epoch in run.filled_epochs if epoch in shown)
+    return len({row.epoch for row in rows}.intersection(filled))
 
 
 def one_decision(run: Run) -> Iterator[str | int]:
@@ -263,11 +277,10 @@ def one_decision(run: Run) -> Iterator[str | int]:
             yield f"epoch {decided.epoch} was decided again by {decided.by}"
         newest[decided.epoch] = decided.decision
     first = {d.epoch: at for at, d in reversed(list(run.history.of(Decided)))}
-    for at, content in run.reads:
-        for sink, rows in content.items():
-            for epoch in {row.epoch for row in rows}:
-                if first.get(epoch, at) >= at:
-                    yield f"read {at}: {sink} shows epoch {epoch}, which was not decided"
+    for at, sink, rows, _ in _changes(run):
+        for epoch in {row.epoch for row in rows}:
+            if first.get(epoch, at) >= at:
+                yield f"read {at}: {sink} shows epoch {epoch}, which was not decided"
 
 
 def decided_is_visible(run: Run) -> Iterator[str | int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 
 class Row(NamedTuple):
@@ -190,6 +190,8 @@ class History:
     trace: list[Step] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     clock: Callable[[], float] | None = None
+    _of: dict[type, list[tuple[int, Any]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _sorted: int = field(default=0, init=False, repr=False, compare=False)  # so many events are in ``_of``
 
     def add(self, event: Event) -> None:
         self.events.append(event)
@@ -197,8 +199,11 @@ class History:
             self.times.append(self.clock())
 
     def of(self, kind: type[E]) -> Iterator[tuple[int, E]]:
-        """(place in the history, event) for every event of one kind."""
-        return ((at, event) for at, event in enumerate(self.events) if isinstance(event, kind))
+        """(place in the history, event) for every event of one kind; events are added, never changed."""
+        for at in range(self._sorted, len(self.events)):
+            self._of.setdefault(type(self.events[at]), []).append((at, self.events[at]))
+        self._sorted = len(self.events)
+        return iter(self._of.get(kind, ()))
 
     @property
     def content(self) -> Content:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class Action(enum.Enum):
@@ -31,8 +31,7 @@ class Action(enum.Enum):
 NETWORK = (Action.UNAVAILABLE, Action.REQUEST_LOST, Action.ANSWER_LOST, Action.LATE)
 
 
-@dataclass(frozen=True)
-class Happening:
+class Happening(NamedTuple):
     """One event of a driver, as it can be struck."""
 
     driver: str
@@ -44,8 +43,7 @@ class Happening:
     touches: int = 0  # how often drivers had touched anything shared or durable before
 
 
-@dataclass(frozen=True)
-class Strike:
+class Strike(NamedTuple):
     """Do ``action`` at event ``number`` of ``driver``."""
 
     driver: str

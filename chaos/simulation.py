@@ -10,6 +10,7 @@ are done, so every run of one schedule is the same run.
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,17 +34,18 @@ from epochal.chaos.history import (
     Step,
     TookOver,
 )
-from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule
+from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule, Strike
 from epochal.checkpoints.log import Commit, Entry, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, serial
 from epochal.coordinator.epoch import Actor, Ask, Committable, Copy, EpochNumber, Query
 from epochal.coordinator.errors import EpochalError, OutcomeUnknown, SinkUnavailable
-from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Table
+from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Shown, Table
 from epochal.sinks.memory import Row as StoredRow
 from epochal.sinks.protocol import CommitOutcome, Rows, Sink
 
 T = TypeVar("T")
+STARTS = 12  # of drivers, until one has to finish: more than a schedule has faults
 
 
 class SimulatedCrash(BaseException):
@@ -103,16 +105,21 @@ class Simulation:
         self.checkpoint = Checkpoint()
         self.logs = [self.checkpoint.log]  # those whose decisions the history tells
         self._told: set[tuple[int, LogPosition]] = set()
+        self.started = 0  # drivers that `play` has started
+        self.stuck = False  # no driver finished
+        self._paused: list[Driver] = []
+        self.branches: Branches | None = None  # set: keep copies to go on from
         self._touches = 0
         self.compact_every = 1
         self.current: Driver | None = None
-        # Only a driver that may pause needs a thread of its own.
-        self.zombies = zombies or any(s.action is Action.PAUSE for s in schedule)
+        self._zombies = zombies
+        self._pausing = {s.driver for s in schedule if s.action is Action.PAUSE}
+        self._contents: dict[str, tuple[list[Shown], tuple[Row, ...]]] = {}
         self._orders: list[_Order] = []
         self.arriving = False  # late requests arrive: their steps are nobody's
         self._schedule = schedule
         self._strikes = {(s.driver, s.number): i for i, s in enumerate(schedule)}
-        self._attempts = itertools.count(1)
+        self._attempts = 0
         self._counts: dict[str, int] = {}
         for name in pipeline.sinks:
             self.server.create(pipeline.app, name)
@@ -121,21 +128,22 @@ class Simulation:
 
     def play(self, until: int) -> None:
         """Drivers start, are struck, and start again until one has finished; zombies go on in between."""
-        paused: list[Driver] = []
-        for number in itertools.count(1):
-            driver = self.driver(f"d{number}", until)
+        while self.started < STARTS:
+            if self.branches is not None and self.nobody_lives:
+                self.branches.starts[f"d{self.started + 1}"] = self.copy(self._schedule)
+            self.started += 1
+            driver = self.driver(f"d{self.started}", until)
             driver.go()
-            while driver.paused or paused:
+            while driver.paused or self._paused:
                 if driver.paused:
-                    paused.append(driver)
-                    if len(paused) < 2:
+                    self._paused.append(driver)
+                    if len(self._paused) < 2:
                         break
-                driver = paused.pop(0)
+                driver = self._paused.pop(0)
                 driver.go()
             if not driver.paused and driver.finished:
                 return
-            if number > 8:
-                raise AssertionError(f"no driver finished: {self.history.trace[-20:]}")
+        self.stuck = True
 
     def converge(self, until: int) -> None:
         """One more start without faults, over one more epoch; it must finish."""
@@ -146,6 +154,38 @@ class Simulation:
     def driver(self, name: str, until: int, checkpoint: Checkpoint | None = None, **options: Any) -> Driver:
         """A new start over this world; nothing happens before ``go``."""
         return Driver(self, checkpoint or self.checkpoint, name, until, **options)
+
+    # --- copies ---------------------------------------------------------------------------------
+
+    @property
+    def nobody_lives(self) -> bool:
+        """Beside the current driver nobody does, and no request is under way: all that there is can be copied."""
+        return not (self._paused or self.server.late or self.log_network.late)
+
+    def copy(self, schedule: Schedule) -> Simulation:
+        """The world as it is now, under a schedule that begins with its own; of drivers it holds nothing."""
+        twin = Simulation(self.pipeline, schedule, batch=self.batch, zombies=self._zombies)
+        twin.history.events[:], twin.history.trace[:] = self.history.events, self.history.trace
+        twin.happenings[:] = self.happenings
+        twin.fired |= self.fired
+        twin.server.become(self.server)
+        twin.stage.become(self.stage)
+        twin.checkpoint = self.checkpoint.copy(self.checkpoint.path)
+        twin.logs = [twin.checkpoint.log]
+        twin.started, twin.compact_every = self.started, self.compact_every
+        twin._told |= self._told
+        twin._touches, twin._attempts = self._touches, self._attempts
+        twin._counts.update(self._counts)
+        twin._contents.update(self._contents)
+        return twin
+
+    def killed(self, event: Happening) -> Simulation:
+        """What there would be if the current driver were killed at this event, its newest."""
+        twin = self.copy((*self._schedule, Strike(event.driver, event.number, Action.CRASH)))
+        twin.fired.add(len(self._schedule))
+        twin.history.trace.append(Step(event.driver, event.step, event.sink, Action.CRASH.value))
+        twin.ended(event.driver, "killed", named=True, definite=True)
+        return twin
 
     # --- what the world tells -------------------------------------------------------------------
 
@@ -169,13 +209,15 @@ class Simulation:
         return Outcome(self._schedule, tuple(self.happenings), tuple(self.history.trace), ends, wrong)
 
     def _more(self, ends: Mapping[str, str], until: int) -> Iterator[tuple[str, str]]:
+        if self.stuck:
+            yield "finishes", f"of {self.started} drivers none did"
         if ends.get("last") != "finished":
             yield "converges", f"the start without faults ended with {ends.get('last')}"
         for index, strike in enumerate(self._schedule):
             if index not in self.fired:
                 yield "struck", f"{strike} never happened"
-            elif strike.action is Action.CRASH and ends[strike.driver] != "killed":
-                yield "killed", f"{strike.driver} survived its crash: {ends[strike.driver]}"
+            elif strike.action is Action.CRASH and ends.get(strike.driver) != "killed":
+                yield "killed", f"{strike.driver} survived its crash: {ends.get(strike.driver)}"
         if left := self.left(until):
             yield "leftovers", f"{left}"
 
@@ -186,18 +228,33 @@ class Simulation:
 
     def read(self) -> None:
         """An outside reader looks at all sinks."""
-        app = self.pipeline.app
-        content = {
-            name: tuple(Row(r["epoch"], r["id"], r["attempt"], r["n"]) for r in self.server.visible(app, name))
-            for name in self.pipeline.sinks
-        }
-        self.history.add(Read(content))
+        self.history.add(Read({name: self._content(name) for name in self.pipeline.sinks}))
+
+    def _content(self, name: str) -> tuple[Row, ...]:
+        """What is visible; the same object as before where nothing has changed."""
+        shown = self.server.table(self.pipeline.app, name).shown
+        before, rows = self._contents.get(name, (None, ()))
+        if shown != before:
+            visible = self.server.visible(self.pipeline.app, name)
+            rows = tuple(Row(r["epoch"], r["id"], r["attempt"], r["n"]) for r in visible)
+            self._contents[name] = list(shown), rows
+        return rows
+
+    def may_pause(self, driver: str) -> bool:
+        """Only a driver that may pause needs a thread of its own."""
+        return self._zombies or driver in self._pausing
 
     def evaluation(self, epoch: EpochNumber) -> int:
         self.touch()
-        attempt = next(self._attempts)
-        self.history.add(Evaluated(epoch, attempt))
-        return attempt
+        self._attempts += 1
+        self.history.add(Evaluated(epoch, self._attempts))
+        return self._attempts
+
+    def ended(self, driver: str, outcome: str, named: bool, definite: bool) -> None:
+        """A driver is gone."""
+        self.read()
+        self.history.add(Ended(driver, outcome, named, definite))
+        self.history.trace.append(Step(driver, "end", "", outcome))
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -213,7 +270,7 @@ class Simulation:
         if point is Point.AFTER_PREPARE:
             self.history.add(Prepared(epoch))
             self.read()
-        self.happen("hit", point.value, sink, epoch)
+        self.happen("hit", point._value_, sink, epoch)  # what `value` looks up, without looking
 
     def _actor(self) -> str:
         """As whom the current driver acts."""
@@ -224,10 +281,10 @@ class Simulation:
 
     def _tell_decisions(self) -> None:
         """What became durable in the logs, told at once: whoever appended it may stop here."""
-        for log in self.logs:
+        for number, log in enumerate(self.logs):
             for entry in log.read():
-                if (id(log), entry.position) not in self._told:
-                    self._told.add((id(log), entry.position))
+                if (number, entry.position) not in self._told:
+                    self._told.add((number, entry.position))
                     self._tell(entry.record)
 
     def _tell(self, record: Record) -> None:
@@ -244,10 +301,13 @@ class Simulation:
             return None
         number = self._counts.get(driver.name, 0)
         self._counts[driver.name] = number + 1
-        self.happenings.append(Happening(driver.name, number, kind, step, sink, epoch, self._touches))
+        event = Happening(driver.name, number, kind, step, sink, epoch, self._touches)
+        self.happenings.append(event)
         if kind == "request":
-            self.touch()
-        index = self._strikes.get((driver.name, number))
+            self._touches += 1
+        if self.branches is not None:
+            self.branches.keep(self, event)
+        index = self._strikes.get((driver.name, number)) if self._strikes else None
         for order in self._orders:
             if order.matches(driver.name, step, sink, epoch):
                 return self._strike(driver, order.action)
@@ -265,6 +325,10 @@ class Simulation:
     ) -> None:
         """Strike ``driver`` the next ``times`` that it comes to ``step``; for schedules written by hand."""
         self._orders.append(_Order(driver, step, action, sink, epoch, times))
+
+    @property
+    def all_struck(self) -> bool:
+        return len(self.fired) == len(self._schedule)
 
     def unstruck(self) -> list[str]:
         """The orders that never struck: a schedule that did not happen."""
@@ -293,6 +357,25 @@ class Simulation:
         """An element of the trace that cannot be struck: how a request was answered."""
         who = self.current.name if self.current is not None and not self.arriving else "network"
         self.history.trace.append(Step(who, step, sink, outcome))
+
+
+@dataclass
+class Branches:
+    """Copies of a world from which its schedule can go on to one more fault, without being played again.
+
+    A copy holds nothing of a driver that lives, so there is one at each start of a driver, and one for each
+    crash: it leaves nothing of the driver that died.
+    """
+
+    starts: dict[str, Simulation] = field(default_factory=dict)  # driver -> just before it starts
+    crashes: dict[tuple[str, int], Simulation] = field(default_factory=dict)  # (driver, event) -> killed there
+    _touches: int = -1
+
+    def keep(self, world: Simulation, event: Happening) -> None:
+        """A copy of each group of events that `representatives` tells apart, once all strikes have struck."""
+        if event.touches != self._touches and world.all_struck and world.nobody_lives and event.driver != "last":
+            self._touches = event.touches
+            self.crashes[event.driver, event.number] = world.killed(event)
 
 
 @dataclass
@@ -342,9 +425,9 @@ class Driver:
         self.reports: list[EpochReport] = []
         self.query = Query(self.pipeline.app, checkpoint.query_id, f"run-{name}", checkpoint.path)
         self.coordinator = self._coordinator()
-        self._thread: threading.Thread | None = None
-        self._wake = threading.Semaphore(0)
-        self._rest = threading.Semaphore(0)
+        self._began = False
+        self._wake = _taken()
+        self._rest = _taken()
         self._broken: BaseException | None = None
 
     @property
@@ -374,15 +457,15 @@ class Driver:
         """Run, or go on, until it ends or pauses; then it is somebody else's turn."""
         before, self.world.current = self.world.current, self
         self.paused = False
-        if not self.world.zombies:
-            self.world.history.add(Started(self.name))
-            self._live()
-        elif self._thread is None:
-            self._thread = threading.Thread(target=self._live, daemon=True)
-            self.world.history.add(Started(self.name))
-            self._thread.start()
-        else:
+        if self._began:
             self._wake.release()
+        else:
+            self._began = True
+            self.world.history.add(Started(self.name))
+            if self.world.may_pause(self.name):
+                _thread.start_new_thread(self._live, ())
+            else:
+                self._live()
         if not self._rest.acquire(timeout=60):
             raise AssertionError(f"{self.name} neither ended nor paused")
         self.world.current = before
@@ -424,9 +507,7 @@ class Driver:
 
     def _end(self, outcome: str, named: bool, definite: bool) -> None:
         self.outcome = outcome
-        self.world.read()
-        self.world.history.add(Ended(self.name, outcome, named, definite))
-        self.world.history.trace.append(Step(self.name, "end", "", outcome))
+        self.world.ended(self.name, outcome, named, definite)
 
     # --- Spark ----------------------------------------------------------------------------------
 
@@ -520,16 +601,24 @@ def backwards(tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
     return list(reversed(serial(list(reversed(tasks)))))
 
 
+def _taken() -> threading.Lock:
+    """A lock that waits for its first release: cheaper than a semaphore of one."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class WatchedServer(MemoryServer):
     """A server that tells the history which effects requests have, and asks the schedule for their fate."""
 
     def __init__(self, world: Simulation) -> None:
         super().__init__()
         self._world = world
+        self._fate = Delivery.DELIVERED
+        self.network = lambda verb, sink: self._fate  # noqa: ARG005
 
     def request(self, verb: str, sink: str, apply: Callable[[], T]) -> T:
-        action = self._world.happen("request", verb, sink)
-        self.network = lambda verb, sink: _delivery(action)  # noqa: ARG005
+        self._fate = _delivery(self._world.happen("request", verb, sink))
         try:
             answer = super().request(verb, sink, apply)
         except Exception as error:
@@ -537,6 +626,16 @@ class WatchedServer(MemoryServer):
             raise
         self._world.note(verb, sink, answer.name if isinstance(answer, CommitOutcome) else "")
         return answer
+
+    @property
+    def late(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._under_way)
+
+    def become(self, other: MemoryServer) -> None:
+        """Take over a copy of all that another server holds."""
+        self._tables = {name: table.copy() for name, table in other._tables.items()}
+        self._serial = itertools.count(next(other._serial))
 
     def deliver_late(self) -> int:
         self._world.arriving = True
@@ -575,6 +674,11 @@ class WatchedStage(MemoryStage):
         super().__init__()
         self._world = world
 
+    def become(self, other: MemoryStage) -> None:
+        """Take over a copy of all that another stage holds."""
+        self._copies = dict(other._copies)
+        self._serial = itertools.count(next(other._serial))
+
     def write(self, epoch: EpochNumber, by: Actor, rows: Rows) -> Copy:
         self._world.touch()
         return super().write(epoch, by, rows)
@@ -599,6 +703,11 @@ class LogNetwork:
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self._under_way: list[Callable[[], object]] = []
+
+    @property
+    def late(self) -> bool:
+        """Whether an append is under way."""
+        return bool(self._under_way)
 
     def request(self, verb: str, apply: Callable[[], T]) -> T:
         delivery = _delivery(self._world.happen("request", verb, "log"))
@@ -679,8 +788,34 @@ class Outcome:
 
 def simulate(pipeline: Pipeline, schedule: Schedule = (), *, epochs: int = 2) -> Outcome:
     """Play one schedule over ``epochs`` epochs, then one more start and one more epoch without faults."""
-    world = Simulation(pipeline, schedule)
-    with failpoints.handler(world.hit):
-        world.play(epochs - 1)
-        world.converge(epochs)
-    return world.outcome(epochs)
+    return Played(Simulation(pipeline, schedule), epochs).outcome
+
+
+class Played:
+    """A schedule, played, and if ``grows`` what is needed to play it again with one more fault, from late on."""
+
+    def __init__(self, world: Simulation, epochs: int, *, grows: bool = False) -> None:
+        self._pipeline = world.pipeline
+        self._epochs = epochs
+        self._branches = Branches() if grows else None
+        world.branches = self._branches
+        with failpoints.handler(world.hit):
+            world.play(epochs - 1)
+            world.branches = None
+            world.converge(epochs)
+        self.outcome = world.outcome(epochs)
+
+    def then(self, strike: Strike, *, grows: bool = False) -> Played:
+        """The same schedule with one more fault, which strikes after all that it has."""
+        return Played(self._world(strike), self._epochs, grows=grows)
+
+    def _world(self, strike: Strike) -> Simulation:
+        schedule = (*self.outcome.schedule, strike)
+        if self._branches is not None:
+            killed = self._branches.crashes.get((strike.driver, strike.number))
+            if killed is not None and strike.action is Action.CRASH:
+                return killed.copy(schedule)
+            for number in range(int(strike.driver[1:]), 0, -1):
+                if f"d{number}" in self._branches.starts:
+                    return self._branches.starts[f"d{number}"].copy(schedule)
+        return Simulation(self._pipeline, schedule)

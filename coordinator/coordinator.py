@@ -139,7 +139,8 @@ class Coordinator:
         self._query = query
         self._sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}
         self._log = log
-        self._stage = stage if wants_copy(sinks) else None
+        copies = wants_copy(sinks)
+        self._stage = stage if copies else None
         self._run_all = runner
         self._retry = retry or Retry()
         self._compact_every = compact_every
@@ -160,7 +161,7 @@ class Coordinator:
             raise Misconfigured(
                 f"two sinks share a name: {sorted(s.name for s in sinks)}", help="give each sink its own name="
             )
-        if self._stage is None and wants_copy(sinks):
+        if self._stage is None and copies:
             raise Misconfigured("these sinks need a durable copy, and there is no stage", help="pass stage=")
 
     # --- the two entry points ------------------------------------------------------------------

@@ -17,6 +17,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 EpochNumber = int
@@ -102,7 +103,7 @@ class Decision:
     fingerprint: str  # hash of Spark's offsets/N
     redo: int = 0  # counts up when lost prepared work is redone
 
-    @property
+    @cached_property
     def id(self) -> int:
         """A 63-bit hash of all of it: the same in every process, never -1, fits a bigint."""
         text = json.dumps(self.to_json(), sort_keys=True).encode()

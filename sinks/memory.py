@@ -99,6 +99,10 @@ class Table:
     prepared: dict[int, Prepared] = field(default_factory=dict)
     shown: list[Shown] = field(default_factory=list)
 
+    def copy(self) -> Table:
+        """Another of the same content, as a backup is."""
+        return Table(self.identity, self.fence, self.marker, dict(self.prepared), list(self.shown))
+
 
 class MemoryServer:
     """What survives a driver: the tables of any number of apps and sinks, and the requests under way."""
