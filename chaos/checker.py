@@ -28,7 +28,8 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from epochal.chaos.history import (
@@ -84,6 +85,8 @@ class Run:
     one input but as many as its value says, and ``pending`` more are still in the state.  ``rewrites``: the
     output may replace a row by that of a newer evaluation, as an upsert does; what is read at one time still
     has to be of one evaluation.
+
+    What is looked up more than once is kept; each judgement begins with a Run of its own.
     """
 
     history: History
@@ -93,14 +96,41 @@ class Run:
     pending: int = 0
     rewrites: bool = False
 
-    @property
+    @cached_property
     def reads(self) -> list[tuple[int, Content]]:
         return [(at, read.content) for at, read in self.history.of(Read)]
 
-    @property
+    @cached_property
     def filled_epochs(self) -> list[int]:
         """The epochs that have rows, in order."""
         return sorted(epoch for epoch, rows in self.expected.items() if rows)
+
+    @cached_property
+    def changes(self) -> list[tuple[int, str, tuple[Row, ...], tuple[Row, ...]]]:
+        """Reads of a sink that show anything else than the read before: at, sink, rows now, rows before."""
+        before: dict[str, tuple[Row, ...]] = {}
+        found = []
+        for at, content in self.reads:
+            for sink, rows in content.items():
+                if rows is not before.get(sink, ()) and rows != before.get(sink, ()):
+                    found.append((at, sink, rows, before.get(sink, ())))
+                    before[sink] = rows
+        return found
+
+    @cached_property
+    def final(self) -> Content:
+        """What the newest read of each sink saw."""
+        return self.history.content
+
+    @cached_property
+    def all_keys(self) -> Counter[tuple[int, int]]:
+        """What is expected, as a multiset of epoch and input."""
+        return keys([row for rows in self.expected.values() for row in rows])
+
+    @cached_property
+    def final_keys(self) -> Mapping[str, Counter[tuple[int, int]]]:
+        """The same of what each sink shows in the end."""
+        return {sink: keys(self.final.get(sink, ())) for sink in self.sinks}
 
 
 Check = Callable[[Run], Iterator[str | int]]
@@ -124,24 +154,10 @@ def keys(rows: Sequence[Row]) -> Counter[tuple[int, int]]:
     return Counter((row.epoch, row.key) for row in rows)
 
 
-def _all_keys(run: Run) -> Counter[tuple[int, int]]:
-    return keys([row for rows in run.expected.values() for row in rows])
-
-
 def _final(run: Run) -> Content:
     if not run.reads:
         raise NotEnough("nobody read the sinks")
-    return run.history.content
-
-
-def _changes(run: Run) -> Iterator[tuple[int, str, tuple[Row, ...], tuple[Row, ...]]]:
-    """Reads of a sink that show anything else than the read before: at, sink, rows now, rows before."""
-    before: dict[str, tuple[Row, ...]] = {}
-    for at, content in run.reads:
-        for sink, rows in content.items():
-            if rows is not before.get(sink, ()) and rows != before.get(sink, ()):
-                yield at, sink, rows, before.get(sink, ())
-                before[sink] = rows
+    return run.final
 
 
 def _times(run: Run) -> int:
@@ -150,18 +166,20 @@ def _times(run: Run) -> int:
 
 
 def no_loss(run: Run) -> Iterator[str | int]:
-    final, expected = _final(run), _all_keys(run)
+    _final(run)
+    expected = run.all_keys
     for sink in run.sinks:
         yield sum(expected.values())
-        missing = expected - keys(final.get(sink, ()))
+        missing = expected - run.final_keys[sink]
         if missing:
             yield f"{sink} lacks {_few(missing)}"
 
 
 def no_duplicate(run: Run) -> Iterator[str | int]:
-    final, expected = _final(run), _all_keys(run)
+    _final(run)
+    expected = run.all_keys
     for sink in run.sinks:
-        found = keys(final.get(sink, ()))
+        found = run.final_keys[sink]
         yield sum(found.values())
         extra = found - expected
         if extra:
@@ -187,7 +205,7 @@ def all_or_nothing(run: Run) -> Iterator[str | int]:
         yield _reads_while_undecided(run, epoch)
     yield _times(run)
     wanted = {epoch: keys(rows) for epoch, rows in run.expected.items()}
-    for at, sink, rows, _ in _changes(run):
+    for at, sink, rows, _ in run.changes:
         found = keys(rows)
         for epoch in {epoch for epoch, _ in found} & set(wanted):
             if any(found[key] < number for key, number in wanted[epoch].items()):
@@ -236,7 +254,7 @@ def _mixed(at: int, attempts: Mapping[tuple[int, int], set[int]]) -> Iterator[st
 def in_order(run: Run) -> Iterator[str | int]:
     yield _times(run)
     filled = run.filled_epochs
-    for at, sink, rows, before in _changes(run):
+    for at, sink, rows, before in run.changes:
         if rows[: len(before)] != before and (gone := _shown(run, before) - _shown(run, rows)):
             yield f"read {at}: {sink} no longer shows {_few(gone)}"
         shown = {row.epoch for row in rows}
@@ -251,11 +269,16 @@ def _shown(run: Run, rows: Sequence[Row]) -> Counter[Row]:
 
 def agreement(run: Run) -> Iterator[str | int]:
     filled, sinks = run.filled_epochs, set(run.sinks)
+    before: list[tuple[Row, ...]] = []
     for at, content in run.reads:
-        if set(content) < sinks:
+        if content.keys() < sinks:
             continue  # not all at one time
-        reached = {sink: _reached(filled, content.get(sink, ())) for sink in run.sinks}
         yield 1
+        rows_of = [content.get(sink, ()) for sink in run.sinks]
+        if rows_of == before:
+            continue
+        before = rows_of
+        reached = {sink: _reached(filled, rows) for sink, rows in zip(run.sinks, rows_of, strict=True)}
         if max(reached.values()) - min(reached.values()) > 1:
             yield f"read {at}: epochs shown {reached}"
     final = _final(run)
@@ -277,7 +300,7 @@ def one_decision(run: Run) -> Iterator[str | int]:
             yield f"epoch {decided.epoch} was decided again by {decided.by}"
         newest[decided.epoch] = decided.decision
     first = {d.epoch: at for at, d in reversed(list(run.history.of(Decided)))}
-    for at, sink, rows, _ in _changes(run):
+    for at, sink, rows, _ in run.changes:
         for epoch in {row.epoch for row in rows}:
             if first.get(epoch, at) >= at:
                 yield f"read {at}: {sink} shows epoch {epoch}, which was not decided"
@@ -485,6 +508,10 @@ SIMULATED = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I11", "I12", "I14"
 
 def judge(check: Check, run: Run) -> Finding:
     """The verdict of one checker; one that crashes, or saw nothing, has no opinion."""
+    return _judge(check, replace(run))
+
+
+def _judge(check: Check, run: Run) -> Finding:
     wrong: list[str] = []
     observations = 0
     try:
@@ -504,7 +531,8 @@ def judge(check: Check, run: Run) -> Finding:
 
 def judge_all(run: Run, invariants: Iterable[str] = CHECKS) -> dict[str, Finding]:
     """The verdict of each of these invariants."""
-    return {name: judge(CHECKS[name], run) for name in invariants}
+    once = replace(run)  # which has looked nothing up yet
+    return {name: _judge(CHECKS[name], once) for name in invariants}
 
 
 def overall(findings: Mapping[str, Finding]) -> Verdict:

@@ -1,26 +1,33 @@
-"""Counts what the simulation did, and says it at the end."""
+"""Counts what the simulation did, says it at the end, and wants enough of it where every test has to run."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import os
 
 import pytest
 
-from tests.sim.tally import Tally
+from tests.sim.tally import WANTED, Tally
 
 _tally = Tally()
 
 
 @pytest.fixture
-def tally() -> Iterator[Tally]:
+def tally() -> Tally:
     """Where a test writes down the schedules that it played."""
-    began = time.process_time()
-    yield _tally
-    _tally.seconds += time.process_time() - began
+    return _tally
+
+
+def _too_few() -> bool:
+    """Whether this was a run of every test, and played fewer schedules than are promised."""
+    return os.environ.get("EPOCHAL_EVERY_TEST") == "1" and 0 < len(_tally.all.traces) < WANTED
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _too_few() and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _tally.schedules:
+    if _tally.all.schedules:
         terminalreporter.section("simulation")
-        terminalreporter.write_line(str(_tally))
+        terminalreporter.write_line(f"{_tally}{f'; at least {WANTED} ARE WANTED' if _too_few() else ''}")

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from epochal.chaos.simulation import Outcome
+from epochal.chaos.checker import Verdict
+from epochal.chaos.explore import Explored
+from epochal.chaos.explore import Tally as Explorations
+
+WANTED = 100_000
+"""Distinct traces of a whole ``make test``."""
 
 
 @dataclass
 class Tally:
-    """Distinct traces: the sequence of (actor, step, sink, outcome) and nothing else."""
+    """Distinct traces of all tests together: the sequence of (actor, step, sink, outcome) and nothing else."""
 
-    schedules: int = 0
-    seconds: float = 0.0  # of processor time
-    traces: set[int] = field(default_factory=set)
+    all: Explorations = field(default_factory=Explorations)
 
-    def check(self, outcomes: Iterable[Outcome], at_least: int) -> None:
+    def check(self, explored: Explored, at_least: int) -> None:
         """Every schedule holds every invariant and struck as it said; there are enough of them."""
-        played = 0
-        for outcome in outcomes:
-            played += 1
-            self.traces.add(hash(outcome.trace))
-            assert not outcome.wrong, f"{[str(s) for s in outcome.schedule]}\n{outcome}"
-        self.schedules += played
-        assert played >= at_least, f"only {played} schedules were found"
+        self.all.schedules += explored.tally.schedules
+        self.all.seconds += explored.tally.seconds
+        self.all.traces |= explored.tally.traces
+        assert explored.verdict is Verdict.TRUE, f"{explored}"
+        assert explored.tally.schedules >= at_least, f"only {explored.tally.schedules} schedules were found"
 
     def __str__(self) -> str:
-        return f"{len(self.traces)} distinct traces of {self.schedules} schedules in {self.seconds:.0f} s"
+        return str(self.all)

@@ -1,0 +1,22 @@
+"""Every pair of faults that ``test_schedules.py`` leaves out, over the smaller pipelines: most of all schedules."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochal.chaos.explore import KINDS, PAIRS, PIPELINES, SINGLES, Kind, explore
+from tests.sim.tally import Tally
+
+OTHERS = [kind for kind in KINDS if kind not in (*SINGLES, *PAIRS)]
+
+
+@pytest.mark.parametrize("kind", OTHERS, ids=str)
+@pytest.mark.parametrize("name", ["one", "redo", "two"])
+def test_two_faults_of_any_kind(tally: Tally, name: str, kind: Kind) -> None:
+    tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=5)
+
+
+@pytest.mark.parametrize("kind", PAIRS, ids=str)
+@pytest.mark.parametrize("name", ["redo", "votes"])
+def test_two_faults_of_other_pipelines(tally: Tally, name: str, kind: Kind) -> None:
+    tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=20)
