@@ -62,7 +62,7 @@ def strikes(events: Sequence[Happening], driver: str, action: Action, start: int
     return [
         Strike(driver, e.number, action)
         for e in events
-        if e.driver == driver and e.number >= start and _fits(e, action)
+        if e.driver == driver and e.number >= start and fits_action(e, action)
     ]
 
 
@@ -78,7 +78,8 @@ def representatives(events: Sequence[Happening], found: Sequence[Strike]) -> lis
     return list(groups.values())
 
 
-def _fits(event: Happening, action: Action) -> bool:
+def fits_action(event: Happening, action: Action) -> bool:
+    """Whether the action means something at this event."""
     if action in NETWORK:
         return event.kind == "request"
     if action is Action.DROP_ANSWER:

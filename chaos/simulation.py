@@ -35,7 +35,7 @@ from epochal.chaos.history import (
     Step,
     TookOver,
 )
-from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule, Strike
+from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule, Strike, fits_action
 from epochal.checkpoints.log import Commit, Entry, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, serial
@@ -310,7 +310,7 @@ class Simulation:
             self.branches.keep(self, event)
         index = self._strikes.get((driver.name, number)) if self._strikes else None
         for order in self._orders:
-            if order.matches(driver.name, step, sink, epoch):
+            if order.matches(event):
                 return self._strike(driver, order.action)
         if index is None:
             if kind != "request":
@@ -322,10 +322,21 @@ class Simulation:
         return self._strike(driver, action)
 
     def order(
-        self, driver: str, step: str, action: Action, *, sink: str = "", epoch: int | None = None, times: int = 1
+        self,
+        driver: str,
+        step: str,
+        action: Action,
+        *,
+        sink: str = "",
+        epoch: int | None = None,
+        times: int = 1,
+        after: int = 0,
     ) -> None:
-        """Strike ``driver`` the next ``times`` that it comes to ``step``; for schedules written by hand."""
-        self._orders.append(_Order(driver, step, action, sink, epoch, times))
+        """Strike ``driver`` the next ``times`` that it comes to ``step``, once it has come there ``after`` times.
+
+        For schedules written by hand.  The step "" is any at which the action means something.
+        """
+        self._orders.append(_Order(driver, step, action, sink, epoch, times, after))
 
     @property
     def all_struck(self) -> bool:
@@ -392,12 +403,17 @@ class _Order:
     sink: str
     epoch: int | None
     times: int
+    after: int
     struck: int = 0
 
-    def matches(self, driver: str, step: str, sink: str, epoch: int) -> bool:
+    def matches(self, event: Happening) -> bool:
         """Whether this order strikes here; it is used up by that."""
-        fits = (self.driver, self.step) == (driver, step) and self.sink in ("", sink)
-        if not fits or self.struck == self.times or self.epoch not in (None, epoch):
+        fits = self.driver == event.driver and self.sink in ("", event.sink) and self.epoch in (None, event.epoch)
+        here = self.step == event.step or (not self.step and fits_action(event, self.action))
+        if not (fits and here) or self.struck == self.times:
+            return False
+        self.after -= 1
+        if self.after >= 0:
             return False
         self.struck += 1
         return True
@@ -642,6 +658,10 @@ class WatchedServer(MemoryServer):
         """Take over a copy of all that another server holds."""
         self._tables = {name: table.copy() for name, table in other._tables.items()}
         self._serial = itertools.count(next(other._serial))
+
+    def restore(self, app: str, sink: str, table: Table) -> None:
+        """An administrator puts a backup in the place of a table."""
+        self._tables[app, sink] = table
 
     def deliver_late(self) -> int:
         self._world.arriving = True
