@@ -80,7 +80,6 @@ class Trial(Simulation):
         self._unread: Exception | None = None
         self.owners: dict[str, Actor] = {}  # of the sinks' fences
         self.unbarred: list[str] = []
-        self.stuck = ""
         self.last_error: Exception | None = None
         self.pipeline = self._create()
 
@@ -119,7 +118,7 @@ class Trial(Simulation):
     def _more(self, ends: Mapping[str, str], until: int) -> Iterator[tuple[str, str]]:
         yield from super()._more(ends, until)
         if self.stuck:
-            yield "stuck", self.stuck
+            yield "stuck", f"no driver finished; the last error was {self.last_error!r}"
         if self.unbarred:
             yield "fence", "; ".join(self.unbarred)
         if self._unread is not None:
