@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -52,3 +53,15 @@ def test_no_test_and_no_checker_names_a_planted_bug() -> None:
     judges = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "chaos").rglob("*.py")]
     texts = {path: path.read_text(encoding="utf-8") for path in judges}
     assert not [(bug.name, path.name) for bug in BUGS for path, text in texts.items() if bug.name in text]
+
+
+def test_the_tests_that_run_first_are_there() -> None:
+    """Each part of a node id is defined in its file, or inherited from a contract suite."""
+    contracts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "chaos" / "contract").glob("*.py"))
+    missing = []
+    for bug in BUGS:
+        for test in bug.first:
+            path, *names = test.split("[")[0].split("::")
+            known = (ROOT / path).read_text(encoding="utf-8") + contracts if names else ""
+            missing += [test for name in names if not re.search(rf"^\s*(?:def|class) {name}\b", known, re.MULTILINE)]
+    assert not missing
