@@ -46,7 +46,8 @@ test-browser: venv ## reports in a real headless Chromium; without one "Error 3"
 	@$(BIN)/python -m tests.browser.chromium
 	$(PYTEST) tests/browser
 
-chaos: venv      ## strike our own sinks in rounds, for MINUTES=n (10)
+chaos: venv      ## two million simulated traces, then our own sinks struck in rounds, for MINUTES=n (10)
+	$(BIN)/epochal chaos simulate --traces 2000000
 	$(BIN)/epochal chaos run --minutes $(or $(MINUTES),10) --report chaos-report.html --history chaos-histories
 
 planted: venv    ## plant known bugs in copies of the checkout: the suite must catch each (long)

@@ -32,6 +32,7 @@ VALID, INVALID, USAGE, UNKNOWN = 0, 1, 2, 3
 CODES = {Verdict.TRUE: VALID, Verdict.FALSE: INVALID, Verdict.UNKNOWN: UNKNOWN}
 WORDS = {Verdict.TRUE: "VALID", Verdict.FALSE: "INVALID", Verdict.UNKNOWN: "UNKNOWN"}
 SAYS = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unknown"}
+SECONDS_BETWEEN = 10.0  # lines of progress
 LONGEST = 400  # characters of a reason
 STYLES = {Verdict.TRUE: "bold green", Verdict.FALSE: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
@@ -74,6 +75,11 @@ def show(findings: Mapping[str, Finding], why_unknown: str = "") -> Verdict:
 
 def _style(finding: Finding) -> str:
     return {Verdict.TRUE: "", Verdict.FALSE: "red", Verdict.UNKNOWN: "yellow"}[finding.verdict]
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """False if one is, else unknown if one is, else true."""
+    return next((v for v in (Verdict.FALSE, Verdict.UNKNOWN) if v in verdicts), Verdict.TRUE)
 
 
 def refuse(error: Exception) -> typer.Exit:
@@ -134,7 +140,7 @@ def run(
 
     try:
         if tier not in (3, 4):
-            raise Usage(f"--tier {tier}: 3 or 4; tiers 1 and 2 are `epochal chaos simulate`")
+            raise Usage(f"--tier {tier}: 3 or 4; tier 1 is `epochal chaos simulate`")
         plan = Plan(
             target=target,
             readers=tuple(reader or ()),
@@ -227,11 +233,7 @@ def tell(results: Sequence[Result], about: Mapping[str, Any], history: Path | No
             recording.save(result.run, history / f"round-{number}.jsonl", judged)
     if page is not None:
         write_page(page, [(result.run, result.findings, {}) for result in results], about)
-    verdicts = {result.verdict for result in results}
-    for worst in (Verdict.FALSE, Verdict.UNKNOWN):
-        if worst in verdicts:
-            return worst
-    return Verdict.TRUE
+    return worst([result.verdict for result in results])
 
 
 def write_page(
@@ -257,6 +259,56 @@ def again(results: Sequence[Result], plan: Plan, servers: Sequence[str]) -> None
     if blamed:
         screen.print("the strikes before the first violation, as a command:", style="bold")
         screen.print(command(plan, blamed, servers), soft_wrap=True, markup=False)
+
+
+@chaos.command()
+def simulate(
+    traces: Annotated[int, typer.Option(help="Go on until there are so many distinct traces.")] = 100_000,
+    minutes: Annotated[float, typer.Option(help="Or until this time is over.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Draws the samples of three and four faults.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes.")] = os.cpu_count() or 1,
+    stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="End at the first violation.")] = False,
+) -> None:
+    """Tier 1: the real coordinator in a simulated world, every fault and pair of faults, then samples.
+
+    Example: epochal chaos simulate --traces 2000000 --jobs 2
+    """
+    from epochal.chaos.explore import Tally, explore
+
+    progress, told = Progress(), [0.0]
+
+    def tell(tally: Tally) -> None:
+        if tally.elapsed - told[0] > SECONDS_BETWEEN:
+            told[0] = tally.elapsed
+            progress(f"{len(tally.traces):,} distinct traces")
+
+    seconds = minutes * 60 or None
+    found = explore(traces=traces, seconds=seconds, seed=seed, jobs=jobs, stop_early=stop_at_first, progress=tell)
+    screen.print(str(found), soft_wrap=True, markup=False)
+    screen.print(WORDS[found.verdict], style=STYLES[found.verdict])
+    raise typer.Exit(CODES[found.verdict])
+
+
+@chaos.command()
+def fuzz(
+    minutes: Annotated[float, typer.Option(help="For so long, or until it fails.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Draws the steps.")] = 0,
+) -> None:
+    """Tier 2: Hypothesis drives coordinator, logs and sinks step by step; a failure is printed as a program.
+
+    Example: epochal chaos fuzz --minutes 10 --seed 3
+    """
+    from epochal.chaos.machine import CoordinatorMachine, FilesLogMachine
+    from epochal.chaos.machine import fuzz as run_machine
+
+    verdicts = []
+    for machine in (CoordinatorMachine, FilesLogMachine):
+        found = run_machine(seconds=minutes * 60 / 2, seed=seed, machine=machine)
+        screen.print(f"{machine.__name__}: {found}", soft_wrap=True, markup=False)
+        verdicts.append(found.verdict)
+    verdict = worst(verdicts)
+    screen.print(WORDS[verdict], style=STYLES[verdict])
+    raise typer.Exit(CODES[verdict])
 
 
 @chaos.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -295,8 +347,7 @@ def check(
     if report is not None:
         judged = [(told, checker.judge_all(told, _invariants(about)), about) for _, told, about in loaded]
         write_page(report, judged, loaded[0][2])
-    worst = next((v for v in (Verdict.FALSE, Verdict.UNKNOWN) if v in verdicts), Verdict.TRUE)
-    raise typer.Exit(CODES[worst])
+    raise typer.Exit(CODES[worst(verdicts)])
 
 
 def _invariants(about: Mapping[str, Any]) -> Sequence[str]:
