@@ -4,8 +4,8 @@ Nothing of the coordinator is replaced.  What is simulated is the rest of the wo
 offsets and commits logs, a stateful operator, the network, the death of drivers.  Rows carry the number
 of their evaluation, so a second evaluation of one epoch can never pass for the first.
 
-Drivers run one at a time.  A paused driver (a zombie) keeps its thread and goes on once the newer ones
-are done, so every run of one schedule is the same run.
+Drivers run one at a time.  A paused driver (a zombie) goes on once the newer ones are done, so every run of one
+schedule is the same run.  One that pauses alone waits on the stack; several need a thread each.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Simulation:
         self.compact_every = 1
         self.current: Driver | None = None
         self._zombies = zombies
-        self._pausing = {s.driver for s in schedule if s.action is Action.PAUSE}
+        self._pausing = [s.driver for s in schedule if s.action is Action.PAUSE]
+        self._until = -1
         self._contents: dict[str, tuple[list[Shown], tuple[Row, ...]]] = {}
         self._orders: list[_Order] = []
         self.arriving = False  # late requests arrive: their steps are nobody's
@@ -129,6 +130,7 @@ class Simulation:
 
     def play(self, until: int) -> None:
         """Drivers start, are struck, and start again until one has finished; zombies go on in between."""
+        self._until = until
         while self.started < STARTS:
             if self.branches is not None and self.nobody_lives:
                 self.branches.starts[f"d{self.started + 1}"] = self.copy(self._schedule)
@@ -241,9 +243,19 @@ class Simulation:
             self._contents[name] = list(shown), rows
         return rows
 
-    def may_pause(self, driver: str) -> bool:
-        """Only a driver that may pause needs a thread of its own."""
-        return self._zombies or driver in self._pausing
+    def needs_thread(self, driver: str) -> bool:
+        """Whether this one may stand still while an older one goes on: one pause alone is a call within a call."""
+        return self._zombies or (driver in self._pausing and len(self._pausing) > 1)
+
+    def _pause(self, driver: Driver) -> None:
+        """It stands still while the next driver lives and ends."""
+        if self.needs_thread(driver.name):
+            driver.pause()
+            return
+        self._paused.append(driver)
+        self.started += 1
+        self.driver(f"d{self.started}", self._until).go()
+        self._paused.remove(driver)
 
     def evaluation(self, epoch: EpochNumber) -> int:
         self.touch()
@@ -350,7 +362,7 @@ class Simulation:
         if action is Action.CRASH:
             raise SimulatedCrash
         if action is Action.PAUSE:
-            driver.pause()
+            self._pause(driver)
         elif action is Action.DROP_ANSWER:
             raise AnswerDropped("simulated")
         elif action is Action.LOSE_PREPARED:
@@ -484,7 +496,7 @@ class Driver:
         else:
             self._began = True
             self.world.history.add(Started(self.name))
-            if self.world.may_pause(self.name):
+            if self.world.needs_thread(self.name):
                 _thread.start_new_thread(self._live, ())
             else:
                 self._live()

@@ -13,6 +13,7 @@ import pytest
 from epochal.chaos import explore as exploring
 from epochal.chaos.checker import Verdict
 from epochal.chaos.explore import (
+    BOTH,
     KINDS,
     PAIRS,
     PIPELINES,
@@ -59,6 +60,20 @@ def test_four_faults_that_go_on_from_copies_are_as_if_played_from_the_start() ->
     for part in range(2):
         for outcome in islice(exploring.sample(root, random.Random(part)), 0, None, 3):
             assert outcome == simulate(TWO, outcome.schedule, epochs=3)
+
+
+@pytest.mark.parametrize("then", [Action.CRASH, Action.LOSE_PREPARED, Action.ANSWER_LOST])
+def test_a_driver_that_pauses_on_the_stack_does_as_one_that_has_a_thread(then: Action) -> None:
+    root = simulate(TWO)
+    for pause in representatives(root.happenings, strikes(root.happenings, "d1", Action.PAUSE))[::12]:
+        paused = simulate(TWO, (pause,))
+        for strike in follow_ups(paused.happenings, pause, then, BOTH)[::5]:
+            schedule = (pause, strike)
+            assert Played(Simulation(TWO, schedule), 2).outcome == with_threads(schedule)
+
+
+def with_threads(schedule: Schedule) -> Outcome:
+    return Played(Simulation(TWO, schedule, zombies=True), 2).outcome
 
 
 def test_there_is_a_copy_for_every_crash_that_makes_a_difference() -> None:
