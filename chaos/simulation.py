@@ -158,6 +158,11 @@ class Simulation:
         """A new start over this world; nothing happens before ``go``."""
         return Driver(self, checkpoint or self.checkpoint, name, until, **options)
 
+    def close(self) -> None:
+        """Nothing happens in it any more; what points back at it lets go, so a collector has little to do."""
+        for part in (self.server, self.stage, self.log_network):
+            vars(part).clear()
+
     # --- copies ---------------------------------------------------------------------------------
 
     @property
@@ -842,6 +847,7 @@ class Played:
             world.branches = None
             world.converge(epochs)
         self.outcome = world.outcome(epochs)
+        world.close()
 
     @property
     def crashes(self) -> list[Strike]:
