@@ -228,7 +228,7 @@ class Tally:
     traces: set[int] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    whole: bool = False  # all schedules of the kinds asked for were played
+    whole: bool = False  # it ended because all that was asked for was played
 
     def add(self, part: Part) -> None:
         """Count a unit."""
@@ -326,6 +326,8 @@ class _Work:
     samples: int | None  # None: without end
 
     def units(self) -> Iterator[Unit]:
+        if not self.pipelines:
+            return
         listed = self._listed()
         sampled = itertools.islice(self._sampled(), self.samples)
         if self.samples is not None:

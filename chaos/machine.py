@@ -399,11 +399,10 @@ class _Call:
 
     def begin(self) -> None:
         """Until it ends or stands still."""
-        self._thread = threading.Thread(target=self._live, daemon=True)
-        self._run(self._thread.start)
+        self._run(threading.Thread(target=self._live, daemon=True).start)
 
     def go_on(self, *, killed: bool = False) -> None:
-        """To its end, or to no other line."""
+        """To its end; one that is ``killed`` comes no further than where it stands."""
         self._killed = killed
         self._run(self._wake.release)
 

@@ -146,6 +146,7 @@ def test_progress_is_told_after_each_unit() -> None:
 
 def test_of_nothing_the_verdict_is_unknown() -> None:
     assert explore(pipelines=[], kinds=()).verdict is Verdict.UNKNOWN
+    assert explore(pipelines=[], seconds=60).verdict is Verdict.UNKNOWN
 
 
 def test_a_unit_that_cannot_be_played_makes_the_verdict_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +232,17 @@ def test_faults_that_do_not_matter_are_left_out_and_epochs_too(monkeypatch: pyte
     small = shrink(Failure(TWO, outcome.schedule, 3, dict(outcome.wrong)))
     assert [strike.action for strike in small.schedule] == [Action.ANSWER_LOST]
     assert small.epochs == 1
+
+
+def test_a_fault_more_before_or_after_is_left_out(planted: Explored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Conditions, "check_owner", no_owner)
+    failure, *_ = planted.failures
+    assert len(failure.schedule) == 2
+    later = tuple(strike._replace(driver=f"d{int(strike.driver[1:]) + 1}") for strike in failure.schedule)
+    for schedule in ((Strike("d1", 0, Action.CRASH), *later), (*failure.schedule, Strike("d3", 0, Action.CRASH))):
+        outcome = simulate(failure.pipeline, schedule, epochs=2)
+        assert failure.broken <= set(outcome.wrong)
+        assert len(shrink(Failure(failure.pipeline, schedule, 2, outcome.wrong)).schedule) == 2
 
 
 def test_what_does_not_fail_again_is_left_as_it_is() -> None:
