@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from epochal.checkpoints.log import Commit, LogPosition, Record
+from epochal.checkpoints.log import Commit, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.coordinator import Coordinator, Retry, wants_copy
 from epochal.coordinator.epoch import Actor, Ask, Committable, Epoch, Phase, Query, SinkState
@@ -220,6 +220,16 @@ def test_a_start_looks_once_before_it_fences_and_once_after_refused_or_not() -> 
         world.start(refused).run(Batch(5))
     world.start(accepted).run(Batch(1))
     assert (refused.looks, accepted.looks) == (1, 2)
+
+
+def test_the_slower_of_two_starters_is_fenced() -> None:
+    world = World()
+    world.sink("a")
+    slow = Counting("a", world.server)
+    slow.meanwhile = lambda: world.log.append(0, Fence(Actor(1, 5), QUERY, 0))
+    with pytest.raises(Fenced, match="position 0 of the epoch log holds another start's record"):
+        world.start(slow).run(Batch(0))
+    assert world.server.table("app", "a").fence is None
 
 
 def test_a_refusal_is_judged_anew_when_the_log_has_grown_meanwhile() -> None:
