@@ -200,16 +200,24 @@ def test_a_copy_is_wanted_by_several_sinks_or_by_one_that_redoes() -> None:
 
 
 class Counting(MemorySink):
-    """Counts who looks; ``meanwhile`` happens once, in the first look."""
+    """Counts looks and commits; ``meanwhile`` happens once, before the first look reads, ``afterwards`` after it."""
 
-    looks = 0
+    looks = commits = 0
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
+    afterwards: Callable[[], object] = staticmethod(lambda: None)
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         self.looks += 1
-        if self.looks == 1:
-            self.meanwhile()
-        return super().look(query, by=by)
+        if self.looks > 1:
+            return super().look(query, by=by)
+        self.meanwhile()
+        state = super().look(query, by=by)
+        self.afterwards()
+        return state
+
+    def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
+        self.commits += 1
+        return super().commit(committable, by)
 
 
 def test_a_start_looks_once_before_it_fences_and_once_after_refused_or_not() -> None:
@@ -220,6 +228,21 @@ def test_a_start_looks_once_before_it_fences_and_once_after_refused_or_not() -> 
         world.start(refused).run(Batch(5))
     world.start(accepted).run(Batch(1))
     assert (refused.looks, accepted.looks) == (1, 2)
+
+
+def test_what_an_older_start_shows_after_the_first_look_is_not_committed_again() -> None:
+    world = World()
+    world.sink("a")
+    older, newer = Failing("a", world.server), Counting("a", world.server)
+    older.error = SinkUnavailable("no answer", sink="a", help="start it")
+    with pytest.raises(CommitInDoubt):
+        world.start(older).run(Batch(0))
+    decided = world.log.read()[-1].record
+    assert isinstance(decided, Commit)
+    newer.afterwards = lambda: MemorySink.commit(older, decided.participants["a"].committable, decided.actor)
+    assert world.start(newer).run(Batch(0)).replayed
+    assert newer.commits == 0
+    assert world.server.visible("app", "a") == [{"id": "row-0"}]
 
 
 def test_the_slower_of_two_starters_is_fenced() -> None:
@@ -391,11 +414,14 @@ def test_a_sink_that_was_fenced_and_left_out_for_long_can_come_back() -> None:
     assert world.server.visible("app", "b") == [{"id": "row-8"}]
 
 
-def test_a_new_log_on_an_old_checkpoint_says_which_epochs_it_never_saw(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("epoch", [1, 17])
+def test_a_new_log_on_an_old_checkpoint_says_which_epochs_it_never_saw(
+    caplog: pytest.LogCaptureFixture, epoch: int
+) -> None:
     world = World()
     with caplog.at_level(logging.WARNING, "epochal"):
-        world.start(world.sink("a")).run(Batch(17))
-    assert "epochs before 17 never reached it" in caplog.text
+        world.start(world.sink("a")).run(Batch(epoch))
+    assert f"epochs before {epoch} never reached it" in caplog.text
 
 
 def test_a_new_log_on_a_new_checkpoint_and_an_old_log_say_no_such_thing(caplog: pytest.LogCaptureFixture) -> None:
