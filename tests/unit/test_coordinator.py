@@ -131,6 +131,24 @@ class BrokenLog(MemoryLog):
         return super().append(position, record)
 
 
+class OvertakenLog(MemoryLog):
+    """A newer start writes its fence just before the first decision, and has fenced no sink yet."""
+
+    def append(self, position: LogPosition, record: Record) -> bool:
+        if isinstance(record, Commit):
+            super().append(position, Fence(Actor(2, 5), QUERY, 0))
+        return super().append(position, record)
+
+
+def test_a_decision_that_lost_its_position_is_aborted_and_never_shown() -> None:
+    world = World()
+    world.log = OvertakenLog()
+    with pytest.raises(Fenced, match="position 1 of the epoch log holds another start's record"):
+        world.start(world.sink("a")).run(Batch(0))
+    table = world.server.table("app", "a")
+    assert (table.shown, table.marker, table.prepared) == ([], None, {})
+
+
 @pytest.mark.parametrize("kind", [Misconfigured, LogCorrupt])
 def test_what_is_wrong_with_the_log_is_said_at_start(kind: type[EpochalError]) -> None:
     world = World()
