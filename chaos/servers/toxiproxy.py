@@ -21,6 +21,7 @@ from epochal.coordinator.versions import GO_WHEEL, TOXIPROXY
 MODULE = "github.com/Shopify/toxiproxy/v2"
 BUILD_TIMEOUT_S = 400
 REQUEST_TIMEOUT_S = 5
+HELD_MS = 600_000  # longer than any test
 
 
 class Proxy:
@@ -50,6 +51,10 @@ class Proxy:
         """Every answer comes this much later."""
         self._add("latency", "latency", {"latency": milliseconds, "jitter": jitter})
 
+    def hold_requests(self) -> None:
+        """What clients send stays on its way; `clear` delivers it, also that of clients that are gone."""
+        self._add("hold_requests", "latency", {"latency": HELD_MS, "jitter": 0}, stream="upstream")
+
     def cut(self) -> None:
         """Close all connections and refuse new ones."""
         self._server.request("post", self._path, {"enabled": False})
@@ -70,8 +75,8 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add(self, name: str, kind: str, attributes: Mapping[str, int]) -> None:
-        toxic = {"name": name, "type": kind, "stream": "downstream", "toxicity": 1.0, "attributes": attributes}
+    def _add(self, name: str, kind: str, attributes: Mapping[str, int], stream: str = "downstream") -> None:
+        toxic = {"name": name, "type": kind, "stream": stream, "toxicity": 1.0, "attributes": attributes}
         self._server.request("post", f"{self._path}/toxics", toxic)
 
 

@@ -325,6 +325,32 @@ def test_an_epoch_whose_commits_entry_was_deleted_is_replayed_and_not_written_ag
     world.holds(until=2)
 
 
+def test_a_rollback_that_fails_too_leaves_its_rows_to_the_next_start(scene: MakeScene) -> None:
+    world = scene(THREE)
+    world.order("d1", "before-prepare", Action.PAUSE)
+    driver = world.start("d1", until=0)
+    world.order("d1", "prepare", Action.UNAVAILABLE, sink="pg", times=4)
+    world.order("d1", "abort", Action.UNAVAILABLE, sink="delta", times=4)
+    world.order("d2", "after-settle", Action.CRASH)
+    refused(driver.go(), EpochalError)
+    assert world.server.table(APP, "delta").prepared
+    world.start("d2", until=0)
+    assert not world.server.table(APP, "delta").prepared
+    world.start("d3", until=0)
+    world.holds(until=1)
+
+
+def test_twenty_kills_over_thirty_thousand_rows(scene: MakeScene) -> None:
+    world = scene(ONE)
+    points = ["after-prepare", "after-decide", "before-sink-commit", "after-sink-commit", "before-return"]
+    for number in range(20):
+        world.order(f"d{number}", points[number % 5], Action.CRASH, epoch=number * 3 // 2)
+        assert world.start(f"d{number}", until=29, batch=1_000).outcome == "killed"
+    assert world.start("d20", until=29, batch=1_000).finished
+    assert world.ids() == list(range(30_000))
+    world.holds(until=30)
+
+
 def test_many_restarts_never_mix_up_copies(scene: MakeScene) -> None:
     world = scene(TWO)
     for number in range(6):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from epochal.chaos.failpoints import Point
 from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch
 from epochal.coordinator.errors import CheckpointMismatch, Fenced, PreparedLost
 from epochal.sinks.delta import DeltaSink
+from epochal.sinks.delta.jvm import JavaFailure, Transaction
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.delta import support
 from tests.integration.delta.support import ONE, TWO, query
@@ -124,6 +126,25 @@ def test_a_lost_answer_is_found_in_the_marker(path: Path, one: Start) -> None:
     with failpoints.armed("after-publish=drop-answer"):
         assert one.commit(committable) is CommitOutcome.COMMITTED
     assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+    assert support.column(path, "id") == ["a"]
+
+
+def test_a_put_that_landed_and_is_told_a_conflict_is_not_made_again(
+    path: Path, one: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log store writes the version, loses the answer, tries again and meets its own file."""
+    committable = one.prepare("a")
+    commit = Transaction.commit
+    puts: list[object] = []
+
+    def landed(txn: Transaction, *args: Any, **options: Any) -> None:
+        puts.append(txn)
+        commit(txn, *args, **options)
+        raise JavaFailure("the file is there", ["FileAlreadyExistsException", "DeltaConcurrentModificationException"])
+
+    monkeypatch.setattr(Transaction, "commit", landed)
+    assert one.commit(committable) is CommitOutcome.COMMITTED
+    assert len(puts) == 1
     assert support.column(path, "id") == ["a"]
 
 

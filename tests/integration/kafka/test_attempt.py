@@ -36,7 +36,7 @@ from epochal.sinks.kafka import produce
 from epochal.sinks.kafka.produce import Answer, Outcome, Transaction
 from epochal.sinks.kafka.sink import settle
 from epochal.sinks.protocol import CommitOutcome
-from tests.integration.kafka.attempts import QUERY, TWO, Target, rows
+from tests.integration.kafka.attempts import ONE, QUERY, TWO, Target, rows
 from tests.integration.kafka.support import SECRET, hanging, read_topic
 
 if TYPE_CHECKING:
@@ -284,13 +284,58 @@ def test_a_commit_request_that_never_arrives_is_made_again(
     assert [r.value for r in read_topic(kafka_server.bootstrap, topic)] == [b"a", b"b"]
 
 
-def test_a_dropped_producer_aborts_nothing(target: Target) -> None:
-    transaction = Transaction(target.link, target.place, 60, {})
+def test_a_commit_request_that_arrives_late_ends_no_other_transaction(
+    kafka_server: servers.Kafka, topic: str, kafka_proxy: Proxy
+) -> None:
+    """Its client has given it up, and the next attempt is in mid-write when it arrives."""
+    target = Target(kafka_server.bootstrap, topic)
+    slow = Target(kafka_proxy.address, topic, timeout=3)
+    with once(Point.BEFORE_PUBLISH, kafka_proxy.hold_requests) as struck:
+        answer = slow.commit(0, rows("a", "b"))
+    assert struck
+    assert isinstance(answer.error, OutcomeUnknown)
+
+    def deliver() -> None:
+        kafka_proxy.clear()
+        time.sleep(1)
+
+    with once(Point.IN_WRITE, deliver) as struck:
+        assert target.commit(0, rows("a", "b")) == Answer(Outcome.COMMITTED)
+    assert struck
+    assert (seen(target), target.position()) == (["a", "b"], 1)
+
+
+def test_rows_that_arrive_after_their_transaction_was_aborted_hold_up_no_reader(
+    kafka_server: servers.Kafka, topic: str, kafka_proxy: Proxy
+) -> None:
+    target = Target(kafka_server.bootstrap, topic)
+    transaction = left_open(Target(kafka_proxy.address, topic), 60)
+    kafka_proxy.hold_requests()
+    transaction.send(topic, rows("b"))
+    time.sleep(0.5)  # the client has sent it
+    transaction.drop()
+    assert hanging(target.bootstrap, topic) != []
+    target.sink.abort(QUERY, ONE)
+    assert hanging(target.bootstrap, topic) == []
+    kafka_proxy.clear()
+    time.sleep(1)
+    assert hanging(target.bootstrap, topic) == []
+    assert target.commit(0, rows("a", "b")) == Answer(Outcome.COMMITTED)
+    assert seen(target) == ["a", "b"]
+
+
+def left_open(target: Target, seconds: float) -> Transaction:
+    """A transaction that may last so long, with one row that the broker has."""
+    transaction = Transaction(target.link, target.place, seconds, {})
     transaction.init()
     transaction.begin()
     transaction.send(target.topic, rows("a"))
     transaction.flush()
-    transaction.drop()
+    return transaction
+
+
+def test_a_dropped_producer_aborts_nothing(target: Target) -> None:
+    left_open(target, 60).drop()
     time.sleep(1)
     assert hanging(target.bootstrap, target.topic) != []
     target.sink.abort(QUERY, target.plan(0, []).by)
@@ -316,17 +361,57 @@ def test_a_broker_crash_in_mid_write_loses_and_doubles_nothing(kafka_server: ser
     assert seen(target) == [f"row-{n}" for n in range(5_000)]
 
 
+def until_expired(target: Target) -> None:
+    """Wait until the broker has ended the transaction that is open: its time is over."""
+    deadline = time.monotonic() + 60
+    while hanging(target.bootstrap, target.topic) == [] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while hanging(target.bootstrap, target.topic) != [] and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("point", [Point.IN_WRITE, Point.BEFORE_PUBLISH])
+def test_an_epoch_whose_transaction_has_expired_is_produced_again(target: Target, point: Point) -> None:
+    plan = replace(target.plan(0, rows("a", "b")), transaction_timeout=4.0)
+    with once(point, lambda: until_expired(target)) as struck:
+        outcome = settle(plan, lambda: produce.attempt(plan, [rows("a", "b")]))
+    assert struck
+    assert outcome is CommitOutcome.COMMITTED
+    assert (seen(target), target.position()) == (["a", "b"], 1)
+
+
+@pytest.mark.timeout(300)
+def test_a_decided_epoch_is_produced_by_the_next_start_when_its_transaction_has_expired(target: Target) -> None:
+    left_open(target, 1).drop()
+    until_expired(target)
+    target.sink.fence(QUERY, TWO)
+    plan = target.plan(0, rows("a", "b"), by=TWO)
+    assert settle(plan, lambda: produce.attempt(plan, [rows("a", "b")])) is CommitOutcome.COMMITTED
+    assert (seen(target), target.position()) == (["a", "b"], 1)
+
+
+def test_rows_that_no_broker_takes_in_time_fail_the_epoch(
+    kafka_server: servers.Kafka, topic: str, kafka_proxy: Proxy
+) -> None:
+    target = Target(kafka_proxy.address, topic, timeout=4)
+    plan = replace(target.plan(0, rows("a", "b")), transaction_timeout=2.0)
+    with once(Point.IN_WRITE, kafka_proxy.cut) as struck:
+        assert produce.attempt(plan, [rows("a", "b")]) == Answer(Outcome.EXPIRED)
+    assert struck
+    assert read_topic(kafka_server.bootstrap, topic) == []
+    kafka_proxy.clear()
+    assert target.commit(0, rows("a", "b")).outcome is Outcome.COMMITTED
+    assert seen(target) == ["a", "b"]
+
+
 @pytest.mark.timeout(300)
 def test_a_transaction_that_takes_too_long_twice_is_in_doubt(target: Target) -> None:
     plan = replace(target.plan(0, rows("a", "b")), transaction_timeout=1.0)
 
     def wait_for_the_broker(at: Point, _sink: str, _epoch: int) -> None:
         if at is Point.IN_WRITE:
-            deadline = time.monotonic() + 60
-            while hanging(target.bootstrap, target.topic) == [] and time.monotonic() < deadline:
-                time.sleep(0.05)
-            while hanging(target.bootstrap, target.topic) != [] and time.monotonic() < deadline:
-                time.sleep(0.2)
+            until_expired(target)
 
     with failpoints.handler(wait_for_the_broker), pytest.raises(CommitInDoubt) as stopped:
         settle(plan, lambda: produce.attempt(plan, [rows("a", "b")]))

@@ -102,6 +102,22 @@ def test_at_most_so_many_connections_write(spark: SparkSession, pg_database: str
     assert vote.rows == 100
 
 
+def test_marker_and_rows_are_seen_at_once_by_whoever_reads(pg_database: str) -> None:
+    """A replica replays transactions in their order: rows that lie there before the marker are never missed."""
+    sink = ready(pg_database)
+    vote = voted([write_partition(task(pg_database), batches([1, 2]))], epoch())
+    reads: dict[Point, tuple[object, ...]] = {}
+
+    def read(point: Point, _sink: str, _epoch: int) -> None:
+        [markers] = observe(pg_database, "SELECT (SELECT count(*) FROM epochal.epochs), published FROM epochal.sinks")
+        reads[point] = (*markers, visible(pg_database), stored(pg_database))
+
+    with failpoints.handler(read):
+        sink.commit(vote, ONE)
+    both = [(1, 1), (1, 2)]
+    assert reads == {Point.BEFORE_PUBLISH: (0, 0, [], both), Point.AFTER_PUBLISH: (1, 1, [1, 2], both)}
+
+
 def test_a_lost_row_is_noticed_and_nothing_becomes_visible(pg_database: str) -> None:
     sink = ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches(range(10)))], epoch())
