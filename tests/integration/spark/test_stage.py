@@ -231,6 +231,11 @@ def test_each_write_has_a_folder_of_its_own(spark: SparkSession, tmp_path: Path)
     assert [root.rsplit("/", 2)[1:] for root in roots] == [["2", "3-7"], ["2", "3-7-2"], ["2", "3-7-3"]]
 
 
+def test_the_copies_of_many_starts_do_not_meet(spark: SparkSession, tmp_path: Path) -> None:
+    copies = [stage_at(spark, tmp_path).write(2, Actor(start, 7), spark.range(start)) for start in range(1, 4)]
+    assert [stage_at(spark, tmp_path).read(copy).count() for copy in copies] == [1, 2, 3]
+
+
 def test_clean_removes_own_and_older_copies_only(spark: SparkSession, tmp_path: Path) -> None:
     stage = stage_at(spark, tmp_path)
     twin, newer, older = Actor(3, 8), Actor(4, 7), Actor(2, 9)
