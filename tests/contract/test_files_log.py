@@ -131,6 +131,26 @@ def test_records_go_lowest_first_and_older_floors_after_them(folder: Path) -> No
     assert disk.gone == [f"{n:020}.record" for n in (2, 3, 4)] + [f"{2:020}.floor"]
 
 
+class Syncing(Disk):
+    """Remembers which folders were synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def sync_folder(self, path: str) -> None:
+        super().sync_folder(path)
+        self.synced.append(path)
+
+
+@pytest.mark.parametrize("floor", [0, 2, 3])
+def test_what_is_read_is_durable_first_be_it_records_a_floor_or_both(folder: Path, floor: int) -> None:
+    entries = filled(FilesLog(folder), 3)
+    FilesLog(folder).compact(floor, entries[:1] if floor else [])
+    disk = Syncing()
+    assert FilesLog(folder, disk=disk).read()
+    assert disk.synced == [str(folder)]
+
+
 def test_a_lower_floor_touches_no_file(folder: Path) -> None:
     log = FilesLog(folder)
     entries = filled(log, 6)

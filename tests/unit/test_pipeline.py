@@ -63,6 +63,7 @@ def test_a_sink_name_that_no_server_could_hold() -> None:
 def test_guarantee_is_text_and_data() -> None:
     one = Pipeline(app="app", sinks=sinks("a")).guarantee()
     assert "one sink that votes: its own prepared rows" in str(one)
+    assert "no isolation across sinks" not in str(one)
     two = Pipeline(app="app", sinks=sinks("a", "b")).guarantee()
     assert list(two.sinks) == ["a", "b"]
     assert all(f"- {name}: {text}" in str(two) for name, text in two.sinks.items())
