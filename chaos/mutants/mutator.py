@@ -227,6 +227,10 @@ class Mutator:
         return self._killers[mutant.file, test] / (0.1 + self.reach.seconds.get(test, 0.0))
 
 
+_BROKEN_OFF = (2, 3, 99)
+"""pytest was interrupted, or has an error of its own: with nothing planted it has none."""
+
+
 def judge(answer: Answer, slow: bool = False) -> tuple[str, str]:
     """(verdict, by) of one run; ``slow``: on servers, whose trouble says nothing of the mutant."""
     if answer.code == zygote.HUNG:
@@ -238,8 +242,8 @@ def judge(answer: Answer, slow: bool = False) -> tuple[str, str]:
         return "caught", test if phase == "call" else f"{phase} of {test}"
     if answer.code == 0 and not answer.outside:
         return "survived", ""
-    if answer.ran and answer.trouble and not slow:
-        return "caught", f"pytest broke off: {answer.trouble}"
+    if answer.ran and answer.code in _BROKEN_OFF and not slow:
+        return "caught", f"pytest broke off: {answer.trouble or answer.code}"
     return "invalid", f"pytest ended with {answer.code} {answer.trouble} {', '.join(answer.outside)}".strip()
 
 

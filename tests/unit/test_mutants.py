@@ -262,6 +262,7 @@ RED = ("t.py::test", "call", "assert")
         (Answer(HUNG, 1.0, 0), False, "caught", "the tests did not end"),
         (Answer(99, 1.0, 3, trouble="a thread died"), False, "caught", "pytest broke off: a thread died"),
         (Answer(99, 1.0, 3, trouble="a thread died"), True, "invalid", "pytest ended with 99 a thread died"),
+        (Answer(3, 1.0, 3), False, "caught", "pytest broke off: 3"),
         (Answer(99, 1.0, 0, trouble="no pytest"), False, "invalid", "pytest ended with 99 no pytest"),
         (Answer(5, 1.0, 0), False, "invalid", "pytest ended with 5"),
         (Answer(0, 1.0, 3, outside=["epochal.x"]), False, "invalid", "pytest ended with 0  epochal.x"),
