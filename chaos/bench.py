@@ -2,7 +2,7 @@
 
 Targets find what they need in the environment: ``EPOCHAL_CHAOS_POSTGRES`` (a connection string),
 ``EPOCHAL_CHAOS_KAFKA`` (bootstrap servers), ``EPOCHAL_CHAOS_FOLDER`` (a folder that is removed at the end) and
-``EPOCHAL_CHAOS_RUN`` (a name of this round alone).
+``EPOCHAL_CHAOS_RUN`` (a name of this round alone; a topic of that name is there).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ POSTGRES = "EPOCHAL_CHAOS_POSTGRES"
 KAFKA = "EPOCHAL_CHAOS_KAFKA"
 FOLDER = "EPOCHAL_CHAOS_FOLDER"
 SERVERS = ("postgres", "kafka")
+PARTITIONS = 2
 
 
 class Bench:
@@ -62,6 +63,7 @@ class Bench:
             if link := self.links.get("postgres"):
                 found[POSTGRES] = found[POSTGRES].replace(postgres.address, link.address)
         if isinstance(kafka := self.servers.get("kafka"), KafkaServer):
+            kafka.create_topic(name, PARTITIONS)
             found[KAFKA] = self.links["kafka"].address if "kafka" in self.links else kafka.bootstrap
         return found
 

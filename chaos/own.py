@@ -25,7 +25,7 @@ def make() -> Pipeline:
         app=run,
         sinks=[
             PostgresSink(os.environ[POSTGRES], table=run.replace("-", "_"), name="postgres"),
-            KafkaSink(os.environ[KAFKA], topic=run, partitions=2, name="kafka"),
+            KafkaSink(os.environ[KAFKA], topic=f"{run}-out", partitions=2, name="kafka"),
             DeltaSink(f"{os.environ[FOLDER]}/{run}", name="delta"),
         ],
     )

@@ -7,7 +7,7 @@ import json
 import os
 
 SERVERS = os.environ.get("EPOCHAL_CHAOS_KAFKA", "localhost:9092")
-TOPIC = os.environ.get("EPOCHAL_CHAOS_RUN", "chaos") + "-naive"
+TOPIC = os.environ.get("EPOCHAL_CHAOS_RUN", "chaos")
 
 
 def write(df, epoch):
