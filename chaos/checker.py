@@ -192,6 +192,12 @@ def _few(found: Counter[T]) -> str:
     return shown if len(found) <= SHOWN else f"{shown} and {len(found) - SHOWN} more"
 
 
+def _differences(missing: Counter[T], extra: Counter[T]) -> str:
+    """What a multiset lacks and has too much of; one of them at least."""
+    said = [f"{word} {_few(found)}" for word, found in (("missing", missing), ("too many", extra)) if found]
+    return ", ".join(said)
+
+
 def _plain(what: object) -> str:
     """A named tuple as the plain one that it is."""
     return str(tuple(what)) if isinstance(what, tuple) else str(what)
@@ -337,7 +343,7 @@ def state_equality(run: Run) -> Iterator[str | int]:
         yield max(1, len(state.entries))
         missing, extra = wanted[state.epoch] - Counter(state.entries), Counter(state.entries) - wanted[state.epoch]
         if missing or extra:
-            yield f"state after epoch {state.epoch}: missing {_few(missing)}, too many {_few(extra)}"
+            yield f"state after epoch {state.epoch}: {_differences(missing, extra)}"
 
 
 def one_position(run: Run) -> Iterator[str | int]:
@@ -364,7 +370,7 @@ def next_epoch_equality(run: Run) -> Iterator[str | int]:
         found = what(final.get(sink, ()))
         yield sum(found.values())
         if found != expected:
-            yield f"{sink}: missing {_few(expected - found)}, too many {_few(found - expected)}"
+            yield f"{sink}: {_differences(expected - found, found - expected)}"
 
 
 def _one_epoch_after_the_faults(run: Run) -> None:

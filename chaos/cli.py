@@ -33,6 +33,7 @@ CODES = {Verdict.TRUE: VALID, Verdict.FALSE: INVALID, Verdict.UNKNOWN: UNKNOWN}
 WORDS = {Verdict.TRUE: "VALID", Verdict.FALSE: "INVALID", Verdict.UNKNOWN: "UNKNOWN"}
 SAYS = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unknown"}
 SECONDS_BETWEEN = 10.0  # lines of progress
+TIER = 4  # unless another is asked for
 LONGEST = 400  # characters of a reason
 STYLES = {Verdict.TRUE: "bold green", Verdict.FALSE: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
@@ -117,7 +118,7 @@ def run(
     server: Annotated[
         list[str] | None, typer.Option(help="Start this server for the target: postgres, kafka; may be repeated.")
     ] = None,
-    tier: Annotated[int, typer.Option(help="4: processes are killed.  3: errors inside one process.")] = 4,
+    tier: Annotated[int, typer.Option(help="4: processes are killed.  3: errors inside one process.")] = TIER,
     strikes: Annotated[int, typer.Option(help="How many strikes; each kind comes once before any comes again.")] = 12,
     minutes: Annotated[float, typer.Option(help="Strike on until this time is over, instead.")] = 0.0,
     strike: Annotated[
@@ -212,6 +213,7 @@ def command(plan: Plan, strikes: Sequence[Strike] = (), servers: Sequence[str] =
     words += [word for server in servers for word in ("--server", server)]
     words += ["--workload", plan.workload, "--seed", str(plan.seed)]
     words += [word for strike in strikes for word in ("--strike", format_strike(strike))]
+    words += ["--tier", str(plan.tier)] if plan.tier != TIER else []
     if plan.seconds:
         words += ["--minutes", f"{plan.seconds / 60:g}"]
     elif not strikes:

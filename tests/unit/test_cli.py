@@ -102,6 +102,7 @@ def test_the_command_that_is_printed_is_the_one_that_was_run() -> None:
         " --strike 'kill:worker:at-row#7'"
     )
     assert command(Plan("", seconds=90)).endswith("--minutes 1.5")
+    assert command(Plan("", tier=3, strikes=4)).endswith("--tier 3 --strikes 4")
 
 
 KILLS = [Strike("kill", "driver", Point.AFTER_RETURN, 0), Strike("kill", "worker", Point.AT_ROW, 1)]
