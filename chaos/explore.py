@@ -149,14 +149,14 @@ _DRAWN = (*Action, Action.CRASH, Action.CRASH, Action.CRASH)
 
 
 def _somewhere(outcome: Outcome, choice: random.Random, width: int) -> list[Strike]:
-    """At most ``width`` different faults after those that the schedule has."""
+    """At most ``width`` different faults after those that the schedule has; none where it is over."""
     places: dict[Action, list[Strike]] = {}
     found: dict[Strike, None] = {}
-    for _ in range(width):
+    for _ in range(width + 10):
         action = choice.choice(_DRAWN)
         if action not in places:
             places[action] = _after(outcome, action)
-        if places[action]:
+        if places[action] and len(found) < width:
             found[choice.choice(places[action])] = None
     return list(found)
 
