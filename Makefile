@@ -34,7 +34,7 @@ lane-rest:
 	@$(PYTEST) $(FAST) tests/kills
 
 test-fast: venv  ## what needs neither Spark nor servers, without the widest simulations; under 2 minutes
-	$(BIN)/python -m pytest $(FAST) -k 'not test_every_pair and not (test_schedules and three)'
+	$(BIN)/python -m pytest $(FAST) -k 'not (test_every_pair or test_machine or (test_schedules and (two or three)))'
 
 # The program in its first line ends with 3 where no engine answers; make shows "Error 3" and ends with 2, as always.
 test-containers: venv ## the integration tests on Postgres and Kafka in containers; without an engine "Error 3"
