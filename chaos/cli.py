@@ -285,7 +285,9 @@ def simulate(
             progress(f"{len(tally.traces):,} distinct traces")
 
     seconds = minutes * 60 or None
-    found = explore(traces=traces, seconds=seconds, seed=seed, jobs=jobs, stop_early=stop_at_first, progress=tell)
+    found = explore(
+        epochs=(2, 3), traces=traces, seconds=seconds, seed=seed, jobs=jobs, stop_early=stop_at_first, progress=tell
+    )
     screen.print(str(found), soft_wrap=True, markup=False)
     screen.print(WORDS[found.verdict], style=STYLES[found.verdict])
     raise typer.Exit(CODES[found.verdict])
