@@ -22,7 +22,7 @@ from typing import Any
 
 from epochal.chaos.mutants import checkout, zygote
 from epochal.chaos.mutants.operators import Mutant, mutants
-from epochal.chaos.mutants.reach import FAST, SERVERS, Reach, is_slow, recorded
+from epochal.chaos.mutants.reach import FAST, SERVERS, Reach, is_slow, needs_spark, recorded
 from epochal.chaos.mutants.runner import Answer, Runner
 from epochal.chaos.mutants.warm import Servers
 
@@ -200,11 +200,10 @@ class Mutator:
 
     def _run(self, slot: Slot, tests: Sequence[str], *, alone: bool) -> Answer:
         recorded = [ALONE_SECONDS if alone else self.reach.seconds.get(test, 0.0) for test in tests]
-        spark = is_slow(tests[-1])
-        grace = self.grace + (START_SECONDS if spark else 0.0)
+        grace = self.grace + (START_SECONDS if is_slow(tests[-1]) else 0.0)
         runner = slot.alone if alone else slot.shared
         each = [grace / 2 + 4 * seconds for seconds in recorded]
-        return runner.run(tests, seconds=grace + 4 * sum(recorded), each=each, spark=spark)
+        return runner.run(tests, seconds=grace + 4 * sum(recorded), each=each, spark=any(map(needs_spark, tests)))
 
     def _parts(self, mutant: Mutant, tests: Sequence[str]) -> list[list[str]]:
         """Quick, less quick, on servers, on servers of their own; what caught others of the file goes first."""

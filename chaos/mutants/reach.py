@@ -93,6 +93,11 @@ def is_slow(test: str) -> bool:
     return not test.startswith(FAST)
 
 
+def needs_spark(test: str) -> bool:
+    """The epoch log in Postgres is tested without; in every folder of the integration tests there are some with."""
+    return is_slow(test) and not test.startswith("tests/integration/test_")
+
+
 def recorded(root: Path, suite: Sequence[str], tell: Callable[[str], None]) -> Reach:
     """What is kept for this state of the checkout, else new recordings, which run all tests below ``suite``."""
     fast = tuple(path for path in suite if not is_slow(path))
@@ -128,7 +133,7 @@ def _record(root: Path, paths: tuple[str, ...]) -> Reach:
         tree = stack.enter_context(checkout.fresh_copy(root))
         runner = stack.enter_context(Runner(root, tree, servers=servers))
         file = tree / ".reach.json"
-        answer = runner.run(None, paths, seconds=7200, record=file, spark=slow)
+        answer = runner.run(None, paths, seconds=7200, record=file, spark=needs_spark(paths[0]))
         if not file.is_file() or answer.outside or not answer.ran:
             raise RuntimeError(f"the tests could not be run with nothing planted: {answer}")
         data = json.loads(file.read_text(encoding="utf-8"))

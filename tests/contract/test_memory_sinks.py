@@ -10,7 +10,7 @@ from epochal.chaos import failpoints
 from epochal.chaos.contract import ABORTED, SinkContract, SinkHarness, Start, query
 from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Json
 from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
-from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Row
+from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Prepared, Row, deliver
 from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Sink
 
 
@@ -113,6 +113,19 @@ def test_a_crash_loses_what_is_under_way() -> None:
     assert harness.server.deliver_late() == 0
 
 
+def test_a_late_request_arrives_when_it_is_delivered_and_once() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1))
+    harness.server.network = lambda _verb, _sink: Delivery.LATE
+    with pytest.raises(OutcomeUnknown):
+        one.fenced()
+    harness.server.network = deliver
+    assert one.look().fence is None
+    assert (harness.server.deliver_late(), harness.server.deliver_late()) == (1, 0)
+    assert one.look().fence == one.actor
+
+
 def test_prepared_rows_that_are_fewer_than_the_vote_said_are_lost() -> None:
     harness = VotingHarness()
     harness.sink().create(query(harness.app), None)
@@ -129,6 +142,7 @@ def test_an_abort_says_how_much_it_dropped() -> None:
     one = Start(harness, Actor(1, 1)).fenced()
     for attempt in range(2):
         one.prepare([f"a{attempt}"])
+    harness.server.table(harness.app, "out").prepared[99] = Prepared(99, 1, Actor(2, 2), ())
     assert harness.server.abort(harness.app, "out", one.actor) == 2
     assert harness.server.abort(harness.app, "out", one.actor) == 0
 
