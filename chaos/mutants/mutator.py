@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -287,15 +287,19 @@ def mechanical(
         return run
     known = explained(root)
     until = time.monotonic() + budget if budget is not None else float("inf")
-    tried = []
-    for one in Mutator(root, reach, patience, grace, until).run(_order(chosen, reach), jobs):
-        if one.verdict == "survived" and one.mutant.key in known:
-            one = Tried(one.mutant, "explained", known[one.mutant.key], one.seconds, one.ran, one.of)
-        tried.append(one)
-        if one.verdict not in ("caught", "not run"):
-            tell(str(one))
-        elif len(tried) % 50 == 0:
-            tell(f"{len(tried)} of {len(chosen)}: {dict(Counter(t.verdict for t in tried))}")
+    tried: list[Tried] = []
+    try:
+        for one in Mutator(root, reach, patience, grace, until).run(_order(chosen, reach), jobs):
+            if one.verdict == "survived" and one.mutant.key in known:
+                one = replace(one, verdict="explained", by=known[one.mutant.key])
+            tried.append(one)
+            if one.verdict not in ("caught", "not run"):
+                tell(str(one))
+            elif len(tried) % 50 == 0:
+                tell(f"{len(tried)} of {len(chosen)}: {dict(Counter(t.verdict for t in tried))}")
+    except KeyboardInterrupt:  # what was found is worth telling
+        found = {one.mutant for one in tried}
+        tried += [Tried(mutant, "not run", "interrupted") for mutant in chosen if mutant not in found]
     run = MechanicalRun(tuple(tried), generated)
     tell(str(run))
     return run
