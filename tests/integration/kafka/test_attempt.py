@@ -391,6 +391,15 @@ def test_a_decided_epoch_is_produced_by_the_next_start_when_its_transaction_has_
     assert (seen(target), target.position()) == (["a", "b"], 1)
 
 
+@pytest.mark.timeout(300)
+def test_an_abort_that_is_refused_as_the_time_was_over_ends_nothing(target: Target) -> None:
+    transaction = left_open(target, 1)
+    until_expired(target)
+    transaction.abort()
+    assert target.commit(0, rows("a", "b")) == Answer(Outcome.COMMITTED)
+    assert seen(target) == ["a", "b"]
+
+
 def test_rows_that_no_broker_takes_in_time_fail_the_epoch(
     kafka_server: servers.Kafka, topic: str, kafka_proxy: Proxy
 ) -> None:
