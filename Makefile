@@ -25,10 +25,11 @@ test: check      ## lint, types and every test, three lanes at a time; fails if 
 # The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers,
 # and waits for them more than it computes.
 lane-logs:
-	@$(PYTEST) tests/integration/kafka tests/integration/delta
+	@$(PYTEST) tests/integration/kafka tests/integration/delta tests/chaos/test_cells.py
 
 lane-tables:
-	@$(PYTEST) tests/integration --ignore=tests/integration/kafka --ignore=tests/integration/delta tests/servers tests/chaos
+	@$(PYTEST) tests/integration --ignore=tests/integration/kafka --ignore=tests/integration/delta tests/servers \
+	    tests/chaos --ignore=tests/chaos/test_cells.py
 
 lane-rest:
 	@$(PYTEST) $(FAST) tests/kills
