@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import random
 import shutil
 import time
@@ -41,7 +40,6 @@ END_S = 300.0
 HITS_S = 0.5  # between two looks at what was hit
 EPOCH_S = 30.0  # for an epoch and a restart in one process, at most
 OUTAGE_S = 1.0
-FIRST_FILE = 1_704_067_200  # modification time of the first file, in seconds: Spark reads the oldest first
 LAST_TRIES = 3
 BEYOND = 10**9  # ids of one run
 
@@ -244,9 +242,9 @@ class Campaign:
         self._target = targets.target(plan.target)
         reader, self._sinks, self._own = targets.readers(self._target, plan.readers)
         self._workload = workloads.make_workload(plan.workload, self._base)
-        self._nemesis = CheckedNemesis(menu if menu is not None else default_menu(self._target, plan.tier))
+        chosen = CheckedNemesis(menu if menu is not None else default_menu(self._target, plan.tier))
         number = plan.strikes if not plan.seconds else max(plan.strikes, int(plan.seconds))
-        self._planned = self._nemesis.plan(range(CLEAN_EPOCHS, CLEAN_EPOCHS + number), random.Random(plan.seed))
+        self._planned = chosen.plan(range(CLEAN_EPOCHS, CLEAN_EPOCHS + number), random.Random(plan.seed))
         self._fed: dict[int, Sequence[Input]] = {}
         self._expected: Mapping[int, tuple[Row, ...]] = {}
         self._starts = 0
@@ -395,15 +393,12 @@ class Campaign:
     # --- feeding --------------------------------------------------------------------------------
 
     def _feed(self, epoch: int) -> None:
-        """One file, which is one epoch and appears whole."""
+        """More input, and what is expected now."""
         inputs = self._workload.inputs(epoch, self._base + epoch * workloads.STRIDE)
         self._fed[epoch] = inputs
         self._expected = self._keys.rows(self._workload.expected(self._fed))
         self.history.add(Fed(tuple(map(self._keys.key, self._workload.accounts(inputs)))))
-        hidden = self._source / f".{epoch:06}.json"
-        hidden.write_text("\n".join(json.dumps(data) for data in inputs))
-        os.utime(hidden, (FIRST_FILE + epoch,) * 2)
-        hidden.rename(self._source / f"{epoch:06}.json")
+        workloads.feed(self._source, epoch, inputs)
 
     # --- starts ---------------------------------------------------------------------------------
 
@@ -494,16 +489,13 @@ class Campaign:
             self._disturb(driver, strike)
         elif strike.action in AT_THE_POINT:
             self._wait_end(driver)
-        elif strike.victim == "driver":
+        elif strike.victim in ("driver", "checkpoint"):
             deaths = driver.kill()
             self._tell(f"  killed: {_pids(deaths)}")
             self._told_end(driver, program.End("killed"))
+            if strike.action == "delete":
+                self._lose_checkpoint(strike.epoch)
             return  # the next start is the end of it
-        elif strike.action == "delete":
-            driver.kill()
-            self._told_end(driver, program.End("killed"))
-            self._lose_checkpoint(strike.epoch)
-            return
         else:
             self._kill_below(driver, strike, sighting)
             self._wait_end(driver)
@@ -513,7 +505,7 @@ class Campaign:
         """The checkpoint is gone, and the source keeps nothing that was read: only what is new is left."""
         shutil.rmtree(self._checkpoint)
         for read in range(epoch + 1):
-            (self._source / f"{read:06}.json").unlink(missing_ok=True)
+            workloads.file_of(self._source, read).unlink(missing_ok=True)
 
     def _kill_below(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
         """SIGKILL to the worker that is blocked, or to the executor above it."""

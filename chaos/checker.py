@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -551,8 +551,10 @@ def judge_all(run: Run, invariants: Iterable[str] = CHECKS) -> dict[str, Finding
 
 def overall(findings: Mapping[str, Finding]) -> Verdict:
     """False if one is, else unknown if one is, else true; of nothing, unknown."""
-    verdicts = {finding.verdict for finding in findings.values()}
-    for worst in (Verdict.FALSE, Verdict.UNKNOWN):
-        if worst in verdicts:
-            return worst
-    return Verdict.TRUE if verdicts else Verdict.UNKNOWN
+    return worst([finding.verdict for finding in findings.values()])
+
+
+def worst(verdicts: Collection[Verdict]) -> Verdict:
+    """False if one is, else unknown if one is, else true; of nothing, unknown."""
+    severest = next((v for v in (Verdict.FALSE, Verdict.UNKNOWN) if v in verdicts), Verdict.TRUE)
+    return severest if verdicts else Verdict.UNKNOWN

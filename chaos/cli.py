@@ -56,10 +56,8 @@ class Progress:
             screen.print(f"{time.monotonic() - self._began:6.1f} s  {line}", soft_wrap=True, markup=False)
 
 
-def show(findings: Mapping[str, Finding], why_unknown: str = "") -> Verdict:
+def show(findings: Mapping[str, Finding], verdict: Verdict, why_unknown: str = "") -> None:
     """The table of verdicts, and all in one word."""
-    found = checker.overall(findings)
-    verdict = Verdict.UNKNOWN if why_unknown and found is not Verdict.FALSE else found
     table = Table("invariant", "what it says", "verdict", "observations")
     for name, finding in findings.items():
         row = (name, checker.MEANING[name], SAYS[finding.verdict], f"{finding.observations:,}")
@@ -71,16 +69,10 @@ def show(findings: Mapping[str, Finding], why_unknown: str = "") -> Verdict:
     if why_unknown:
         screen.print(f"cannot tell: {why_unknown}", soft_wrap=True, markup=False)
     screen.print(WORDS[verdict], style=STYLES[verdict])
-    return verdict
 
 
 def _style(finding: Finding) -> str:
     return {Verdict.TRUE: "", Verdict.FALSE: "red", Verdict.UNKNOWN: "yellow"}[finding.verdict]
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """False if one is, else unknown if one is, else true."""
-    return next((v for v in (Verdict.FALSE, Verdict.UNKNOWN) if v in verdicts), Verdict.TRUE)
 
 
 def refuse(error: Exception) -> typer.Exit:
@@ -226,8 +218,8 @@ def tell(results: Sequence[Result], about: Mapping[str, Any], history: Path | No
     for number, result in enumerate(results, start=1):
         if len(results) > 1:
             screen.print(f"round {number}", style="bold")
-        verdict = show(result.findings, result.why_unknown)
-        if verdict is not Verdict.TRUE:
+        show(result.findings, result.verdict, result.why_unknown)
+        if result.verdict is not Verdict.TRUE:
             _tell_struck(result)
         if history is not None:
             history.mkdir(parents=True, exist_ok=True)
@@ -235,7 +227,7 @@ def tell(results: Sequence[Result], about: Mapping[str, Any], history: Path | No
             recording.save(result.run, history / f"round-{number}.jsonl", judged)
     if page is not None:
         write_page(page, [(result.run, result.findings, {}) for result in results], about)
-    return worst([result.verdict for result in results])
+    return checker.worst([result.verdict for result in results])
 
 
 def write_page(
@@ -310,7 +302,7 @@ def fuzz(
         found = run_machine(seconds=minutes * 60 / 2, seed=seed, machine=machine)
         screen.print(f"{machine.__name__}: {found}", soft_wrap=True, markup=False)
         verdicts.append(found.verdict)
-    verdict = worst(verdicts)
+    verdict = checker.worst(verdicts)
     screen.print(WORDS[verdict], style=STYLES[verdict])
     raise typer.Exit(CODES[verdict])
 
@@ -336,22 +328,20 @@ def check(
 
     Example: epochal chaos check histories/round-1.jsonl
     """
-    verdicts = []
     try:
         loaded = [(path, *recording.load(path)) for path in histories]
     except (NotAHistory, OSError) as error:
         raise refuse(error) from error
-    for path, told, about in loaded:
-        findings = checker.judge_all(told, _invariants(about))
+    judged = [(told, checker.judge_all(told, _invariants(about)), about) for _, told, about in loaded]
+    verdicts = [checker.overall(findings) for _, findings, _ in judged]
+    for path, (_, findings, _), verdict in zip(histories, judged, verdicts, strict=True):
         if json_:
             screen.print_json(json.dumps({"history": str(path), "findings": as_json(findings)}))
-            verdicts.append(checker.overall(findings))
         else:
-            verdicts.append(show(findings))
+            show(findings, verdict)
     if report is not None:
-        judged = [(told, checker.judge_all(told, _invariants(about)), about) for _, told, about in loaded]
         write_page(report, judged, loaded[0][2])
-    raise typer.Exit(CODES[worst(verdicts)])
+    raise typer.Exit(CODES[checker.worst(verdicts)])
 
 
 def _invariants(about: Mapping[str, Any]) -> Sequence[str]:

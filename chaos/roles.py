@@ -306,11 +306,7 @@ class Menu:
         drawn: list[Strike] = []
         while len(drawn) < len(epochs) and self.strikes:
             drawn += chance.sample(list(self.strikes), len(self.strikes))
-        return [_at(strike, epoch) for strike, epoch in zip(drawn, epochs, strict=False)]
-
-
-def _at(strike: Strike, epoch: int) -> Strike:
-    return replace(strike, epoch=epoch)
+        return [replace(strike, epoch=epoch) for strike, epoch in zip(drawn, epochs, strict=False)]
 
 
 @dataclass(frozen=True)

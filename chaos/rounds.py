@@ -90,18 +90,23 @@ def _ourselves(plan: Plan, tell: Tell, menu: Nemesis | None) -> list[Result]:
     with bench(SERVERS, proxied=True) as where:
         while not results or time.monotonic() < until:
             seed = plan.seed + len(results)
-            this = our_rounds(seed)[0]
-            if menu is None and plan.tier == IN_ONE_PROCESS:
-                errors = our_errors(own.SINKS)
-                this = Round(plan.workload, plan.master, Menu(errors), len(errors))
-            if menu is not None:
-                this = Round(plan.workload, plan.master, menu, plan.strikes)
+            this = _next(plan, menu, seed)
             tell(f"round {len(results) + 1}, seed {seed}: {this.workload} on {this.master}")
             results.append(_round(replace(plan, target=own.TARGET, seed=seed, seconds=0.0), this, where, tell))
             tell(f"round {len(results)}: {_word(results[-1])}")
             if plan.stop_at_first and results[-1].verdict is Verdict.FALSE:
                 break
     return results
+
+
+def _next(plan: Plan, menu: Nemesis | None, seed: int) -> Round:
+    """What was asked for, else for tier 3 all its cells, else whose turn it is."""
+    if menu is not None:
+        return Round(plan.workload, plan.master, menu, plan.strikes)
+    if plan.tier == IN_ONE_PROCESS:
+        errors = our_errors(own.SINKS)
+        return Round(plan.workload, plan.master, Menu(errors), len(errors))
+    return our_rounds(seed)[0]
 
 
 def _round(plan: Plan, this: Round, where: Bench, tell: Tell) -> Result:

@@ -16,8 +16,8 @@ from typing import Any
 
 from epochal.chaos.history import Content, Decided, Event, History, Read, Row, TookOver
 from epochal.chaos.roles import Reader
+from epochal.chaos.simulation import str_of
 from epochal.checkpoints.log import Commit, EpochLog, Fence, LogPosition, Record
-from epochal.coordinator.epoch import Actor
 
 PAUSE_S = 0.1  # between two passes
 STALE_S = 60.0  # without a pass that succeeds, nobody is watching
@@ -39,11 +39,6 @@ class LockedHistory(History):
         """Nobody else tells anything in between."""
         with self._lock:
             yield
-
-
-def name_of(actor: Actor) -> str:
-    """An actor as a history names it: the whole token, so that two never look alike."""
-    return f"g{actor.generation}/{actor.token}"
 
 
 def attempt_number(attempt: object) -> int:
@@ -97,7 +92,6 @@ class Watcher:
         self._told: set[LogPosition] = set()
         self._before: Content = {}
         self._stop = threading.Event()
-        self._newest = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="epochal-watcher", daemon=True)
 
     def __enter__(self) -> Watcher:
@@ -129,7 +123,6 @@ class Watcher:
                     self.history.add(Read({sink: rows}))
         self._before = content
         self.passes += 1
-        self._newest = time.monotonic()
 
     def _rows(self, rows: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
         return tuple(sorted(row for row in map(self._keys.row, rows) if row is not None))
@@ -144,9 +137,9 @@ class Watcher:
 
     def _tell(self, record: Record) -> None:
         if isinstance(record, Fence):
-            self.history.add(TookOver("log", name_of(record.actor)))
+            self.history.add(TookOver("log", str_of(record.actor)))
         if isinstance(record, Commit):
-            self.history.add(Decided(record.epoch, record.decision.id, name_of(record.actor), record.supersedes))
+            self.history.add(Decided(record.epoch, record.decision.id, str_of(record.actor), record.supersedes))
 
     def wait_passes(self, number: int, timeout: float = STALE_S) -> bool:
         """Whether that many more passes succeeded in time: what was to be seen now has been looked at."""

@@ -8,9 +8,12 @@ deterministic job hides the worst faults.
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epochal.chaos.history import Row
@@ -37,6 +40,19 @@ def _inputs(epoch: int, ids: Sequence[int]) -> list[Input]:
         {"id": i, "epoch": epoch, "at": BEGIN + epoch * SECONDS + int(step * n), "k": i % GROUPS, "original": i}
         for n, i in enumerate(ids)
     ]
+
+
+def file_of(folder: Path, epoch: int) -> Path:
+    """The file of the source that is an epoch."""
+    return folder / f"{epoch:06}.json"
+
+
+def feed(folder: Path, epoch: int, inputs: Sequence[Input]) -> None:
+    """One file, which is one epoch and appears whole; Spark reads the oldest first."""
+    hidden = folder / f".{epoch:06}.json"
+    hidden.write_text("\n".join(json.dumps(data) for data in inputs))
+    os.utime(hidden, (BEGIN + epoch,) * 2)
+    hidden.rename(file_of(folder, epoch))
 
 
 def _same(fed: Fed) -> Expected:

@@ -102,24 +102,25 @@ def test_a_server_that_is_down_takes_no_request() -> None:
     assert one.look().fence is None
 
 
-def test_a_crash_loses_what_is_under_way() -> None:
+def with_a_late_fence() -> tuple[VotingHarness, Start]:
+    """A start whose fence is under way, and not there yet."""
     harness = VotingHarness()
     harness.sink().create(query(harness.app), None)
     one = Start(harness, Actor(1, 1))
     harness.server.network = lambda _verb, _sink: Delivery.LATE
     with pytest.raises(OutcomeUnknown):
         one.fenced()
+    return harness, one
+
+
+def test_a_crash_loses_what_is_under_way() -> None:
+    harness, _ = with_a_late_fence()
     harness.restart_server()
     assert harness.server.deliver_late() == 0
 
 
 def test_a_late_request_arrives_when_it_is_delivered_and_once() -> None:
-    harness = VotingHarness()
-    harness.sink().create(query(harness.app), None)
-    one = Start(harness, Actor(1, 1))
-    harness.server.network = lambda _verb, _sink: Delivery.LATE
-    with pytest.raises(OutcomeUnknown):
-        one.fenced()
+    harness, one = with_a_late_fence()
     harness.server.network = deliver
     assert one.look().fence is None
     assert (harness.server.deliver_late(), harness.server.deliver_late()) == (1, 0)
