@@ -14,207 +14,46 @@ import contextlib
 import hashlib
 import json
 import random
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from epochal.chaos import checker, nemesis, program, targets, workloads
-from epochal.chaos.checker import CHECKS, Finding, Run, Verdict
+from epochal.chaos import checker, clock, disk, program, starts, strikes, surgery, targets, watch, workloads
+from epochal.chaos.checker import Finding, Run, Verdict
+from epochal.chaos.clock import Clock
+from epochal.chaos.disk import Disk
 from epochal.chaos.failpoints import Point
-from epochal.chaos.history import AtRest, Ended, Fault, Fed, History, Placed, Prepared, Row, Started, State
-from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting
-from epochal.chaos.roles import AT_THE_POINT, CheckedNemesis, CheckedReader, Input, Menu, Nemesis, Strike
+from epochal.chaos.history import AtRest, Content, Fed, Placed, Prepared, Row, State
+from epochal.chaos.nemesis import Driver, NotCounted
+from epochal.chaos.plan import AT_ONCE, FOREIGN, FOREIGN_POINTS, IN_ONE_PROCESS, OURS, Plan, Result, default_menu
+from epochal.chaos.roles import (
+    AT_THE_POINT,
+    CheckedListener,
+    CheckedNemesis,
+    CheckedReader,
+    Input,
+    Nemesis,
+    Strike,
+)
 from epochal.chaos.servers.process import Server
 from epochal.chaos.servers.toxiproxy import Proxy
+from epochal.chaos.starts import CannotTell, Starts
+from epochal.chaos.strikes import Striker, Surroundings
+from epochal.chaos.targets import Usage
 from epochal.chaos.watch import Keys, LockedHistory, Watcher
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit, EpochLog
+from epochal.coordinator.judge import History as Records
 
-IN_ONE_PROCESS = 3  # the tier
 CLEAN_EPOCHS = 3
-SEEN_S = 180.0
-END_S = 300.0
 HITS_S = 0.5  # between two looks at what was hit
 EPOCH_S = 30.0  # for an epoch and a restart in one process, at most
-OUTAGE_S = 1.0
 LAST_TRIES = 3
 BEYOND = 10**9  # ids of one run
 
-ROWS_SEEN_TWICE = workloads.ROWS // 2 + 4
-"""A row that one task sees only when it evaluates its half of an epoch for the second time."""
-
-NETWORK: Mapping[str, Callable[[Proxy], None]] = {
-    "cut": Proxy.cut,
-    "lose-answer": Proxy.lose_answer,
-    "half-open": Proxy.half_open,
-    "latency": lambda link: link.latency(LATENCY_MS),
-}
-LATENCY_MS = 300
-
 IN_THE_CALL = frozenset({Point.AT_ROW, Point.AFTER_JOB, Point.AFTER_PREPARE, Point.BEFORE_DECIDE})
 """Where an epoch is under way and undecided: a reader that looks now must see nothing of it."""
-
-FOREIGN = ("I1", "I2", "I3", "I4", "I5", "I6", "I11", "I14", "I15")
-"""What a function can be judged by that keeps no decisions and no fences."""
-OURS = tuple(name for name in CHECKS if name != "I9")
-FOREIGN_MENU = (
-    Strike("kill", "driver", Point.AFTER_RETURN, 0),
-    Strike("kill", "driver", Point.AT_ROW, 0, nth=5),
-    Strike("kill", "worker", Point.AT_ROW, 0, nth=7),
-    Strike("kill", "driver", Point.AFTER_JOB, 0),
-    Strike("kill", "driver", Point.AFTER_JOB, 0, nth=2),
-    Strike("kill", "driver", Point.AFTER_JOB, 0, nth=3),
-    Strike("kill", "driver", Point.AT_ROW, 0, nth=ROWS_SEEN_TWICE),
-    Strike("kill", "driver", Point.BEFORE_CALL, 0),
-    Strike("raise", "driver", Point.AFTER_RETURN, 0),
-    Strike("raise", "worker", Point.AT_ROW, 0, nth=3),
-    Strike("pause", "driver", Point.AFTER_JOB, 0),
-    Strike("pause", "driver", Point.AT_ROW, 0, nth=4),
-)
-"""For any batch function: before the call, at rows inside tasks, after its jobs, before ``commits/N``."""
-
-
-def our_menu(sinks: Sequence[str]) -> tuple[Strike, ...]:
-    """For a pipeline: every kind of moment in an epoch, in each of its sinks."""
-    one = (
-        Strike("kill", "driver", Point.AFTER_PREPARE, 0),
-        Strike("kill", "driver", Point.BEFORE_DECIDE, 0),
-        Strike("kill", "driver", Point.AFTER_DECIDE, 0),
-        Strike("kill", "driver", Point.BEFORE_RETURN, 0),
-        Strike("pause", "driver", Point.BEFORE_DECIDE, 0),
-        Strike("raise", "driver", Point.AFTER_DECIDE, 0),
-        Strike("kill", "worker", Point.AT_ROW, 0, nth=3),
-    )
-    each = (
-        ("kill", Point.BEFORE_VOTE),
-        ("kill", Point.BEFORE_PUBLISH),
-        ("kill", Point.AFTER_PUBLISH),
-        ("kill", Point.AFTER_SINK_COMMIT),
-        ("pause", Point.BEFORE_PUBLISH),
-    )
-    return one + tuple(Strike(action, "driver", point, 0, sink) for sink in sinks for action, point in each)
-
-
-ANSWERED = frozenset({Point.AFTER_PUBLISH, Point.LOG_AFTER_APPEND})
-"""Where a request was applied and its answer can be lost."""
-
-FOREIGN_ERRORS = (
-    Strike("raise", "driver", Point.BEFORE_CALL, 0),
-    Strike("raise", "worker", Point.AT_ROW, 0, nth=3),
-    Strike("raise", "worker", Point.AT_ROW, 0, nth=ROWS_SEEN_TWICE),
-    Strike("raise", "driver", Point.AFTER_RETURN, 0),
-)
-"""What can be done to a batch function without another process."""
-
-
-def our_errors(sinks: Sequence[str]) -> tuple[Strike, ...]:
-    """Tier 3: an error at every point of a start, of an epoch and of each sink; lost answers where one can be."""
-    one = (
-        Point.BEFORE_LOOK,
-        Point.AFTER_LOOK,
-        Point.BEFORE_FENCE,
-        Point.AFTER_FENCE_RECORD,
-        Point.AFTER_FENCE,
-        Point.AFTER_LOOK_AGAIN,
-        Point.BEFORE_SETTLE,
-        Point.AFTER_SETTLE,
-        Point.BEFORE_ABORT,
-        Point.AFTER_ABORT,
-        Point.LOG_BEFORE_APPEND,
-        Point.LOG_AFTER_APPEND,
-        Point.AFTER_IDENTIFY,
-        Point.BEFORE_PREPARE,
-        Point.AFTER_COPY,
-        Point.AFTER_PREPARE,
-        Point.BEFORE_DECIDE,
-        Point.AFTER_DECIDE,
-        Point.AFTER_COMMIT,
-        Point.BEFORE_CLEAN,
-        Point.BEFORE_RETURN,
-        Point.BEFORE_CALL,
-        Point.AFTER_RETURN,
-        Point.AT_ROW,
-    )
-    each = (
-        Point.BEFORE_SINK_FENCE,
-        Point.AFTER_SINK_FENCE,
-        Point.BEFORE_SINK_PREPARE,
-        Point.IN_WRITE,
-        Point.BEFORE_VOTE,
-        Point.AFTER_SINK_PREPARE,
-        Point.BEFORE_SINK_COMMIT,
-        Point.BEFORE_PUBLISH,
-        Point.AFTER_PUBLISH,
-        Point.AFTER_SINK_COMMIT,
-    )
-    cells = [(point, "") for point in one] + [(point, sink) for sink in sinks for point in each]
-    return tuple(
-        Strike("drop-answer" if point in ANSWERED else "raise", "driver", point, 0, sink) for point, sink in cells
-    )
-
-
-def default_menu(target: targets.Target, tier: int) -> Nemesis:
-    """What strikes a target when nobody says otherwise."""
-    sinks = [sink.name for sink in target.sinks]
-    if tier == IN_ONE_PROCESS:
-        return Menu(our_errors(sinks) if target.ours else FOREIGN_ERRORS)
-    return Menu(our_menu(sinks) if target.ours else FOREIGN_MENU)
-
-
-AT_ONCE = ("I2", "I3", "I4", "I5")
-"""What cannot become true again once it is false: enough to end a run early."""
-
-
-class CannotTell(Exception):
-    """The run proves nothing; the verdict is unknown."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is run.  ``workload``: a name of :data:`workloads.NAMES`; ``seconds``: strike on until they are over."""
-
-    target: str
-    readers: Sequence[str] = ()
-    rows: str = ""
-    workload: str = "rows"
-    tier: int = 4
-    seed: int = 0
-    strikes: int = 8
-    seconds: float = 0.0
-    stop_at_first: bool = False
-    master: str = "local[2,4]"
-    conf: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Result:
-    """The run, what it was judged by, and how it was struck."""
-
-    run: Run
-    findings: Mapping[str, Finding]
-    struck: Sequence[Strike]
-    unreached: Sequence[Strike]  # their points were never hit
-    why_unknown: str = ""
-
-    @property
-    def verdict(self) -> Verdict:
-        found = checker.overall(self.findings)
-        return Verdict.UNKNOWN if self.why_unknown and found is not Verdict.FALSE else found
-
-    def blamed(self) -> Sequence[Strike]:
-        """The strike after which something was first seen to be wrong; all, where that is seen only at the end."""
-        names = [name for name in AT_ONCE if name in self.findings]
-        events = self.run.history.events
-        begins = [at for at, fault in self.run.history.of(Fault) if not fault.healed]
-        for strike, end in zip(self.struck, [*begins[1:], len(events)], strict=False):
-            so_far = replace(self.run, history=History(events[:end]))
-            if checker.overall(checker.judge_all(so_far, names)) is Verdict.FALSE:
-                return (strike,)
-        return tuple(self.struck)
-
 
 Tell = Callable[[str], None]
 
@@ -236,8 +75,6 @@ class Campaign:
         self._plan = plan
         self._folder = folder
         self._tell = tell
-        self._servers = servers or {}
-        self._links = links or {}
         self._base = base if base is not None else int(time.time()) * 10**9
         self._target = targets.target(plan.target)
         reader, self._sinks, self._own = targets.readers(self._target, plan.readers)
@@ -245,33 +82,78 @@ class Campaign:
         chosen = CheckedNemesis(menu if menu is not None else default_menu(self._target, plan.tier))
         number = plan.strikes if not plan.seconds else max(plan.strikes, int(plan.seconds))
         self._planned = chosen.plan(range(CLEAN_EPOCHS, CLEAN_EPOCHS + number), random.Random(plan.seed))
+        targets.source(plan.source)
         self._fed: dict[int, Sequence[Input]] = {}
         self._expected: Mapping[int, tuple[Row, ...]] = {}
-        self._starts = 0
         self._clean_was_exact = False
-        self._standby: Driver | None = None
-        self._standby_for: Strike | None = None
-        self._live: list[Driver] = []
+        self._ended = False
         self.history = LockedHistory()
+        self._listener = CheckedListener.of(self.history)
         self._keys = Keys(self._base, self._base + BEYOND)
         checked = CheckedReader(reader, frozenset(self._sinks))
         self._watcher = Watcher(self.history, checked, self._keys, self._log)
-        self._source.mkdir(parents=True)
+        self._around = self._surroundings(servers or {}, links or {})
+        self._starts = self._make_starts()
+        self._striker = Striker(self._starts, self._around, self._listener, self._look, tell)
+        for strike in self._planned:
+            self._check(strike)
+        self._around.source.mkdir(parents=True)
 
-    @property
-    def _source(self) -> Path:
-        return self._folder / "source"
+    def _check(self, strike: Strike) -> None:
+        """Refuse what cannot strike this target; what cannot be done on this machine only if it was asked for."""
+        inside = self._plan.tier == IN_ONE_PROCESS
+        if inside and strike.action not in strikes.INSIDE:
+            raise Usage(f"{strike}: tier 3 is one process, which only {', '.join(sorted(strikes.INSIDE))} can strike")
+        if not self._target.ours and strike.point not in FOREIGN_POINTS:
+            points = ", ".join(sorted(point.value for point in FOREIGN_POINTS))
+            raise Usage(f"{strike}: a function has no such point, only {points}")
+        if strike.sink and strike.sink not in self._sinks:
+            raise Usage(f"{strike}: the target has the sinks {', '.join(self._sinks)}")
+        if self._plan.all_must_strike and (why := self._around.why_not(strike)):
+            raise Usage(f"{strike}: {why}")
 
-    @property
-    def _checkpoint(self) -> Path:
-        return self._folder / "checkpoint"
+    def _surroundings(self, servers: Mapping[str, Server], links: Mapping[str, Proxy]) -> Surroundings:
+        """What the plan strikes beside the drivers; a disk or a clock of its own only where it needs one."""
+        actions = {strike.action for strike in self._planned}
+        own_disk = Disk(self._folder / "disk") if actions & set(strikes.DISK) and not disk.why_not() else None
+        own_clock = Clock(self._folder / "clock") if actions & set(strikes.CLOCK) and not clock.why_not() else None
+        return Surroundings(
+            checkpoint=(own_disk.folder if own_disk is not None else self._folder) / "checkpoint",
+            source=self._folder / "source",
+            spare=self._folder / "spare",
+            servers=servers,
+            links=links,
+            sinks={reader.sink: reader for reader in self._own},
+            disk=own_disk,
+            clock=own_clock,
+        )
+
+    def _make_starts(self) -> Starts:
+        settings = program.Settings(
+            target=self._plan.target,
+            workload=self._plan.workload,
+            base=self._base,
+            source=str(self._around.source),
+            checkpoint=str(self._around.checkpoint),
+            rows=self._plan.source,
+            master=self._plan.master,
+            conf=self._plan.conf,
+        )
+        return Starts(
+            self._folder,
+            settings,
+            self._listener,
+            stateful=self._plan.workload in workloads.STATEFUL,
+            ours=self._target.ours,
+            environment=self._around.clock.environment() if self._around.clock is not None else {},
+        )
 
     def _log(self) -> EpochLog | None:
         if self._target.pipeline is None:
             return None
         if (own := self._target.pipeline._log) is not None:
             return own
-        folder = self._checkpoint / "epochal" / "log"
+        folder = self._around.checkpoint / "epochal" / "log"
         return FilesLog(folder) if folder.exists() else None
 
     # --- the run --------------------------------------------------------------------------------
@@ -282,33 +164,31 @@ class Campaign:
         unreached: list[Strike] = []
         why = ""
         try:
-            self._clean()
-            with self._watcher:
-                if self._plan.tier == IN_ONE_PROCESS:
-                    self._all_in_one_process(struck, unreached)
-                else:
-                    self._one_by_one(struck, unreached)
-                self._last()
-                self._watcher.wait_passes(2)
-            self._at_rest()
+            with self._around.disk or contextlib.nullcontext():
+                try:
+                    self._clean()
+                    self._fire(struck, unreached)
+                    self._at_rest()
+                    self._ended = True
+                finally:
+                    self._starts.close()
             why = self._too_little(struck, unreached)
         except (CannotTell, NotCounted) as error:
             why = str(error)
         except Exception as error:  # of the kit itself, or of a server that did not come back
             why = f"the run could not be ended: {type(error).__name__}: {error}"
-        finally:
-            self._end_all()
-        return Result(self._judged(), self._findings(), struck, unreached, why)
+        run = self._judged(why)
+        return Result(self._plan, run, self._findings(run), struck, unreached)
 
     def _clean(self) -> None:
         """Epochs without faults; CannotTell unless the output is exact."""
         self._tell(f"a run of {CLEAN_EPOCHS} epochs without faults")
         for epoch in range(CLEAN_EPOCHS):
             self._feed(epoch)
-        driver = self._begin(self._start(create=True))
+        driver = self._starts.begin(self._starts.new(create=True))
         if self._plan.tier != IN_ONE_PROCESS:
-            self._stand_by(self._planned[0] if self._planned else None)
-        end = self._wait_end(driver)
+            self._starts.stand_by(self._next_after(-1))
+        end = self._starts.wait_end(driver)
         if end.outcome != "finished":
             raise CannotTell(f"without any fault the query ended with {end.outcome}: {end.text}\n{driver.tail()}")
         try:
@@ -320,15 +200,26 @@ class Campaign:
             wrong = "; ".join(f"{name}: {f.why}" for name, f in found.items() if not f)
             raise CannotTell(f"without any fault the output is not exact: {wrong}")
         self._clean_was_exact = True
+        if any(strike.action == "restore" for strike in self._planned):
+            surgery.keep(self._around.checkpoint, self._around.backup)
+
+    def _fire(self, struck: list[Strike], unreached: list[Strike]) -> None:
+        """All strikes and a last start, under the eyes of the readers."""
+        with self._watcher:
+            if self._plan.tier == IN_ONE_PROCESS:
+                self._all_in_one_process(struck, unreached)
+            else:
+                self._one_by_one(struck, unreached)
+            self._last()
+            self._look()
 
     def _one_by_one(self, struck: list[Strike], unreached: list[Strike]) -> None:
         """Tier 4: a start per strike."""
         until = time.monotonic() + self._plan.seconds
-        for number, strike in enumerate(self._planned):
+        for strike in self._planned:
             if self._plan.seconds and time.monotonic() > until:
                 return
-            after = self._planned[number + 1] if number + 1 < len(self._planned) else None
-            (struck if self._one(strike, after) else unreached).append(strike)
+            (struck if self._one(strike) else unreached).append(strike)
             if self._plan.stop_at_first and self._is_wrong_already():
                 self._tell("a violation was seen: the run ends here")
                 return
@@ -337,13 +228,13 @@ class Campaign:
         """Tier 3: one process, armed with all strikes, that starts the query again whenever it fails."""
         for epoch in sorted({strike.epoch for strike in self._planned}):
             self._feed(epoch)
-        driver = self._begin(self._start(*self._planned, restarts=len(self._planned) + 1))
+        driver = self._starts.begin(self._starts.new(*self._planned, restarts=len(self._planned) + 1))
         unreached += self._planned
-        deadline = time.monotonic() + END_S + EPOCH_S * len(self._planned)
+        deadline = time.monotonic() + starts.END_S + EPOCH_S * len(self._planned)
         while driver.exit_status is None and time.monotonic() < deadline:
             time.sleep(HITS_S)
             self._tell_hits(driver, struck, unreached)
-        end = self._wait_end(driver, HITS_S)
+        end = self._starts.wait_end(driver, HITS_S)
         self._tell_hits(driver, struck, unreached)
         self._tell(f"{len(struck)} of {len(self._planned)} errors struck; the process ended: {end.outcome}")
 
@@ -353,36 +244,62 @@ class Campaign:
             unreached.remove(strike)
             struck.append(strike)
             self._tell(f"{strike} ({len(struck)} of {len(self._planned)})")
-            self.history.add(_fault(strike, driver))
+            self._struck_inside(driver, strike)
 
-    def _one(self, strike: Strike, after: Strike | None) -> bool:
-        """Feed, begin, see blocked, strike; whether the strike counted.  ``after`` is the next one."""
+    def _struck_inside(self, driver: Driver, strike: Strike) -> None:
+        """An error has struck already; whoever is held at its point is struck now."""
+        self._listener.add(strikes.fault_of(strike, driver))
+        if strike.action not in AT_THE_POINT:
+            self._striker.lose(strike)
+            driver.go(strike.rule)
+
+    def _one(self, strike: Strike) -> bool:
+        """Feed, begin, see blocked, strike; whether the strike counted."""
         self._feed(strike.epoch)
-        driver = self._begin(self._standing_by(strike))
-        self._stand_by(after)
+        if why := self._around.why_not(strike):
+            self._tell(f"{strike}: not possible here: {why}")
+            return False
+        driver = self._starts.begin(self._starts.standing_by(strike))
+        self._starts.stand_by(self._next_after(strike.epoch))
         try:
-            sighting = self._see(driver, strike)
+            sighting = strikes.see(driver, strike)
         except NotCounted as error:
             self._tell(f"{strike}: never reached ({str(error).splitlines()[0]})")
             if driver.exit_status is None:
                 raise CannotTell(f"{strike}: the query hangs\n{driver.tail()}") from error
-            self._ended(driver)
+            self._starts.ended(driver)
             return False
         if strike.point in IN_THE_CALL:
-            self.history.add(Prepared(strike.epoch))
-        if not self._watcher.wait_passes(2):
-            raise CannotTell(f"nobody could read the output: {self._watcher.troubles[-3:]}")
+            self._listener.add(Prepared(strike.epoch))
+        self._look()
         self._tell(f"{strike}: process {sighting.pid}")
-        self._strike(driver, strike, sighting)
+        try:
+            self._striker.strike(driver, strike, sighting)
+        except NotCounted as error:
+            self._tell(f"{strike}: does not count: {error}")
+            if self._starts.is_live(driver):
+                raise
+            return False
         return True
+
+    def _look(self) -> Content:
+        """What readers see, once they have looked twice more."""
+        if not self._watcher.wait_passes(2, watch.STALE_S):
+            raise CannotTell(f"nobody could read the output: {self._watcher.troubles[-3:]}")
+        return dict(self.history.content)
+
+    def _next_after(self, epoch: int) -> Strike | None:
+        """The next strike that can be carried out; None before the last start."""
+        later = (strike for strike in self._planned if strike.epoch > epoch and not self._around.why_not(strike))
+        return next(later, None)
 
     def _last(self) -> None:
         """One more epoch and a start without faults, which has to finish."""
         epoch = max(self._fed) + 1
         self._feed(epoch)
         for attempt in range(LAST_TRIES):
-            driver = self._begin(self._standing_by(None))
-            end = self._wait_end(driver)
+            driver = self._starts.begin(self._starts.standing_by(None))
+            end = self._starts.wait_end(driver)
             if end.outcome == "finished":
                 self._read_state(driver)
                 self._tell(f"the last start finished, {epoch + 1} epochs in all")
@@ -397,157 +314,12 @@ class Campaign:
         inputs = self._workload.inputs(epoch, self._base + epoch * workloads.STRIDE)
         self._fed[epoch] = inputs
         self._expected = self._keys.rows(self._workload.expected(self._fed))
-        self.history.add(Fed(tuple(map(self._keys.key, self._workload.accounts(inputs)))))
-        workloads.feed(self._source, epoch, inputs)
-
-    # --- starts ---------------------------------------------------------------------------------
-
-    def _start(self, *strikes: Strike, create: bool = False, restarts: int = 0) -> Driver:
-        self._starts += 1
-        settings = program.Settings(
-            target=self._plan.target,
-            workload=self._plan.workload,
-            base=self._base,
-            source=str(self._source),
-            checkpoint=str(self._checkpoint),
-            create=create,
-            rows=self._plan.rows,
-            master=self._plan.master,
-            restarts=restarts,
-            state=not strikes and not create and self._plan.workload in workloads.STATEFUL,
-            conf=self._plan.conf,
-        )
-        path = self._folder / f"start-{self._starts}.json"
-        settings.write(path)
-        driver = Driver(
-            ["-m", "epochal.chaos.program", str(path)],
-            self._folder / f"start-{self._starts}",
-            failpoints_armed=[strike.rule for strike in strikes],
-        )
-        self._live.append(driver)
-        return driver
-
-    def _stand_by(self, strike: Strike | None) -> None:
-        self._standby, self._standby_for = self._new(strike), strike
-
-    def _new(self, strike: Strike | None) -> Driver:
-        return self._start(strike) if strike is not None else self._start()
-
-    def _standing_by(self, strike: Strike | None) -> Driver:
-        """The start that was made for this strike, or a new one."""
-        if self._standby is not None and self._standby_for == strike and self._standby.exit_status is None:
-            driver, self._standby = self._standby, None
-            return driver
-        return self._new(strike)
-
-    def _begin(self, driver: Driver) -> Driver:
-        self.history.add(Started(driver.folder.name))
-        (driver.folder / program.BEGIN).touch()
-        return driver
-
-    def _wait_end(self, driver: Driver, timeout: float = END_S) -> program.End:
-        try:
-            driver.wait(timeout)
-        except NotCounted as error:
-            raise CannotTell(str(error)) from error
-        return self._ended(driver)
-
-    def _ended(self, driver: Driver) -> program.End:
-        """Tell how a start ended that was not killed."""
-        try:
-            end = program.End(**json.loads((driver.folder / program.END).read_text()))
-        except FileNotFoundError:
-            end = program.End("unknown", named=not self._target.ours, definite=False, text=driver.tail(5))
-        self._told_end(driver, end)
-        return end
-
-    def _told_end(self, driver: Driver, end: program.End) -> None:
-        self.history.add(Ended(driver.folder.name, end.outcome, end.named, end.definite))
-        driver.close()
-        self._live.remove(driver)
-
-    def _end_all(self) -> None:
-        for driver in self._live:
-            with contextlib.suppress(NotCounted):
-                driver.close()
-
-    # --- striking -------------------------------------------------------------------------------
-
-    def _see(self, driver: Driver, strike: Strike) -> Sighting:
-        if strike.action in AT_THE_POINT:
-            return driver.see_hit(strike.rule, SEEN_S)
-        return driver.see_blocked(strike.rule, SEEN_S)
-
-    def _strike(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
-        fault = _fault(strike, driver)
-        self.history.add(fault)
-        if strike.action == "pause":
-            self._pause(driver, strike)
-        elif strike.action == "crash":
-            self._crash(driver, strike)
-        elif strike.action in NETWORK:
-            self._disturb(driver, strike)
-        elif strike.action in AT_THE_POINT:
-            self._wait_end(driver)
-        elif strike.victim in ("driver", "checkpoint"):
-            deaths = driver.kill()
-            self._tell(f"  killed: {_pids(deaths)}")
-            self._told_end(driver, program.End("killed"))
-            if strike.action == "delete":
-                self._lose_checkpoint(strike.epoch)
-            return  # the next start is the end of it
-        else:
-            self._kill_below(driver, strike, sighting)
-            self._wait_end(driver)
-        self.history.add(replace(fault, healed=True))
-
-    def _lose_checkpoint(self, epoch: int) -> None:
-        """The checkpoint is gone, and the source keeps nothing that was read: only what is new is left."""
-        shutil.rmtree(self._checkpoint)
-        for read in range(epoch + 1):
-            workloads.file_of(self._source, read).unlink(missing_ok=True)
-
-    def _kill_below(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
-        """SIGKILL to the worker that is blocked, or to the executor above it."""
-        victim: int | None = sighting.pid
-        if strike.victim == "executor":
-            daemon = nemesis.parent_of(sighting.pid)
-            victim = nemesis.parent_of(daemon) if daemon is not None else None
-            if victim not in driver.executors():
-                raise NotCounted(f"process {victim} is no executor of driver {driver.pid}")
-        if victim is None or victim == driver.pid:
-            raise NotCounted(f"{sighting} is no worker of driver {driver.pid}")
-        self._tell(f"  killed: {_pids([nemesis.kill_seen(victim)])}")
-
-    def _pause(self, driver: Driver, strike: Strike) -> None:
-        """A zombie: halted, overtaken by a start that does all there is to do, and woken up again."""
-        driver.pause()
-        driver.go(strike.rule)
-        newer = self._begin(self._start())
-        self._tell(f"  overtaken: {self._wait_end(newer).outcome}")
-        driver.resume()
-        self._tell(f"  woken up: {self._wait_end(driver).outcome}")
-
-    def _disturb(self, driver: Driver, strike: Strike) -> None:
-        """The network between the driver and a server, for a while."""
-        link = self._links[strike.victim]
-        NETWORK[strike.action](link)
-        driver.go(strike.rule)
-        time.sleep(OUTAGE_S)
-        link.clear()
-        self._wait_end(driver)
-
-    def _crash(self, driver: Driver, strike: Strike) -> None:
-        server = self._servers[strike.victim]
-        self._tell(f"  killed: {_pids([nemesis.crash(server)])}")
-        driver.go(strike.rule)
-        time.sleep(OUTAGE_S)
-        server.start()
-        self._wait_end(driver)
+        self._listener.add(Fed(tuple(map(self._keys.key, self._workload.accounts(inputs)))))
+        workloads.feed(self._around.source, epoch, inputs)
 
     # --- judging --------------------------------------------------------------------------------
 
-    def _judged(self) -> Run:
+    def _judged(self, proves_nothing: str = "") -> Run:
         return Run(
             self.history,
             self._sinks,
@@ -555,11 +327,15 @@ class Campaign:
             counted=self._workload.counted,
             pending=self._workload.pending(self._fed),
             rewrites=not self._target.ours,
+            proves_nothing=proves_nothing,
         )
 
-    def _findings(self) -> dict[str, Finding]:
-        """Nothing is judged where the output was not exact without faults."""
-        return checker.judge_all(self._judged(), self._invariants()) if self._clean_was_exact else {}
+    def _findings(self, run: Run) -> dict[str, Finding]:
+        """Nothing is judged where the output was not exact without faults; of a torn run what stays wrong for ever."""
+        if not self._clean_was_exact:
+            return {}
+        names = self._invariants()
+        return checker.judge_all(run, names if self._ended else [name for name in names if name in AT_ONCE])
 
     def _invariants(self) -> Sequence[str]:
         names = list(OURS if self._target.ours else FOREIGN)
@@ -572,6 +348,8 @@ class Campaign:
             names.remove("I3")  # no reader was to look while an epoch is under way
         if not self._has_attempts():
             names.remove("I4")
+        if self._target.ours and not any(strike.action == "pause" for strike in self._planned):
+            names.remove("I12")  # nobody was fenced while it still had something to do
         if self._target.ours and len(self._own) != len(self._sinks):
             names = [name for name in names if name not in ("I10", "I13")]
         return sorted(names, key=lambda name: int(name[1:]))
@@ -584,25 +362,39 @@ class Campaign:
         return checker.overall(checker.judge_all(self._judged(), names)) is Verdict.FALSE
 
     def _too_little(self, struck: Sequence[Strike], unreached: Sequence[Strike]) -> str:
-        if not struck:
-            return f"no strike was seen to strike, {len(unreached)} were planned"
-        if len(unreached) > len(struck):
-            return f"of {len(struck) + len(unreached)} planned strikes only {len(struck)} were seen to strike"
-        return ""
+        planned = len(struck) + len(unreached)
+        needed = (
+            planned if self._plan.all_must_strike or self._plan.tier == IN_ONE_PROCESS else max(1, (planned + 1) // 2)
+        )
+        if len(struck) >= needed:
+            return ""
+        names = "; ".join(map(str, unreached))
+        return f"of {planned} planned strikes only {len(struck)} were seen to strike, not {names or 'one'}"
 
     def _read_state(self, driver: Driver) -> None:
         path = driver.folder / program.STATE
         if path.exists():
             told: dict[str, Any] = json.loads(path.read_text())
-            self.history.add(State(told["epoch"], tuple(told["state"])))
-            self.history.add(State(told["epoch"], tuple(told["reference"]), reference=True))
+            self._listener.add(State(told["epoch"], tuple(told["state"])))
+            self._listener.add(State(told["epoch"], tuple(told["reference"]), reference=True))
 
     def _at_rest(self) -> None:
         """Ask servers and checkpoint, now that nothing runs: leftovers (I13) and where the input ends (I10)."""
         for reader in self._own:
-            self.history.add(AtRest(reader.sink, reader.left()))
+            left = reader.left()
+            self._listener.add(AtRest(reader.sink, left or (), asked=left is not None))
+        if self._target.ours:
+            self._listener.add(AtRest("copies", self._needless_copies()))
         if self._target.pipeline is not None and self._own:
             self._tell_positions(self._target.pipeline._app)
+
+    def _needless_copies(self) -> tuple[str, ...]:
+        """Durable copies of epochs that no record of the log needs."""
+        log = self._log()
+        needed = Records(tuple(log.read())).needed_copies() if log is not None else ()
+        kept = {PurePath(copy.root).name for copy in needed}
+        copies = self._around.checkpoint / "epochal" / "copies"
+        return tuple(f"{c.parent.name}/{c.name}" for c in sorted(copies.glob("*/*")) if c.name not in kept)
 
     def _tell_positions(self, app: str) -> None:
         log = self._log()
@@ -610,18 +402,10 @@ class Campaign:
         if not commits:
             return
         newest = commits[-1]
-        offsets = (self._checkpoint / "offsets" / str(newest.epoch)).read_bytes()
-        self.history.add(Placed(newest.epoch, "offsets", hashlib.sha256(offsets).hexdigest()))
-        self.history.add(Placed(newest.epoch, "log", newest.decision.fingerprint, newest.decision.id))
+        offsets = (self._around.checkpoint / "offsets" / str(newest.epoch)).read_bytes()
+        self._listener.add(Placed(newest.epoch, "offsets", hashlib.sha256(offsets).hexdigest()))
+        self._listener.add(Placed(newest.epoch, "log", newest.decision.fingerprint, newest.decision.id))
         for reader in self._own:
             held = reader.decision(app, newest.decision.incarnation)
             due = newest.participants[reader.sink].committable.decision.id  # of a redone epoch it may be an older one
-            self.history.add(Placed(newest.epoch, reader.sink, decision=newest.decision.id if held == due else held))
-
-
-def _fault(strike: Strike, driver: Driver) -> Fault:
-    return Fault(strike.action, strike.victim, strike.point.value, strike.sink, strike.epoch, driver.folder.name)
-
-
-def _pids(deaths: Sequence[Death]) -> str:
-    return ", ".join(f"{death.pid} (signal {death.signal})" for death in deaths)
+            self._listener.add(Placed(newest.epoch, reader.sink, decision=newest.decision.id if held == due else held))

@@ -84,7 +84,8 @@ class Run:
     Of the expected rows only key and value count: attempts differ from run to run.  ``counted``: a row is not
     one input but as many as its value says, and ``pending`` more are still in the state.  ``rewrites``: the
     output may replace a row by that of a newer evaluation, as an upsert does; what is read at one time still
-    has to be of one evaluation.
+    has to be of one evaluation.  ``proves_nothing``: why this run is no pass, whatever the invariants say: it broke
+    off, or too little of what was planned has struck.
 
     What is looked up more than once is kept; each judgement begins with a Run of its own.
     """
@@ -95,6 +96,7 @@ class Run:
     counted: bool = False
     pending: int = 0
     rewrites: bool = False
+    proves_nothing: str = ""
 
     @cached_property
     def reads(self) -> list[tuple[int, Content]]:
@@ -226,15 +228,20 @@ def _partial(wanted: Mapping[int, Counter[tuple[int, int]]], rows: Sequence[Row]
 
 def _reads_while_undecided(run: Run, epoch: int) -> int:
     """How often every sink was read in there; NotEnough if one was not."""
-    decided = [at for at, d in run.history.of(Decided) if d.epoch == epoch]
-    if not decided:
-        return 0
-    prepared = [at for at, p in run.history.of(Prepared) if p.epoch == epoch]
-    inside = [content for at, content in run.reads if any(p < at < decided[0] for p in prepared)]
+    windows = [(at, _ends_undecided(run, at, epoch)) for at, p in run.history.of(Prepared) if p.epoch == epoch]
+    inside = [content for at, content in run.reads if any(begin < at < end for begin, end in windows)]
     times = {sink: sum(sink in content for content in inside) for sink in run.sinks}
     if not all(times.values()):
         raise NotEnough(f"nobody read while epoch {epoch} was prepared and undecided")
     return min(times.values())
+
+
+def _ends_undecided(run: Run, prepared: int, epoch: int) -> int:
+    """Where an epoch is decided; that of code which tells no decisions is held until a fault, or until a start."""
+    later = list(enumerate(run.history.events))[prepared + 1 :]
+    decided = (at for at, event in later if isinstance(event, Decided) and event.epoch == epoch)
+    let_go = (at for at, event in later if isinstance(event, (Fault, Started)))
+    return next(decided, None) or next(let_go, len(run.history.events))
 
 
 def one_evaluation(run: Run) -> Iterator[str | int]:
@@ -406,7 +413,7 @@ def nothing_is_left(run: Run) -> Iterator[str | int]:
     if unasked:
         raise NotEnough(f"nobody asked what is left in {unasked}")
     for rest in rests.values():
-        yield 1
+        yield int(rest.asked)
         if rest.left:
             yield f"{rest.where} still holds {list(rest.left[:SHOWN])}"
 
@@ -451,6 +458,8 @@ def loud(run: Run) -> Iterator[str | int]:
         before = [content for i, content in run.reads if i < began]
         if before and any(content != before[-1] for i, content in run.reads if began < i < at):
             yield f"{last.driver} ended with {last.outcome} and had changed the output"
+    else:
+        raise NotEnough(f"the last driver ended with {last.outcome}: nobody has shown that another start converges")
 
 
 def _refused_and_changed(run: Run) -> Iterator[str]:
@@ -458,8 +467,21 @@ def _refused_and_changed(run: Run) -> Iterator[str]:
     for at, end in run.history.of(Ended):
         if end.outcome in REFUSALS:
             began = max(i for i, s in run.history.of(Started) if s.driver == end.driver and i < at)
+            if _others_may_have(run, end.driver, began, at):
+                continue
             for change in _unaccepted(run.history.events, began, at):
                 yield f"{end.driver} was refused with {end.outcome}, and {change}"
+
+
+def _others_may_have(run: Run, driver: str, began: int, ended: int) -> bool:
+    """Where nobody tells who was accepted: whether this driver decided, or another lived at the same time."""
+    if any(True for _ in run.history.of(Accepted)):
+        return False
+    inside = run.history.events[began:ended]
+    alive = {s.driver for at, s in run.history.of(Started) if at < ended} - {
+        e.driver for at, e in run.history.of(Ended) if at < began
+    }
+    return alive != {driver} or any(isinstance(event, Decided) for event in inside)
 
 
 def _unaccepted(events: Sequence[Event], began: int, ended: int) -> Iterator[str]:
@@ -547,6 +569,12 @@ def judge_all(run: Run, invariants: Iterable[str] = CHECKS) -> dict[str, Finding
     """The verdict of each of these invariants."""
     once = replace(run)  # which has looked nothing up yet
     return {name: _judge(CHECKS[name], once) for name in invariants}
+
+
+def verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
+    """The worst of the findings; at best unknown for a run that proves nothing."""
+    found = overall(findings)
+    return Verdict.UNKNOWN if run.proves_nothing and found is not Verdict.FALSE else found
 
 
 def overall(findings: Mapping[str, Finding]) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
@@ -10,30 +11,33 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from epochal.chaos import checker, recording, workloads
-from epochal.chaos.campaign import Plan, Result
 from epochal.chaos.checker import Finding, Run, Verdict
 from epochal.chaos.failpoints import Point
+from epochal.chaos.plan import MASTER, STRIKES, Plan, Result
 from epochal.chaos.recording import NotAHistory
-from epochal.chaos.roles import ACTIONS, VICTIMS, Menu, RoleError, Strike
+from epochal.chaos.roles import ON, CheckedReport, Menu, Report, Reports, RoleError, Strike
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.targets import Usage
 
+P = ParamSpec("P")
 VALID, INVALID, USAGE, UNKNOWN = 0, 1, 2, 3
 CODES = {Verdict.TRUE: VALID, Verdict.FALSE: INVALID, Verdict.UNKNOWN: UNKNOWN}
 WORDS = {Verdict.TRUE: "VALID", Verdict.FALSE: "INVALID", Verdict.UNKNOWN: "UNKNOWN"}
 SAYS = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unknown"}
 SECONDS_BETWEEN = 10.0  # lines of progress
 TIER = 4  # unless another is asked for
+WORKLOAD = "rows"
 LONGEST = 400  # characters of a reason
 STYLES = {Verdict.TRUE: "bold green", Verdict.FALSE: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
@@ -56,8 +60,9 @@ class Progress:
             screen.print(f"{time.monotonic() - self._began:6.1f} s  {line}", soft_wrap=True, markup=False)
 
 
-def show(findings: Mapping[str, Finding], verdict: Verdict, why_unknown: str = "") -> None:
+def show(run: Run, findings: Mapping[str, Finding]) -> None:
     """The table of verdicts, and all in one word."""
+    verdict = checker.verdict(run, findings)
     table = Table("invariant", "what it says", "verdict", "observations")
     for name, finding in findings.items():
         row = (name, checker.MEANING[name], SAYS[finding.verdict], f"{finding.observations:,}")
@@ -66,8 +71,8 @@ def show(findings: Mapping[str, Finding], verdict: Verdict, why_unknown: str = "
     for name, finding in findings.items():
         if finding.why:
             screen.print(f"{name}: {finding.why[:LONGEST]}", soft_wrap=True, markup=False, style=_style(finding))
-    if why_unknown:
-        screen.print(f"cannot tell: {why_unknown}", soft_wrap=True, markup=False)
+    if run.proves_nothing:
+        screen.print(f"cannot tell: {run.proves_nothing}", soft_wrap=True, markup=False)
     screen.print(WORDS[verdict], style=STYLES[verdict])
 
 
@@ -77,8 +82,42 @@ def _style(finding: Finding) -> str:
 
 def refuse(error: Exception) -> typer.Exit:
     """Wrong usage, told in one line."""
-    Console(stderr=True, highlight=False).print(f"epochal chaos: {error}", soft_wrap=True, markup=False)
+    complain(str(error))
     return typer.Exit(USAGE)
+
+
+def complain(text: str) -> None:
+    """To standard error, where it is not taken for a result."""
+    Console(stderr=True, highlight=False).print(f"epochal chaos: {text}", soft_wrap=True, markup=False)
+
+
+Command = Callable[P, None]
+
+
+def judged(command: Command[P]) -> Command[P]:
+    """A command that ends with *unknown* where it breaks: exit code 1 means a violation and nothing else."""
+
+    @functools.wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except typer.Exit:
+            raise
+        except (Usage, RoleError, ServerUnavailable, NotAHistory) as error:
+            raise refuse(error) from error
+        except Exception as error:
+            traceback.print_exc()
+            complain(f"cannot tell: {type(error).__name__}: {error}")
+            raise typer.Exit(UNKNOWN) from error
+
+    return guarded
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse at start what could not be written at the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise Usage(f"{folder} cannot be written to")
 
 
 def environment() -> dict[str, str]:
@@ -93,6 +132,7 @@ def environment() -> dict[str, str]:
 
 
 @chaos.command()
+@judged
 def run(
     target: Annotated[
         str, typer.Option(help="package.module:thing, an Epochal sink, a pipeline or a function of (df, epoch).")
@@ -106,13 +146,16 @@ def run(
     source: Annotated[
         str, typer.Option(help="package.module:function of (spark, rows) between the kit's rows and the target.")
     ] = "",
-    workload: Annotated[str, typer.Option(help=f"What is fed: {', '.join(workloads.NAMES)}.")] = "rows",
+    workload: Annotated[str, typer.Option(help=f"What is fed: {', '.join(workloads.NAMES)}.")] = WORKLOAD,
     server: Annotated[
         list[str] | None, typer.Option(help="Start this server for the target: postgres, kafka; may be repeated.")
     ] = None,
     tier: Annotated[int, typer.Option(help="4: processes are killed.  3: errors inside one process.")] = TIER,
-    strikes: Annotated[int, typer.Option(help="How many strikes; each kind comes once before any comes again.")] = 12,
-    minutes: Annotated[float, typer.Option(help="Strike on until this time is over, instead.")] = 0.0,
+    strikes: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"How many strikes ({STRIKES}); each kind comes once before any comes again."),
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.0, help="Strike on until this time is over, instead.")] = 0.0,
     strike: Annotated[
         list[str] | None,
         typer.Option(help="Only this, as kill:driver:after-return or crash:kafka:before-publish@kafka; repeatable."),
@@ -120,6 +163,9 @@ def run(
     seed: Annotated[int, typer.Option(help="Draws the order of the strikes.")] = 0,
     stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="End at the first violation.")] = False,
     conf: Annotated[list[str] | None, typer.Option(help="key=value for the Spark session; may be repeated.")] = None,
+    master: Annotated[
+        str, typer.Option(help="Where Spark runs; executors of their own: local-cluster[2,1,1024].")
+    ] = MASTER,
     history: Annotated[Path | None, typer.Option(help="Write the history (JSON lines) to this folder.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write one HTML file.")] = None,
 ) -> None:
@@ -131,47 +177,58 @@ def run(
     """
     from epochal.chaos import rounds
 
-    try:
-        if tier not in (3, 4):
-            raise Usage(f"--tier {tier}: 3 or 4; tier 1 is `epochal chaos simulate`")
-        plan = Plan(
-            target=target,
-            readers=tuple(reader or ()),
-            rows=source,
-            workload=workload,
-            tier=tier,
-            seed=seed,
-            strikes=strikes,
-            seconds=minutes * 60,
-            stop_at_first=stop_at_first,
-            conf=dict(_pair(text) for text in conf or ()),
-        )
-        menu = Menu([parse_strike(text) for text in strike]) if strike else None
-        if menu is not None and not minutes:
-            plan = replace(plan, strikes=len(menu.strikes))
-        results = rounds.play(plan, Progress(), menu=menu, servers=tuple(server or ()))
-    except (Usage, RoleError, ServerUnavailable) as error:
-        raise refuse(error) from error
-    asked = command(plan, menu.strikes if menu is not None else (), server or ())
-    about = {"command": asked, "seed": seed, "environment": environment(), "made": _now()}
+    if tier not in (3, 4):
+        raise Usage(f"--tier {tier}: 3 or 4; tier 1 is `epochal chaos simulate`, tier 2 `epochal chaos fuzz`")
+    if not target and tier == TIER and not strike and (strikes is not None or workload != WORKLOAD or master != MASTER):
+        raise Usage("without --target, --strikes, --workload and --master change from round to round: leave them out")
+    asked = [parse_strike(text) for text in strike or ()]
+    plan = Plan(
+        target=target,
+        readers=tuple(reader or ()),
+        source=source,
+        workload=workload,
+        tier=tier,
+        seed=seed,
+        strikes=len(asked) if asked and strikes is None else strikes or STRIKES,
+        seconds=minutes * 60,
+        stop_at_first=stop_at_first,
+        all_must_strike=bool(asked) and not minutes,
+        master=master,
+        conf=dict(_pair(text) for text in conf or ()),
+    )
+    for folder in [history, report.parent if report is not None else None]:
+        if folder is not None:
+            check_writable(folder)
+    servers = tuple(server or ())
+    results = rounds.play(plan, Progress(), menu=Menu(asked) if asked else None, servers=servers)
+    about = {
+        "command": command(plan, asked, servers),
+        "target": target or "Epochal's own sinks",
+        "seed": seed,
+        "environment": environment(),
+        "made": _now(),
+    }
     verdict = tell(results, about, history, report)
     if verdict is Verdict.FALSE:
-        again(results, plan, server or ())
+        again(results, servers)
     raise typer.Exit(CODES[verdict])
 
 
-_STRIKE = re.compile(r"(?P<action>[a-z-]+):(?P<victim>[a-z]+):(?P<point>[a-z-]+)(@(?P<sink>[\w.-]+))?(#(?P<nth>\d+))?")
+_STRIKE = re.compile(
+    r"(?P<action>[a-z-]+):(?P<victim>[a-z]+):(?P<point>[a-z-]+)(@(?P<sink>[\w.-]+))?(#(?P<nth>[1-9]\d*))?"
+)
 
 
 def parse_strike(text: str) -> Strike:
     """``action:victim:point[@sink][#n]``; Usage for anything else."""
     match = _STRIKE.fullmatch(text)
     points = {point.value: point for point in Point}
-    known = match is not None and match["action"] in ACTIONS and match["victim"] in VICTIMS and match["point"] in points
+    known = match is not None and match["victim"] in ON.get(match["action"], ()) and match["point"] in points
     if match is None or not known:
+        pairs = [f"{action}:{victim}" for action, victims in ON.items() for victim in sorted(victims)]
         raise Usage(
-            f"{text!r} is not action:victim:point[@sink][#n], with an action of {sorted(ACTIONS)}, a victim of"
-            f" {sorted(VICTIMS)}, and a point of {sorted(points)}"
+            f"{text!r} is not action:victim:point[@sink][#n], with an action and its victim of {', '.join(pairs)},"
+            f" and a point of {', '.join(points)}"
         )
     nth = int(match["nth"] or 1)
     return Strike(match["action"], match["victim"], points[match["point"]], 0, match["sink"] or "", nth)
@@ -201,33 +258,86 @@ def command(plan: Plan, strikes: Sequence[Strike] = (), servers: Sequence[str] =
     if plan.target:
         words += ["--target", plan.target]
     words += [word for reader in plan.readers for word in ("--reader", reader)]
-    words += ["--source", plan.rows] if plan.rows else []
+    words += ["--source", plan.source] if plan.source else []
     words += [word for server in servers for word in ("--server", server)]
-    words += ["--workload", plan.workload, "--seed", str(plan.seed)]
+    words += ["--workload", plan.workload] if plan.workload != WORKLOAD else []
+    words += ["--seed", str(plan.seed)]
     words += [word for strike in strikes for word in ("--strike", format_strike(strike))]
     words += ["--tier", str(plan.tier)] if plan.tier != TIER else []
+    words += ["--master", plan.master] if plan.master != MASTER else []
+    words += [word for key, value in plan.conf.items() for word in ("--conf", f"{key}={_shown(key, value)}")]
     if plan.seconds:
         words += ["--minutes", f"{plan.seconds / 60:g}"]
-    elif not strikes:
+    elif plan.target and plan.strikes != (len(strikes) or STRIKES):
         words += ["--strikes", str(plan.strikes)]
     return shlex.join(words)
 
 
+def _shown(key: str, value: str) -> str:
+    """A secret is in no report."""
+    return "..." if any(word in key.lower() for word in ("password", "secret", "token", "key")) else value
+
+
 def tell(results: Sequence[Result], about: Mapping[str, Any], history: Path | None, page: Path | None) -> Verdict:
     """Verdicts on the terminal; histories and the page where they were asked for."""
-    for number, result in enumerate(results, start=1):
-        if len(results) > 1:
-            screen.print(f"round {number}", style="bold")
-        show(result.findings, result.verdict, result.why_unknown)
-        if result.verdict is not Verdict.TRUE:
-            _tell_struck(result)
-        if history is not None:
-            history.mkdir(parents=True, exist_ok=True)
-            judged = {**about, "invariants": list(result.findings)}
-            recording.save(result.run, history / f"round-{number}.jsonl", judged)
-    if page is not None:
-        write_page(page, [(result.run, result.findings, {}) for result in results], about)
+    kept = Page(page, about)
+    told: list[Report] = [Terminal(many=len(results) > 1)]
+    told += [Histories(history)] if history is not None else []
+    told += [kept] if page is not None else []
+    report = CheckedReport(Reports(told))
+    for result in results:
+        named = {"struck": [str(one) for one in result.struck], "unreached": [str(one) for one in result.unreached]}
+        report.tell(result.run, result.findings, {**about, **named})
+    kept.write()
     return checker.worst([result.verdict for result in results])
+
+
+@dataclass
+class Terminal:
+    """Verdicts as a table, what was not reached, and what struck where something is wrong."""
+
+    many: bool = False
+    _told: int = 0
+
+    def tell(self, run: Run, findings: Mapping[str, Finding], about: Mapping[str, Any]) -> None:
+        self._told += 1
+        if self.many:
+            screen.print(f"round {self._told}", style="bold")
+        show(run, findings)
+        struck, unreached = about["struck"], about["unreached"]
+        screen.print(f"{len(struck)} strikes struck, {len(unreached)} did not", markup=False)
+        wrong = checker.verdict(run, findings) is not Verdict.TRUE
+        for word, strikes in (("struck", struck if wrong else ()), ("did not strike", unreached)):
+            for strike in strikes:
+                screen.print(f"  {word}: {strike}", soft_wrap=True, markup=False)
+
+
+@dataclass
+class Histories:
+    """One file for each run, in a folder that is there."""
+
+    folder: Path
+    _told: int = 0
+
+    def tell(self, run: Run, findings: Mapping[str, Finding], about: Mapping[str, Any]) -> None:
+        self._told += 1
+        recording.save(run, self.folder / f"round-{self._told}.jsonl", {**about, "invariants": list(findings)})
+
+
+@dataclass
+class Page:
+    """One HTML file for all runs, written at the end; ``path`` None for none."""
+
+    path: Path | None
+    about: Mapping[str, Any]
+    rounds: list[tuple[Run, Mapping[str, Finding], Mapping[str, Any]]] = field(default_factory=list)
+
+    def tell(self, run: Run, findings: Mapping[str, Finding], about: Mapping[str, Any]) -> None:  # noqa: ARG002
+        self.rounds.append((run, findings, {}))
+
+    def write(self) -> None:
+        if self.path is not None:
+            write_page(self.path, self.rounds, self.about)
 
 
 def write_page(
@@ -238,29 +348,28 @@ def write_page(
     from epochal.chaos.report.account import Round
 
     write(path, [Round(*one) for one in told], about)
-    screen.print(f"report: {path}", markup=False)
+    complain(f"report: {path}")
 
 
-def _tell_struck(result: Result) -> None:
-    for strike in result.struck:
-        screen.print(f"  struck: {strike}", soft_wrap=True, markup=False)
-
-
-def again(results: Sequence[Result], plan: Plan, servers: Sequence[str]) -> None:
+def again(results: Sequence[Result], servers: Sequence[str]) -> None:
     """How the first violation is seen again, by as few strikes as are known to be needed."""
+    from epochal.chaos import own
+
     result = next(result for result in results if result.verdict is Verdict.FALSE)
-    blamed = result.blamed()
-    if blamed:
+    if blamed := result.blamed():
+        plan = replace(result.plan, seconds=0.0, strikes=len(blamed))
+        plan = replace(plan, target="") if plan.target == own.TARGET else plan
         screen.print("the strikes before the first violation, as a command:", style="bold")
         screen.print(command(plan, blamed, servers), soft_wrap=True, markup=False)
 
 
 @chaos.command()
+@judged
 def simulate(
-    traces: Annotated[int, typer.Option(help="Go on until there are so many distinct traces.")] = 100_000,
+    traces: Annotated[int, typer.Option(min=1, help="Go on until there are so many distinct traces.")] = 100_000,
     minutes: Annotated[float, typer.Option(help="Or until this time is over.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Draws the samples of three and four faults.")] = 0,
-    jobs: Annotated[int, typer.Option(help="Processes.")] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
     stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="End at the first violation.")] = False,
 ) -> None:
     """Tier 1: the real coordinator in a simulated world, every fault and pair of faults, then samples.
@@ -286,6 +395,7 @@ def simulate(
 
 
 @chaos.command()
+@judged
 def fuzz(
     minutes: Annotated[float, typer.Option(help="For so long, or until it fails.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Draws the steps.")] = 0,
@@ -319,6 +429,7 @@ def mutants(context: typer.Context) -> None:
 
 
 @chaos.command()
+@judged
 def check(
     histories: Annotated[list[Path], typer.Argument(help="Files that `run --history` wrote.")],
     json_: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
@@ -329,19 +440,22 @@ def check(
     Example: epochal chaos check histories/round-1.jsonl
     """
     try:
-        loaded = [(path, *recording.load(path)) for path in histories]
-    except (NotAHistory, OSError) as error:
-        raise refuse(error) from error
-    judged = [(told, checker.judge_all(told, _invariants(about)), about) for _, told, about in loaded]
-    verdicts = [checker.overall(findings) for _, findings, _ in judged]
-    for path, (_, findings, _), verdict in zip(histories, judged, verdicts, strict=True):
-        if json_:
-            screen.print_json(json.dumps({"history": str(path), "findings": as_json(findings)}))
-        else:
-            show(findings, verdict)
+        loaded = [recording.load(path) for path in histories]
+    except OSError as error:
+        raise Usage(str(error)) from error
     if report is not None:
-        write_page(report, judged, loaded[0][2])
-    raise typer.Exit(CODES[checker.worst(verdicts)])
+        check_writable(report.parent)
+    found = [(told, checker.judge_all(told, _invariants(about)), about) for told, about in loaded]
+    verdict = checker.worst([checker.verdict(told, findings) for told, findings, _ in found])
+    if json_:
+        each = [as_json(path, *one[:2]) for path, one in zip(histories, found, strict=True)]
+        screen.print_json(json.dumps({"verdict": WORDS[verdict].lower(), "histories": each}))
+    else:
+        for told, findings, _ in found:
+            show(told, findings)
+    if report is not None:
+        write_page(report, found, loaded[0][1])
+    raise typer.Exit(CODES[verdict])
 
 
 def _invariants(about: Mapping[str, Any]) -> Sequence[str]:
@@ -349,9 +463,14 @@ def _invariants(about: Mapping[str, Any]) -> Sequence[str]:
     return [name for name in about.get("invariants", checker.CHECKS) if name in checker.CHECKS]
 
 
-def as_json(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
-    """Findings for other programs."""
-    return [
-        {"invariant": name, "verdict": f.verdict.value, "observations": f.observations, "why": f.why}
-        for name, f in findings.items()
-    ]
+def as_json(path: Path, run: Run, findings: Mapping[str, Finding]) -> dict[str, Any]:
+    """A judged history for other programs."""
+    return {
+        "history": str(path),
+        "verdict": WORDS[checker.verdict(run, findings)].lower(),
+        "proves_nothing": run.proves_nothing,
+        "findings": [
+            {"invariant": name, "verdict": f.verdict.value, "observations": f.observations, "why": f.why}
+            for name, f in findings.items()
+        ],
+    }

@@ -145,10 +145,14 @@ class State:
 
 @dataclass(frozen=True)
 class AtRest:
-    """What a server, or the stage, still holds when everything has ended: nothing, or these leftovers."""
+    """What a server, or the stage, still holds when everything has ended: nothing, or these leftovers.
+
+    ``asked`` is false for what keeps leftovers on purpose, so that none of them is wrong.
+    """
 
     where: str
     left: tuple[str, ...] = ()
+    asked: bool = True
 
 
 Event = (

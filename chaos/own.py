@@ -16,6 +16,9 @@ from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 
 TARGET = "epochal.chaos.own:pipeline"
 SINKS = ("delta", "kafka", "postgres")
+LOSING = ("delta", "postgres")
+"""Those that hold rows between prepare and commit; Kafka's are written in the commit."""
+COMPACT_EVERY = 8  # records, so that a run of some minutes compacts its log too
 
 
 def make() -> Pipeline:
@@ -23,6 +26,7 @@ def make() -> Pipeline:
     run = os.environ[RUN]
     return Pipeline(
         app=run,
+        compact_every=COMPACT_EVERY,
         sinks=[
             PostgresSink(os.environ[POSTGRES], table=run.replace("-", "_"), name="postgres"),
             KafkaSink(os.environ[KAFKA], topic=f"{run}-out", partitions=2, name="kafka"),

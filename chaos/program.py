@@ -35,7 +35,13 @@ BEGIN = "begin"
 END = "end.json"
 STATE = "state.json"
 BEGIN_TIMEOUT_S = 900
-SPARKS_OWN = ("CONCURRENT_STREAM_LOG_UPDATE", "Concurrent update to the log")
+SPARKS_OWN = {
+    "CONCURRENT_STREAM_LOG_UPDATE": "ConcurrentUpdate",
+    "Concurrent update to the log": "ConcurrentUpdate",
+    "No space left on device": "DiskFull",
+    "Read-only file system": "ReadOnlyDisk",
+}
+"""What Spark itself says, outside of the batch function, where its checkpoint lets it down."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,8 @@ def stream(spark: SparkSession, settings: Settings) -> DataFrame:
     fed = _held(reader.json(settings.source).repartition(2))
     work = workloads.make_workload(settings.workload, settings.base)
     rows = work.query(fed).withColumn("attempt", attempt.asNondeterministic()("id"))
-    if settings.rows:
-        rows = targets.load(settings.rows)(spark, rows)
+    if (between := targets.source(settings.rows)) is not None:
+        rows = between(spark, rows)
     return rows
 
 
@@ -181,8 +187,8 @@ def end_of(error: BaseException | None, target: targets.Target) -> End:
     own = target.pipeline.last_error if target.pipeline is not None else None
     if isinstance(own, EpochalError):
         return End(type(own).__name__, definite=own.definite, text=str(own))
-    if any(words in text for words in SPARKS_OWN):
-        return End("ConcurrentUpdate", text=text)
+    if own is None and (said := [name for words, name in SPARKS_OWN.items() if words in text]):
+        return End(said[0], text=text)
     cause = own if own is not None else error
     injected = failpoints.FailpointError.__name__ in text
     return End(type(cause).__name__, named=injected or not target.ours, definite=False, text=text)

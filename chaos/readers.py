@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from epochal.chaos.roles import Output, RoleError
@@ -14,6 +16,7 @@ from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.protocol import Sink
 
 TIMEOUT_S = 30
+PASSES = 10
 Rows = Sequence[Mapping[str, Any]]
 T = TypeVar("T")
 
@@ -24,7 +27,14 @@ class SinkReader(Protocol):
     @property
     def sink(self) -> str: ...
     def read(self) -> Output: ...
-    def left(self) -> tuple[str, ...]: ...
+    def left(self) -> tuple[str, ...] | None:
+        """What nobody needs any more; None where such things are kept on purpose."""
+        ...
+
+    def lose_prepared(self) -> str:
+        """Take away what is prepared and not committed, as somebody might who cleans up; what it was, if anything."""
+        ...
+
     def decision(self, app: str, incarnation: str) -> int:
         """The decision that the sink's marker is of; 0 where there is no marker."""
         ...
@@ -74,6 +84,15 @@ class PostgresReader:
 
     def decision(self, app: str, incarnation: str) -> int:
         return _decision(self.of, app, incarnation)
+
+    def lose_prepared(self) -> str:
+        rows = self.of._target.rows
+        lost = self._query(
+            f"WITH lost AS (DELETE FROM {rows} WHERE _epoch > (SELECT max(published) FROM epochal.sinks s"
+            f" WHERE s.sink = %s AND s.rows_table = '{rows}'::regclass) RETURNING 1) SELECT count(*) FROM lost",
+            self.of.name,
+        )
+        return f"{lost[0][0]} rows of {rows}" if lost[0][0] else ""
 
     def left(self) -> tuple[str, ...]:
         """Rows beyond the marker, and transactions that wait for a client."""
@@ -127,8 +146,8 @@ class KafkaReader:
         consumer = self._consumer("read_committed")
         try:
             partitions = self._partitions(consumer)
-            consumer.assign([TopicPartition(self.of._topic, number, OFFSET_BEGINNING) for number in partitions])
-            return {self.sink: [json.loads(value) for value in _to_the_end(consumer, set(partitions))]}
+            places = [TopicPartition(self.of._topic, number, OFFSET_BEGINNING) for number in partitions]
+            return {self.sink: [json.loads(value) for value in _twice_the_same(consumer, places)]}
         finally:
             consumer.close()
 
@@ -138,6 +157,10 @@ class KafkaReader:
 
     def decision(self, app: str, incarnation: str) -> int:
         return _decision(self.of, app, incarnation)
+
+    def lose_prepared(self) -> str:
+        """Nothing: rows are produced in the commit, from the copy."""
+        return ""
 
     def left(self) -> tuple[str, ...]:
         """Partitions whose last stable offset has not reached the high watermark: a transaction is open."""
@@ -159,6 +182,18 @@ class KafkaReader:
             }
         finally:
             consumer.close()
+
+
+def _twice_the_same(consumer: Any, places: Sequence[Any]) -> list[bytes]:
+    """Partitions are read at different moments: a transaction in between would look torn, so two passes agree."""
+    before: list[bytes] | None = None
+    for _ in range(PASSES):
+        consumer.assign(places)
+        values = _to_the_end(consumer, {place.partition for place in places})
+        if before is not None and Counter(values) == Counter(before):
+            return values
+        before = values
+    raise TimeoutError(f"in {PASSES} passes no two showed the same")
 
 
 def _to_the_end(consumer: Any, partitions: set[int]) -> list[bytes]:
@@ -204,6 +239,15 @@ class DeltaReader:
         _, decision, _, _ = self.of._ids()
         return int(DeltaTable(self.of._path).transaction_version(decision) or 0)
 
-    def left(self) -> tuple[str, ...]:
-        """Nothing that disturbs: files of a dead prepare wait for VACUUM, as the guarantee says."""
-        return ()
+    def lose_prepared(self) -> str:
+        """Files that no version of the table names."""
+        from deltalake import DeltaTable
+
+        named = {Path(uri).name for uri in DeltaTable(self.of._path).file_uris()}
+        lost = [file for file in Path(self.of._path).glob("**/*.parquet") if file.name not in named]
+        for file in lost:
+            file.unlink()
+        return f"{len(lost)} files of {self.of._path}" if lost else ""
+
+    def left(self) -> None:
+        """Files of a dead prepare wait for VACUUM, as the guarantee says."""

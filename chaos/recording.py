@@ -36,12 +36,11 @@ def save(run: Run, path: Path, about: Mapping[str, Any] | None = None) -> None:
 def load(path: Path) -> tuple[Run, dict[str, Any]]:
     """The run and what was said about it; NotAHistory names the line that cannot be read."""
     found: list[Any] = []
-    with path.open(encoding="utf-8") as file:
-        for number, text in enumerate(file, start=1):
-            try:
-                found.append(json.loads(text))
-            except ValueError as error:
-                raise NotAHistory(f"{path}, line {number}: {error}") from error
+    for number, text in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            found.append(json.loads(text))
+        except ValueError as error:
+            raise NotAHistory(f"{path}, line {number}: {error}") from error
     return parse(found, str(path))
 
 
@@ -54,6 +53,7 @@ def lines(run: Run, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         "counted": run.counted,
         "pending": run.pending,
         "rewrites": run.rewrites,
+        "proves_nothing": run.proves_nothing,
         "expected": expected,
         "about": dict(about),
         "events": len(run.history.events),
@@ -83,19 +83,24 @@ def parse(found: Sequence[Any], name: str) -> tuple[Run, dict[str, Any]]:
     head = found[0] if found and isinstance(found[0], dict) else {}
     if head.get(KIND) != VERSION:
         raise NotAHistory(f"{name}: the first line says {KIND}={head.get(KIND)!r}, this Epochal reads {VERSION}")
-    if len(found) - 1 != head["events"]:
-        raise NotAHistory(f"{name}: {len(found) - 1} events of {head['events']}; the file is torn")
+    if len(found) - 1 != head.get("events"):
+        raise NotAHistory(f"{name}: {len(found) - 1} events of {head.get('events')}; the file is torn")
     history = History()
     seen: dict[str, Counter[Row]] = {}
     for number, data in enumerate(found[1:], start=2):
         try:
             history.events.append(_event(data, seen))
             history.times.append(float(data["at"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise NotAHistory(f"{name}, line {number}: {type(error).__name__}: {error}") from error
-    expected = {int(epoch): tuple(Row(*row) for row in rows) for epoch, rows in head["expected"].items()}
-    how = {name: head[name] for name in ("counted", "pending", "rewrites")}
-    return Run(history, tuple(head["sinks"]), expected, **how), dict(head["about"])
+    try:
+        expected = {int(epoch): tuple(Row(*row) for row in rows) for epoch, rows in head["expected"].items()}
+        how = {name: head[name] for name in ("counted", "pending", "rewrites")}
+        sinks, about = tuple(head["sinks"]), dict(head["about"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotAHistory(f"{name}, line 1: {type(error).__name__}: {error}") from error
+    how["proves_nothing"] = head.get("proves_nothing", "")
+    return Run(history, sinks, expected, **how), about
 
 
 def _event(data: Mapping[str, Any], seen: dict[str, Counter[Row]]) -> Event:

@@ -53,9 +53,10 @@ def replay_last_epoch(checkpoint: str | os.PathLike[str]) -> EpochNumber:
         )
     newest = planned[-1]
     _check_story(root, planned, committed)
-    _drop_checksum(root / "commits", newest)
     if newest in committed:
         _forget(root / "commits", newest, planned)
+    else:
+        _drop_checksum(root / "commits", newest)
     return newest
 
 
@@ -152,7 +153,7 @@ def _epochs(folder: Path) -> list[EpochNumber]:
 
 
 def _drop_checksum(commits: Path, epoch: EpochNumber) -> None:
-    """Before the entry itself: a file without a checksum is read, but a checksum without its file is in Spark's way.
+    """A file without a checksum is read, but a checksum without its file is in Spark's way.
 
     Spark then cannot write ``commits/N`` again, and blames another query (``CONCURRENT_STREAM_LOG_UPDATE``).
     """
@@ -177,6 +178,7 @@ def _forget(commits: Path, epoch: EpochNumber, planned: list[EpochNumber]) -> No
             state=f"newest offsets were {planned[-1]}, now {now[-1]}",
             help="stop the query, in whichever process it runs",
         )
+    _drop_checksum(commits, epoch)
     aside.unlink()
     _sync(commits)
 

@@ -234,6 +234,8 @@ WITHOUT_EPOCH = frozenset(
         Point.BEFORE_COMPACT,
         Point.AFTER_COMPACT,
         Point.LOG_AFTER_FLOOR,
+        Point.BEFORE_REDO,
+        Point.AFTER_REDO_DECIDED,
     }
 )
 """Points that belong to a start, or to no epoch in particular: whoever comes next hits them."""
@@ -243,9 +245,9 @@ WITHOUT_EPOCH = frozenset(
 class Strike:
     """One planned fault: who is struck, how, and where it has to be seen blocked before.
 
-    ``action``: kill, pause, an error at the point, or what is done to a server, its network or the checkpoint.
-    ``victim``: driver, executor, worker, the kind of a server, or checkpoint.  ``nth``: at which hit of the point,
-    1 for the first.
+    ``action``: one of :data:`ACTIONS`; :mod:`epochal.chaos.strikes` says how each is carried out.
+    ``victim``: driver, executor, worker, the kind of a server, or what else the fault is done to.  ``nth``: at which
+    hit of the point, 1 for the first.
     """
 
     action: str
@@ -278,8 +280,20 @@ class Strike:
 AT_THE_POINT = frozenset({"raise", "drop-answer"})
 """Faults that happen at the point itself, inside the process; no other process has to do anything."""
 
-ACTIONS = AT_THE_POINT | {"kill", "pause", "crash", "cut", "lose-answer", "half-open", "latency", "delete"}
-VICTIMS = frozenset({"driver", "executor", "worker", "postgres", "kafka", "checkpoint"})
+_SERVERS = frozenset({"postgres", "kafka"})
+ON: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("kill",), frozenset({"driver", "executor", "worker"})),
+    **dict.fromkeys(("raise",), frozenset({"driver", "worker"})),
+    **dict.fromkeys(("drop-answer", "pause"), frozenset({"driver"})),
+    **dict.fromkeys(("crash", "cut", "lose-answer", "half-open", "latency"), _SERVERS),
+    **dict.fromkeys(("fill", "read-only"), frozenset({"disk"})),
+    **dict.fromkeys(("jump-forward", "jump-back"), frozenset({"clock"})),
+    **dict.fromkeys(("replay", "roll-back", "restore", "forget-log", "delete", "copy"), frozenset({"checkpoint"})),
+    "lose": frozenset({"prepared"}),
+}
+"""Which victims an action can be done to."""
+ACTIONS = frozenset(ON)
+VICTIMS = frozenset().union(*ON.values())
 
 
 class Nemesis(Protocol):
@@ -332,7 +346,7 @@ class CheckedNemesis:
     def plan(self, epochs: range, chance: random.Random) -> Sequence[Strike]:
         planned = self.nemesis.plan(epochs, chance)
         for strike in planned:
-            if strike.action not in ACTIONS or strike.victim not in VICTIMS or strike.epoch not in epochs:
+            if strike.victim not in ON.get(strike.action, ()) or strike.epoch not in epochs:
                 raise RoleError(f"{strike} is no strike within epochs {epochs.start} to {epochs.stop - 1}")
         numbers = [strike.epoch for strike in planned]
         if numbers != sorted(set(numbers)):
@@ -423,11 +437,11 @@ class Reports:
 
 @dataclass(frozen=True)
 class CheckedReport:
-    """Refuses a report without verdicts: nothing judged is nothing proven."""
+    """Refuses to tell of a pass without verdicts: nothing judged is nothing proven."""
 
     report: Report
 
     def tell(self, run: Run, findings: Mapping[str, Finding], about: Mapping[str, Any]) -> None:
-        if not findings:
+        if not findings and not run.proves_nothing:
             raise RoleError("there are no verdicts to report")
         self.report.tell(run, findings, about)

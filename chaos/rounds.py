@@ -6,35 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from epochal.chaos import own
+from epochal.chaos import menus, own, workloads
 from epochal.chaos.bench import SERVERS, Bench, bench
-from epochal.chaos.campaign import IN_ONE_PROCESS, Campaign, Plan, Result, our_errors, our_menu
+from epochal.chaos.campaign import Campaign
 from epochal.chaos.checker import Verdict
-from epochal.chaos.failpoints import Point
-from epochal.chaos.roles import InTurn, Menu, Nemesis, Strike
+from epochal.chaos.plan import IN_ONE_PROCESS, MASTER, Plan, Result
+from epochal.chaos.roles import InTurn, Menu, Nemesis
 from epochal.chaos.targets import Usage
 
 Tell = Callable[[str], None]
 
-SERVER_MENU = (
-    Strike("crash", "postgres", Point.BEFORE_PUBLISH, 0, "postgres"),
-    Strike("crash", "kafka", Point.BEFORE_PUBLISH, 0, "kafka"),
-    Strike("crash", "postgres", Point.AFTER_DECIDE, 0),
-    Strike("crash", "kafka", Point.AFTER_DECIDE, 0),
-    Strike("cut", "postgres", Point.BEFORE_PUBLISH, 0, "postgres"),
-    Strike("cut", "kafka", Point.BEFORE_PUBLISH, 0, "kafka"),
-    Strike("lose-answer", "postgres", Point.BEFORE_PUBLISH, 0, "postgres"),
-    Strike("latency", "postgres", Point.BEFORE_DECIDE, 0),
-    Strike("latency", "kafka", Point.AFTER_DECIDE, 0),
-)
-"""Crashes of the servers, and faults of the network before them."""
-
-EXECUTOR_MENU = (
-    Strike("kill", "executor", Point.IN_WRITE, 0, "postgres"),
-    Strike("kill", "executor", Point.IN_WRITE, 0, "kafka"),
-    Strike("kill", "worker", Point.IN_WRITE, 0, "postgres"),
-    Strike("kill", "worker", Point.IN_WRITE, 0, "kafka"),
-)
 CLUSTER = "local-cluster[2,1,1024]"
 
 
@@ -50,19 +31,20 @@ class Round:
 
 def our_rounds(seed: int) -> Sequence[Round]:
     """The rotation against ourselves; ``seed`` says where it begins."""
-    sinks = our_menu(own.SINKS)
-    local = "local[2,4]"
+    sinks, servers = Menu(menus.our_menu(own.SINKS)), Menu(menus.SERVER_MENU)
+    around = Menu(menus.checkpoint_menu(own.LOSING))
+    local = MASTER
     rotation = (
-        Round("rows", local, Menu(sinks), 8),
-        Round("state", local, InTurn((Menu(SERVER_MENU), Menu(sinks))), 8),
-        Round("rows", CLUSTER, Menu(EXECUTOR_MENU), 4),
-        Round("window", local, Menu(sinks), 8),
-        Round("join", local, Menu(sinks), 6),
-        Round("dedup", local, InTurn((Menu(sinks), Menu(SERVER_MENU))), 6),
-        Round("empty", local, Menu(sinks), 6),
-        Round("skewed", local, Menu(SERVER_MENU), 6),
-        Round("huge", local, Menu(sinks), 6),
-        Round("map", local, Menu(sinks), 6),
+        Round("rows", local, sinks, 8),
+        Round("state", local, InTurn((servers, sinks)), 8),
+        Round("rows", CLUSTER, Menu(menus.EXECUTOR_MENU), 4),
+        Round("window", local, sinks, 8),
+        Round("map", local, around, len(around.strikes)),
+        Round("join", local, sinks, 6),
+        Round("dedup", local, InTurn((sinks, servers)), 6),
+        Round("empty", local, sinks, 6),
+        Round("skewed", local, servers, 6),
+        Round("huge", local, sinks, 6),
     )
     first = seed % len(rotation)
     return rotation[first:] + rotation[:first]
@@ -76,14 +58,19 @@ def play(
     servers: Sequence[str] = (),
 ) -> list[Result]:
     """The results, one for a target of the user's; against ourselves as many rounds as there is time for."""
+    workloads.make_workload(plan.workload, 0)  # refused before servers are started
     if not plan.target:
+        if servers:
+            raise Usage("--server belongs to a --target of your own: for ours all are started")
         return _ourselves(plan, tell, menu)
+    if plan.seconds and plan.tier == IN_ONE_PROCESS:
+        raise Usage("--minutes belongs to tier 4: tier 3 has so many strikes as there are")
     with bench(servers) as where, where.round() as folder:
         return [Campaign(plan, folder, tell, menu=menu, servers=where.servers).run()]
 
 
 def _ourselves(plan: Plan, tell: Tell, menu: Nemesis | None) -> list[Result]:
-    if plan.readers or plan.rows:
+    if plan.readers or plan.source:
         raise Usage("--reader and --source belong to a --target of your own")
     until = time.monotonic() + plan.seconds
     results: list[Result] = []
@@ -104,17 +91,24 @@ def _next(plan: Plan, menu: Nemesis | None, seed: int) -> Round:
     if menu is not None:
         return Round(plan.workload, plan.master, menu, plan.strikes)
     if plan.tier == IN_ONE_PROCESS:
-        errors = our_errors(own.SINKS)
+        errors = menus.our_errors(own.SINKS, own.LOSING)
         return Round(plan.workload, plan.master, Menu(errors), len(errors))
     return our_rounds(seed)[0]
 
 
 def _round(plan: Plan, this: Round, where: Bench, tell: Tell) -> Result:
-    chosen = replace(plan, workload=this.workload, master=this.master, strikes=this.strikes)
+    chosen = replace(
+        plan,
+        workload=this.workload,
+        master=this.master,
+        strikes=this.strikes,
+        all_must_strike=plan.all_must_strike or plan.tier == IN_ONE_PROCESS,
+    )
     with where.round() as folder:
         return Campaign(chosen, folder, tell, menu=this.menu, servers=where.servers, links=where.links).run()
 
 
 def _word(result: Result) -> str:
     struck = f"{len(result.struck)} strikes, {len(result.unreached)} not reached"
-    return f"{result.verdict.value}, {struck}" + (f": {result.why_unknown}" if result.why_unknown else "")
+    why = result.run.proves_nothing
+    return f"{result.verdict.value}, {struck}" + (f": {why}" if why else "")

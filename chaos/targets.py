@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,14 +39,38 @@ def load(named: str) -> Any:
         sys.path.insert(0, here)
     try:
         found = importlib.import_module(module)
-    except ImportError as error:
-        raise Usage(f"{named!r} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever a module of the user's does when it is imported
+        raise Usage(f"{named!r} cannot be imported: {type(error).__name__}: {error}") from error
     try:
         for part in name.split("."):
             found = getattr(found, part)
-    except AttributeError as error:
-        raise Usage(f"{named!r}: {error}") from error
+    except Exception as error:
+        raise Usage(f"{named!r}: {type(error).__name__}: {error}") from error
     return found
+
+
+def function(named: str, arguments: str) -> Callable[..., Any]:
+    """A function of the user's that takes these arguments, in words such as ``spark, rows``."""
+    found = load(named)
+    if not callable(found):
+        raise Usage(f"{named!r} is {found!r}, not a function of ({arguments})")
+    _check_takes(found, named, arguments)
+    return found  # type: ignore[no-any-return]
+
+
+def _check_takes(found: Callable[..., Any], named: str, arguments: str) -> None:
+    number = len(arguments.split(",")) if arguments else 0
+    try:
+        inspect.signature(found).bind(*[None] * number)
+    except TypeError as error:
+        raise Usage(f"{named!r} cannot be called with ({arguments}): {error}") from error
+    except ValueError:  # a built-in function does not say what it takes
+        return
+
+
+def source(named: str) -> Callable[[Any, DataFrame], DataFrame] | None:
+    """The function between the kit's rows and the target, if there is one."""
+    return function(named, "spark, rows") if named else None
 
 
 @dataclass(frozen=True)
@@ -72,6 +97,7 @@ def target(named: str) -> Target:
         return Target(named, pipeline, pipeline, (thing,))
     if isinstance(thing, type) or not callable(thing):
         raise Usage(f"{named!r} is {thing!r}: an Epochal sink, a Pipeline or a function of (df, epoch) is needed")
+    _check_takes(thing, named, "df, epoch")
     return Target(named, thing)
 
 
@@ -115,7 +141,4 @@ def readers(of: Target, named: Sequence[str]) -> tuple[Reader, tuple[str, ...], 
 
 def _function_reader(text: str) -> FunctionReader:
     name, equals, named = text.rpartition("=")
-    function = load(named)
-    if not callable(function):
-        raise Usage(f"reader {named!r} is {function!r}, not a function")
-    return FunctionReader(name if equals else "output", function)
+    return FunctionReader(name if equals else "output", function(named, ""))

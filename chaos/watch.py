@@ -106,7 +106,7 @@ class Watcher:
         while not self._stop.wait(PAUSE_S):
             try:
                 self.look()
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # of a reader of the user's
                 self.troubles.append(f"{type(error).__name__}: {error}")
 
     def look(self) -> None:
@@ -141,7 +141,7 @@ class Watcher:
         if isinstance(record, Commit):
             self.history.add(Decided(record.epoch, record.decision.id, str_of(record.actor), record.supersedes))
 
-    def wait_passes(self, number: int, timeout: float = STALE_S) -> bool:
+    def wait_passes(self, number: int, timeout: float) -> bool:
         """Whether that many more passes succeeded in time: what was to be seen now has been looked at."""
         goal, deadline = self.passes + number, time.monotonic() + timeout
         while self.passes < goal and time.monotonic() < deadline:

@@ -95,11 +95,11 @@ class Stateless:
 def _mapped(stream: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    return stream.select("id", (f.col("id") * 7 + f.col("k")).alias("n"))
+    return stream.select("id", (f.col("id") % STRIDE * 7 + f.col("k")).alias("n"))  # an id is near the end of a long
 
 
 def _expect_mapped(fed: Fed) -> Expected:
-    return {e: tuple(Row(e, i["id"], 0, i["id"] * 7 + i["k"]) for i in inputs) for e, inputs in fed.items()}
+    return {e: tuple(Row(e, i["id"], 0, i["id"] % STRIDE * 7 + i["k"]) for i in inputs) for e, inputs in fed.items()}
 
 
 def _skewed(stream: DataFrame) -> DataFrame:

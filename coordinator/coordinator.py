@@ -59,6 +59,9 @@ from epochal.sinks.protocol import CommitOutcome, MicroBatch, RedoSink, Rows, Si
 
 _log = logging.getLogger("epochal")
 
+COMPACT_EVERY = 100
+"""Records of the log that nobody needs any more, before it is compacted."""
+
 _LOOKS = 2
 """A server that is down at start is named soon; in mid-epoch there is more patience."""
 
@@ -134,7 +137,7 @@ class Coordinator:
         stage: Stage | None = None,
         runner: Runner[object] = serial,
         retry: Retry | None = None,
-        compact_every: int = 100,
+        compact_every: int = COMPACT_EVERY,
     ) -> None:
         self._query = query
         self._sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import EpochLog
 from epochal.coordinator import spark as inside
-from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, Status, wants_copy
+from epochal.coordinator.coordinator import COMPACT_EVERY, Coordinator, EpochReport, Retry, Status, wants_copy
 from epochal.coordinator.epoch import Ask, EpochNumber, Phase, Query
 from epochal.coordinator.errors import CalledTwice, Misconfigured
 from epochal.sinks.conditions import check_name
@@ -122,7 +122,8 @@ class Pipeline:
     """A ``foreachBatch`` function that writes every epoch exactly once to all its sinks.
 
     ``app`` and the sinks' names are how a restart finds its markers: keep them stable.  ``log`` is where
-    decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.
+    decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.  ``retry``: how patiently a
+    server is asked again.  ``compact_every``: how many records that nobody needs any more are left in the log.
 
     Errors are :class:`~epochal.coordinator.errors.EpochalError`; Spark shows only their text, so the object
     stays in ``last_error``.
@@ -136,15 +137,19 @@ class Pipeline:
         mode: str = TWO_PHASE,
         log: EpochLog | None = None,
         retry: Retry | None = None,
+        compact_every: int = COMPACT_EVERY,
     ) -> None:
         _check_names(app, sinks)
         if mode != TWO_PHASE:
             raise Misconfigured(f"mode {mode!r} is not known", help=f"leave mode out, or pass mode={TWO_PHASE!r}")
+        if compact_every < 1:
+            raise Misconfigured(f"compact_every={compact_every}", help="pass a number of records, 1 or more")
         self._app = app
         self._sinks = tuple(sinks)
         self._mode = mode
         self._log = log
         self._retry = retry
+        self._compact_every = compact_every
         self._runs: dict[tuple[str, str], _Run] = {}
         self._newest: _Run | None = None
         self._plan: inside.PlanFacts | None = None
@@ -212,6 +217,7 @@ class Pipeline:
             stage=SparkStage(identity.checkpoint, lambda: query.spark),
             runner=inside.Threads(lambda: query.spark),
             retry=self._retry,
+            compact_every=self._compact_every,
         )
 
     # --- called by the user ---------------------------------------------------------------------

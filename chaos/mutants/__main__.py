@@ -30,10 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="epochal chaos mutants", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="epochal chaos mutants", description=main.__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--only", action="append", default=[], help="only those whose name contains this")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", help="write the results to this file; - is the standard output")
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="results as JSON, to standard output or a file"
+    )
     parser.add_argument("--guards", action="store_true", help="list the guards and what takes them away; run nothing")
     parser.add_argument("--mechanical", action="store_true", help="the mechanical mutants instead of the planted bugs")
     parser.add_argument("--budget", type=float, help="seconds; what is left then is listed as not run")

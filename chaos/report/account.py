@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from epochal.chaos.checker import CHECKS, Finding, Run, Verdict, judge, judge_all, overall
+from epochal.chaos.checker import CHECKS, Finding, Run, Verdict, judge, judge_all, overall, verdict, worst
 from epochal.chaos.history import Changed, Decided, Ended, Fault, History, Read, Row, Started
 
 DRIVER = "driver"
@@ -77,7 +77,7 @@ class Account:
         self.number = number
         self.round = round_
         self.run = round_.run
-        self.verdict = overall(round_.findings)
+        self.verdict = verdict(round_.run, round_.findings)
         history = self.run.history
         counted = [float(n) for n in range(len(history.events))]
         times = history.times or counted
@@ -258,7 +258,7 @@ def _summary(name: str, accounts: Sequence[Account]) -> Summary:
 
 def whole(accounts: Sequence[Account]) -> Verdict:
     """The worst verdict of all rounds; of none, unknown."""
-    return overall({f"{a.number} {name}": f for a in accounts for name, f in a.round.findings.items()})
+    return worst([account.verdict for account in accounts])
 
 
 def strikes(accounts: Sequence[Account]) -> Iterator[tuple[Account, Band]]:

@@ -180,7 +180,12 @@ def _unknown(accounts: Sequence[Account], found: Sequence[Summary]) -> list[str]
     if not accounts:
         return ["Nothing was run, so there is nothing to judge.", "Unknown is not a pass."]
     said = ["No violation was found, but not everything could be judged. Unknown is not a pass."]
-    return said + _no_verdict(found) + _not_judged(found)
+    return said + _prove_nothing(accounts) + _no_verdict(found) + _not_judged(found)
+
+
+def _prove_nothing(accounts: Sequence[Account]) -> list[str]:
+    torn = [account for account in accounts if account.run.proves_nothing]
+    return [f"Round {account.number} proves nothing: {account.run.proves_nothing}" for account in torn]
 
 
 def _no_verdict(found: Sequence[Summary]) -> list[str]:

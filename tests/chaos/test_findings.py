@@ -45,7 +45,8 @@ def violated(history: Path) -> set[str]:
         timeout=120,
         check=False,
     )
-    return {f["invariant"] for f in json.loads(done.stdout)["findings"] if f["verdict"] == "false"}
+    (told,) = json.loads(done.stdout)["histories"]
+    return {f["invariant"] for f in told["findings"] if f["verdict"] == "false"}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from epochal.chaos.roles import Input, RoleError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BASE = 7_000_000_000
+BASE = 1_790_000_000 * 10**9
+"""As the clock makes it for a run in 2026: near the end of what a long can hold."""
 EPOCHS = 5
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from epochal.chaos import checker, failpoints
-from epochal.chaos.checker import CHECKS, NotEnough, Run, Verdict
+from epochal.chaos.checker import CHECKS, Finding, NotEnough, Run, Verdict
 from epochal.chaos.history import (
     Accepted,
     AtRest,
@@ -225,7 +225,7 @@ def test_an_error_in_doubt_may_come_after_a_change() -> None:
         read(ZERO),
         Ended("d2", "CommitInDoubt", definite=False),
     ]
-    assert judge("I14", events) is Verdict.TRUE
+    assert judge("I14", events) is Verdict.UNKNOWN  # nobody has shown that another start converges
 
 
 @pytest.mark.parametrize(
@@ -387,3 +387,44 @@ def test_an_epoch_without_rows_is_neither_lost_nor_out_of_order() -> None:
     judged = run(good())
     judged = replace(judged, expected={**judged.expected, 2: ()})
     assert all(checker.judge_all(judged).values())
+
+
+# where nobody tells who was accepted, as in a run against real servers
+
+
+def untold(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if not isinstance(event, (Accepted, Changed))]
+
+
+def test_a_change_beside_a_refused_start_may_be_anothers() -> None:
+    """The driver of the good run lives at the same time; alone, the refused one must have made it."""
+    beside = untold(with_a_refused(read(ALL, ZERO)))
+    assert judge("I14", beside) is Verdict.TRUE
+    alone: list[Event] = [Started("d2"), read(()), read(ZERO), Ended("d2", "CheckpointMismatch")]
+    assert judge("I14", [*alone, *untold(good())]) is Verdict.FALSE
+
+
+def test_a_driver_that_decided_was_not_refused() -> None:
+    later: list[Event] = [Started("d2"), read(()), Decided(0, 1, NEW), read(ZERO), Ended("d2", "MarkerLost")]
+    assert judge("I14", [*later, *untold(good())]) is Verdict.TRUE
+
+
+def test_an_epoch_that_nobody_tells_the_decision_of_has_to_be_read_while_it_is_held() -> None:
+    held: list[Event] = [Started("d1"), Prepared(0), read(()), Fault("kill", "driver", epoch=0), read(ZERO)]
+    assert judge("I3", held) is Verdict.TRUE
+    unread = [event for event in held if event != read(())]
+    assert judge("I3", unread) is Verdict.UNKNOWN
+
+
+def test_leftovers_that_nobody_asked_for_are_no_observation() -> None:
+    asked = [AtRest("a"), AtRest("b", asked=False)]
+    assert checker.judge(CHECKS["I13"], run(asked)) == Finding(Verdict.TRUE, "", 1)
+    assert judge("I13", [AtRest("a", asked=False), AtRest("b", asked=False)]) is Verdict.UNKNOWN
+
+
+def test_a_run_that_proves_nothing_is_at_best_unknown() -> None:
+    torn = replace(run(good()), proves_nothing="it broke off")
+    fine, wrong = {"I1": Finding(Verdict.TRUE)}, {"I1": Finding(Verdict.FALSE)}
+    assert checker.verdict(run(good()), fine) is Verdict.TRUE
+    assert checker.verdict(torn, fine) is Verdict.UNKNOWN
+    assert checker.verdict(torn, wrong) is Verdict.FALSE

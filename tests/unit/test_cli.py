@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from epochal.chaos import recording
-from epochal.chaos.campaign import Plan, Result
 from epochal.chaos.checker import CHECKS, Finding, Run, Verdict, judge_all
 from epochal.chaos.cli import INVALID, UNKNOWN, USAGE, VALID, chaos, command, format_strike, parse_strike
 from epochal.chaos.failpoints import Point
 from epochal.chaos.history import Fault, History, Row
+from epochal.chaos.plan import Plan, Result
 from epochal.chaos.roles import Strike
 from epochal.chaos.targets import Usage
 from tests.unit.test_checker import ALL, ONE, ZERO, ending_with, good, read, run
@@ -51,10 +52,25 @@ def test_the_worst_of_several_histories_counts(tmp_path: Path) -> None:
 
 def test_verdicts_as_json(tmp_path: Path) -> None:
     done = RUNNER.invoke(chaos, ["check", "--json", saved(tmp_path, run(good()))])
-    findings = json.loads(done.output)["findings"]
+    told = json.loads(done.output)
+    assert told["verdict"] == told["histories"][0]["verdict"] == "valid"
+    findings = told["histories"][0]["findings"]
     assert [finding["invariant"] for finding in findings] == list(CHECKS)
     assert {finding["verdict"] for finding in findings} == {"true"}
     assert all(finding["observations"] > 0 for finding in findings)
+
+
+WRITE = "tests.unit.test_cli:write"
+A_FUNCTION = ["run", "--target", WRITE, "--reader", "tests.unit.test_cli:nothing"]
+
+
+def write(df: object, epoch: int) -> None:
+    """A batch function that writes nothing."""
+
+
+def nothing() -> list[dict[str, int]]:
+    """A reader of an output that is empty."""
+    return []
 
 
 @pytest.mark.parametrize(
@@ -65,11 +81,26 @@ def test_verdicts_as_json(tmp_path: Path) -> None:
         (["run", "--target", "no_such_module:x"], "cannot be imported"),
         (["run", "--tier", "9"], "--tier 9"),
         (["run", "--strike", "kill:driver"], "is not action:victim:point"),
-        (["run", "--target", "os:getcwd", "--conf", "x"], "is not key=value"),
-        (["run", "--target", "os:getcwd"], "say with --reader"),
-        (["run", "--target", "os:getcwd", "--reader", "os:getcwd", "--workload", "rowz"], "is none of rows, map"),
-        (["run", "--target", "os:getcwd", "--reader", "os:getcwd", "--server", "oracle"], "no server 'oracle'"),
+        (["run", "--target", WRITE, "--conf", "x"], "is not key=value"),
+        (["run", "--target", WRITE], "say with --reader"),
+        (["run", "--target", WRITE, "--reader", "os:getcwd", "--workload", "rowz"], "is none of rows, map"),
+        (["run", "--target", WRITE, "--reader", "os:getcwd", "--server", "oracle"], "no server 'oracle'"),
         (["run", "--reader", "os:getcwd"], "belong to a --target of your own"),
+        (["run", "--server", "kafka"], "belongs to a --target of your own"),
+        (["run", "--strikes", "3"], "change from round to round"),
+        (
+            ["run", "--target", "os:getpid", "--reader", "os:getcwd", "--tier", "3", "--minutes", "1"],
+            "belongs to tier 4",
+        ),
+        (["run", "--target", "tests.unit.wrong_modules.needs_more:x"], "KeyError: 'NOT_THERE'"),
+        (["run", "--target", WRITE, "--reader", "os:stat"], "cannot be called with ()"),
+        ([*A_FUNCTION, "--strike", "kill:driver:before-publish"], "a function has no such point, only"),
+        ([*A_FUNCTION, "--strike", "kill:driver:at-row@nosuch"], "the target has the sinks output"),
+        ([*A_FUNCTION, "--strike", "crash:kafka:before-call"], "no server 'kafka' of the kit's runs"),
+        ([*A_FUNCTION, "--strike", "cut:postgres:before-call"], "nothing stands between the driver and 'postgres'"),
+        ([*A_FUNCTION, "--strike", "kill:driver:at-row", "--tier", "3"], "tier 3 is one process"),
+        ([*A_FUNCTION, "--source", "os:getpid"], "cannot be called with (spark, rows)"),
+        (["check", "pyproject.toml"], "pyproject.toml, line 1"),
     ],
 )
 def test_wrong_usage_is_told_in_a_line(arguments: list[str], why: str) -> None:
@@ -95,14 +126,16 @@ def test_a_strike_that_is_none_is_refused(text: str) -> None:
 
 
 def test_the_command_that_is_printed_is_the_one_that_was_run() -> None:
-    plan = Plan("a.b:c", readers=["x=a.b:d"], rows="a.b:e", workload="map", seed=3)
+    plan = Plan("a.b:c", readers=["x=a.b:d"], source="a.b:e", workload="map", seed=3, strikes=1)
     strikes = [Strike("kill", "worker", Point.AT_ROW, 4, nth=7)]
     assert command(plan, strikes, ["kafka"]) == (
         "epochal chaos run --target a.b:c --reader x=a.b:d --source a.b:e --server kafka --workload map --seed 3"
         " --strike 'kill:worker:at-row#7'"
     )
     assert command(Plan("", seconds=90)).endswith("--minutes 1.5")
-    assert command(Plan("", tier=3, strikes=4)).endswith("--tier 3 --strikes 4")
+    assert command(Plan("a.b:c", tier=3, strikes=4)).endswith("--tier 3 --strikes 4")
+    hidden = Plan("a.b:c", conf={"spark.x": "1", "my.password": "s3cret"}, master="local[1]")
+    assert command(hidden).endswith("--master 'local[1]' --conf spark.x=1 --conf my.password=...")
 
 
 KILLS = [Strike("kill", "driver", Point.AFTER_RETURN, 0), Strike("kill", "worker", Point.AT_ROW, 1)]
@@ -111,7 +144,7 @@ KILLS = [Strike("kill", "driver", Point.AFTER_RETURN, 0), Strike("kill", "worker
 def struck(*events: object) -> Result:
     history = History(list(events))  # type: ignore[arg-type]
     told = Run(history, ("a", "b"), {0: ZERO, 1: ONE}, rewrites=True)
-    return Result(told, judge_all(told, ("I1", "I2")), KILLS, ())
+    return Result(Plan(""), told, judge_all(told, ("I1", "I2")), KILLS, ())
 
 
 def test_the_strike_is_blamed_after_which_something_was_first_wrong() -> None:
@@ -124,11 +157,12 @@ def test_the_strike_is_blamed_after_which_something_was_first_wrong() -> None:
 
 def test_unknown_is_never_a_pass_and_false_stays_false() -> None:
     empty = Run(History(), ("a",), {})
+    hung = replace(empty, proves_nothing="and then it hung")
     fine, wrong = {"I1": Finding(Verdict.TRUE)}, {"I1": Finding(Verdict.FALSE)}
-    assert Result(empty, fine, (), ()).verdict is Verdict.TRUE
-    assert Result(empty, fine, (), (), "nobody was struck").verdict is Verdict.UNKNOWN
-    assert Result(empty, wrong, (), (), "and then it hung").verdict is Verdict.FALSE
-    assert Result(empty, {}, (), ()).verdict is Verdict.UNKNOWN
+    assert Result(Plan(""), empty, fine, (), ()).verdict is Verdict.TRUE
+    assert Result(Plan(""), hung, fine, (), ()).verdict is Verdict.UNKNOWN
+    assert Result(Plan(""), hung, wrong, (), ()).verdict is Verdict.FALSE
+    assert Result(Plan(""), empty, {}, (), ()).verdict is Verdict.UNKNOWN
 
 
 def test_the_command_helps_itself() -> None:

@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from epochal.chaos import failpoints, roles, workloads
-from epochal.chaos.campaign import FOREIGN_ERRORS, FOREIGN_MENU, our_errors, our_menu
 from epochal.chaos.checker import Finding, Run, Verdict
 from epochal.chaos.failpoints import Point
 from epochal.chaos.history import Ended, Event, History, Started
+from epochal.chaos.menus import (
+    EXECUTOR_MENU,
+    FOREIGN_ERRORS,
+    FOREIGN_MENU,
+    SERVER_MENU,
+    checkpoint_menu,
+    our_errors,
+    our_menu,
+)
 from epochal.chaos.roles import (
     Alternating,
     CheckedListener,
@@ -35,7 +43,6 @@ from epochal.chaos.roles import (
     Silent,
     Strike,
 )
-from epochal.chaos.rounds import EXECUTOR_MENU, SERVER_MENU
 
 EMPTY = Run(History(), ("a",), {})
 KILL = Strike("kill", "driver", Point.AFTER_DECIDE, 0)
@@ -165,6 +172,7 @@ class Planned:
     [
         pytest.param([Strike("tickle", "driver", Point.AFTER_DECIDE, 3)], id="action"),
         pytest.param([Strike("kill", "moon", Point.AFTER_DECIDE, 3)], id="victim"),
+        pytest.param([Strike("crash", "driver", Point.AFTER_DECIDE, 3)], id="a victim of another action"),
         pytest.param([Strike("kill", "driver", Point.AFTER_DECIDE, 2)], id="an epoch before"),
         pytest.param([Strike("kill", "driver", Point.AFTER_DECIDE, e) for e in (4, 3)], id="order"),
         pytest.param([Strike("kill", "driver", Point.AFTER_DECIDE, e) for e in (4, 4)], id="two in one epoch"),
@@ -181,9 +189,10 @@ def test_a_plan_that_cannot_be_carried_out_is_refused(strikes: Sequence[Strike])
         pytest.param(FOREIGN_MENU, id="foreign"),
         pytest.param(FOREIGN_ERRORS, id="foreign errors"),
         pytest.param(our_menu(["delta", "kafka", "postgres"]), id="ours"),
-        pytest.param(our_errors(["delta", "kafka", "postgres"]), id="our errors"),
+        pytest.param(our_errors(["delta", "kafka", "postgres"], ["delta", "postgres"]), id="our errors"),
         pytest.param(SERVER_MENU, id="servers"),
         pytest.param(EXECUTOR_MENU, id="executors"),
+        pytest.param(checkpoint_menu(["delta", "postgres"]), id="around the driver"),
     ],
 )
 def test_every_menu_is_carried_out_by_rules_that_exist(menu: Sequence[Strike]) -> None:

@@ -1,0 +1,184 @@
+"""What is struck beside the driver: files of a checkpoint, the disk below it, its clock."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from epochal.chaos import clock, disk, strikes, surgery
+from epochal.chaos.clock import Clock
+from epochal.chaos.disk import Disk
+from epochal.chaos.failpoints import Point
+from epochal.chaos.nemesis import NotCounted
+from epochal.chaos.roles import ON, Strike
+from epochal.chaos.strikes import Surroundings
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Epochs 0 to 3 planned, 0 to 2 done, a log of ours beside them."""
+    root = tmp_path / "checkpoint"
+    for folder, newest in (("offsets", 3), ("commits", 2), ("sources/0", 3)):
+        (root / folder).mkdir(parents=True)
+        for epoch in range(newest + 1):
+            (root / folder / str(epoch)).write_text(f"v1 {epoch}")
+            (root / folder / f".{epoch}.crc").write_text("sum")
+    (root / "metadata").write_text('{"id": "q"}')
+    (root / "epochal" / "log").mkdir(parents=True)
+    (root / "epochal" / "log" / "0.json").write_text("fence")
+    return root
+
+
+def files(root: Path) -> set[str]:
+    return {str(file.relative_to(root)) for file in root.glob("**/*") if file.is_file()}
+
+
+def test_rolled_back_spark_has_forgotten_two_epochs_and_epochal_none(checkpoint: Path) -> None:
+    before = files(checkpoint)
+    surgery.roll_back(checkpoint)
+    gone = {"offsets/2", "offsets/.2.crc", "offsets/3", "offsets/.3.crc", "commits/2", "commits/.2.crc"}
+    assert before - files(checkpoint) == gone
+
+
+def test_a_young_checkpoint_cannot_be_rolled_back(checkpoint: Path) -> None:
+    surgery.roll_back(checkpoint)
+    with pytest.raises(NotCounted, match="nothing to roll back to"):
+        surgery.roll_back(checkpoint)
+
+
+def test_the_newest_epoch_is_run_again(checkpoint: Path) -> None:
+    (checkpoint / "offsets" / "3").unlink()
+    (checkpoint / "offsets" / ".3.crc").unlink()
+    before = files(checkpoint)
+    surgery.replay(checkpoint)
+    assert before - files(checkpoint) == {"commits/2", "commits/.2.crc"}
+
+
+def test_only_the_log_is_forgotten(checkpoint: Path) -> None:
+    before = files(checkpoint)
+    surgery.forget_log(checkpoint)
+    assert before - files(checkpoint) == {"epochal/log/0.json"}
+    assert surgery.records(checkpoint) == []
+    with pytest.raises(NotCounted, match="no epoch log"):
+        surgery.forget_log(checkpoint)
+
+
+def test_what_was_kept_is_put_back_whole(checkpoint: Path, tmp_path: Path) -> None:
+    before = files(checkpoint)
+    for _ in range(2):  # the second copy replaces the first
+        surgery.keep(checkpoint, tmp_path / "kept")
+    (checkpoint / "stray").write_text("")
+    surgery.OPERATIONS["delete"](checkpoint)
+    surgery.put_back(checkpoint, tmp_path / "kept")
+    assert files(checkpoint) == before
+    assert surgery.records(checkpoint) == ["0.json"]
+
+
+# the disk
+
+
+def test_a_disk_is_filled_to_the_last_byte_and_made_read_only(tmp_path: Path) -> None:
+    """Where nobody may mount, the kit says so, and no strike on a disk counts."""
+    if disk.why_not():
+        assert "root" in disk.why_not() or "Linux" in disk.why_not()
+        return
+    with Disk(tmp_path / "disk", megabytes=4) as small:
+        file = small.folder / "file"
+        file.write_bytes(b"x")
+        small.fill()
+        with pytest.raises(OSError) as full:  # noqa: PT011
+            file.write_bytes(b"x" * 5000)  # more than what is left of its own block
+        assert full.value.errno == errno.ENOSPC
+        small.drain()
+        file.write_bytes(b"xyz")
+        small.read_only()
+        with pytest.raises(OSError) as refused:  # noqa: PT011
+            file.write_bytes(b"")
+        assert refused.value.errno == errno.EROFS
+        small.writable()
+        file.write_bytes(b"again")
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_who_may_not_mount_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "needs root" in disk.why_not()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "Linux only" in disk.why_not()
+
+
+# the clock
+
+
+def test_a_clock_jumps_for_whoever_goes_by_it(tmp_path: Path) -> None:
+    """In a process that runs: forward, then back; its monotonic clock goes on."""
+    if clock.why_not():
+        assert "libfaketime" in clock.why_not()
+        return
+    own = Clock(tmp_path / "clock")
+    program = "import sys, time\nfor _ in sys.stdin: print(time.time(), time.monotonic(), flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        env={**os.environ, **own.environment()},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def told() -> tuple[float, float]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            wall, monotonic = process.stdout.readline().split()
+            return float(wall) - time.time(), float(monotonic) - time.monotonic()
+
+        assert abs(told()[0]) < 5
+        for seconds in (clock.JUMP_S, -clock.JUMP_S):
+            own.jump(seconds)
+            time.sleep(2.5)
+            wall, monotonic = told()
+            assert abs(wall - seconds) < 5
+            assert abs(monotonic) < 5
+        process.stdin.close()
+
+
+def test_without_the_library_no_clock_can_be_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(clock, "PLACES", (str(tmp_path),))
+    assert "install the package faketime" in clock.why_not()
+    assert Clock(tmp_path / "clock").environment() == {}
+
+
+# what can be struck at all
+
+
+@pytest.mark.parametrize(
+    ("strike", "why"),
+    [
+        (Strike("fill", "disk", Point.BEFORE_DECIDE, 1), "disk"),
+        (Strike("jump-back", "clock", Point.BEFORE_DECIDE, 1), "clock|libfaketime"),
+        (Strike("crash", "kafka", Point.BEFORE_DECIDE, 1), "no server 'kafka'"),
+        (Strike("half-open", "postgres", Point.BEFORE_DECIDE, 1), "nothing stands between"),
+        (Strike("lose", "prepared", Point.BEFORE_SINK_COMMIT, 1, "delta"), "no sink of ours"),
+    ],
+)
+def test_what_is_not_there_cannot_be_struck(strike: Strike, why: str, tmp_path: Path) -> None:
+    import re
+
+    around = Surroundings(tmp_path / "checkpoint", tmp_path / "source", tmp_path / "spare")
+    assert re.search(why, around.why_not(strike))
+    assert around.why_not(Strike("kill", "driver", Point.BEFORE_DECIDE, 1)) == ""
+
+
+def test_every_action_is_carried_out_by_somebody() -> None:
+    """A new action in the table of the roles needs somebody who does it."""
+    known = strikes.INSIDE | strikes.SURGERY | {"kill", "pause", "copy", "crash"}
+    assert set(ON) == known | set(strikes.NETWORK) | set(strikes.DISK) | set(strikes.CLOCK)
