@@ -19,9 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from epochal.chaos import checker, clock, disk, program, starts, strikes, surgery, targets, watch, workloads
+from epochal.chaos import checker, disk, program, starts, strikes, surgery, targets, watch, workloads
 from epochal.chaos.checker import Finding, Run, Verdict
-from epochal.chaos.clock import Clock
 from epochal.chaos.disk import Disk
 from epochal.chaos.failpoints import Point
 from epochal.chaos.history import AtRest, Content, Fed, Placed, Prepared, Row, State
@@ -113,10 +112,9 @@ class Campaign:
             raise Usage(f"{strike}: {why}")
 
     def _surroundings(self, servers: Mapping[str, Server], links: Mapping[str, Proxy]) -> Surroundings:
-        """What the plan strikes beside the drivers; a disk or a clock of its own only where it needs one."""
+        """What the plan strikes beside the drivers; a disk of its own only where it needs one."""
         actions = {strike.action for strike in self._planned}
         own_disk = Disk(self._folder / "disk") if actions & set(strikes.DISK) and not disk.why_not() else None
-        own_clock = Clock(self._folder / "clock") if actions & set(strikes.CLOCK) and not clock.why_not() else None
         return Surroundings(
             checkpoint=(own_disk.folder if own_disk is not None else self._folder) / "checkpoint",
             source=self._folder / "source",
@@ -125,7 +123,6 @@ class Campaign:
             links=links,
             sinks={reader.sink: reader for reader in self._own},
             disk=own_disk,
-            clock=own_clock,
         )
 
     def _make_starts(self) -> Starts:
@@ -145,7 +142,6 @@ class Campaign:
             self._listener,
             stateful=self._plan.workload in workloads.STATEFUL,
             ours=self._target.ours,
-            environment=self._around.clock.environment() if self._around.clock is not None else {},
         )
 
     def _log(self) -> EpochLog | None:

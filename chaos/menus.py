@@ -125,7 +125,7 @@ def losses(sinks: Sequence[str]) -> tuple[Strike, ...]:
 
 
 def checkpoint_menu(losing: Sequence[str]) -> tuple[Strike, ...]:
-    """Around a driver of ours: the files of its checkpoint, the disk below them, its clock, its prepared rows."""
+    """Around a driver of ours: the files of its checkpoint, the disk below them, its prepared rows."""
     return (
         Strike("replay", "checkpoint", Point.BEFORE_CALL, 0),
         Strike("roll-back", "checkpoint", Point.AFTER_RETURN, 0),
@@ -137,8 +137,6 @@ def checkpoint_menu(losing: Sequence[str]) -> tuple[Strike, ...]:
         Strike("fill", "disk", Point.BEFORE_DECIDE, 0),
         Strike("read-only", "disk", Point.BEFORE_DECIDE, 0),
         Strike("read-only", "disk", Point.AFTER_DECIDE, 0),
-        Strike("jump-forward", "clock", Point.AFTER_PREPARE, 0),
-        Strike("jump-back", "clock", Point.BEFORE_PREPARE, 0),
         *losses(losing),
     )
 

@@ -8,10 +8,12 @@ processed, and leaves ``end.json``: how it ended, as far as it could tell.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -127,31 +129,82 @@ class Points:
 
     def __init__(self, spark: SparkSession, function: targets.BatchFunction) -> None:
         self._function = function
-        self._epoch: int | None = None
-        if failpoints.is_armed(Point.AFTER_JOB):
-            listen(spark, self._job_ended)
+        self._jobs = Jobs(spark) if failpoints.is_armed(Point.AFTER_JOB) else None
 
     def __call__(self, df: DataFrame, epoch: int) -> None:
         failpoints.hit(Point.BEFORE_CALL, "", epoch)
-        self._epoch = epoch
-        try:
+        with self._jobs.of(epoch) if self._jobs is not None else contextlib.nullcontext():
             self._function(df, epoch)
-        finally:
-            self._epoch = None
         failpoints.hit(Point.AFTER_RETURN, "", epoch)
 
-    def _job_ended(self) -> None:
-        if (epoch := self._epoch) is not None:
-            failpoints.hit(Point.AFTER_JOB, "", epoch)
+
+class Jobs:
+    """Hits AFTER_JOB once for every Spark job of a call, by whoever notices first.
+
+    Spark's listener bus tells of a job that ends in the middle of one long call into the JVM, but it tells late.
+    Before any such call returns to the function, its thread asks the scheduler itself: so the function never gets
+    further than the call whose job has ended.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context: Any = spark.sparkContext
+        self._lock = threading.Lock()
+        self._epoch: int | None = None
+        self._first = 0  # job of this call
+        self._told: set[int] = set()
+        self._thread = 0
+        self._asking = False
+        listen(spark, self._ended)
+        self._wrap()
+
+    @contextlib.contextmanager
+    def of(self, epoch: int) -> Iterator[None]:
+        """While the function runs."""
+        self._first, self._told, self._thread = self._submitted(), set(), threading.get_ident()
+        self._epoch = epoch
+        try:
+            yield
+        finally:
+            self._epoch = None
+
+    def _submitted(self) -> int:
+        return int(self._context._jsc.sc().dagScheduler().numTotalJobs())
+
+    def _wrap(self) -> None:
+        """Every call into the JVM goes through ``send_command``, and its answer to the function comes back here."""
+        client = self._context._gateway._gateway_client
+        send = client.send_command
+
+        def send_and_look(*args: Any, **kwargs: Any) -> Any:
+            answer = send(*args, **kwargs)
+            if self._epoch is not None and threading.get_ident() == self._thread and not self._asking:
+                self._asking = True
+                try:
+                    newest = self._submitted()
+                finally:
+                    self._asking = False
+                for job in range(self._first, newest):
+                    self._ended(job)
+            return answer
+
+        client.send_command = send_and_look
+
+    def _ended(self, job: int) -> None:
+        epoch = self._epoch
+        with self._lock:
+            if epoch is None or job < self._first or job in self._told:
+                return
+            self._told.add(job)
+        failpoints.hit(Point.AFTER_JOB, "", epoch)
 
 
-def listen(spark: SparkSession, job_ended: Callable[[], None]) -> None:
-    """Call ``job_ended`` from Spark's listener bus at the end of every job."""
+def listen(spark: SparkSession, job_ended: Callable[[int], None]) -> None:
+    """Call ``job_ended`` with its number from Spark's listener bus at the end of every job."""
     from pyspark.java_gateway import ensure_callback_server_started
 
     class Listener:
-        def onJobEnd(self, _: Any) -> None:  # noqa: N802
-            job_ended()
+        def onJobEnd(self, end: Any) -> None:  # noqa: N802
+            job_ended(int(end.jobId()))
 
         def __getattr__(self, name: str) -> Callable[..., None]:
             if not name.startswith("on"):

@@ -287,7 +287,6 @@ ON: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("drop-answer", "pause"), frozenset({"driver"})),
     **dict.fromkeys(("crash", "cut", "lose-answer", "half-open", "latency"), _SERVERS),
     **dict.fromkeys(("fill", "read-only"), frozenset({"disk"})),
-    **dict.fromkeys(("jump-forward", "jump-back"), frozenset({"clock"})),
     **dict.fromkeys(("replay", "roll-back", "restore", "forget-log", "delete", "copy"), frozenset({"checkpoint"})),
     "lose": frozenset({"prepared"}),
 }

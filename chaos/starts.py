@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,7 @@ class Starts:
     """Makes starts of the query, in folders below ``folder``; one stands by with its session up.
 
     ``settings`` are those of every start; ``stateful`` says whether a start without faults tells the operator
-    state; ``environment`` is what its processes find beside ours; ``ours`` promises names for its errors.
+    state; ``ours`` promises names for its errors.
     """
 
     def __init__(
@@ -35,14 +34,12 @@ class Starts:
         *,
         stateful: bool,
         ours: bool,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
         self._settings = settings
         self._history = history
         self._stateful = stateful
         self._ours = ours
-        self._environment = environment or {}
         self._number = 0
         self._standby: tuple[Strike | None, Driver] | None = None
         self._live: list[Driver] = []
@@ -65,7 +62,6 @@ class Starts:
             ["-m", "epochal.chaos.program", str(path)],
             self._folder / f"start-{self._number}",
             failpoints_armed=[strike.rule for strike in strikes],
-            environment=self._environment,
         )
         self._live.append(driver)
         return driver

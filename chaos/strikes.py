@@ -6,7 +6,6 @@ pause                                      a zombie: halted, overtaken by anothe
 crash, cut, lose-answer, half-open,        a server or the way to it, for a second
 latency
 fill, read-only                            the disk under the checkpoint, until the driver has ended
-jump-forward, jump-back                    the driver's clock, until it has ended
 lose                                       what one sink has prepared
 replay, roll-back, forget-log, restore,    the files of the checkpoint, after a kill; a start that refuses them by
 delete                                     name gets the old ones back
@@ -24,8 +23,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from epochal.chaos import clock, disk, nemesis, program, surgery, workloads
-from epochal.chaos.clock import Clock
+from epochal.chaos import disk, nemesis, program, surgery, workloads
 from epochal.chaos.disk import Disk
 from epochal.chaos.history import Changed, Content, Fault, TookOver
 from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting
@@ -50,7 +48,6 @@ DISK: Mapping[str, tuple[Callable[[Disk], None], Callable[[Disk], None]]] = {
     "fill": (Disk.fill, Disk.drain),
     "read-only": (Disk.read_only, Disk.writable),
 }
-CLOCK = {"jump-forward": clock.JUMP_S, "jump-back": -clock.JUMP_S}
 INSIDE = AT_THE_POINT | {"lose"}
 """What can strike several times in one process that goes on."""
 SURGERY = frozenset(surgery.OPERATIONS) | {"restore"}
@@ -67,7 +64,6 @@ class Surroundings:
     links: Mapping[str, Proxy] = field(default_factory=dict)
     sinks: Mapping[str, SinkReader] = field(default_factory=dict)
     disk: Disk | None = None
-    clock: Clock | None = None
 
     @property
     def backup(self) -> Path:
@@ -78,8 +74,6 @@ class Surroundings:
         """Why this strike cannot be carried out here; empty where it can be."""
         if strike.action in DISK and self.disk is None:
             return disk.why_not() or "the checkpoint has no disk of its own in this run"
-        if strike.action in CLOCK and self.clock is None:
-            return clock.why_not() or "the drivers of this run go by the machine's clock"
         if strike.action == "crash" and strike.victim not in self.servers:
             return f"no server {strike.victim!r} of the kit's runs: --server {strike.victim} starts one"
         if strike.action in NETWORK and strike.victim not in self.links:
@@ -182,7 +176,7 @@ class Striker:
         """Let the driver go while something around it is wrong."""
         with self._wrong(strike):
             driver.go(strike.rule)
-            if strike.action in DISK or strike.action in CLOCK:  # until it has ended
+            if strike.action in DISK:  # until it has ended
                 self._tell(f"  ended: {self._starts.wait_end(driver).outcome}")
                 return
             time.sleep(OUTAGE_S)
@@ -195,8 +189,6 @@ class Striker:
             return self._cut_off(strike.action, self._around.links[strike.victim])
         if strike.action in DISK and self._around.disk is not None:
             return _disk(strike.action, self._around.disk)
-        if strike.action in CLOCK and self._around.clock is not None:
-            return _jumped(CLOCK[strike.action], self._around.clock)
         if strike.action == "lose":
             self.lose(strike)
             return contextlib.nullcontext()
@@ -281,15 +273,6 @@ def _disk(action: str, of: Disk) -> Iterator[None]:
         yield
     finally:
         undo(of)
-
-
-@contextlib.contextmanager
-def _jumped(seconds: int, of: Clock) -> Iterator[None]:
-    of.jump(seconds)
-    try:
-        yield
-    finally:
-        of.right()
 
 
 def _pids(deaths: Sequence[Death]) -> str:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from epochal.coordinator.epoch import Actor, Copy, CopyFile, EpochNumber
-from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
+from epochal.coordinator.errors import CommitInDoubt, EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.conditions import may_drop
 
 if TYPE_CHECKING:
@@ -192,8 +192,9 @@ class SparkStage:
         schema = rows.schema
         check_schema(schema, case_sensitive=_case_sensitive(rows.sparkSession))
         root = self._new_folder(epoch, by)
-        counted = _write(rows, root, epoch)
-        self._files.sync(root, self._checkpoint)
+        with _named(epoch, root):
+            counted = _write(rows, root, epoch)
+            self._files.sync(root, self._checkpoint)
         copy = Copy(root=root, files=self._manifest(root), schema=schema.json())
         if counted != copy.rows:
             raise PrepareRefused(
@@ -315,6 +316,33 @@ def _write(rows: DataFrame, root: str, epoch: EpochNumber) -> int:
             )
         time.sleep(0.001)
     return int(count.get["rows"])
+
+
+@contextlib.contextmanager
+def _named(epoch: EpochNumber, root: str) -> Iterator[None]:
+    """An error of the query or of the disk, in its own words, as the refusal that it is."""
+    try:
+        yield
+    except EpochalError:
+        raise
+    except Exception as error:
+        raise PrepareRefused(
+            f"the epoch could not be evaluated and written to its durable copy: {_first_cause(error)}",
+            epoch=epoch,
+            state=f"copy {root}, nothing was decided",
+            help="mend the query if the error is its own, else the disk of the checkpoint (space, rights), and restart:"
+            " the epoch is evaluated again",
+        ) from error
+
+
+def _first_cause(error: Exception) -> str:
+    """What the JVM says went wrong first, where it was the JVM."""
+    throwable: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if throwable is None:
+        return f"{type(error).__name__}: {error}"
+    while (cause := throwable.getCause()) is not None:
+        throwable = cause
+    return str(throwable.toString())
 
 
 @contextlib.contextmanager

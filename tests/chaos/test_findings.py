@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(900)
 
 AFTER = "kill:driver:after-return"
+AT_ROW = "kill:driver:at-row#5"
 
 
 def epochal(example: str, strikes: Sequence[str], folder: Path, *more: str) -> tuple[int, str, set[str]]:
@@ -55,6 +56,7 @@ def violated(history: Path) -> set[str]:
         pytest.param("delta_append", [AFTER], [], {"I2", "I11"}, id="a plain Delta append duplicates"),
         pytest.param("jdbc_append", [AFTER], ["--server", "postgres"], {"I2", "I11"}, id="Spark JDBC duplicates"),
         pytest.param("kafka_sink", [AFTER], ["--server", "kafka"], {"I2", "I11"}, id="Spark's Kafka sink duplicates"),
+        pytest.param("kafka_sink", [AT_ROW], ["--server", "kafka"], {"I2", "I3"}, id="Spark's Kafka sink tears"),
         pytest.param(
             "delta_txn", ["delete:checkpoint:after-return"], [], {"I1", "I11"}, id="Delta's txnAppId loses rows"
         ),

@@ -6,6 +6,7 @@ What drivers, servers and readers really do is in tests/chaos; here every step c
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,7 @@ def test_a_run_that_breaks_off_after_a_violation_is_invalid(run: Callable[..., R
         return program.End("broken", named=True, definite=False) if number < 4 else None
 
     result = run("raise:driver:before-call", KILL, does=twice_and_hang)
-    assert result.verdict is Verdict.FALSE, result.run.proves_nothing
+    assert result.verdict is Verdict.FALSE, (result.run.proves_nothing, result.findings)
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["right", "wrong"])

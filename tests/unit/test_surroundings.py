@@ -1,18 +1,15 @@
-"""What is struck beside the driver: files of a checkpoint, the disk below it, its clock."""
+"""What is struck beside the driver: files of a checkpoint, and the disk below it."""
 
 from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from epochal.chaos import clock, disk, strikes, surgery
-from epochal.chaos.clock import Clock
+from epochal.chaos import disk, strikes, surgery
 from epochal.chaos.disk import Disk
 from epochal.chaos.failpoints import Point
 from epochal.chaos.nemesis import NotCounted
@@ -113,50 +110,6 @@ def test_who_may_not_mount_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Linux only" in disk.why_not()
 
 
-# the clock
-
-
-def test_a_clock_jumps_for_whoever_goes_by_it(tmp_path: Path) -> None:
-    """In a process that runs: forward, then back; its monotonic clock goes on."""
-    if clock.why_not():
-        assert "libfaketime" in clock.why_not()
-        return
-    own = Clock(tmp_path / "clock")
-    program = "import sys, time\nfor _ in sys.stdin: print(time.time(), time.monotonic(), flush=True)"
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-        env={**os.environ, **own.environment()},
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def told() -> tuple[float, float]:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write("\n")
-            wall, monotonic = process.stdout.readline().split()
-            return float(wall) - time.time(), float(monotonic) - time.monotonic()
-
-        assert abs(told()[0]) < 5
-        for seconds in (clock.JUMP_S, -clock.JUMP_S):
-            own.jump(seconds)
-            time.sleep(2.5)
-            wall, monotonic = told()
-            assert abs(wall - seconds) < 5
-            assert abs(monotonic) < 5
-        process.stdin.close()
-
-
-def test_without_the_library_no_clock_can_be_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(clock, "PLACES", (str(tmp_path),))
-    assert "install the package faketime" in clock.why_not()
-    assert Clock(tmp_path / "clock").environment() == {}
-
-
 # what can be struck at all
 
 
@@ -164,7 +117,6 @@ def test_without_the_library_no_clock_can_be_set(monkeypatch: pytest.MonkeyPatch
     ("strike", "why"),
     [
         (Strike("fill", "disk", Point.BEFORE_DECIDE, 1), "disk"),
-        (Strike("jump-back", "clock", Point.BEFORE_DECIDE, 1), "clock|libfaketime"),
         (Strike("crash", "kafka", Point.BEFORE_DECIDE, 1), "no server 'kafka'"),
         (Strike("half-open", "postgres", Point.BEFORE_DECIDE, 1), "nothing stands between"),
         (Strike("lose", "prepared", Point.BEFORE_SINK_COMMIT, 1, "delta"), "no sink of ours"),
@@ -181,4 +133,4 @@ def test_what_is_not_there_cannot_be_struck(strike: Strike, why: str, tmp_path: 
 def test_every_action_is_carried_out_by_somebody() -> None:
     """A new action in the table of the roles needs somebody who does it."""
     known = strikes.INSIDE | strikes.SURGERY | {"kill", "pause", "copy", "crash"}
-    assert set(ON) == known | set(strikes.NETWORK) | set(strikes.DISK) | set(strikes.CLOCK)
+    assert set(ON) == known | set(strikes.NETWORK) | set(strikes.DISK)

@@ -171,6 +171,25 @@ def test_only_the_listed_files_are_read(spark: SparkSession, tmp_path: Path) -> 
     assert stage.read(copy).count() == 5
 
 
+def test_a_disk_that_cannot_be_written_to_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "epochal").write_text("a file where the copies' folder has to be")
+    with pytest.raises(PrepareRefused, match=r"written to its durable copy: .*Exception") as refused:
+        stage_at(spark, tmp_path).write(3, ME, spark.range(5))
+    assert "epoch 3" in str(refused.value).lower()
+    assert "nothing was decided" in str(refused.value)
+
+
+def test_an_error_of_the_query_is_told_in_its_own_words(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as f
+
+    def fails(number: int) -> int:
+        raise ValueError(f"no such flight: {number}")
+
+    rows = spark.range(5).select(f.udf(fails, "long", useArrow=False)("id").alias("id"))
+    with pytest.raises(PrepareRefused, match=r"ValueError: no such flight: \d"):
+        stage_at(spark, tmp_path).write(0, ME, rows)
+
+
 @pytest.mark.parametrize("damage", ["missing", "shorter"])
 def test_a_lost_copy_is_named(spark: SparkSession, tmp_path: Path, damage: str, confs: dict[str, str]) -> None:
     confs["spark.sql.files.ignoreMissingFiles"] = "true"

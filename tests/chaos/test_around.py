@@ -1,0 +1,27 @@
+"""Against ourselves: the checkpoint's files, the disk below it, and rows that were prepared."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochal.chaos import disk, menus, own, rounds
+from epochal.chaos.checker import Verdict
+from epochal.chaos.history import Ended
+from epochal.chaos.plan import Plan
+from epochal.chaos.roles import Menu
+from epochal.chaos.strikes import DISK
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def test_what_is_done_around_a_driver_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them once; where nothing may be mounted, a disk cannot be struck."""
+    menu = Menu(menus.checkpoint_menu(own.LOSING))
+    with capsys.disabled():
+        [result] = rounds.play(Plan("", workload="map", strikes=len(menu.strikes)), print, menu=menu)
+    assert result.verdict is Verdict.TRUE, (result.run.proves_nothing, result.findings)
+    impossible = set(DISK) if disk.why_not() else set()
+    assert {strike.action for strike in result.unreached} == impossible
+    ends = [end.outcome for _, end in result.run.history.of(Ended)]
+    assert ends[-1] == "finished"
+    assert ends.count("CheckpointMismatch") >= 3, "a restored, a forgotten and a copied checkpoint are refused"
