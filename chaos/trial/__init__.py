@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from epochal.chaos import failpoints
 from epochal.chaos.schedule import Schedule
 from epochal.chaos.simulation import Outcome
-from epochal.chaos.trial.plan import ACTIONS, Plan, outcomes
+from epochal.chaos.trial.plan import ACTIONS, LINES, Plan, outcomes
 from epochal.chaos.trial.world import MakeSinks, Reader, Subject, Target, Trial
 
 __all__ = [
@@ -127,7 +127,7 @@ def _story(outcome: Outcome) -> str:
     struck = {(s.driver, s.number): f"<== {s.action.value.upper()}" for s in outcome.schedule}
     lines = []
     for driver, events in itertools.groupby(outcome.happenings, key=lambda event: event.driver):
-        told = [e for e in events if e.kind != "line" or (driver, e.number) in struck]
+        told = [e for e in events if e.kind not in LINES or (driver, e.number) in struck]
         steps = (" ".join(filter(None, (e.step, e.sink, struck.get((driver, e.number))))) for e in told)
         lines.append(_paragraph(f"{driver}: ", steps))
     ends = (f"{driver} ended: {how}" for driver, how in outcome.ends)

@@ -14,8 +14,9 @@ FAULTS = ("singles", "pairs")
 ACTIONS = (Action.CRASH, Action.PAUSE, *NETWORK, Action.DROP_ANSWER)
 SECONDS = (Action.CRASH, Action.PAUSE, Action.ANSWER_LOST)
 """What strikes a second time: while recovering, while an older start is paused, in the run after a lost answer."""
-INSIDE = ("row", "line")
-"""Kinds of events inside a verb of a sink: there a start may hold what others wait for, so it crashes or goes on."""
+
+LINES = ("line", "line called back")
+"""Kinds of events inside a verb of a sink; who was called back by somebody else's code does not stand still there."""
 
 Play = Callable[[Schedule], Outcome]
 
@@ -63,7 +64,7 @@ def outcomes(play: Play, smooth: Outcome, plan: Plan) -> Iterator[Outcome]:
 
 def _all_pairs(play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike]) -> Iterator[Outcome]:
     """Lines strike alone: there are too many of them."""
-    inside = _numbers(smooth.happenings, ("line",))
+    inside = _numbers(smooth.happenings, LINES)
     outside = [s for s in first if (s.driver, s.number) not in inside]
     different = [s for s in outside if s.action in NETWORK]
     different += representatives(smooth.happenings, [s for s in outside if s.action not in NETWORK])
@@ -71,7 +72,7 @@ def _all_pairs(play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike])
         outcome = play((strike,))
         yield outcome
         if strike in different:
-            lines = _numbers(outcome.happenings, ("line",))
+            lines = _numbers(outcome.happenings, LINES)
             seconds = _seconds(outcome, plan)
             yield from (play((strike, s)) for s in seconds if (s.driver, s.number) not in lines)
 
@@ -104,7 +105,7 @@ def _seconds(outcome: Outcome, plan: Plan) -> list[Strike]:
 def _drawn(plan: Plan, outcome: Outcome, found: Sequence[Strike], turn: int = 0) -> Iterator[Strike]:
     """Each once, in an order that the seed makes; every kind of fault has its turn before one has its second."""
     choice = random.Random(f"{plan.seed} {turn} {outcome.schedule}")
-    lines = _numbers(outcome.happenings, ("line",))
+    lines = _numbers(outcome.happenings, LINES)
     kinds: dict[tuple[Action, bool], list[Strike]] = {}
     for strike in found:
         kinds.setdefault((strike.action, (strike.driver, strike.number) in lines), []).append(strike)
@@ -118,9 +119,10 @@ def _drawn(plan: Plan, outcome: Outcome, found: Sequence[Strike], turn: int = 0)
 
 
 def _sensible(events: Sequence[Happening], found: Iterable[Strike]) -> list[Strike]:
-    """Inside a verb a start only crashes."""
-    inside = _numbers(events, INSIDE)
-    return [s for s in found if s.action is Action.CRASH or (s.driver, s.number) not in inside]
+    """Inside a verb a start crashes, or stands still at a line."""
+    inside, lines = _numbers(events, ("row", *LINES)), _numbers(events, ("line",))
+    barred: dict[Action, set[tuple[str, int]]] = {Action.CRASH: set(), Action.PAUSE: inside - lines}
+    return [s for s in found if (s.driver, s.number) not in barred.get(s.action, inside)]
 
 
 def _numbers(events: Sequence[Happening], kinds: Sequence[str]) -> set[tuple[str, int]]:
