@@ -32,7 +32,7 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 class Lines:
-    """One call of a verb: ``tell(place, called back)`` at each line of the sink's code; it may raise ``SimulatedCrash``.
+    """One call of a verb: ``tell(place, called back)`` at each line of the sink's code may raise ``SimulatedCrash``.
 
     "Called back": by somebody else's code, which may hold a lock that all starts in this process share.
     """
@@ -48,7 +48,6 @@ class Lines:
     def told(self) -> Iterator[None]:
         """A debugger or coverage gets its turn back after."""
         self._after.callback(sys.settrace, sys.gettrace())
-        self._after.callback(sys.setprofile, sys.getprofile())
         sys.settrace(self._step)
         with self._after:
             try:
@@ -115,7 +114,10 @@ class Lines:
             raise _death(frame)
 
     def _die(self) -> None:
+        if self._dead:
+            return
         self._dead = True
+        self._after.callback(sys.setprofile, sys.getprofile())
         # What the dead code leaves open is closed by being forgotten, and nobody is to be blamed for it.
         self._after.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", ResourceWarning)

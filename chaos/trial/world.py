@@ -16,7 +16,7 @@ from epochal.chaos.schedule import Action, Happening, Schedule
 from epochal.chaos.simulation import Checkpoint, Driver, Pipeline, Simulation, str_of
 from epochal.chaos.trial.lines import Lines
 from epochal.coordinator.epoch import Actor, Committable, Epoch, Query, SinkState
-from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
 from epochal.sinks.memory import Row as StoredRow
 from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Schema, Sink, Stage
 
@@ -208,6 +208,11 @@ class Trial(Simulation):
         if owner != by:
             self.unbarred.append(f"{verb} in {sink} by {by} was answered, and the fence was {owner or 'nobody'}'s")
 
+    def lost(self, sink: str, by: Actor) -> None:
+        """What is decided nobody drops, unless an abort arrives late, of an actor that still is the owner."""
+        if not any(strike.action is Action.LATE for strike in self._schedule):
+            self.unbarred.append(f"what was decided is gone from {sink} as {by} is to show it; who dropped it?")
+
     def later(self, request: Callable[[], object]) -> None:
         """The request is under way."""
         self._under_way.append(request)
@@ -330,7 +335,11 @@ class Remote:
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         def commit(sink: Sink) -> CommitOutcome:
-            call = self._call("commit", by, lambda: sink.commit(committable, by))
+            try:
+                call = self._call("commit", by, lambda: sink.commit(committable, by))
+            except PreparedLost:
+                self._world.lost(self.name, by)
+                raise
             self._world.answered("commit", self.name, by, call.owner)
             if call.answer is CommitOutcome.COMMITTED:
                 where = f"{self.name}, then fenced" if call.before_the_newer else self.name
