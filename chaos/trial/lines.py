@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import gc
 import inspect
 import os
 import sys
@@ -42,11 +43,16 @@ class Lines:
         self._codes = _codes(kind)
         self._tell = tell
         self._dead = False
+        self._bottom: FrameType | None = None  # beneath the verb; older starts that stand still may lie further down
         self._after = contextlib.ExitStack()
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
         """A debugger or coverage gets its turn back after."""
+        self._bottom = sys._getframe(2)  # between them is contextlib's own
+        if gc.isenabled():
+            gc.disable()  # what the verb makes stays young, and is quickly found if it has to be forgotten
+            self._after.callback(gc.enable)
         self._after.callback(sys.settrace, sys.gettrace())
         sys.settrace(self._step)
         with self._after:
@@ -57,7 +63,7 @@ class Lines:
                     _forget(error)  # as long as whatever is closed by that dies, too
                 raise
             finally:
-                died, self._dead = self._dead, False
+                died, self._dead, self._bottom = self._dead, False, None
                 if died:
                     raise SimulatedCrash  # whatever the sink made of it
 
@@ -89,7 +95,7 @@ class Lines:
 
     def _called_back(self, frame: FrameType) -> bool:
         above = frame.f_back
-        while above is not None and os.path.dirname(above.f_code.co_filename) != KIT:
+        while above not in (None, self._bottom) and os.path.dirname(above.f_code.co_filename) != KIT:
             if not self._own(above) and above.f_code.co_filename != contextlib.__file__:
                 return True
             above = above.f_back
@@ -100,7 +106,7 @@ class Lines:
         if not self._dead or event not in ("call", "c_call", "return"):
             return
         above: FrameType | None = frame
-        while above is not None:
+        while above is not None and above is not self._bottom:
             if self._own(above):
                 above.f_trace = self._step
             above = above.f_back
@@ -147,7 +153,9 @@ def _forget(error: BaseException | None) -> None:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None  # a frame that was traced keeps a copy of its locals
         error = error.__context__
+    gc.collect(0)
 
 
 @functools.cache
@@ -167,7 +175,7 @@ def _contains(home: Path, file: Path) -> bool:
 @functools.cache
 def _homes(kind: type) -> tuple[Path, ...]:
     """The folder of a package, or the file of a module that is in none."""
-    homes = set()
+    homes: set[Path] = set()
     for base in kind.__mro__:
         top = base.__module__.partition(".")[0]
         if top == OURS or top in sys.stdlib_module_names:

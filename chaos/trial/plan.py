@@ -57,8 +57,9 @@ def outcomes(play: Play, smooth: Outcome, plan: Plan, found_more: Callable[[int]
     first = _sensible(smooth.happenings, found)
     found_more(len(first))
     if plan.faults == "singles":
-        chosen = first if plan.at_most is None else _drawn(plan, smooth, first)
-        played = (outcome for strike in chosen for outcome in _alone(play, smooth, strike, found_more))
+        played = (
+            outcome for strike in _drawn(plan, smooth, first) for outcome in _alone(play, smooth, strike, found_more)
+        )
         yield from itertools.islice(played, plan.at_most)
     elif plan.at_most is None:
         yield from _all_pairs(play, plan, smooth, first, found_more)

@@ -209,8 +209,9 @@ class Trial(Simulation):
             self.unbarred.append(f"{verb} in {sink} by {by} was answered, and the fence was {owner or 'nobody'}'s")
 
     def lost(self, sink: str, by: Actor) -> None:
-        """What is decided nobody drops, unless an abort arrives late, of an actor that still is the owner."""
-        if not any(strike.action is Action.LATE for strike in self._schedule):
+        """What is decided nobody drops before its owner shows it, unless an abort of that owner arrives late."""
+        late = any(strike.action is Action.LATE for strike in self._schedule)
+        if sink in self.pipeline.voting and self.owners.get(sink) == by and not late:
             self.unbarred.append(f"what was decided is gone from {sink} as {by} is to show it; who dropped it?")
 
     def later(self, request: Callable[[], object]) -> None:
@@ -329,7 +330,8 @@ class Remote:
         given = handed if convert is None else convert(list(rows))
 
         def prepare(sink: Sink) -> Committable:
-            return self._call("prepare", by, lambda: sink.prepare(epoch, given, by)).answer
+            voted: Committable = self._call("prepare", by, lambda: sink.prepare(epoch, given, by)).answer
+            return voted
 
         return self._request("prepare", prepare)
 
@@ -341,10 +343,11 @@ class Remote:
                 self._world.lost(self.name, by)
                 raise
             self._world.answered("commit", self.name, by, call.owner)
-            if call.answer is CommitOutcome.COMMITTED:
+            outcome: CommitOutcome = call.answer
+            if outcome is CommitOutcome.COMMITTED:
                 where = f"{self.name}, then fenced" if call.before_the_newer else self.name
                 self._world.history.add(Changed(where, str_of(by), shown=1))
-            return call.answer
+            return outcome
 
         return self._request("commit", commit)
 
