@@ -28,7 +28,7 @@ from typing import Any
 from epochal.chaos.simulation import SimulatedCrash
 
 OURS = "epochal"  # the sinks of the project share files with servers in memory: of them, their classes alone
-KIT = os.path.dirname(__file__)  # calls the verbs
+KIT = {str(file) for file in Path(__file__).parent.glob("*.py")}  # calls the verbs
 INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -70,7 +70,8 @@ class Lines:
     def _own(self, frame: FrameType | None) -> bool:
         if frame is None:
             return False
-        return _belongs(self._kind, frame.f_code.co_filename) or frame.f_code in self._codes
+        code = frame.f_code
+        return _belongs(self._kind, code.co_filename) or bool(self._codes and code in self._codes)
 
     def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
         """The trace function."""
@@ -84,8 +85,7 @@ class Lines:
                 raise _death(frame)
         elif event == "line" and self._tell is not None:
             try:
-                where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-                self._tell(where, self._called_back(frame))
+                self._tell(f"{_name(frame.f_code.co_filename)}:{frame.f_lineno}", self._called_back(frame))
             except SimulatedCrash:
                 self._die()
                 raise
@@ -95,8 +95,8 @@ class Lines:
 
     def _called_back(self, frame: FrameType) -> bool:
         above = frame.f_back
-        while above not in (None, self._bottom) and os.path.dirname(above.f_code.co_filename) != KIT:
-            if not self._own(above) and above.f_code.co_filename != contextlib.__file__:
+        while above is not None and above is not self._bottom and above.f_code.co_filename not in KIT:
+            if above.f_code.co_filename != contextlib.__file__ and not self._own(above):
                 return True
             above = above.f_back
         return False
@@ -156,6 +156,9 @@ def _forget(error: BaseException | None) -> None:
         error.__traceback__ = None  # a frame that was traced keeps a copy of its locals
         error = error.__context__
     gc.collect(0)
+
+
+_name = functools.cache(os.path.basename)
 
 
 @functools.cache
