@@ -27,8 +27,9 @@ CREATE VIEW IF NOT EXISTS shown AS SELECT app, sink, position, row FROM votes JO
 class SqliteSink:
     """Rows as JSON in a file; readers use the view ``shown``."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, timeout: float = 5) -> None:
         self.path = path
+        self._timeout = timeout  # seconds for another's transaction to end
         self._name = name
         self._app: str | None = None
         self._conditions = Conditions(name, f"sqlite:{path}")
@@ -41,7 +42,7 @@ class SqliteSink:
         check_name("sink name", self.name)
         check_name("app", query.app, self.name)
         new = "INSERT OR IGNORE INTO sinks VALUES (?, ?, hex(randomblob(16)), NULL, NULL, NULL, NULL)"
-        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+        with contextlib.closing(sqlite3.connect(self.path, self._timeout)) as connection:
             connection.executescript(TABLES)
         with self._transaction() as connection:
             made = connection.execute(new, (query.app, self.name)).rowcount
@@ -105,7 +106,7 @@ class SqliteSink:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """One transaction that is the only writer; any exception rolls it back."""
-        with contextlib.closing(sqlite3.connect(self.path, timeout=5, isolation_level=None)) as connection:
+        with contextlib.closing(sqlite3.connect(self.path, self._timeout, isolation_level=None)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 with connection:

@@ -70,6 +70,7 @@ class Start:
 ONE = Actor(1, 11)
 SAME_GENERATION = Actor(1, 99)
 TWO = Actor(2, 22)
+MANY = 5003  # no multiple of anybody's block
 
 
 class SinkContract:
@@ -106,6 +107,15 @@ class SinkContract:
         marker = one.look().marker
         assert marker is not None
         assert (marker.position, marker.decision) == (1, committable.decision.id)
+
+    def test_an_epoch_of_thousands_of_rows_is_shown_to_the_last(self, harness: SinkHarness, one: Start) -> None:
+        """What comes in blocks, and what is held back until a block is full."""
+        ids = [f"{number:05}" for number in range(MANY)]
+        committable = one.show(ids)
+        assert committable.rows == MANY
+        assert self.ids(harness) == ids
+        one.show(["next"], 1)
+        assert self.ids(harness) == [*ids, "next"]
 
     def test_the_vote_says_whose_decision_where_and_how_many_rows(self, one: Start) -> None:
         committable = one.prepare(["a", "b"])

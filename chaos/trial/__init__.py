@@ -7,8 +7,9 @@ a failpoint, where it calls a sink or the log, where a sink takes a row, and at 
 
 ========================  ==============================================================================
 ``CRASH``                 the start ends there, its sinks are closed, the next start recovers; it strikes
-                          at every line of the sink's own methods, too
-``PAUSE``                 the start stands still until a newer one is done, and then goes on: a zombie
+                          at every line of the sink's own code, too, and none of that code runs any more
+``PAUSE``                 the start stands still until a newer one is done, and then goes on: a zombie; also
+                          at every line inside ``fence``, ``commit`` and ``abort``
 ``UNAVAILABLE``           a verb is not called: ``SinkUnavailable``
 ``REQUEST_LOST``          a verb is not called, and the coordinator cannot know: ``OutcomeUnknown``
 ``ANSWER_LOST``           a verb is called, and the coordinator cannot know: ``OutcomeUnknown``
@@ -26,13 +27,13 @@ import contextlib
 import itertools
 import logging
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from epochal.chaos import failpoints
 from epochal.chaos.schedule import Schedule
 from epochal.chaos.simulation import Outcome
-from epochal.chaos.trial.plan import ACTIONS, Plan, outcomes
+from epochal.chaos.trial.plan import ACTIONS, LINES, Plan, outcomes
 from epochal.chaos.trial.world import MakeSinks, Reader, Subject, Target, Trial
 
 __all__ = [
@@ -56,14 +57,20 @@ class Survival:
 
     plan: Plan
     schedules: int = 0
+    found: int = 0  # schedules that the plan would play without ``at_most``, as far as it came to know them
     traces: set[int] = field(default_factory=set)
 
     def add(self, outcome: Outcome) -> None:
         self.schedules += 1
         self.traces.add(hash(outcome.trace))
 
+    def find(self, schedules: int) -> None:
+        self.found += schedules
+
     def __str__(self) -> str:
-        return f"{self.schedules} schedules, {len(self.traces)} distinct traces"
+        more = self.plan.faults == "pairs" and self.found > self.schedules
+        of = f" of {'at least ' * more}{self.found}" if self.found else ""
+        return f"{self.schedules}{of} schedules, {len(self.traces)} distinct traces"
 
 
 class NotExact(AssertionError):
@@ -82,14 +89,14 @@ def survives(subject: Subject, plan: Plan | None = None) -> Survival:
     """Play every schedule of ``plan``; :class:`DidNotSurvive` at the first that breaks an invariant."""
     plan = plan or Plan()
     survival = Survival(plan)
-    for outcome in _outcomes(subject, plan):
+    for outcome in _outcomes(subject, plan, survival.find):
         if outcome.wrong:
             raise DidNotSurvive(outcome)
         survival.add(outcome)
     return survival
 
 
-def _outcomes(subject: Subject, plan: Plan) -> Iterator[Outcome]:
+def _outcomes(subject: Subject, plan: Plan, found_more: Callable[[int], None]) -> Iterator[Outcome]:
     def play_one(schedule: Schedule) -> Outcome:
         return play(subject, schedule, epochs=plan.epochs, lines=plan.lines)
 
@@ -99,7 +106,7 @@ def _outcomes(subject: Subject, plan: Plan) -> Iterator[Outcome]:
     smooth = play_one(())
     if smooth.wrong:
         raise NotExact(f"without any fault: {_verdict(smooth)}\n\n{_story(smooth)}")
-    yield from outcomes(play_one, smooth, plan)
+    yield from outcomes(play_one, smooth, plan, found_more)
 
 
 def play(subject: Subject, schedule: Schedule = (), *, epochs: int = 2, lines: bool = True) -> Outcome:
@@ -127,7 +134,7 @@ def _story(outcome: Outcome) -> str:
     struck = {(s.driver, s.number): f"<== {s.action.value.upper()}" for s in outcome.schedule}
     lines = []
     for driver, events in itertools.groupby(outcome.happenings, key=lambda event: event.driver):
-        told = [e for e in events if e.kind != "line" or (driver, e.number) in struck]
+        told = [e for e in events if e.kind not in LINES or (driver, e.number) in struck]
         steps = (" ".join(filter(None, (e.step, e.sink, struck.get((driver, e.number))))) for e in told)
         lines.append(_paragraph(f"{driver}: ", steps))
     ends = (f"{driver} ended: {how}" for driver, how in outcome.ends)

@@ -14,8 +14,11 @@ FAULTS = ("singles", "pairs")
 ACTIONS = (Action.CRASH, Action.PAUSE, *NETWORK, Action.DROP_ANSWER)
 SECONDS = (Action.CRASH, Action.PAUSE, Action.ANSWER_LOST)
 """What strikes a second time: while recovering, while an older start is paused, in the run after a lost answer."""
-INSIDE = ("row", "line")
-"""Kinds of events inside a verb of a sink: there a start may hold what others wait for, so it crashes or goes on."""
+
+LINES = ("line", "line called back")
+"""Kinds of events inside a verb of a sink; who was called back by somebody else's code does not stand still there."""
+HALTS = ("fence", "commit", "abort")
+"""In these verbs a start may stand still: they ask a fence and act on it, and what they change can be told."""
 
 Play = Callable[[Schedule], Outcome]
 
@@ -26,7 +29,7 @@ class Plan:
 
     ``singles``: one fault, everywhere.  ``pairs``: these, and a second fault wherever it makes a difference after
     the first.  ``at_most``: no more than so many, drawn by ``seed``, from every kind of fault as often.
-    ``lines``: crash also at each line of the sink's own methods; not for a sink whose steps depend on the time.
+    ``lines``: also at each line of the sink's own code; not for a sink whose steps depend on the time.
     ``schedules``: exactly these.
     """
 
@@ -48,43 +51,65 @@ class Plan:
             raise ValueError(f"epochs={self.epochs!r}, at_most={self.at_most!r}: count from 1")
 
 
-def outcomes(play: Play, smooth: Outcome, plan: Plan) -> Iterator[Outcome]:
-    """Play what the plan says; ``smooth`` is the outcome without any fault."""
+def outcomes(play: Play, smooth: Outcome, plan: Plan, found_more: Callable[[int], None]) -> Iterator[Outcome]:
+    """Play what the plan says; ``smooth`` is the outcome without any fault; what there is to play is told."""
     found = (s for action in plan.actions for s in strikes(smooth.happenings, "d1", action))
     first = _sensible(smooth.happenings, found)
+    found_more(len(first))
     if plan.faults == "singles":
-        chosen = first if plan.at_most is None else list(_drawn(plan, smooth, first))[: plan.at_most]
-        yield from (play((strike,)) for strike in chosen)
+        played = (
+            outcome for strike in _drawn(plan, smooth, first) for outcome in _alone(play, smooth, strike, found_more)
+        )
+        yield from itertools.islice(played, plan.at_most)
     elif plan.at_most is None:
-        yield from _all_pairs(play, plan, smooth, first)
+        yield from _all_pairs(play, plan, smooth, first, found_more)
     else:
-        yield from itertools.islice(_some_pairs(play, plan, smooth, first), plan.at_most)
+        yield from itertools.islice(_some_pairs(play, plan, smooth, first, found_more), plan.at_most)
 
 
-def _all_pairs(play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike]) -> Iterator[Outcome]:
+def _alone(play: Play, smooth: Outcome, strike: Strike, found_more: Callable[[int], None]) -> Iterator[Outcome]:
+    """One fault; who stands still inside an abort goes on when there is something to drop that is not its own."""
+    outcome = play((strike,))
+    yield outcome
+    aborts = _numbers([e for e in smooth.happenings if e.step.startswith("abort ")], ("line",))
+    if strike.action is Action.PAUSE and (strike.driver, strike.number) in aborts:
+        decided = [e.number for e in outcome.happenings if (e.driver, e.step) == ("d2", "after-decide")]
+        if decided:
+            found_more(1)
+            yield play((strike, Strike("d2", decided[0], Action.PAUSE)))
+
+
+def _all_pairs(
+    play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike], found_more: Callable[[int], None]
+) -> Iterator[Outcome]:
     """Lines strike alone: there are too many of them."""
-    inside = _numbers(smooth.happenings, ("line",))
+    inside = _numbers(smooth.happenings, LINES)
     outside = [s for s in first if (s.driver, s.number) not in inside]
     different = [s for s in outside if s.action in NETWORK]
     different += representatives(smooth.happenings, [s for s in outside if s.action not in NETWORK])
     for strike in first:
-        outcome = play((strike,))
-        yield outcome
+        outcome, *more = _alone(play, smooth, strike, found_more)
+        yield from (outcome, *more)
         if strike in different:
-            lines = _numbers(outcome.happenings, ("line",))
-            seconds = _seconds(outcome, plan)
-            yield from (play((strike, s)) for s in seconds if (s.driver, s.number) not in lines)
+            lines = _numbers(outcome.happenings, LINES)
+            seconds = [s for s in _seconds(outcome, plan) if (s.driver, s.number) not in lines]
+            found_more(len(seconds))
+            yield from (play((strike, s)) for s in seconds)
 
 
-def _some_pairs(play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike]) -> Iterator[Outcome]:
+def _some_pairs(
+    play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike], found_more: Callable[[int], None]
+) -> Iterator[Outcome]:
     """Each first fault is played too, as it tells where a second can strike."""
     for turn in itertools.count():
         found = False
         for strike in _drawn(plan, smooth, first, turn):
             outcome = play((strike,))
+            seconds = _seconds(outcome, plan)
             if turn == 0:
+                found_more(len(seconds))
                 yield outcome
-            for second in itertools.islice(_drawn(plan, outcome, _seconds(outcome, plan), turn), 1):
+            for second in itertools.islice(_drawn(plan, outcome, seconds, turn), 1):
                 found = True
                 yield play((strike, second))
         if not found:
@@ -104,7 +129,7 @@ def _seconds(outcome: Outcome, plan: Plan) -> list[Strike]:
 def _drawn(plan: Plan, outcome: Outcome, found: Sequence[Strike], turn: int = 0) -> Iterator[Strike]:
     """Each once, in an order that the seed makes; every kind of fault has its turn before one has its second."""
     choice = random.Random(f"{plan.seed} {turn} {outcome.schedule}")
-    lines = _numbers(outcome.happenings, ("line",))
+    lines = _numbers(outcome.happenings, LINES)
     kinds: dict[tuple[Action, bool], list[Strike]] = {}
     for strike in found:
         kinds.setdefault((strike.action, (strike.driver, strike.number) in lines), []).append(strike)
@@ -118,9 +143,11 @@ def _drawn(plan: Plan, outcome: Outcome, found: Sequence[Strike], turn: int = 0)
 
 
 def _sensible(events: Sequence[Happening], found: Iterable[Strike]) -> list[Strike]:
-    """Inside a verb a start only crashes."""
-    inside = _numbers(events, INSIDE)
-    return [s for s in found if s.action is Action.CRASH or (s.driver, s.number) not in inside]
+    """Inside a verb a start crashes, or stands still at a line."""
+    inside = _numbers(events, ("row", *LINES))
+    halts = {(e.driver, e.number) for e in events if e.kind == "line" and e.step.startswith(HALTS)}
+    barred: dict[Action, set[tuple[str, int]]] = {Action.CRASH: set(), Action.PAUSE: inside - halts}
+    return [s for s in found if (s.driver, s.number) not in barred.get(s.action, inside)]
 
 
 def _numbers(events: Sequence[Happening], kinds: Sequence[str]) -> set[tuple[str, int]]:

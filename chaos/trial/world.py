@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
 import itertools
-import os
 import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from epochal.chaos.history import Changed, Read, Row, Step, TookOver
 from epochal.chaos.schedule import Action, Happening, Schedule
-from epochal.chaos.simulation import Checkpoint, Driver, Pipeline, SimulatedCrash, Simulation, str_of
+from epochal.chaos.simulation import Checkpoint, Driver, Pipeline, Simulation, str_of
+from epochal.chaos.trial.lines import Lines
 from epochal.coordinator.epoch import Actor, Committable, Epoch, Query, SinkState
-from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
 from epochal.sinks.memory import Row as StoredRow
 from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Schema, Sink, Stage
 
@@ -74,6 +71,8 @@ class Trial(Simulation):
         self.subject = subject
         self.lines = lines
         self._lines: Counter[str] = Counter()
+        self._calls: dict[str, Call] = {}  # driver -> the verb that it is in
+        self._at_lines = any(s.action is Action.PAUSE and s.number >= FIRST_LINE for s in schedule)
         self._reading = False
         self.target = Target(name, self.stage)
         self._under_way: list[Callable[[], object]] = []
@@ -126,20 +125,73 @@ class Trial(Simulation):
 
     # --- lines ----------------------------------------------------------------------------------
 
-    def line(self, place: str, sink: str) -> None:
+    def line(self, verb: str, sink: str, where: str, called_back: bool) -> None:
         """The current start is at a line of the sink's code, and may have done something lasting in the one before."""
         driver = self.current
         if driver is None or self.arriving or self._reading:
             return
+        place, kind = f"{verb} {where}", "line called back" if called_back else "line"
         number = FIRST_LINE + self._lines[driver.name]
         self._lines[driver.name] += 1
         self.touch()
-        self.happenings.append(Happening(driver.name, number, "line", place, sink, -1, self._touches))
+        self.happenings.append(Happening(driver.name, number, kind, place, sink, -1, self._touches))
         index = self._strikes.get((driver.name, number))
         if index is not None:
+            action = self._schedule[index].action
             self.fired.add(index)
-            self.history.trace.append(Step(driver.name, place, sink, Action.CRASH.value))
-            raise SimulatedCrash
+            self.history.trace.append(Step(driver.name, place, sink, action.value))
+            self._strike(driver, action)
+
+    def needs_thread(self, driver: str) -> bool:
+        """Who halts at a line halts in a trace function, in which the lines of nobody else would be told."""
+        return self._at_lines or super().needs_thread(driver)
+
+    # --- who stood still inside a verb ----------------------------------------------------------
+
+    def called(self, call: Call) -> None:
+        """The current start is in a verb; of a request that arrives late nobody is."""
+        if self.current is not None and not self.arriving:
+            self._calls[self.current.name] = call
+
+    def _pause(self, driver: Driver) -> None:
+        tracing = sys.gettrace()
+        sys.settrace(None)  # of who lives meanwhile on this stack nothing is told but its own verbs
+        try:
+            super()._pause(driver)
+        finally:
+            sys.settrace(tracing)
+        call = self._calls.get(driver.name)
+        if call is None:
+            return
+        owner = self.owners.get(call.sink)
+        if owner not in (call.owner, call.by):
+            call.overtaken, call.on_waking = owner, self._held(call)
+
+    def returned(self, verb: str, call: Call) -> None:
+        """The verb is over; of an actor that was barred meanwhile the sink must not have changed."""
+        if self.current is not None and self._calls.get(self.current.name) is call:
+            del self._calls[self.current.name]
+        if call.on_waking is None:
+            return
+        now = self._held(call)
+        call.changed = now is not None and now != call.on_waking
+        if call.changed:
+            self.unbarred.append(f"{verb} in {call.sink} by {call.by} changed it after {call.overtaken} had fenced it")
+
+    def _held(self, call: Call) -> Held:
+        """What the sink shows and says of itself, asked as a stranger asks."""
+        self._reading, before = True, self._reading
+        try:
+            (stranger,) = (sink for sink in self.subject.sinks(self.target) if sink.name == call.sink)
+            try:
+                state = stranger.look(call.query)
+            finally:
+                stranger.close()
+            return state, sorted(_row(row) for row in self.subject.read(self.target)[call.sink])
+        except Exception:  # whoever stands still may bar it; the reader's own failures are told elsewhere
+            return None
+        finally:
+            self._reading = before
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -155,6 +207,12 @@ class Trial(Simulation):
         """A verb returned that must raise ``Fenced`` unless ``by`` was the ``owner`` when it was called."""
         if owner != by:
             self.unbarred.append(f"{verb} in {sink} by {by} was answered, and the fence was {owner or 'nobody'}'s")
+
+    def lost(self, sink: str, by: Actor) -> None:
+        """What is decided nobody drops before its owner shows it, unless an abort of that owner arrives late."""
+        late = any(strike.action is Action.LATE for strike in self._schedule)
+        if sink in self.pipeline.voting and self.owners.get(sink) == by and not late:
+            self.unbarred.append(f"what was decided is gone from {sink} as {by} is to show it; who dropped it?")
 
     def later(self, request: Callable[[], object]) -> None:
         """The request is under way."""
@@ -182,6 +240,28 @@ def _row(row: Mapping[str, Any]) -> Row:
     """What the kit fed: id, attempt, epoch, n; a table that keeps no n has none to get wrong."""
     key = int(row["id"])
     return Row(int(row["epoch"]), key, int(row["attempt"]), int(row["n"]) if "n" in row else key + 1)
+
+
+Held = Any  # what `Trial.held` tells; None where it could not be asked
+
+
+@dataclass
+class Call:
+    """One call of a fenced verb; when it stood still inside it, what the sink held as it went on."""
+
+    sink: str
+    query: Query
+    by: Actor
+    owner: Actor | None  # of the fence, when it began
+    answer: Any = None
+    overtaken: Actor | None = None  # the newer start that took over while this one stood still
+    on_waking: Held = None
+    changed: bool = False  # the sink, after that
+
+    @property
+    def before_the_newer(self) -> bool:
+        """It was overtaken, and whatever it did it had done by then."""
+        return self.overtaken is not None and not self.changed
 
 
 class TrialDriver(Driver):
@@ -226,15 +306,21 @@ class Remote:
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         """A look that is lost has no effect, so it is merely unavailable."""
         self._query = query
+
+        def look(sink: Sink) -> SinkState:
+            with self._lines("look").told():
+                return sink.look(query, by=by)
+
         try:
-            return self._request("look", lambda sink: sink.look(query, by=by), repeatable=False)
+            return self._request("look", look, repeatable=False)
         except OutcomeUnknown as lost:
             raise SinkUnavailable(lost.what, sink=self.name, help=lost.help) from lost
 
     def fence(self, query: Query, by: Actor) -> None:
         def fence(sink: Sink) -> None:
-            sink.fence(query, by)
-            self._world.took_over(self.name, by)
+            call = self._call("fence", by, lambda: sink.fence(query, by))
+            if not call.before_the_newer:
+                self._world.took_over(self.name, by)
 
         self._request("fence", fence)
 
@@ -242,17 +328,24 @@ class Remote:
         convert = self._world.subject.rows
         handed = Told(rows, lambda: self._world.happen("row", "row", self.name, epoch.number))
         given = handed if convert is None else convert(list(rows))
-        return self._request("prepare", lambda sink: sink.prepare(epoch, given, by))
+
+        def prepare(sink: Sink) -> Committable:
+            voted: Committable = self._call("prepare", by, lambda: sink.prepare(epoch, given, by)).answer
+            return voted
+
+        return self._request("prepare", prepare)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         def commit(sink: Sink) -> CommitOutcome:
-            before = self._world.owners.get(self.name)
-            outcome = sink.commit(committable, by)
-            self._world.answered("commit", self.name, by, before)
+            try:
+                call = self._call("commit", by, lambda: sink.commit(committable, by))
+            except PreparedLost:
+                self._world.lost(self.name, by)
+                raise
+            self._world.answered("commit", self.name, by, call.owner)
+            outcome: CommitOutcome = call.answer
             if outcome is CommitOutcome.COMMITTED:
-                # Whoever fenced while the commit was under way came after it, else it had been refused.
-                overtaken = before != self._world.owners.get(self.name)
-                where = f"{self.name}, then fenced" if overtaken else self.name
+                where = f"{self.name}, then fenced" if call.before_the_newer else self.name
                 self._world.history.add(Changed(where, str_of(by), shown=1))
             return outcome
 
@@ -260,9 +353,8 @@ class Remote:
 
     def abort(self, query: Query, by: Actor) -> None:
         def abort(sink: Sink) -> None:
-            before = self._world.owners.get(self.name)
-            sink.abort(query, by)
-            self._world.answered("abort", self.name, by, before)
+            call = self._call("abort", by, lambda: sink.abort(query, by))
+            self._world.answered("abort", self.name, by, call.owner)
 
         self._request("abort", abort)
 
@@ -288,8 +380,7 @@ class Remote:
 
     def _answer(self, verb: str, call: Callable[[Sink], T]) -> T:
         try:
-            with self._told_lines():
-                answer = call(self._sink)
+            answer = call(self._sink)
         except Exception as error:
             self._world.note(verb, self.name, type(error).__name__)
             raise
@@ -299,28 +390,21 @@ class Remote:
         self._world.note(verb, self.name, answer.name if isinstance(answer, CommitOutcome) else "")
         return answer
 
-    @contextlib.contextmanager
-    def _told_lines(self) -> Iterator[None]:
-        """Python says at which line of the sink's methods it is; a debugger or coverage gets its turn back after."""
-        if not self._world.lines:
-            yield
-            return
-        codes = _codes(type(self._sink))
-
-        def enter(frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG001
-            return step if frame.f_code in codes else None
-
-        def step(frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG001
-            if event == "line":
-                self._world.line(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}", self.name)
-            return step
-
-        before = sys.gettrace()
-        sys.settrace(enter)
+    def _call(self, verb: str, by: Actor, act: Callable[[], Any]) -> Call:
+        """The call of a verb that is fenced, over; what it changed although a newer start had taken over is told."""
+        assert self._query is not None, "every verb comes after a look"
+        call = Call(self.name, self._query, by, self._world.owners.get(self.name))
+        self._world.called(call)
         try:
-            yield
+            with self._lines(verb).told():
+                call.answer = act()
         finally:
-            sys.settrace(before)
+            self._world.returned(verb, call)
+        return call
+
+    def _lines(self, verb: str) -> Lines:
+        tell = functools.partial(self._world.line, verb, self.name) if self._world.lines else None
+        return Lines(type(self._sink), tell)
 
     def _arrive(self, call: Callable[[Sink], object]) -> None:
         """By then the start is over, and its client with it: another sends the same."""
@@ -335,26 +419,6 @@ class Remote:
     def _unanswered(self, verb: str) -> OutcomeUnknown:
         self._world.note(verb, self.name, "unanswered")
         return OutcomeUnknown(f"the request to {verb} was sent and its answer lost", sink=self.name, help="simulated")
-
-
-@functools.cache
-def _codes(kind: type) -> frozenset[CodeType]:
-    """What the methods of a class are made of, inherited ones and functions inside them too; Python's own aside."""
-    bases = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in sys.stdlib_module_names]
-    found = [getattr(inspect.unwrap(_function(member)), "__code__", None) for b in bases for member in vars(b).values()]
-    return frozenset(code for outer in found if outer is not None for code in _nested(outer))
-
-
-def _function(member: Any) -> Any:
-    """The function behind what stands in a class body."""
-    return getattr(member, "fget", None) or getattr(member, "__func__", None) or member
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
 
 
 class RemoteRedo(Remote):
