@@ -147,7 +147,7 @@ class Campaign:
     def _log(self) -> EpochLog | None:
         if self._target.pipeline is None:
             return None
-        if (own := self._target.pipeline._log) is not None:
+        if (own := self._target.pipeline.log) is not None:
             return own
         folder = self._around.checkpoint / "epochal" / "log"
         return FilesLog(folder) if folder.exists() else None
@@ -382,7 +382,7 @@ class Campaign:
         if self._target.ours:
             self._listener.add(AtRest("copies", self._needless_copies()))
         if self._target.pipeline is not None and self._own:
-            self._tell_positions(self._target.pipeline._app)
+            self._tell_positions(self._target.pipeline.app)
 
     def _needless_copies(self) -> tuple[str, ...]:
         """Durable copies of epochs that no record of the log needs."""

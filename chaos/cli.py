@@ -210,7 +210,7 @@ def run(
     }
     verdict = tell(results, about, history, report)
     if verdict is Verdict.FALSE:
-        again(results, servers)
+        again(next(result for result in results if result.verdict is Verdict.FALSE), servers)
     raise typer.Exit(CODES[verdict])
 
 
@@ -351,16 +351,32 @@ def write_page(
     complain(f"report: {path}")
 
 
-def again(results: Sequence[Result], servers: Sequence[str]) -> None:
-    """How the first violation is seen again, by as few strikes as are known to be needed."""
+def again(result: Result, servers: Sequence[str]) -> None:
+    """How the violation is seen again: by the one strike before it if that is seen to be enough, else by all."""
     from epochal.chaos import own
 
-    result = next(result for result in results if result.verdict is Verdict.FALSE)
-    if blamed := result.blamed():
-        plan = replace(result.plan, seconds=0.0, strikes=len(blamed))
-        plan = replace(plan, target="") if plan.target == own.TARGET else plan
-        screen.print("the strikes before the first violation, as a command:", style="bold")
-        screen.print(command(plan, blamed, servers), soft_wrap=True, markup=False)
+    plan = replace(result.plan, target="") if result.plan.target == own.TARGET else result.plan
+    strikes = shrunk(plan, result, servers)
+    if strikes:
+        screen.print("the command that shows it again:", style="bold")
+        smaller = replace(plan, seconds=0.0, strikes=len(strikes))
+        screen.print(command(smaller, strikes, servers), soft_wrap=True, markup=False)
+
+
+def shrunk(plan: Plan, result: Result, servers: Sequence[str]) -> Sequence[Strike]:
+    """The strikes that are needed: those to blame, if a run with them alone is invalid too."""
+    from epochal.chaos import rounds
+
+    blamed = result.blamed()
+    if len(blamed) == len(result.struck):
+        return blamed
+    screen.print(f"once more, with nothing but {'; '.join(map(str, blamed))}", soft_wrap=True, markup=False)
+    alone = replace(plan, seconds=0.0, strikes=len(blamed), all_must_strike=True)
+    (once_more,) = rounds.play(alone, Progress(), menu=Menu(blamed), servers=servers)
+    if once_more.verdict is Verdict.FALSE:
+        return blamed
+    screen.print("that alone does not show it: all strikes are needed, or luck", markup=False)
+    return result.struck
 
 
 @chaos.command()

@@ -74,7 +74,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if survivals:
         played = sum(survival.schedules for survival in survivals)
         distinct = sum(len(survival.traces) for survival in survivals)
-        terminalreporter.write_line(f"epochal chaos: survived {played} schedules ({distinct} distinct traces)")
+        found = sum(max(survival.found, survival.schedules) for survival in survivals)
+        terminalreporter.write_line(
+            f"epochal chaos: survived {played} of {found} schedules ({distinct} distinct traces)"
+        )
 
 
 @pytest.fixture

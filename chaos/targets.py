@@ -91,7 +91,7 @@ def target(named: str) -> Target:
     """Load a target; a sink gets a pipeline of its own, whose app is the run's."""
     thing = load(named)
     if isinstance(thing, Pipeline):
-        return Target(named, thing, thing, thing._sinks)
+        return Target(named, thing, thing, thing.sinks)
     if isinstance(thing, Sink):
         pipeline = Pipeline(app=os.environ.get(RUN, "chaos"), sinks=[thing])
         return Target(named, pipeline, pipeline, (thing,))

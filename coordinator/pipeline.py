@@ -159,6 +159,19 @@ class Pipeline:
     def __repr__(self) -> str:
         return f"Pipeline(app={self._app!r}, sinks={[sink.name for sink in self._sinks]})"
 
+    @property
+    def app(self) -> str:
+        return self._app
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        return self._sinks
+
+    @property
+    def log(self) -> EpochLog | None:
+        """The log that was passed; None for the one below the checkpoint."""
+        return self._log
+
     # --- called by Spark ------------------------------------------------------------------------
 
     def __call__(self, df: DataFrame, epoch: EpochNumber) -> None:

@@ -145,6 +145,26 @@ def test_production_code_imports_nothing_of_chaos_but_the_failpoints(name: str, 
     assert chaos <= (FAILPOINTS | {"epochal.chaos.cli"} if name == COMMAND else FAILPOINTS), name
 
 
+WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.datetime.now", "date.today"}
+NOTES = {("epochal.sinks.delta.sink", "time.time")}  # Delta's `lastUpdated`, which nobody reads
+
+
+def wall_clocks(source: str) -> set[str]:
+    """The wall clocks that a source calls."""
+    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
+    return called & WALL_CLOCKS
+
+
+@pytest.mark.parametrize(("name", "path"), IN_PRODUCTION)
+def test_no_decision_reads_a_wall_clock(name: str, path: Path) -> None:
+    """So a clock that jumps changes nothing: no lease, no order and no name hangs on it."""
+    assert {(name, clock) for clock in wall_clocks(path.read_text())} <= NOTES
+
+
+def test_a_wall_clock_is_noticed() -> None:
+    assert wall_clocks("import time\nif time.time() > lease: steal()") == {"time.time"}
+
+
 def test_failpoints_import_nothing_that_is_not_a_word_of_the_project() -> None:
     assert own_imports(ROOT / "chaos" / "failpoints.py") <= WORDS
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from epochal.chaos import recording
+from epochal.chaos import recording, rounds
 from epochal.chaos.checker import CHECKS, Finding, Run, Verdict, judge_all
-from epochal.chaos.cli import INVALID, UNKNOWN, USAGE, VALID, chaos, command, format_strike, parse_strike
+from epochal.chaos.cli import INVALID, UNKNOWN, USAGE, VALID, again, chaos, command, format_strike, parse_strike
 from epochal.chaos.failpoints import Point
 from epochal.chaos.history import Fault, History, Row
 from epochal.chaos.plan import Plan, Result
-from epochal.chaos.roles import Strike
+from epochal.chaos.roles import Menu, Strike
 from epochal.chaos.targets import Usage
 from tests.unit.test_checker import ALL, ONE, ZERO, ending_with, good, read, run
 
@@ -153,6 +153,27 @@ def test_the_strike_is_blamed_after_which_something_was_first_wrong() -> None:
     assert struck(first, read(ZERO, ZERO), second, read(twice, ZERO)).blamed() == (KILLS[1],)
     assert struck(first, read(twice, ZERO), second, read(twice, ZERO)).blamed() == (KILLS[0],)
     assert struck(first, read(ZERO, ZERO), second, read(ZERO, ZERO)).blamed() == tuple(KILLS)
+
+
+@pytest.mark.parametrize(("alone", "needed"), [(Verdict.FALSE, KILLS[1:]), (Verdict.TRUE, KILLS)])
+def test_what_is_to_blame_is_struck_alone_before_anybody_says_so(
+    alone: Verdict, needed: list[Strike], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (Fault(s.action, s.victim, s.point.value, epoch=s.epoch) for s in KILLS)
+    result = struck(first, read(ZERO, ZERO), second, read((*ZERO, ZERO[0]), ZERO))
+    played: list[Plan] = []
+
+    def play(plan: Plan, *_: object, menu: Menu, servers: object) -> list[Result]:  # noqa: ARG001
+        played.append(plan)
+        assert list(menu.strikes) == KILLS[1:]
+        return [replace(result, findings={"I2": Finding(alone)})]
+
+    monkeypatch.setattr(rounds, "play", play)
+    again(replace(result, plan=Plan("a.b:c", seconds=60)), ())
+    assert [(plan.strikes, plan.seconds, plan.all_must_strike) for plan in played] == [(1, 0.0, True)]
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == command(Plan("a.b:c", strikes=len(needed)), needed)
+    assert ("that alone does not show it" in said) == (alone is Verdict.TRUE)
 
 
 def test_unknown_is_never_a_pass_and_false_stays_false() -> None:
