@@ -344,7 +344,7 @@ class Campaign:
             names.remove("I3")  # no reader was to look while an epoch is under way
         if not self._has_attempts():
             names.remove("I4")
-        if self._target.ours and not any(strike.action == "pause" for strike in self._planned):
+        if self._target.ours and not any((s.action, s.victim) == ("pause", "driver") for s in self._planned):
             names.remove("I12")  # nobody was fenced while it still had something to do
         if self._target.ours and len(self._own) != len(self._sinks):
             names = [name for name in names if name not in ("I10", "I13")]

@@ -151,6 +151,11 @@ SERVER_MENU = (
     Strike("lose-answer", "postgres", Point.BEFORE_PUBLISH, 0, "postgres"),
     Strike("latency", "postgres", Point.BEFORE_DECIDE, 0),
     Strike("latency", "kafka", Point.AFTER_DECIDE, 0),
+    Strike("half-open", "postgres", Point.BEFORE_PUBLISH, 0, "postgres"),
+    Strike("slow-close", "postgres", Point.BEFORE_PUBLISH, 0, "postgres"),
+    Strike("slow-close", "kafka", Point.BEFORE_PUBLISH, 0, "kafka"),
+    Strike("pause", "postgres", Point.BEFORE_PUBLISH, 0, "postgres"),
+    Strike("pause", "kafka", Point.BEFORE_PUBLISH, 0, "kafka"),
 )
 """Crashes of the servers, and faults of the network before them."""
 
@@ -159,4 +164,6 @@ EXECUTOR_MENU = (
     Strike("kill", "executor", Point.IN_WRITE, 0, "kafka"),
     Strike("kill", "worker", Point.IN_WRITE, 0, "postgres"),
     Strike("kill", "worker", Point.IN_WRITE, 0, "kafka"),
+    Strike("pause", "executor", Point.IN_WRITE, 0, "postgres"),
+    Strike("pause", "worker", Point.IN_WRITE, 0, "kafka"),
 )

@@ -284,8 +284,9 @@ _SERVERS = frozenset({"postgres", "kafka"})
 ON: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("kill",), frozenset({"driver", "executor", "worker"})),
     **dict.fromkeys(("raise",), frozenset({"driver", "worker"})),
-    **dict.fromkeys(("drop-answer", "pause"), frozenset({"driver"})),
-    **dict.fromkeys(("crash", "cut", "lose-answer", "half-open", "latency"), _SERVERS),
+    "drop-answer": frozenset({"driver"}),
+    "pause": frozenset({"driver", "executor", "worker"}) | _SERVERS,
+    **dict.fromkeys(("crash", "cut", "lose-answer", "half-open", "latency", "slow-close"), _SERVERS),
     **dict.fromkeys(("fill", "read-only"), frozenset({"disk"})),
     **dict.fromkeys(("replay", "roll-back", "restore", "forget-log", "delete", "copy"), frozenset({"checkpoint"})),
     "lose": frozenset({"prepared"}),

@@ -37,13 +37,13 @@ def our_rounds(seed: int) -> Sequence[Round]:
     rotation = (
         Round("rows", local, sinks, 8),
         Round("state", local, InTurn((servers, sinks)), 8),
-        Round("rows", CLUSTER, Menu(menus.EXECUTOR_MENU), 4),
+        Round("rows", CLUSTER, Menu(menus.EXECUTOR_MENU), len(menus.EXECUTOR_MENU)),
         Round("window", local, sinks, 8),
         Round("map", local, around, len(around.strikes)),
         Round("join", local, sinks, 6),
         Round("dedup", local, InTurn((sinks, servers)), 6),
         Round("empty", local, sinks, 6),
-        Round("skewed", local, servers, 6),
+        Round("skewed", local, servers, len(menus.SERVER_MENU)),
         Round("huge", local, sinks, 6),
     )
     first = seed % len(rotation)

@@ -3,8 +3,9 @@
 =========================================  ====================================================================
 kill, raise, drop-answer                   the process, or an error inside it
 pause                                      a zombie: halted, overtaken by another start, woken up again
+pause of anybody else                      an executor, a worker or a server, halted for some seconds
 crash, cut, lose-answer, half-open,        a server or the way to it, for a second
-latency
+latency, slow-close
 fill, read-only                            the disk under the checkpoint, until the driver has ended
 lose                                       what one sink has prepared
 replay, roll-back, forget-log, restore,    the files of the checkpoint, after a kill; a start that refuses them by
@@ -29,12 +30,14 @@ from epochal.chaos.history import Changed, Content, Fault, TookOver
 from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting
 from epochal.chaos.readers import SinkReader
 from epochal.chaos.roles import AT_THE_POINT, Listener, Strike
+from epochal.chaos.servers import guard
 from epochal.chaos.servers.process import Server
 from epochal.chaos.servers.toxiproxy import Proxy
 from epochal.chaos.starts import CannotTell, Starts
 
 SEEN_S = 180.0
 OUTAGE_S = 1.0
+HALT_S = 5.0
 LATENCY_MS = 300
 FINISHED = "finished"
 
@@ -43,6 +46,7 @@ NETWORK: Mapping[str, Callable[[Proxy], None]] = {
     "lose-answer": Proxy.lose_answer,
     "half-open": Proxy.half_open,
     "latency": lambda link: link.latency(LATENCY_MS),
+    "slow-close": lambda link: link.slow_close(LATENCY_MS),
 }
 DISK: Mapping[str, tuple[Callable[[Disk], None], Callable[[Disk], None]]] = {
     "fill": (Disk.fill, Disk.drain),
@@ -50,6 +54,7 @@ DISK: Mapping[str, tuple[Callable[[Disk], None], Callable[[Disk], None]]] = {
 }
 INSIDE = AT_THE_POINT | {"lose"}
 """What can strike several times in one process that goes on."""
+SERVERS = ("postgres", "kafka")
 SURGERY = frozenset(surgery.OPERATIONS) | {"restore"}
 
 
@@ -74,7 +79,7 @@ class Surroundings:
         """Why this strike cannot be carried out here; empty where it can be."""
         if strike.action in DISK and self.disk is None:
             return disk.why_not() or "the checkpoint has no disk of its own in this run"
-        if strike.action == "crash" and strike.victim not in self.servers:
+        if strike.action in ("crash", "pause") and strike.victim in SERVERS and strike.victim not in self.servers:
             return f"no server {strike.victim!r} of the kit's runs: --server {strike.victim} starts one"
         if strike.action in NETWORK and strike.victim not in self.links:
             return f"nothing stands between the driver and {strike.victim!r} that could be disturbed"
@@ -122,8 +127,10 @@ class Striker:
             self._kill(driver)
         elif strike.action == "kill":
             self._kill_below(driver, strike, sighting)
+        elif strike.action == "pause" and strike.victim == "driver":
+            self._overtake(driver, strike)
         elif strike.action == "pause":
-            self._pause(driver, strike)
+            self._halt(driver, strike, sighting)
         elif strike.action == "copy":
             self._copy(driver, strike)
         elif strike.action in SURGERY:
@@ -140,20 +147,28 @@ class Striker:
         self._starts.tell_end(driver, program.End("killed"))
 
     def _kill_below(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
-        """SIGKILL to the worker that is blocked, or to the executor above it."""
-        victim: int | None = sighting.pid
-        if strike.victim == "executor":
-            daemon = nemesis.parent_of(sighting.pid)
-            victim = nemesis.parent_of(daemon) if daemon is not None else None
-            if victim not in driver.executors():
-                raise NotCounted(f"process {victim} is no executor of driver {driver.pid}")
-        if victim is None or victim == driver.pid:
-            raise NotCounted(f"{sighting} is no worker of driver {driver.pid}")
+        victim = _below(driver, strike, sighting)
         self._tell(f"  killed: {_pids([nemesis.kill_seen(victim)])}")
         self._starts.wait_end(driver)
 
-    def _pause(self, driver: Driver, strike: Strike) -> None:
-        """Nothing that readers see may change from when the newer start has ended (I12)."""
+    def _halt(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
+        """SIGSTOP, all threads seen halted, and SIGCONT some seconds later."""
+        if strike.victim in SERVERS:
+            halted = _processes(self._around.servers[strike.victim])
+        else:
+            halted = [_below(driver, strike, sighting)]
+        for pid in halted:
+            nemesis.pause(pid)
+        try:
+            driver.go(strike.rule)
+            time.sleep(HALT_S)
+        finally:
+            for pid in reversed(halted):
+                nemesis.resume(pid)
+        self._tell(f"  halted for {HALT_S:g} s: {halted}; ended: {self._starts.wait_end(driver).outcome}")
+
+    def _overtake(self, driver: Driver, strike: Strike) -> None:
+        """A zombie.  Nothing that readers see may change from when the newer start has ended (I12)."""
         driver.pause()
         driver.go(strike.rule)
         newer = self._starts.begin(self._starts.new())
@@ -263,6 +278,25 @@ class Striker:
         end = self._starts.wait_end(self._starts.begin(self._starts.new(checkpoint=copied)))
         self._tell(f"  the one on the copy: {end.outcome}")
         shutil.rmtree(copied)
+
+
+def _below(driver: Driver, strike: Strike, sighting: Sighting) -> int:
+    """The worker that is blocked, or the executor above it."""
+    victim: int | None = sighting.pid
+    if strike.victim == "executor":
+        daemon = nemesis.parent_of(sighting.pid)
+        victim = nemesis.parent_of(daemon) if daemon is not None else None
+        if victim not in driver.executors():
+            raise NotCounted(f"process {victim} is no executor of driver {driver.pid}")
+    if victim is None or victim == driver.pid:
+        raise NotCounted(f"{sighting} is no worker of driver {driver.pid}")
+    return victim
+
+
+def _processes(server: Server) -> list[int]:
+    if server.pid is None:
+        raise NotCounted(f"{server.kind} is not running")
+    return [server.pid, *guard.descendants(server.pid)]
 
 
 @contextlib.contextmanager

@@ -51,6 +51,10 @@ class Proxy:
         """Every answer comes this much later."""
         self._add("latency", "latency", {"latency": milliseconds, "jitter": jitter})
 
+    def slow_close(self, milliseconds: int) -> None:
+        """Connections that a side has closed stay open for the other for so long."""
+        self._add("slow_close", "slow_close", {"delay": milliseconds})
+
     def hold_requests(self) -> None:
         """What clients send stays on its way; `clear` delivers it, also that of clients that are gone."""
         self._add("hold_requests", "latency", {"latency": HELD_MS, "jitter": 0}, stream="upstream")

@@ -118,6 +118,7 @@ def test_who_may_not_mount_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (Strike("fill", "disk", Point.BEFORE_DECIDE, 1), "disk"),
         (Strike("crash", "kafka", Point.BEFORE_DECIDE, 1), "no server 'kafka'"),
+        (Strike("pause", "postgres", Point.BEFORE_DECIDE, 1), "no server 'postgres'"),
         (Strike("half-open", "postgres", Point.BEFORE_DECIDE, 1), "nothing stands between"),
         (Strike("lose", "prepared", Point.BEFORE_SINK_COMMIT, 1, "delta"), "no sink of ours"),
     ],
