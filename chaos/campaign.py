@@ -359,9 +359,7 @@ class Campaign:
 
     def _too_little(self, struck: Sequence[Strike], unreached: Sequence[Strike]) -> str:
         planned = len(struck) + len(unreached)
-        needed = (
-            planned if self._plan.all_must_strike or self._plan.tier == IN_ONE_PROCESS else max(1, (planned + 1) // 2)
-        )
+        needed = planned if self._plan.all_must_strike else max(1, (planned + 1) // 2)
         if len(struck) >= needed:
             return ""
         names = "; ".join(map(str, unreached))

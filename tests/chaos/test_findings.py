@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ def test_what_is_wrong_is_found(
     code, output, found = epochal(example, strikes, tmp_path, *more)
     assert code == INVALID, output
     assert wrong <= found, output
-    assert f"--strike {strikes[0]}" in output  # the command that shows it again
+    assert f"--strike {shlex.quote(strikes[0])}" in output  # the command that shows it again
 
 
 @pytest.mark.parametrize(
