@@ -455,8 +455,8 @@ def loud(run: Run) -> Iterator[str | int]:
         yield from (wrong for wrong in next_epoch_equality(run) if isinstance(wrong, str))
     elif last.named and last.definite and last.outcome != "killed":
         began = max(i for i, s in run.history.of(Started) if s.driver == last.driver)
-        before = [content for i, content in run.reads if i < began]
-        if before and any(content != before[-1] for i, content in run.reads if began < i < at):
+        before = _seen(run.history.events[:began])
+        if any(_differs(content, before) for i, content in run.reads if began < i < at):
             yield f"{last.driver} ended with {last.outcome} and had changed the output"
     else:
         raise NotEnough(f"the last driver ended with {last.outcome}: nobody has shown that another start converges")
@@ -484,11 +484,24 @@ def _others_may_have(run: Run, driver: str, began: int, ended: int) -> bool:
     return alive != {driver} or any(isinstance(event, Decided) for event in inside)
 
 
+def _seen(events: Sequence[Event]) -> Content:
+    """What each sink showed when it was last read; a read tells of all sinks, or of those that changed."""
+    seen: dict[str, tuple[Row, ...]] = {}
+    for event in events:
+        if isinstance(event, Read):
+            seen.update(event.content)
+    return seen
+
+
+def _differs(read: Content, before: Content) -> bool:
+    return any(rows != before[sink] for sink, rows in read.items() if sink in before)
+
+
 def _unaccepted(events: Sequence[Event], began: int, ended: int) -> Iterator[str]:
     """Of the changes from ``began`` to ``ended``: those that no accepted actor made."""
     accepted = {event.by for event in events[:began] if isinstance(event, Accepted)}
-    content = next((event.content for event in reversed(events[:began]) if isinstance(event, Read)), None)
-    explained = content is None
+    content = _seen(events[:began])
+    explained = not content
     for event in events[began:ended]:
         if isinstance(event, Accepted):
             accepted.add(event.by)
@@ -497,9 +510,9 @@ def _unaccepted(events: Sequence[Event], began: int, ended: int) -> Iterator[str
                 yield f"{event.by} changed {event.where}"
             explained = explained or event.shown > 0
         elif isinstance(event, Read):
-            if event.content != content and not explained:
+            if _differs(event.content, content) and not explained:
                 yield "the output changed"
-            content, explained = event.content, False
+            content, explained = {**content, **event.content}, False
 
 
 CHECKS: Mapping[str, Check] = {

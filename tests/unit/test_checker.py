@@ -404,6 +404,14 @@ def test_a_change_beside_a_refused_start_may_be_anothers() -> None:
     assert judge("I14", [*alone, *untold(good())]) is Verdict.FALSE
 
 
+def test_a_sink_that_is_read_alone_has_not_changed_the_others() -> None:
+    """Where an output changes, each sink is told by itself; the next read tells of all again."""
+    one_by_one: list[Event] = [Read({"a": ZERO}), Read({"b": ZERO}), Started("d2"), read(ZERO, ZERO)]
+    assert judge("I14", [*one_by_one, Ended("d2", "CheckpointMismatch"), *untold(good())]) is Verdict.TRUE
+    changed: list[Event] = [*one_by_one, Read({"b": ALL}), Ended("d2", "CheckpointMismatch"), *untold(good())]
+    assert judge("I14", changed) is Verdict.FALSE
+
+
 def test_a_driver_that_decided_was_not_refused() -> None:
     later: list[Event] = [Started("d2"), read(()), Decided(0, 1, NEW), read(ZERO), Ended("d2", "MarkerLost")]
     assert judge("I14", [*later, *untold(good())]) is Verdict.TRUE
