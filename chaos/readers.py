@@ -244,7 +244,9 @@ class DeltaReader:
         from deltalake import DeltaTable
 
         named = {Path(uri).name for uri in DeltaTable(self.of._path).file_uris()}
-        lost = [file for file in Path(self.of._path).glob("**/*.parquet") if file.name not in named]
+        table = Path(self.of._path)
+        rows = [file for file in table.glob("**/*.parquet") if "_delta_log" not in file.relative_to(table).parts]
+        lost = [file for file in rows if file.name not in named]
         for file in lost:
             file.unlink()
         return f"{len(lost)} files of {self.of._path}" if lost else ""

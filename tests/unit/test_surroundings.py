@@ -13,8 +13,10 @@ from epochal.chaos import disk, strikes, surgery
 from epochal.chaos.disk import Disk
 from epochal.chaos.failpoints import Point
 from epochal.chaos.nemesis import NotCounted
+from epochal.chaos.readers import reader_of
 from epochal.chaos.roles import ON, Strike
 from epochal.chaos.strikes import Surroundings
+from epochal.sinks import DeltaSink
 
 
 @pytest.fixture
@@ -108,6 +110,24 @@ def test_who_may_not_mount_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "needs root" in disk.why_not()
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "Linux only" in disk.why_not()
+
+
+# what is prepared
+
+
+def test_only_files_that_no_version_names_are_lost_and_none_of_the_log(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from deltalake import DeltaTable, write_deltalake
+
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": [1]}))
+    DeltaTable(table).create_checkpoint()
+    (table / "part-prepared.parquet").write_bytes(b"rows")
+    reader = reader_of(DeltaSink(str(table), name="delta"))
+    assert reader.lose_prepared().startswith("1 files")
+    assert reader.lose_prepared() == ""
+    assert list((table / "_delta_log").glob("*.checkpoint.parquet"))
+    assert [row["id"] for row in DeltaTable(table).to_pyarrow_table().to_pylist()] == [1]
 
 
 # what can be struck at all
