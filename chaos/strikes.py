@@ -241,7 +241,7 @@ class Striker:
         surgery.keep(checkpoint, before)
         inputs = self._change(strike)
         decided = surgery.records(checkpoint)
-        end = self._starts.wait_end(self._starts.begin(self._starts.new()))
+        end = self._another()
         self._tell(f"  a start on it: {end.outcome}")
         if end.outcome != FINISHED:
             if surgery.records(checkpoint) != decided:  # it has fenced the sinks: the old files would not fit them
@@ -250,6 +250,11 @@ class Striker:
             for file, content in inputs.items():
                 file.write_bytes(content)
         shutil.rmtree(before)
+
+    def _another(self, checkpoint: Path | None = None) -> program.End:
+        """One more start; readers look before, so that what the last one has shown is not taken for its doing."""
+        self._look()
+        return self._starts.wait_end(self._starts.begin(self._starts.new(checkpoint=checkpoint)))
 
     def _change(self, strike: Strike) -> Mapping[Path, bytes]:
         """Change the files; the inputs that are gone with them."""
@@ -275,7 +280,7 @@ class Striker:
         driver.resume()
         driver.go(strike.rule)
         self._tell(f"  the first one: {self._starts.wait_end(driver).outcome}")
-        end = self._starts.wait_end(self._starts.begin(self._starts.new(checkpoint=copied)))
+        end = self._another(copied)
         self._tell(f"  the one on the copy: {end.outcome}")
         shutil.rmtree(copied)
 
