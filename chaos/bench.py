@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from epochal.chaos.roles import SERVERS
 from epochal.chaos.servers.kafka import KafkaServer
 from epochal.chaos.servers.postgres import PostgresServer
 from epochal.chaos.servers.process import Server
@@ -24,7 +25,6 @@ from epochal.chaos.targets import RUN, Usage
 POSTGRES = "EPOCHAL_CHAOS_POSTGRES"
 KAFKA = "EPOCHAL_CHAOS_KAFKA"
 FOLDER = "EPOCHAL_CHAOS_FOLDER"
-SERVERS = ("postgres", "kafka")
 PARTITIONS = 2
 
 

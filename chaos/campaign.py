@@ -149,7 +149,7 @@ class Campaign:
             return None
         if (own := self._target.pipeline.log) is not None:
             return own
-        folder = self._around.checkpoint / "epochal" / "log"
+        folder = surgery.log_of(self._around.checkpoint)
         return FilesLog(folder) if folder.exists() else None
 
     # --- the run --------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Campaign:
         if self._plan.tier != IN_ONE_PROCESS:
             self._starts.stand_by(self._next_after(-1))
         end = self._starts.wait_end(driver)
-        if end.outcome != "finished":
+        if not end.finished:
             raise CannotTell(f"without any fault the query ended with {end.outcome}: {end.text}\n{driver.tail()}")
         try:
             self._watcher.look()
@@ -296,7 +296,7 @@ class Campaign:
         for attempt in range(LAST_TRIES):
             driver = self._starts.begin(self._starts.standing_by(None))
             end = self._starts.wait_end(driver)
-            if end.outcome == "finished":
+            if end.finished:
                 self._read_state(driver)
                 self._tell(f"the last start finished, {epoch + 1} epochs in all")
                 return

@@ -238,10 +238,9 @@ def _reads_while_undecided(run: Run, epoch: int) -> int:
 
 def _ends_undecided(run: Run, prepared: int, epoch: int) -> int:
     """Where an epoch is decided; that of code which tells no decisions is held until a fault, or until a start."""
-    later = list(enumerate(run.history.events))[prepared + 1 :]
-    decided = (at for at, event in later if isinstance(event, Decided) and event.epoch == epoch)
-    let_go = (at for at, event in later if isinstance(event, (Fault, Started)))
-    return next(decided, None) or next(let_go, len(run.history.events))
+    decided = [at for at, event in run.history.of(Decided) if at > prepared and event.epoch == epoch]
+    let_go = [at for kind in (Fault, Started) for at, _ in run.history.of(kind) if at > prepared]
+    return min(decided or let_go, default=len(run.history.events))
 
 
 def one_evaluation(run: Run) -> Iterator[str | int]:
@@ -455,7 +454,7 @@ def loud(run: Run) -> Iterator[str | int]:
         yield from (wrong for wrong in next_epoch_equality(run) if isinstance(wrong, str))
     elif last.named and last.definite and last.outcome != "killed":
         began = max(i for i, s in run.history.of(Started) if s.driver == last.driver)
-        before = _seen(run.history.events[:began])
+        before = History(run.history.events[:began]).content
         if any(_differs(content, before) for i, content in run.reads if began < i < at):
             yield f"{last.driver} ended with {last.outcome} and had changed the output"
     else:
@@ -484,23 +483,15 @@ def _others_may_have(run: Run, driver: str, began: int, ended: int) -> bool:
     return alive != {driver} or any(isinstance(event, Decided) for event in inside)
 
 
-def _seen(events: Sequence[Event]) -> Content:
-    """What each sink showed when it was last read; a read tells of all sinks, or of those that changed."""
-    seen: dict[str, tuple[Row, ...]] = {}
-    for event in events:
-        if isinstance(event, Read):
-            seen.update(event.content)
-    return seen
-
-
 def _differs(read: Content, before: Content) -> bool:
+    """A read tells of all sinks, or of those alone that changed."""
     return any(rows != before[sink] for sink, rows in read.items() if sink in before)
 
 
 def _unaccepted(events: Sequence[Event], began: int, ended: int) -> Iterator[str]:
     """Of the changes from ``began`` to ``ended``: those that no accepted actor made."""
     accepted = {event.by for event in events[:began] if isinstance(event, Accepted)}
-    content = _seen(events[:began])
+    content = History(list(events[:began])).content
     explained = not content
     for event in events[began:ended]:
         if isinstance(event, Accepted):

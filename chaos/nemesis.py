@@ -32,8 +32,6 @@ SEEN_TIMEOUT_S = 10.0
 GONE_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.02
-SHORT_LIVED_JVM = "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java options for drivers that are killed within a minute: half the processor time of the full compiler."""
 PTRACE_SEIZE = 0x4206
 WALL = 0x40000000  # of waitpid: also those that are no children of ours
 

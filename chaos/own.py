@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from epochal.chaos.bench import FOLDER, KAFKA, POSTGRES
 from epochal.chaos.targets import RUN
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.protocol import Sink
 
 TARGET = "epochal.chaos.own:pipeline"
 SINKS = ("delta", "kafka", "postgres")
@@ -21,17 +23,16 @@ LOSING = ("delta", "postgres")
 COMPACT_EVERY = 8  # records, so that a run of some minutes compacts its log too
 
 
-def make() -> Pipeline:
-    """A pipeline over Postgres, Kafka and Delta, whose app, table and topic are this run's alone."""
+def make(names: Sequence[str] = SINKS) -> Pipeline:
+    """A pipeline over Postgres, Kafka and Delta, or those named, whose app, table and topic are this run's alone."""
     run = os.environ[RUN]
+    makers: Mapping[str, Callable[[], Sink]] = {
+        "postgres": lambda: PostgresSink(os.environ[POSTGRES], table=run.replace("-", "_"), name="postgres"),
+        "kafka": lambda: KafkaSink(os.environ[KAFKA], topic=f"{run}-out", partitions=2, name="kafka"),
+        "delta": lambda: DeltaSink(f"{os.environ[FOLDER]}/{run}", name="delta"),
+    }
     return Pipeline(
-        app=run,
-        compact_every=COMPACT_EVERY,
-        sinks=[
-            PostgresSink(os.environ[POSTGRES], table=run.replace("-", "_"), name="postgres"),
-            KafkaSink(os.environ[KAFKA], topic=f"{run}-out", partitions=2, name="kafka"),
-            DeltaSink(f"{os.environ[FOLDER]}/{run}", name="delta"),
-        ],
+        app=run, compact_every=COMPACT_EVERY, sinks=[one() for name, one in makers.items() if name in names]
     )
 
 

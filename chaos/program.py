@@ -21,13 +21,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epochal.chaos import failpoints, targets, workloads
+from epochal.chaos import failpoints, jvm, targets, workloads
 from epochal.chaos.failpoints import Point
-from epochal.chaos.nemesis import SHORT_LIVED_JVM, end_with_parent
-from epochal.chaos.servers import jars
-from epochal.chaos.servers.spark import spark_conf, spark_session
+from epochal.chaos.nemesis import end_with_parent
+from epochal.chaos.replay import epochs
+from epochal.chaos.servers.spark import spark_session
 from epochal.coordinator.errors import EpochalError
-from epochal.coordinator.versions import POSTGRES_JDBC_JARS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,14 +71,11 @@ class Settings:
 
 def session(settings: Settings) -> SparkSession:
     """A session with what our sinks and the usual writers need."""
-    found = spark_conf()["spark.jars"]
     return spark_session(
         settings.master,
         app="chaos",
         conf={
-            "spark.jars": ",".join([found, *map(str, jars.resolve(POSTGRES_JDBC_JARS))]),
-            "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-            "spark.executor.extraJavaOptions": SHORT_LIVED_JVM,
+            **(jvm.with_other_jars() if "spark.jars" in settings.conf else jvm.short_lived()),
             "spark.executor.memory": "1g",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
@@ -147,7 +143,8 @@ class Jobs:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._context: Any = spark.sparkContext
+        context: Any = spark.sparkContext
+        self._scheduler = context._jsc.sc().dagScheduler()
         self._lock = threading.Lock()
         self._epoch: int | None = None
         self._first = 0  # job of this call
@@ -155,7 +152,7 @@ class Jobs:
         self._thread = 0
         self._asking = False
         listen(spark, self._ended)
-        self._wrap()
+        self._wrap(context._gateway._gateway_client)
 
     @contextlib.contextmanager
     def of(self, epoch: int) -> Iterator[None]:
@@ -168,11 +165,10 @@ class Jobs:
             self._epoch = None
 
     def _submitted(self) -> int:
-        return int(self._context._jsc.sc().dagScheduler().numTotalJobs())
+        return int(self._scheduler.numTotalJobs())
 
-    def _wrap(self) -> None:
+    def _wrap(self, client: Any) -> None:
         """Every call into the JVM goes through ``send_command``, and its answer to the function comes back here."""
-        client = self._context._gateway._gateway_client
         send = client.send_command
 
         def send_and_look(*args: Any, **kwargs: Any) -> Any:
@@ -230,6 +226,10 @@ class End:
     named: bool = True
     definite: bool = True
     text: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome == "finished"
 
 
 def end_of(error: BaseException | None, target: targets.Target) -> End:
@@ -291,7 +291,7 @@ def compare_state(spark: SparkSession, settings: Settings) -> dict[str, Any]:
     """The operator state of this checkpoint, and that of the same query over the same files without failure."""
     reference = f"{settings.checkpoint}-reference"
     start(stream(spark, settings), evaluate, reference).awaitTermination()
-    newest = max(int(file.name) for file in Path(settings.checkpoint, "commits").glob("[0-9]*"))
+    newest = epochs(Path(settings.checkpoint, "commits"))[-1]
     return {
         "epoch": newest,
         "state": entries(spark, settings.checkpoint, newest),
@@ -328,7 +328,7 @@ def main() -> int:
     partial = folder / f"{END}.tmp"
     partial.write_text(json.dumps(asdict(end)))
     partial.rename(folder / END)
-    return 0 if end.outcome == "finished" else 1
+    return 0 if end.finished else 1
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def replay_last_epoch(checkpoint: str | os.PathLike[str]) -> EpochNumber:
     root = _local(checkpoint)
     _check_is_checkpoint(root)
     _check_not_running(root)
-    planned, committed = _epochs(root / "offsets"), _epochs(root / "commits")
+    planned, committed = epochs(root / "offsets"), epochs(root / "commits")
     if not planned:
         raise Misconfigured(
             f"there is no epoch to replay in {root}: none was ever planned",
@@ -147,7 +147,7 @@ def _few(epochs: list[EpochNumber]) -> str:
 # --- the surgery ------------------------------------------------------------------------------------
 
 
-def _epochs(folder: Path) -> list[EpochNumber]:
+def epochs(folder: Path) -> list[EpochNumber]:
     """The files that Spark takes for entries: those whose names are numbers."""
     return sorted(int(name) for name in os.listdir(folder) if name.isascii() and name.isdigit())
 
@@ -167,7 +167,7 @@ def _forget(commits: Path, epoch: EpochNumber, planned: list[EpochNumber]) -> No
     entry.rename(aside)
     _sync(commits)
     time.sleep(_MOMENT)
-    now = _epochs(commits.parent / "offsets")
+    now = epochs(commits.parent / "offsets")
     if now != planned or entry.exists():
         if not entry.exists():
             aside.rename(entry)

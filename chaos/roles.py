@@ -245,7 +245,7 @@ WITHOUT_EPOCH = frozenset(
 class Strike:
     """One planned fault: who is struck, how, and where it has to be seen blocked before.
 
-    ``action``: one of :data:`ACTIONS`; :mod:`epochal.chaos.strikes` says how each is carried out.
+    ``action``: one of :data:`ON`; :mod:`epochal.chaos.strikes` says how each is carried out.
     ``victim``: driver, executor, worker, the kind of a server, or what else the fault is done to.  ``nth``: at which
     hit of the point, 1 for the first.
     """
@@ -280,20 +280,19 @@ class Strike:
 AT_THE_POINT = frozenset({"raise", "drop-answer"})
 """Faults that happen at the point itself, inside the process; no other process has to do anything."""
 
-_SERVERS = frozenset({"postgres", "kafka"})
+SERVERS = ("postgres", "kafka")
+"""The kinds of servers that the kit can start, and strike."""
 ON: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(("kill",), frozenset({"driver", "executor", "worker"})),
-    **dict.fromkeys(("raise",), frozenset({"driver", "worker"})),
+    "kill": frozenset({"driver", "executor", "worker"}),
+    "raise": frozenset({"driver", "worker"}),
     "drop-answer": frozenset({"driver"}),
-    "pause": frozenset({"driver", "executor", "worker"}) | _SERVERS,
-    **dict.fromkeys(("crash", "cut", "lose-answer", "half-open", "latency", "slow-close"), _SERVERS),
+    "pause": frozenset({"driver", "executor", "worker", *SERVERS}),
+    **dict.fromkeys(("crash", "cut", "lose-answer", "half-open", "latency", "slow-close"), frozenset(SERVERS)),
     **dict.fromkeys(("fill", "read-only"), frozenset({"disk"})),
     **dict.fromkeys(("replay", "roll-back", "restore", "forget-log", "delete", "copy"), frozenset({"checkpoint"})),
     "lose": frozenset({"prepared"}),
 }
 """Which victims an action can be done to."""
-ACTIONS = frozenset(ON)
-VICTIMS = frozenset().union(*ON.values())
 
 
 class Nemesis(Protocol):

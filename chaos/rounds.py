@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from epochal.chaos import menus, own, workloads
-from epochal.chaos.bench import SERVERS, Bench, bench
+from epochal.chaos import jvm, menus, own, workloads
+from epochal.chaos.bench import Bench, bench
 from epochal.chaos.campaign import Campaign
 from epochal.chaos.checker import Verdict
 from epochal.chaos.plan import IN_ONE_PROCESS, MASTER, Plan, Result
-from epochal.chaos.roles import InTurn, Menu, Nemesis
+from epochal.chaos.roles import SERVERS, InTurn, Menu, Nemesis
 from epochal.chaos.targets import Usage
 
 Tell = Callable[[str], None]
@@ -62,16 +62,18 @@ def play(
     if not plan.target:
         if servers:
             raise Usage("--server belongs to a --target of your own: for ours all are started")
-        return _ourselves(plan, tell, menu)
-    if plan.seconds and plan.tier == IN_ONE_PROCESS:
+        if plan.readers or plan.source:
+            raise Usage("--reader and --source belong to a --target of your own")
+    elif plan.seconds and plan.tier == IN_ONE_PROCESS:
         raise Usage("--minutes belongs to tier 4: tier 3 has so many strikes as there are")
+    jvm.short_lived()  # made, where it has to be, before any driver is waited for
+    if not plan.target:
+        return _ourselves(plan, tell, menu)
     with bench(servers) as where, where.round() as folder:
         return [Campaign(plan, folder, tell, menu=menu, servers=where.servers).run()]
 
 
 def _ourselves(plan: Plan, tell: Tell, menu: Nemesis | None) -> list[Result]:
-    if plan.readers or plan.source:
-        raise Usage("--reader and --source belong to a --target of your own")
     until = time.monotonic() + plan.seconds
     results: list[Result] = []
     with bench(SERVERS, proxied=True) as where:

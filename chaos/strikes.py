@@ -29,7 +29,7 @@ from epochal.chaos.disk import Disk
 from epochal.chaos.history import Changed, Content, Fault, TookOver
 from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting
 from epochal.chaos.readers import SinkReader
-from epochal.chaos.roles import AT_THE_POINT, Listener, Strike
+from epochal.chaos.roles import AT_THE_POINT, SERVERS, Listener, Strike
 from epochal.chaos.servers import guard
 from epochal.chaos.servers.process import Server
 from epochal.chaos.servers.toxiproxy import Proxy
@@ -39,7 +39,6 @@ SEEN_S = 180.0
 OUTAGE_S = 1.0
 HALT_S = 5.0
 LATENCY_MS = 300
-FINISHED = "finished"
 
 NETWORK: Mapping[str, Callable[[Proxy], None]] = {
     "cut": Proxy.cut,
@@ -54,7 +53,6 @@ DISK: Mapping[str, tuple[Callable[[Disk], None], Callable[[Disk], None]]] = {
 }
 INSIDE = AT_THE_POINT | {"lose"}
 """What can strike several times in one process that goes on."""
-SERVERS = ("postgres", "kafka")
 SURGERY = frozenset(surgery.OPERATIONS) | {"restore"}
 
 
@@ -182,7 +180,7 @@ class Striker:
         for sink, rows in self._look().items():
             if rows != before.get(sink):
                 self._history.add(Changed(sink, driver.folder.name, shown=1))
-        if overtaken.outcome != FINISHED:
+        if not overtaken.finished:
             raise NotCounted(f"the newer start ended with {overtaken.outcome}: nobody was overtaken")
 
     # --- what is around it --------------------------------------------------------------------------
@@ -243,12 +241,12 @@ class Striker:
         decided = surgery.records(checkpoint)
         end = self._another()
         self._tell(f"  a start on it: {end.outcome}")
-        if end.outcome != FINISHED:
+        if not end.finished:
             if surgery.records(checkpoint) != decided:  # it has fenced the sinks: the old files would not fit them
                 raise CannotTell(f"a start on changed files went too far to take it back: {end.outcome}: {end.text}")
             surgery.put_back(checkpoint, before)
-            for file, content in inputs.items():
-                file.write_bytes(content)
+            for file, aside in inputs.items():
+                aside.rename(file)
         shutil.rmtree(before)
 
     def _another(self, checkpoint: Path | None = None) -> program.End:
@@ -256,21 +254,20 @@ class Striker:
         self._look()
         return self._starts.wait_end(self._starts.begin(self._starts.new(checkpoint=checkpoint)))
 
-    def _change(self, strike: Strike) -> Mapping[Path, bytes]:
-        """Change the files; the inputs that are gone with them."""
+    def _change(self, strike: Strike) -> Mapping[Path, Path]:
+        """Change the files; the inputs that are gone with them, and where they lie now."""
         if strike.action == "restore":
             surgery.put_back(self._around.checkpoint, self._around.backup)
             return {}
         surgery.OPERATIONS[strike.action](self._around.checkpoint)
         return self._forget_inputs(strike.epoch) if strike.action == "delete" else {}
 
-    def _forget_inputs(self, epoch: int) -> Mapping[Path, bytes]:
+    def _forget_inputs(self, epoch: int) -> Mapping[Path, Path]:
         """The source keeps the newest input alone: without its own record of what it has read, it would read all."""
+        spare = self._around.spare / "inputs"
+        spare.mkdir(exist_ok=True)
         old = [workloads.file_of(self._around.source, read) for read in range(epoch)]
-        inputs = {file: file.read_bytes() for file in old if file.exists()}
-        for file in inputs:
-            file.unlink()
-        return inputs
+        return {file: file.rename(spare / file.name) for file in old if file.exists()}
 
     def _copy(self, driver: Driver, strike: Strike) -> None:
         """The checkpoint is copied under the driver, which goes on; then somebody starts the copy."""

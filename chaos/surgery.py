@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from epochal.chaos.nemesis import NotCounted
-from epochal.chaos.replay import replay_last_epoch
+from epochal.chaos.replay import epochs, replay_last_epoch
 
 ROLLED_BACK = 2
 """Epochs that Spark has forgotten after :func:`roll_back`, more than a crash can take away."""
 
 
-def numbers(folder: Path) -> list[int]:
-    """The epochs that Spark keeps a file of, the oldest first."""
-    return sorted(int(file.name) for file in folder.iterdir() if file.name.isdigit())
+def log_of(checkpoint: Path) -> Path:
+    """Where the default epoch log lies; it need not be there."""
+    return checkpoint / "epochal" / "log"
 
 
 def forget(folder: Path, epoch: int) -> None:
@@ -28,33 +28,28 @@ def forget(folder: Path, epoch: int) -> None:
     (folder / f".{epoch}.crc").unlink(missing_ok=True)
 
 
-def replay(checkpoint: Path) -> None:
-    """The newest epoch is run again (:func:`replay_last_epoch`)."""
-    replay_last_epoch(checkpoint)
-
-
 def roll_back(checkpoint: Path) -> None:
     """Spark's own files are older than all the rest by two epochs; what Epochal keeps beside them stays."""
     offsets, commits = checkpoint / "offsets", checkpoint / "commits"
-    planned = numbers(offsets)
+    planned = epochs(offsets)
     if len(planned) <= ROLLED_BACK:
         raise NotCounted(f"only epochs {planned} were planned: nothing to roll back to")
     for epoch in planned[-ROLLED_BACK:]:
         forget(offsets, epoch)
-    for epoch in [epoch for epoch in numbers(commits) if epoch >= planned[-ROLLED_BACK]]:
+    for epoch in [epoch for epoch in epochs(commits) if epoch >= planned[-ROLLED_BACK]]:
         forget(commits, epoch)
 
 
 def forget_log(checkpoint: Path) -> None:
     """Somebody deleted the decisions and kept the rest."""
-    log = checkpoint / "epochal" / "log"
+    log = log_of(checkpoint)
     if not log.exists():
         raise NotCounted(f"there is no epoch log below {checkpoint}")
     shutil.rmtree(log)
 
 
-OPERATIONS: Mapping[str, Callable[[Path], None]] = {
-    "replay": replay,
+OPERATIONS: Mapping[str, Callable[[Path], object]] = {
+    "replay": replay_last_epoch,
     "roll-back": roll_back,
     "forget-log": forget_log,
     "delete": shutil.rmtree,
@@ -64,7 +59,7 @@ OPERATIONS: Mapping[str, Callable[[Path], None]] = {
 
 def records(checkpoint: Path) -> list[str]:
     """The names of the files of the epoch log; none where there is no log."""
-    log = checkpoint / "epochal" / "log"
+    log = log_of(checkpoint)
     return sorted(str(file.relative_to(log)) for file in log.glob("**/*") if file.is_file())
 
 

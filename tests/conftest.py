@@ -77,9 +77,10 @@ def proxied_dsn(pg_database: str, postgres_server: servers.Postgres, postgres_pr
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One `local[2]` session with Delta and Kafka for the whole run."""
+    from epochal.chaos import jvm
     from epochal.chaos.servers.spark import spark_session
 
-    session = spark_session("local[2]", app="epochal-tests")
+    session = spark_session("local[2]", app="epochal-tests", conf=jvm.short_lived())
     yield session
     session.stop()
 

@@ -19,13 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epochal.chaos import failpoints
+from epochal.chaos import failpoints, jvm
 from epochal.chaos.demo.data import FLIGHTS, ddl
 from epochal.chaos.failpoints import Point
-from epochal.chaos.nemesis import SHORT_LIVED_JVM, end_with_parent
-from epochal.chaos.servers import jars
-from epochal.chaos.servers.spark import spark_conf, spark_session
-from epochal.coordinator.versions import POSTGRES_JDBC_JARS
+from epochal.chaos.nemesis import end_with_parent
+from epochal.chaos.servers.spark import spark_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,13 +165,11 @@ def wait_for_begin() -> None:
 
 def main(job: str, settings: Settings) -> None:
     """Run the job until everything that is in the topic now is done."""
-    driver_jars = ",".join([spark_conf()["spark.jars"], *map(str, jars.resolve(POSTGRES_JDBC_JARS))])
     spark = spark_session(
         settings.master,
         app=f"demo-{job}",
         conf={
-            "spark.jars": driver_jars,
-            "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
+            **jvm.short_lived(),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_ARROW_BATCH),
         },

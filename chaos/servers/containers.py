@@ -152,7 +152,8 @@ class ContainerKafka(ContainerServer, Topics):
 
         settings = controller_only(self._settings(), "CONTROLLER://:9093")
         crashed = self._container.get_wrapped_container().id
-        controller = DockerContainer(KAFKA_IMAGE, env=_variables(settings), volumes_from=[crashed])
+        env = {**_variables(settings), "KAFKA_LOG4J_LOGGERS": "org.apache.kafka.controller.QuorumController=DEBUG"}
+        controller = DockerContainer(KAFKA_IMAGE, env=env, volumes_from=[crashed])
         controller.start()
         try:
             await_fencing(lambda: _log(controller))

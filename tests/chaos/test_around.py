@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.chaos import disk, menus, own, rounds
+from epochal.chaos import disk, menus, rounds
 from epochal.chaos.checker import Verdict
 from epochal.chaos.history import Ended
 from epochal.chaos.plan import Plan
 from epochal.chaos.roles import Menu
 from epochal.chaos.strikes import DISK
+from tests.chaos import fewer
 
 pytestmark = pytest.mark.timeout(1800)
 
 
 def test_what_is_done_around_a_driver_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every action once (`make chaos` has all moments); where nothing may be mounted, a disk cannot be struck."""
-    each = {strike.action: strike for strike in reversed(menus.checkpoint_menu(own.LOSING))}
+    """Every action once (`make chaos` has all moments and a third sink); where nothing may be mounted, a disk cannot be
+    struck."""
+    each = {strike.action: strike for strike in reversed(menus.checkpoint_menu(["postgres"]))}
     menu = Menu(list(each.values()))
     with capsys.disabled():
-        [result] = rounds.play(Plan("", workload="map", strikes=len(menu.strikes)), print, menu=menu)
+        plan = Plan(fewer.TARGET, workload="map", strikes=len(menu.strikes))
+        [result] = rounds.play(plan, print, menu=menu, servers=fewer.SINKS)
     assert result.verdict is Verdict.TRUE, (
         result.run.proves_nothing,
         {name: found.why for name, found in result.findings.items() if not found},
@@ -28,4 +31,5 @@ def test_what_is_done_around_a_driver_harms_nobody(capsys: pytest.CaptureFixture
     assert {strike.action for strike in result.unreached} == impossible
     ends = [end.outcome for _, end in result.run.history.of(Ended)]
     assert ends[-1] == "finished"
+    assert impossible or "PrepareRefused" in ends, "a disk that is full under the durable copy is named"
     assert ends.count("CheckpointMismatch") >= 4, "a restored, forgotten, lost or copied checkpoint is refused"

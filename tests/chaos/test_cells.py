@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,10 +13,10 @@ from epochal.chaos.checker import Verdict
 from epochal.chaos.failpoints import Point
 from epochal.chaos.menus import our_errors
 from epochal.chaos.plan import IN_ONE_PROCESS, Plan
-from epochal.chaos.roles import Menu
+from epochal.chaos.roles import Menu, Strike
+from tests.chaos import fewer
 
 pytestmark = pytest.mark.timeout(1800)
-EVERY = 0
 SOME = 40
 NOT_OF_THIS_TIER = {
     Point.AFTER_JOB,  # told from a thread of Spark's: only a halted process can be held there
@@ -28,14 +30,23 @@ def test_the_cells_name_every_point_and_every_sink() -> None:
     assert len(cells) + SOME >= 100
 
 
-@pytest.mark.parametrize(("workload", "share"), [("rows", EVERY), ("state", SOME)])
-def test_an_error_in_every_cell(workload: str, share: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of them with the plain workload; with the state of a user's function two of three, drawn by the seed."""
-    cells = our_errors(own.SINKS, own.LOSING) if share == EVERY else our_errors(own.SINKS)
-    menu = Menu(random.Random(2).sample(cells, share or len(cells)))
-    plan = Plan("", workload=workload, tier=IN_ONE_PROCESS, seed=1, strikes=len(menu.strikes), all_must_strike=True)
+def test_an_error_in_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    every_cell_strikes_and_harms_nobody(Plan("", workload="rows"), our_errors(own.SINKS, own.LOSING), [], capsys)
+
+
+def test_an_error_in_most_cells_of_a_job_with_state(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of three, drawn by the seed, and two sinks; `make chaos` has all of them."""
+    cells = random.Random(2).sample(our_errors(fewer.SINKS), SOME)
+    plan = Plan(fewer.TARGET, workload="state")
+    every_cell_strikes_and_harms_nobody(plan, cells, fewer.SINKS, capsys)
+
+
+def every_cell_strikes_and_harms_nobody(
+    plan: Plan, cells: Sequence[Strike], servers: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    all_of_them = replace(plan, tier=IN_ONE_PROCESS, seed=1, strikes=len(cells), all_must_strike=True)
     with capsys.disabled():
-        [result] = rounds.play(plan, print, menu=menu)
+        [result] = rounds.play(all_of_them, print, menu=Menu(cells), servers=servers)
     assert result.verdict is Verdict.TRUE, (result.run.proves_nothing, result.findings)
     assert list(result.unreached) == []
-    assert len(result.struck) == len(menu.strikes)
+    assert len(result.struck) == len(cells)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import epochal
-from epochal.chaos.nemesis import SHORT_LIVED_JVM, end_with_parent
+from epochal.chaos import jvm
+from epochal.chaos.nemesis import end_with_parent
 from epochal.chaos.servers.spark import spark_session
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "id int"
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Twenty rows are written before code that was generated for them is compiled."""
 
 
 def rows(spark: SparkSession, source: str, format: str) -> DataFrame:
@@ -38,22 +41,20 @@ def rows(spark: SparkSession, source: str, format: str) -> DataFrame:
 
 
 def pipeline(settings: dict[str, Any]) -> epochal.Pipeline:
-    return epochal.Pipeline(
-        app=settings["app"],
-        sinks=[
-            PostgresSink(settings["dsn"], table=settings["table"], name="postgres"),
-            KafkaSink(settings["bootstrap"], topic=settings["topic"], partitions=2, name="kafka"),
-            DeltaSink(settings["lake"], name="delta"),
-        ],
-    )
+    sinks: list[epochal.sinks.Sink] = [
+        PostgresSink(settings["dsn"], table=settings["table"], name="postgres"),
+        KafkaSink(settings["bootstrap"], topic=settings["topic"], partitions=2, name="kafka"),
+        DeltaSink(settings["lake"], name="delta"),
+    ]
+    return epochal.Pipeline(app=settings["app"], sinks=[sink for sink in sinks if sink.name in settings["sinks"]])
 
 
 def main(settings: dict[str, Any]) -> None:
     conf = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
         "spark.executor.memory": "1g",
-        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-        "spark.executor.extraJavaOptions": SHORT_LIVED_JVM,
+        **jvm.short_lived(),
+        **INTERPRETED,
     }
     spark = spark_session(settings["master"], app="kills", conf=conf)
     stream = rows(spark, settings["source"], settings["format"])

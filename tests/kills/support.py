@@ -20,9 +20,11 @@ from epochal.chaos.demo.readers import committed_records
 from epochal.chaos.demo.strikes import Checkpoint
 from epochal.chaos.demo.verdict import from_log
 from epochal.chaos.nemesis import Driver, NotCounted, poll
+from epochal.chaos.replay import epochs
 
 PROGRAM = Path(__file__).with_name("driver.py")
 ROWS = 20
+SINKS = ("postgres", "kafka", "delta")
 LOCAL = "local[2,4]"  # as on a cluster, a task may fail three times
 SEEN_S = 300.0
 END_S = 600.0
@@ -31,9 +33,9 @@ Row = tuple[int, str]
 
 
 class MakeJob(Protocol):
-    """``make_job(epochs, master=..., format=...)``: a job that is not started yet."""
+    """``make_job(epochs, master=..., format=..., sinks=...)``: a job that is not started yet."""
 
-    def __call__(self, epochs: int, master: str = ..., format: str = ...) -> Job: ...
+    def __call__(self, epochs: int, master: str = ..., format: str = ..., sinks: Sequence[str] = ...) -> Job: ...
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Job:
     epochs: int
     master: str = LOCAL
     format: str = "json"  # of the source, or delta
+    sinks: Sequence[str] = SINKS
     checkpoint: str = "checkpoint"
     starts: int = 0
     first: bool = True
@@ -108,6 +111,7 @@ class Job:
                     "bootstrap": self.bootstrap,
                     "topic": self.topic,
                     "lake": self.lake,
+                    "sinks": list(self.sinks),
                     "create": self.first,
                     "trigger": {"processingTime": "1 second"} if waits else {"availableNow": True},
                 }
@@ -128,7 +132,7 @@ class Job:
 
     def idle(self) -> bool:
         """No input is left, and no epoch under way: the newest that Spark planned is the last that it finished."""
-        planned = (int(file.name) for file in (self.checkpoint_path / "offsets").glob("[0-9]*"))
+        planned = epochs(self.checkpoint_path / "offsets")
         return self.done() == self.epochs == 1 + max(planned, default=-1)
 
     def wait_done(self, epoch: int, driver: Driver) -> None:
@@ -147,7 +151,8 @@ class Job:
 
     def seen(self) -> dict[str, Counter[Row]]:
         """Per sink, the rows that its readers get, with how often."""
-        return {"postgres": self._postgres(), "kafka": self._kafka(), "delta": self._delta()}
+        readers = {"postgres": self._postgres, "kafka": self._kafka, "delta": self._delta}
+        return {sink: readers[sink]() for sink in self.sinks}
 
     def _postgres(self) -> Counter[Row]:
         with psycopg.connect(self.dsn, connect_timeout=10) as connection:
@@ -176,7 +181,7 @@ class Job:
         expected = Counter(range(self.epochs * ROWS))
         for sink, rows in seen.items():
             assert Counter(i for i, _ in rows.elements()) == expected, sink
-        assert seen["postgres"] == seen["kafka"] == seen["delta"]
+        assert all(rows == seen["postgres"] for rows in seen.values())
         assert self.stored_in_postgres() == self.epochs * ROWS
 
 

@@ -55,7 +55,7 @@ def test_the_newest_epoch_is_run_again(checkpoint: Path) -> None:
     (checkpoint / "offsets" / "3").unlink()
     (checkpoint / "offsets" / ".3.crc").unlink()
     before = files(checkpoint)
-    surgery.replay(checkpoint)
+    surgery.OPERATIONS["replay"](checkpoint)
     assert before - files(checkpoint) == {"commits/2", "commits/.2.crc"}
 
 

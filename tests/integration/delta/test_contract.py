@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from epochal.chaos import jvm
 from epochal.chaos.contract import SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.sinks.delta import DeltaSink
@@ -41,7 +42,7 @@ class DeltaHarness(SparkHarness):
         return (
             "from epochal.chaos.servers.spark import spark_session\n"
             "from epochal.sinks.delta import DeltaSink\n"
-            "spark_session('local[1]')\n"
+            f"spark_session('local[1]', conf={jvm.short_lived()!r})\n"
             f"sink = DeltaSink({str(self._path)!r}, name='out')"
         )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from epochal.chaos import jvm
 from epochal.chaos.contract import act_in_another_process
 from epochal.coordinator.epoch import Json
 
@@ -121,5 +122,5 @@ def in_another_process(
         f"sink = KafkaSink({bootstrap!r}, topic={topic!r}, name={topic!r}, options={OPTIONS!r})\n"
     )
     if spark is not None:
-        source += f"spark_session('local[1,4]', conf={dict(spark)!r})"
+        source += f"spark_session('local[1,4]', conf={jvm.short_lived() | dict(spark)!r})"
     return act_in_another_process(source, APP, committable, by, secrets=[SECRET], environment=environment)

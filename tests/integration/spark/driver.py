@@ -11,10 +11,11 @@ from pathlib import Path
 
 def main(folder: Path, dsn: str) -> None:
     from epochal import Pipeline
+    from epochal.chaos import jvm
     from epochal.chaos.servers.spark import spark_session
     from epochal.sinks import PostgresSink
 
-    spark = spark_session(app="driver")
+    spark = spark_session(app="driver", conf=jvm.short_lived())
     rows = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(folder / "source"))
     pipeline = Pipeline(app="app", sinks=[PostgresSink(dsn, table="rows")])
     pipeline.create(rows.schema)

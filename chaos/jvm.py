@@ -1,0 +1,130 @@
+"""The JVM of a driver that lives for a minute or two, whose processor time goes into starting.
+
+Two things shorten that: the first compiler alone, and an archive of the classes that such a driver loads,
+already parsed and verified (class data sharing, JEP 350). The archive is made once per Java, Spark and set of jars,
+by a driver that does what the kit's drivers do. Both change when things are ready, and nothing that is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from epochal.chaos.servers import cache, jars, java
+from epochal.chaos.servers.spark import spark_session
+from epochal.coordinator.versions import DELTA_JARS, POSTGRES_JDBC_JARS, SPARK_KAFKA_JARS
+
+QUICK = "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+MAKE_S = 900.0
+_WORKLOADS = ("map", "state")
+_log = logging.getLogger(__name__)
+
+
+def short_lived() -> dict[str, str]:
+    """Spark settings for a driver that is killed soon, and for its executors; the kit's jars are among them.
+
+    The first call on a machine makes the archive, which takes about a minute; others wait for it. Where this Java
+    makes none, drivers start without.
+    """
+    found = _jars()
+    archive = _archive(found)
+    options = QUICK if archive is None else f"{QUICK} -XX:SharedArchiveFile={archive} -Xlog:cds=error"
+    return _conf(options, found)
+
+
+def with_other_jars() -> dict[str, str]:
+    """The same for drivers whose jars are the user's: an archive would hold those of the kit."""
+    return _conf(QUICK, [])
+
+
+def _jars() -> list[Path]:
+    return [path for each in (DELTA_JARS, SPARK_KAFKA_JARS, POSTGRES_JDBC_JARS) for path in jars.resolve(each)]
+
+
+def _conf(options: str, found: Sequence[Path]) -> dict[str, str]:
+    """An archive holds classes of the class path alone, hence the jars there."""
+    conf = {f"spark.{process}.extraJavaOptions": options for process in ("driver", "executor")}
+    path = os.pathsep.join(map(str, found))
+    return conf | {f"spark.{process}.extraClassPath": path for process in ("driver", "executor") if path}
+
+
+def _archive(found: Sequence[Path]) -> Path | None:
+    name = f"classes-{_digest(found)}"
+    with cache.locked("classes") as directory:
+        made, none = directory / f"{name}.jsa", directory / f"{name}.none"
+        if made.exists():
+            return made
+        if not none.exists():
+            _log.warning("making an archive of Spark's classes, once on this machine: about a minute")
+            why = _make(found, made)
+            if why is None:
+                return made
+            none.write_text(why)
+            _log.warning("drivers start without an archive of classes, for this Java made none: see %s", none)
+    return None
+
+
+def _digest(found: Sequence[Path]) -> str:
+    import pyspark
+
+    version = subprocess.run([java.java_home() / "bin" / "java", "-version"], capture_output=True, check=True).stderr
+    told = [version, pyspark.__version__, pyspark.__file__, *found]
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:12]
+
+
+def _make(found: Sequence[Path], archive: Path) -> str | None:
+    """Why it could not be made, None where it was."""
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix="classes-") as folder:
+        partial = Path(folder, "partial.jsa")
+        conf = _conf(f"{QUICK} -XX:ArchiveClassesAtExit={partial}", found)
+        command = [sys.executable, "-m", "epochal.chaos.jvm", folder, json.dumps(conf)]
+        try:
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=MAKE_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return f"not done within {MAKE_S:.0f} s"
+        if done.returncode != 0 or not partial.exists():
+            return f"exit status {done.returncode}\n{done.stdout[-3000:]}"
+        partial.rename(archive)
+    return None
+
+
+def _exercise(folder: Path, conf: Mapping[str, str]) -> None:
+    """What the kit's drivers do, in one session, so that their classes are loaded; waits for the end of the JVM."""
+    from epochal.chaos import program, workloads
+    from epochal.coordinator.pipeline import Pipeline
+    from epochal.sinks import DeltaSink
+
+    base = 10**12
+    spark = spark_session(app="classes", conf=conf)
+    context: Any = spark.sparkContext
+    for name in _WORKLOADS:
+        source = folder / name
+        source.mkdir()
+        for epoch in range(2):
+            inputs = workloads.make_workload(name, base).inputs(epoch, base + epoch * workloads.STRIDE)
+            workloads.feed(source, epoch, inputs)
+        settings = program.Settings("", name, base, str(source), str(folder / f"{name}-checkpoint"))
+        rows = program.stream(spark, settings)
+        pipeline = Pipeline(app=name, sinks=[DeltaSink(str(folder / f"{name}-lake"), name="delta")])
+        pipeline.create(rows.schema)
+        program.start(rows, pipeline, settings.checkpoint).awaitTermination()
+        spark.read.format("delta").load(str(folder / f"{name}-lake")).collect()
+        if name in workloads.STATEFUL:
+            program.compare_state(spark, settings)
+    spark.stop()
+    context._gateway.proc.stdin.close()
+    context._gateway.proc.wait(MAKE_S)
+
+
+if __name__ == "__main__":
+    _exercise(Path(sys.argv[1]), json.loads(sys.argv[2]))
