@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 KEEP   ?=
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest
+PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest --durations=12 --durations-min=20
 SOURCE := coordinator checkpoints sinks chaos src tests examples $(wildcard benchmarks)
 # What needs neither Spark nor a server.
 FAST   := tests/unit tests/contract tests/sim
@@ -25,11 +25,12 @@ test: check      ## lint, types and every test, three lanes at a time; fails if 
 # The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers,
 # and waits for them more than it computes.
 lane-logs:
-	@$(PYTEST) tests/integration/kafka tests/integration/delta tests/chaos/test_cells.py
+	@$(PYTEST) tests/integration/kafka tests/integration/delta tests/chaos/test_cells.py \
+	    --ignore=tests/integration/delta/test_contract.py
 
 lane-tables:
-	@$(PYTEST) tests/integration --ignore=tests/integration/kafka --ignore=tests/integration/delta tests/servers \
-	    tests/chaos --ignore=tests/chaos/test_cells.py
+	@$(PYTEST) tests/integration/postgres tests/integration/spark tests/integration/test_postgres_log.py \
+	    tests/integration/delta/test_contract.py tests/servers tests/chaos --ignore=tests/chaos/test_cells.py
 
 lane-rest:
 	@$(PYTEST) $(FAST) tests/kills
