@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+
+
+def exit_on_sigterm() -> None:
+    """From now on this process ends by SystemExit when it is asked to, so that it ends first what it started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def main() -> int:
@@ -21,7 +27,7 @@ def main() -> int:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.callback()(lambda: None)
+    app.callback()(exit_on_sigterm)
     app.add_typer(chaos, name="chaos")
     app()
     return 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +17,7 @@ from epochal.chaos.demo.strikes import NAIVE, OURS, Campaign, Job, Strike, Struc
 from epochal.chaos.demo.verdict import ABORTED, COMMITTED, from_log, replayed
 from epochal.chaos.servers.kafka import KafkaServer
 from epochal.chaos.servers.postgres import PostgresServer
+from epochal.coordinator.cli import exit_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -208,7 +207,7 @@ def with_servers(work: Path, screen: Screen, keep: bool) -> bool:
 def run(*, keep: bool) -> int:
     """The exit code, as `--help` lists them."""
     screen = Screen()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    exit_on_sigterm()
     work = Path(tempfile.mkdtemp(prefix="epochal-demo-"))
     work.chmod(0o755)  # where Postgres must run as another user, that user has to get at its data
     remove = True

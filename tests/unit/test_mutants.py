@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import signal
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,8 @@ from epochal.chaos.mutants.operators import Mutant, mutants
 from epochal.chaos.mutants.planting import PlantedRun, Result, planted
 from epochal.chaos.mutants.runner import Answer
 from epochal.chaos.mutants.zygote import HUNG
+from epochal.chaos.servers import guard
+from epochal.chaos.servers.process import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -197,6 +200,20 @@ def test_away_from_a_checkout_it_refuses(tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert done.stderr.count("\n  Help: ") == 1
+
+
+def test_who_is_asked_to_end_leaves_no_run_behind(small: Path) -> None:
+    began = small / "began"
+    long = f"import pathlib, time\n\ndef test_it():\n    pathlib.Path({str(began)!r}).touch()\n    time.sleep(600)\n"
+    (small / "tests/unit/test_a_long.py").write_text(long)
+    (small / "tests/planted/coordinator.toml").write_text(bug("refuses-nothing", *NOT_REFUSED))
+    run = subprocess.Popen([sys.executable, "-m", "epochal.chaos.mutants", "--jobs", "1"], cwd=small)
+    assert wait_until(lambda: began.exists() or None, 60)
+    started = guard.descendants(run.pid)
+    run.terminate()
+    assert run.wait(60) == 128 + signal.SIGTERM
+    assert started
+    assert not any(map(guard.alive, started))
 
 
 # --- mechanical mutants -------------------------------------------------------------------------
