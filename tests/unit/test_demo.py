@@ -181,7 +181,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the demo makes its folder; its servers are fakes."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(run, "Servers", FakeServers)
-    monkeypatch.setattr("epochal.chaos.demo.run.signal", Mock())
+    monkeypatch.setattr(run, "exit_on_sigterm", Mock())
     return tmp_path
 
 
@@ -244,7 +244,14 @@ def test_who_interrupts_the_demo_ends_its_servers(folders: Path, monkeypatch: py
 
 
 def test_who_terminates_the_demo_ends_its_servers(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "demo", lambda *_: raised(SystemExit(143)))
+    listens = Mock()
+    monkeypatch.setattr(run, "exit_on_sigterm", listens)
+
+    def terminated(*_: object) -> NoReturn:
+        listens.assert_called_once_with()
+        raise SystemExit(143)
+
+    monkeypatch.setattr(run, "demo", terminated)
     with pytest.raises(SystemExit, match="143"):
         run.run(keep=True)
     assert FakeServers.ends == ["closed"]
