@@ -1,17 +1,22 @@
-"""The Postgres append sink: it votes.
+"""The Postgres sink: it votes.
 
 Prepared rows lie in ``<table>__rows`` under the next position, where the reader view does not show
-them; commit moves one number.  Read in this order:
+them, and commit moves one number; or they wait in ``<table>__staged``, and commit writes them into the
+table itself.  Read in this order:
 
 - ``sink.py``     the six verbs: what is asked of the server, and in which order
 - ``write.py``    a task's part: COPY, register, look at the fence, COMMIT, vote
+- ``modes.py``    what a user can ask for: append, plain, upsert
+- ``publish.py``  how staged rows go into the table, and what is asked of them before
 - ``rows.py``     Spark's types as Postgres's, and rows as lines of COPY text
 - ``ddl.py``      what must exist, how it is made, and what is refused
+- ``staging.py``  the same for the modes that stage
 - ``blockers.py`` who holds the sink's row for too long, and is ended
 - ``client.py``   where the server is, and which waits are bounded how (no psycopg needed)
 - ``session.py``  one connection (the only file that imports psycopg)
 """
 
+from epochal.sinks.postgres.modes import Append, Plain, Upsert
 from epochal.sinks.postgres.sink import PostgresSink
 
-__all__ = ["PostgresSink"]
+__all__ = ["Append", "Plain", "PostgresSink", "Upsert"]

@@ -47,19 +47,21 @@ class Target:
     table: str
     view_schema: str | None
     view: str
+    suffix: str = "__rows"  # or __staged
 
     @classmethod
-    def of(cls, table: str, view: str | None, sink: str) -> Target:
+    def of(cls, table: str, view: str | None, sink: str, *, stages: bool = False) -> Target:
+        suffix = "__staged" if stages else "__rows"
         schema, name = _split(table)
         view_schema, view_name = _split(view) if view is not None else (schema, name)
-        for part in (f"{name}__rows", view_name, schema or "x", view_schema or "x"):
-            if not 0 < len(part.encode()) <= 63 or "\0" in part or part == "__rows":
+        for part in (f"{name}{suffix}", view_name, schema or "x", view_schema or "x"):
+            if not 0 < len(part.encode()) <= 63 or "\0" in part or part == suffix:
                 raise Misconfigured(
                     f"{part!r} is no Postgres name of 1 to 63 bytes",
                     sink=sink,
                     help="choose another table or view name",
                 )
-        return cls(schema, name, view_schema, view_name)
+        return cls(schema, name, view_schema, view_name, suffix)
 
     @property
     def plain(self) -> str:
@@ -67,7 +69,13 @@ class Target:
 
     @property
     def rows(self) -> str:
-        return _qualified(self.schema, f"{self.table}__rows")
+        """Where tasks write: rows that a view shows up to a position, or staged ones."""
+        return _qualified(self.schema, self.table + self.suffix)
+
+    @property
+    def own(self) -> str:
+        """The table that is the sink: where the rows are in the end.  Made anew, it is another."""
+        return self.rows if self.suffix == "__rows" else self.plain
 
     @property
     def reader(self) -> str:
@@ -130,7 +138,7 @@ def rows_steps(target: Target, columns: Sequence[PgColumn], adopt: bool) -> list
 def sink_step(app: str, sink: str, target: Target) -> Step:
     return Step(
         "INSERT INTO epochal.sinks (app, sink, rows_table)"
-        f" VALUES ({literal(app)}, {literal(sink)}, {literal(target.rows)}::regclass::oid)"
+        f" VALUES ({literal(app)}, {literal(sink)}, {literal(target.own)}::regclass::oid)"
         " ON CONFLICT (app, sink) DO NOTHING",
         f"registered sink {sink} of app {app}",
     )
@@ -160,21 +168,21 @@ def create(session: Session, app: str, sink: str, target: Target, columns: Seque
     session.run("SELECT pg_advisory_xact_lock(hashtextextended('epochal.create', 0))")
     done: list[str] = []
     if not has_housekeeping(session):
-        done += _run(session, housekeeping_steps())
+        done += run_steps(session, housekeeping_steps())
     if find(session, target.rows) is None:
-        done += _run(session, _rows_steps(session, sink, target, columns))
-    _refuse_rows(session, sink, target, columns)
-    _refuse_other_owner(session, app, sink, target)
-    if _registered(session, app, sink) is None:
-        done += _run(session, [sink_step(app, sink, target)])
+        done += run_steps(session, _rows_steps(session, sink, target, columns))
+    refuse_rows(session, sink, target, columns)
+    refuse_other_owner(session, app, sink, target)
+    if registered(session, app, sink) is None:
+        done += run_steps(session, [sink_step(app, sink, target)])
     if find(session, target.reader) is None:
-        names = [name for name, *_ in _columns_of(session, target.rows) if name not in ("_epoch", "_attempt")]
-        done += _run(session, [view_step(app, sink, target, names)])
+        names = [name for name, *_ in columns_of(session, target.rows) if name not in ("_epoch", "_attempt")]
+        done += run_steps(session, [view_step(app, sink, target, names)])
         done += _pass_on_grants(session, target)
     return done
 
 
-def _run(session: Session, steps: Sequence[Step]) -> list[str]:
+def run_steps(session: Session, steps: Sequence[Step]) -> list[str]:
     for step in steps:
         session.run(step.sql)
     return [step.done for step in steps if step.done]
@@ -185,7 +193,7 @@ def _rows_steps(session: Session, sink: str, target: Target, columns: Sequence[P
     if existing is None:
         return rows_steps(target, columns, adopt=False)
     _refuse_relation(session, sink, target.plain)
-    _refuse_columns(sink, target.plain, _columns_of(session, target.plain), columns)
+    refuse_columns(sink, target.plain, columns_of(session, target.plain), columns)
     _refuse_dependents(session, sink, target.plain)
     return rows_steps(target, columns, adopt=True)
 
@@ -202,22 +210,22 @@ def _pass_on_grants(session: Session, target: Target) -> list[str]:
         Step(f"GRANT SELECT ON {target.reader} TO {who}", f"granted SELECT on {target.reader} to {who}")
         for (who,) in grantees
     ]
-    return _run(session, steps)
+    return run_steps(session, steps)
 
 
 def check(session: Session, app: str, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
     """Refuse, writing nothing, what can never work."""
-    _refuse_server(session, sink)
+    refuse_server(session, sink)
     if not has_housekeeping(session):
-        raise _missing(session, "the schema epochal and its tables", sink)
+        raise missing(session, "the schema epochal and its tables", sink)
     if find(session, target.rows) is None:
-        raise _missing(session, f"the table {target.rows}", sink)
-    _refuse_rows(session, sink, target, columns)
-    _refuse_other_owner(session, app, sink, target)
-    if _registered(session, app, sink) is None:
-        raise _missing(session, f"the row of app {app!r} in epochal.sinks", sink)
+        raise missing(session, f"the table {target.rows}", sink)
+    refuse_rows(session, sink, target, columns)
+    refuse_other_owner(session, app, sink, target)
+    if registered(session, app, sink) is None:
+        raise missing(session, f"the row of app {app!r} in epochal.sinks", sink)
     _refuse_view(session, sink, target, columns)
-    _refuse_rights(session, sink, target)
+    refuse_rights(session, sink, target)
 
 
 def has_housekeeping(session: Session) -> bool:
@@ -231,7 +239,7 @@ def find(session: Session, name: str) -> int | None:
     return int(oid) if oid is not None else None
 
 
-def _missing(session: Session, what: str, sink: str) -> Misconfigured:
+def missing(session: Session, what: str, sink: str) -> Misconfigured:
     return Misconfigured(
         f"{what} does not exist",
         sink=sink,
@@ -240,33 +248,33 @@ def _missing(session: Session, what: str, sink: str) -> Misconfigured:
     )
 
 
-def _registered(session: Session, app: str, sink: str) -> int | None:
+def registered(session: Session, app: str, sink: str) -> int | None:
     found = session.run("SELECT rows_table::bigint FROM epochal.sinks WHERE app = $1 AND sink = $2", app, sink)
     return int(found[0][0]) if found else None
 
 
-def _refuse_other_owner(session: Session, app: str, sink: str, target: Target) -> None:
+def refuse_other_owner(session: Session, app: str, sink: str, target: Target) -> None:
     """A table has one sink, a sink one table, and that table is still the one it was."""
-    oid = find(session, target.rows)
+    oid = find(session, target.own)
     owners = session.run("SELECT app, sink FROM epochal.sinks WHERE rows_table = $1::bigint::oid", oid)
     if owners and tuple(owners[0]) != (app, sink):
         raise Misconfigured(
-            f"the table {target.rows} belongs to sink {owners[0][1]!r} of app {owners[0][0]!r}",
+            f"the table {target.own} belongs to sink {owners[0][1]!r} of app {owners[0][0]!r}",
             sink=sink,
             state=f"table oid {oid}, asked for by sink {sink!r} of app {app!r}",
             help="give each sink a table of its own",
         )
-    mine = _registered(session, app, sink)
+    mine = registered(session, app, sink)
     if mine is not None and mine != oid:
         raise Misconfigured(
-            f"app {app!r} wrote this sink into another table than {target.rows}, or that table was made anew",
+            f"app {app!r} wrote this sink into another table than {target.own}, or that table was made anew",
             sink=sink,
-            state=f"registered: table oid {mine}; {target.rows}: oid {oid}",
+            state=f"registered: table oid {mine}; {target.own}: oid {oid}",
             help="name the table it wrote, restore it, or give the sink another name=",
         )
 
 
-def _refuse_server(session: Session, sink: str) -> None:
+def refuse_server(session: Session, sink: str) -> None:
     ((version, recovery, encoding),) = session.run(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding')"
     )
@@ -287,9 +295,9 @@ def _refuse_server(session: Session, sink: str) -> None:
         )
 
 
-def _refuse_rows(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
+def refuse_rows(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
     _refuse_relation(session, sink, target.rows)
-    found = _columns_of(session, target.rows)
+    found = columns_of(session, target.rows)
     isolation = {name: kind for name, kind, _ in found if name in ("_epoch", "_attempt")}
     if isolation != {"_epoch": "bigint", "_attempt": "bigint"}:
         raise Misconfigured(
@@ -298,10 +306,10 @@ def _refuse_rows(session: Session, sink: str, target: Target, columns: Sequence[
             state=f"columns {', '.join(f'{name} {kind}' for name, kind, _ in found)}",
             help="rename that table; the name is needed for the rows of this sink",
         )
-    _refuse_columns(sink, target.rows, [c for c in found if c[0] not in isolation], columns)
+    refuse_columns(sink, target.rows, [c for c in found if c[0] not in isolation], columns)
 
 
-_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p": "a partitioned table"}
+KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p": "a partitioned table"}
 
 
 def _refuse_relation(session: Session, sink: str, name: str) -> None:
@@ -314,7 +322,7 @@ def _refuse_relation(session: Session, sink: str, name: str) -> None:
     )
     why = None
     if kind != "r":
-        why = f"is {_KINDS.get(kind, 'no table')}"
+        why = f"is {KINDS.get(kind, 'no table')}"
     elif persistence != "p":
         why = "is unlogged or temporary: a crash of the server would empty it"
     elif secured:
@@ -340,7 +348,7 @@ def _refuse_seers(session: Session, sink: str, name: str) -> None:
             f"{name} has the {seers[0][0]}, which would see rows that are prepared and not yet committed",
             sink=sink,
             state=", ".join(str(seer) for (seer,) in seers),
-            help="drop it, or name another table=",
+            help="drop it, name another table=, or give mode=Plain() or mode=Upsert(key=...), which stage the rows",
         )
 
 
@@ -363,7 +371,7 @@ def _refuse_dependents(session: Session, sink: str, name: str) -> None:
 Found = tuple[str, str, bool]  # name, type, whether somebody fills it
 
 
-def _columns_of(session: Session, name: str) -> list[Found]:
+def columns_of(session: Session, name: str) -> list[Found]:
     return [
         (str(column), str(kind), bool(filled))
         for column, kind, filled in session.run(
@@ -374,23 +382,14 @@ def _columns_of(session: Session, name: str) -> list[Found]:
     ]
 
 
-def _refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Sequence[PgColumn]) -> None:
+def refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Sequence[PgColumn]) -> None:
     """Names and types exactly, in any order; further columns only where the table fills them itself."""
     there = {column: kind for column, kind, _ in found}
     for column in columns:
         if column.name not in there:
-            raise Misconfigured(
-                f"{name} has no column {quoted(column.name)}",
-                sink=sink,
-                state=f"columns {list(there)}",
-                help=f"ALTER TABLE {name} ADD COLUMN {quoted(column.name)} {column.types[0]}, and add it to the view",
-            )
+            raise no_column(sink, name, column, list(there))
         if there[column.name] not in column.types:
-            raise Misconfigured(
-                f"column {quoted(column.name)} of {name} is {there[column.name]}, the rows need {column.types[0]}",
-                sink=sink,
-                help="change the column's type, or cast in the query",
-            )
+            raise other_type(sink, name, column, there[column.name])
     wanted = {column.name for column in columns}
     unfilled = [column for column, _, filled in found if not filled and column not in wanted]
     if unfilled:
@@ -402,10 +401,27 @@ def _refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Seque
         )
 
 
+def no_column(sink: str, name: str, column: PgColumn, there: Sequence[str]) -> Misconfigured:
+    return Misconfigured(
+        f"{name} has no column {quoted(column.name)}",
+        sink=sink,
+        state=f"columns {list(there)}",
+        help=f"ALTER TABLE {name} ADD COLUMN {quoted(column.name)} {column.types[0]}, and add it to the view",
+    )
+
+
+def other_type(sink: str, name: str, column: PgColumn, found: str) -> Misconfigured:
+    return Misconfigured(
+        f"column {quoted(column.name)} of {name} is {found}, the rows need {column.types[0]}",
+        sink=sink,
+        help="change the column's type, or cast in the query",
+    )
+
+
 def _refuse_view(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
     """The reader view reads our rows, up to what is published, and shows every column."""
     if find(session, target.reader) is None:
-        raise _missing(session, f"the reader view {target.reader}", sink)
+        raise missing(session, f"the reader view {target.reader}", sink)
     ((kind, reads),) = session.run(
         "SELECT relkind::text, (SELECT count(DISTINCT refobjid) FROM pg_rewrite JOIN pg_depend"
         " ON pg_depend.objid = pg_rewrite.oid AND classid = 'pg_rewrite'::regclass WHERE ev_class = pg_class.oid"
@@ -414,14 +430,14 @@ def _refuse_view(session: Session, sink: str, target: Target, columns: Sequence[
         target.reader,
         target.rows,
     )
-    shown = {name for name, *_ in _columns_of(session, target.reader)}
+    shown = {name for name, *_ in columns_of(session, target.reader)}
     hidden = [column.name for column in columns if column.name not in shown]
     if kind != "v" or reads != 2 or hidden:
         raise Misconfigured(
             f"{target.reader} is not the reader view of {target.rows}"
             + (f": it lacks the column {quoted(hidden[0])}" if hidden else ""),
             sink=sink,
-            state=f"it is {_KINDS.get(kind, 'a table')} with the columns {sorted(shown)}",
+            state=f"it is {KINDS.get(kind, 'a table')} with the columns {sorted(shown)}",
             help="drop or rename it and call pipeline.create(), or name another view=",
         )
 
@@ -433,8 +449,9 @@ _RIGHTS = (
 )
 
 
-def _refuse_rights(session: Session, sink: str, target: Target) -> None:
-    for table, rights in (*_RIGHTS, (target.rows, "SELECT, INSERT, DELETE")):
+def refuse_rights(session: Session, sink: str, target: Target, *more: tuple[str, str]) -> None:
+    """``more``: further tables, with the rights that are needed there."""
+    for table, rights in (*_RIGHTS, (target.rows, "SELECT, INSERT, DELETE"), *more):
         for right in rights.split(", "):
             if not session.run("SELECT has_table_privilege(to_regclass($1), $2)", table, right)[0][0]:
                 raise _no_right(session, sink, f"{right} on {table}", f"GRANT {rights} ON {table}")
@@ -448,3 +465,19 @@ def _refuse_rights(session: Session, sink: str, target: Target) -> None:
 def _no_right(session: Session, sink: str, right: str, grant: str) -> Misconfigured:
     user = str(session.run("SELECT quote_ident(current_user)")[0][0])
     return Misconfigured(f"the role {user} lacks {right}", sink=sink, help=f"{grant} TO {user}")
+
+
+ONE_EVALUATION = "a Python function that Spark evaluates again gives the rows of exactly one evaluation."
+
+
+def guarantee(target: Target) -> str:
+    view = target.reader
+    return (
+        f"for whoever reads the view {view};"
+        f" each statement sees the epochs up to one point, and none in part."
+        f" Prepared rows lie in {target.rows} and become visible by one committed UPDATE;"
+        f" {ONE_EVALUATION}"
+        " Conditions: fsync=on and full_page_writes=on on the server, nobody edits the rows table or the schema"
+        " epochal by hand, and readers use the view: the rows table, triggers and logical replication see"
+        " prepared rows too."
+    )

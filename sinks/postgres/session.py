@@ -95,12 +95,22 @@ class Session:
 
     def run(self, statement: str, *values: object, limit: float | None = None) -> list[Row]:
         """The statement's rows; ``$1`` is the first value.  Without values it may be several statements."""
-        self._connection.limit = (limit or self._limits.answer) + GRACE_S
         try:
-            cursor = self._connection.execute(statement.encode(), values or None)
+            cursor = self._executed(statement, values, limit)
             return cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
             raise self._translated(error) from error
+
+    def change(self, statement: str, *values: object, limit: float | None = None) -> int:
+        """How many rows the statement wrote or deleted, by the server's own count."""
+        try:
+            return self._executed(statement, values, limit).rowcount
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
+    def _executed(self, statement: str, values: tuple[object, ...], limit: float | None) -> psycopg.Cursor[Row]:
+        self._connection.limit = (limit or self._limits.answer) + GRACE_S
+        return self._connection.execute(statement.encode(), values or None)
 
     def backend(self) -> int:
         """The server's process id of this session's back-end."""
@@ -113,14 +123,24 @@ class Session:
         Only COMMIT can end in ``OutcomeUnknown``; ``answered`` is called once its answer is there, and may
         lose it.  After an error the session must be closed, which rolls back.
         """
+        self._begin(bulk)
+        yield
+        self._commit(answered)
+
+    @contextlib.contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Like :meth:`transaction`, for many rows, and rolled back: of what the body did nothing stays."""
+        self._begin(bulk=True)
+        yield
+        self.run("ROLLBACK")
+
+    def _begin(self, bulk: bool) -> None:
         limits = self._limits
         self.run(
             _BEGIN.format(
                 lock=_ms(limits.lock), statement=_ms(limits.bulk if bulk else limits.answer), idle=_ms(limits.answer)
             )
         )
-        yield
-        self._commit(answered)
 
     def _commit(self, answered: Callable[[], None]) -> None:
         self._connection.limit = self._limits.answer + GRACE_S

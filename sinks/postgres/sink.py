@@ -5,7 +5,8 @@ Whoever changes what readers see, or may come to see, holds that row: fence, com
 
     fence, commit, abort    BEGIN, row FOR UPDATE, conditions, write, COMMIT
     a task of prepare       BEGIN, COPY, register, row FOR SHARE, conditions, COMMIT
-    a reader                rows whose position is not above ``published``
+    a trial of prepare      BEGIN, row FOR SHARE, conditions, what commit would write, ROLLBACK
+    a reader                rows whose position is not above ``published``; where rows are staged, the table
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.executors import check_executors, lacks_epochal
-from epochal.sinks.postgres import ddl
+from epochal.sinks.postgres import ddl, modes, staging
 from epochal.sinks.postgres.blockers import Row, ending_blockers
 from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
+from epochal.sinks.postgres.modes import Append, Mode, Staging
+from epochal.sinks.postgres.publish import Publish, Staged
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema
 
 if TYPE_CHECKING:
@@ -68,12 +71,13 @@ class _State:
 
 
 class PostgresSink:
-    """Appends every epoch to a table, exactly once; readers use the view.
+    """Writes every epoch to a table, exactly once.
 
     ``dsn``: a libpq connection string or URI, or a function that returns one (asked on the driver).
-    ``table``: ``[schema.]name``; the rows lie in ``<table>__rows``.  ``view``: the readers' name, by
-    default that of the table.  ``name``: the sink's stable name, by default ``postgres-<table>``.
-    ``connections``: how many tasks write at once.  All times are seconds.
+    ``table``: ``[schema.]name``.  ``mode``: ``Append()``, ``Plain()`` or ``Upsert(key=...)`` of
+    ``epochal.sinks.postgres``: how an epoch becomes visible, and to whom.  ``view``: with ``Append()``, whose rows
+    lie in ``<table>__rows``, the readers' name, by default that of the table.  ``name``: the sink's stable name, by
+    default ``postgres-<table>``.  ``connections``: how many tasks write at once.  All times are seconds.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class PostgresSink:
         dsn: Dsn,
         *,
         table: str,
+        mode: Mode = Append(),  # noqa: B008  # frozen
         name: str | None = None,
         view: str | None = None,
         connections: int = 4,
@@ -91,13 +96,15 @@ class PostgresSink:
     ) -> None:
         self._name = "postgres-" + re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name
         check_name("sink name", self._name)
-        self._target = ddl.Target.of(table, view, self._name)
+        modes.check(mode, view, self._name)
+        self._staging: Staging | None = None if isinstance(mode, Append) else mode
+        self._target = ddl.Target.of(table, view, self._name, stages=self._staging is not None)
         if connections < 1:
             raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")
         self._connections = connections
         self._limits = Limits(connect_timeout, lock_timeout, answer_timeout, bulk_timeout)
         self._connector = Connector(dsn, self._name, self._limits)
-        self._conditions = Conditions(self._name, f"table {self._target.rows}, history in epochal.epochs")
+        self._conditions = Conditions(self._name, f"table {self._target.own}, history in epochal.epochs")
         self._app: str | None = None
 
     @property
@@ -111,20 +118,29 @@ class PostgresSink:
 
     def ddl(self, app: str, schema: Schema, *, adopt: bool = False) -> str:
         """The SQL that ``create`` runs in a database that has nothing; ``adopt``: but the plain table."""
-        steps = ddl.all_steps(self._checked(app), self._name, self._target, self._columns(schema), adopt)
+        where, columns = (self._checked(app), self._name, self._target), self._columns(schema)
+        if self._staging is not None:
+            steps = staging.all_steps(*where, self._staging, columns, adopt)
+        else:
+            steps = ddl.all_steps(*where, columns, adopt)
         return "".join(f"{sql};\n" for sql in ("BEGIN", *(step.sql for step in steps), "COMMIT"))
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
-        """Make what is missing, in one transaction; an existing plain table is adopted."""
-        app, columns = self._checked(query.app), self._columns(schema)
+        """Make what is missing, in one transaction; an existing plain table is adopted by ``Append()``."""
+        where, columns = (self._checked(query.app), self._name, self._target), self._columns(schema)
         with self._connector.session() as session, session.transaction(bulk=True):
-            return ddl.create(session, app, self._name, self._target, columns)
+            if self._staging is not None:
+                return staging.create(session, *where, self._staging, columns)
+            return ddl.create(session, *where, columns)
 
     def check(self, query: Query, schema: Schema) -> None:
-        """Refuse what can never work: server, table, types, constraints, view, rights, executors."""
-        app, columns = self._checked(query.app), self._columns(schema)
+        """Refuse what can never work: server, table, types, constraints, key, view, rights, executors."""
+        where, columns = (self._checked(query.app), self._name, self._target), self._columns(schema)
         with self._connector.session() as session:
-            ddl.check(session, app, self._name, self._target, columns)
+            if self._staging is not None:
+                staging.check(session, *where, self._staging, columns)
+            else:
+                ddl.check(session, *where, columns)
         check_executors(self._name, "psycopg", "postgres")
 
     def _columns(self, schema: Schema) -> list[PgColumn]:
@@ -188,7 +204,33 @@ class PostgresSink:
             "offsets": epoch.offsets,
             "watermark": epoch.watermark,
         }
+        if self._staging is not None:
+            payload["publish"] = self._tried(app, self._staging, epoch, columns, attempts, by).to_json()
         return Committable(self._name, epoch.decision, epoch.position, sum(attempts.values()), payload)
+
+    def _tried(
+        self,
+        app: str,
+        mode: Staging,
+        epoch: Epoch,
+        columns: Sequence[PgColumn],
+        attempts: Mapping[int, int],
+        by: Actor,
+    ) -> Publish:
+        """How the staged rows will be published; what can be seen of it now has been asked, and tried.
+
+        The trial holds the sink's row as a task does, so that a newer fence ends one that takes long.
+        """
+        number, wanted = epoch.number, marker_of(epoch)
+        with self._connector.session() as session, session.rehearsal():
+            self._conditions.check_prepare(self._state(session, app, share=True), by, wanted, number)
+            plan = staging.plan_of(session, self._target, mode, columns)
+            if attempts:
+                plan.check(self._staged(session, number, epoch.position, attempts), trial=mode.trial)
+        return plan
+
+    def _staged(self, session: Session, epoch: int, position: Position, attempts: Mapping[int, int]) -> Staged:
+        return Staged(session, self._target, self._name, epoch, position, attempts, self._limits.bulk)
 
     def _task(self, app: str, epoch: Epoch, by: Actor, columns: Sequence[PgColumn], flagged: tuple[str, ...]) -> Task:
         from epochal.sinks.postgres.write import Task
@@ -282,7 +324,10 @@ class PostgresSink:
             state = self._state(session, app, lock=True)
             if not self._conditions.already_committed(state, by, marker_of(c), number):
                 found = self._whole(session, app, c)
-                self._drop(session, c.position, losers=found.keys() - _attempts(c).keys())
+                if "publish" in c.payload:
+                    self._publish_staged(session, c)
+                else:
+                    self._drop(session, c.position, losers=found.keys() - _attempts(c).keys())
                 self._show(session, app, c)
                 outcome = CommitOutcome.COMMITTED
                 hit(Point.BEFORE_PUBLISH, self._name, number)
@@ -318,6 +363,12 @@ class PostgresSink:
                 sorted(losers),
                 limit=self._limits.bulk,
             )
+
+    def _publish_staged(self, session: Session, c: Committable) -> None:
+        """The winners' rows go into the table, and all that is staged up to the position goes away."""
+        plan = Publish.from_json(c.payload["publish"])
+        plan.run(self._staged(session, c.decision.epoch, c.position, _attempts(c)))
+        session.run(f"DELETE FROM {self._target.rows} WHERE _epoch <= $1", c.position, limit=self._limits.bulk)
 
     def _show(self, session: Session, app: str, c: Committable) -> None:
         session.run(
@@ -388,16 +439,12 @@ class PostgresSink:
         self._connector.close()
 
     def guarantee(self) -> str:
-        view = self._target.reader
+        mode = self._staging
+        how = ddl.guarantee(self._target) if mode is None else staging.guarantee(self._target, mode)
         return (
-            f"Postgres sink {self._name}: exactly once, whole epochs, in order, for whoever reads the view {view};"
-            f" each statement sees the epochs up to one point, and none in part."
-            f" Prepared rows lie in {self._target.rows} and become visible by one committed UPDATE;"
-            " a Python function that Spark evaluates again gives the rows of exactly one evaluation."
-            " Conditions: fsync=on and full_page_writes=on on the server, nobody edits the rows table or the schema"
-            " epochal by hand, and readers use the view: the rows table, triggers and logical replication see"
-            " prepared rows too. NULL, NaN, infinities, dates and microseconds are kept exactly; arrays, maps and"
-            " structs are JSON text (binary in it is base64); what cannot be held is refused, not bent."
+            f"Postgres sink {self._name}: exactly once, whole epochs, in order, {how}"
+            " NULL, NaN, infinities, dates and microseconds are kept exactly; arrays, maps and structs are JSON text"
+            " (binary in it is base64); what cannot be held is refused, not bent."
         )
 
     # --- the row -------------------------------------------------------------------------------
@@ -409,17 +456,21 @@ class PostgresSink:
     def _looked(self) -> str:
         return looked(self._app, self._name)
 
-    def _state(self, session: Session, app: str, lock: bool = False) -> _State:
-        """The sink's row; with ``lock`` held until COMMIT, in a statement of its own so that the next sees all."""
+    def _state(self, session: Session, app: str, lock: bool = False, share: bool = False) -> _State:
+        """The sink's row; with ``lock`` held until COMMIT, in a statement of its own so that the next sees all.
+
+        With ``share`` it is held as a task does: those that write have to wait, those that prepare do not.
+        """
         try:
             found = session.run(
                 "SELECT (SELECT system_identifier FROM pg_control_system()), (SELECT oid FROM pg_database"
                 " WHERE datname = current_database())::bigint, to_regclass($3)::oid::bigint,"
                 " generation, token, published, decision FROM epochal.sinks WHERE app = $1 AND sink = $2"
+                + (" FOR SHARE" if share else "")
                 + (" FOR UPDATE" if lock else ""),
                 app,
                 self._name,
-                self._target.rows,
+                self._target.own,
             )
         except ServerRefused as error:
             if "42P01" in str(error.state) or "3F000" in str(error.state):
@@ -428,7 +479,7 @@ class PostgresSink:
                 raise
         if not found or found[0][2] is None:
             raise Misconfigured(
-                f"there is no table {self._target.rows} of app {app!r}",
+                f"there is no table {self._target.own} of app {app!r}",
                 sink=self._name,
                 state=session.where,
                 help="call pipeline.create() once, or have its printed SQL run",

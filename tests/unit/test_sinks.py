@@ -9,6 +9,7 @@ import pytest
 from epochal.coordinator.epoch import UNKNOWN_DECISION, Marker
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink, stage
+from epochal.sinks.postgres import Plain, Upsert
 from epochal.sinks.postgres.sink import _State
 
 
@@ -78,3 +79,39 @@ def test_the_sessions_settings_are_put_back_as_they_were() -> None:
     with stage._confs(Session(), {"set": "now", "unset": "now"}):  # type: ignore[arg-type]
         assert Session.conf.values == {"set": "now", "unset": "now"}
     assert Session.conf.values == {"set": "before"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"mode": "upsert"}, "mode='upsert' is none of the modes"),
+        ({"mode": Plain(), "view": "v"}, "view='v': readers of a Plain sink read the table itself"),
+        ({"mode": Upsert(key=()), "view": "v"}, "view='v': readers of a Upsert sink read the table itself"),
+        ({"mode": Upsert(key=())}, "Upsert(key=...) names no column"),
+        ({"mode": Upsert(key=["a", "b", "a"])}, "key= names 'a' twice"),
+        ({"mode": Upsert(key="a", update=["b", "b"])}, "update= names 'b' twice"),
+        ({"mode": Upsert(key="a", order_by=["b", "b"])}, "order_by= names 'b' twice"),
+        ({"mode": Upsert(key="a", update=["b", "a"])}, "update= names 'a', which is in the key"),
+        ({"mode": Upsert(key="a", order_by="a")}, "order_by= names 'a', which is in the key"),
+        ({"mode": Upsert(key="a", delete_when="a")}, "delete_when= names 'a', which is in the key"),
+        (
+            {"mode": Upsert(key="a", update=["gone"], delete_when="gone")},
+            "update= names 'gone', which delete_when= keeps out of the table",
+        ),
+        ({"mode": Plain(), "table": "x" * 57}, f"'{'x' * 57}__staged' is no Postgres name of 1 to 63 bytes"),
+        ({"mode": Plain(), "table": "s."}, "'__staged' is no Postgres name of 1 to 63 bytes"),
+    ],
+)
+def test_a_mode_of_postgres_that_can_never_work_is_refused_when_the_sink_is_made(
+    settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(Misconfigured, match="Help: ") as refused:
+        PostgresSink("host=h", **{"table": "flights", "name": "out", **settings})
+    assert refused.value.what == says
+
+
+def test_a_name_and_a_list_of_one_are_the_same() -> None:
+    one, listed = Upsert(key="id", update="a", order_by="b"), Upsert(key=["id"], update=["a"], order_by=["b"])
+    assert (
+        (one.keys, one.updates, one.order) == (listed.keys, listed.updates, listed.order) == (("id",), ("a",), ("b",))
+    )

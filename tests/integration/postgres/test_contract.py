@@ -11,7 +11,8 @@ from epochal.chaos.contract import SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.chaos.servers import Postgres
 from epochal.coordinator.versions import POSTGRES
-from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres import Append, Plain, PostgresSink, Upsert
+from epochal.sinks.postgres.modes import Mode
 from epochal.sinks.protocol import RedoSink, Sink
 from tests.integration.postgres import support
 
@@ -22,16 +23,17 @@ class PostgresHarness(SparkHarness):
     secrets: Sequence[str] = (support.PASSWORD,)
     prepare_is_fenced = True
 
-    def __init__(self, spark: SparkSession, server: Postgres, dsn: str) -> None:
+    def __init__(self, spark: SparkSession, server: Postgres, dsn: str, mode: Mode) -> None:
         super().__init__(spark)
         self._server = server
         self._dsn = dsn
+        self._mode = mode
 
     def named(self, name: str) -> Sink:
-        return PostgresSink(support.with_password(self._dsn), table="flights", name=name)
+        return PostgresSink(support.with_password(self._dsn), table="flights", name=name, mode=self._mode)
 
     def neighbour(self) -> Sink:
-        return PostgresSink(support.with_password(self._dsn), table="others", name="out")
+        return PostgresSink(support.with_password(self._dsn), table="others", name="out", mode=self._mode)
 
     def visible(self) -> list[tuple[str, str]]:
         found = support.observe(self._dsn, "SELECT id, attempt FROM flights ORDER BY id")
@@ -44,22 +46,27 @@ class PostgresHarness(SparkHarness):
     def source(self) -> str:
         return (
             "sys.modules['pyspark'] = None  # a commit needs no Spark\n"
-            "from epochal.sinks.postgres import PostgresSink\n"
-            f"sink = PostgresSink({support.with_password(self._dsn)!r}, table='flights', name='out')"
+            "from epochal.sinks.postgres import Append, Plain, PostgresSink, Upsert\n"
+            f"dsn = {support.with_password(self._dsn)!r}\n"
+            f"sink = PostgresSink(dsn, table='flights', name='out', mode={self._mode!r})"
         )
 
 
 class TestPostgresSink(SinkContract):
+    mode: Mode = Append()
+
     @pytest.fixture
     def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> PostgresHarness:
-        return PostgresHarness(spark, postgres_server, pg_database)
+        return PostgresHarness(spark, postgres_server, pg_database, self.mode)
 
     def test_it_votes(self, harness: PostgresHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
 
 
-class TestPostgresSinkOnTheOldestServer(TestPostgresSink):
+class OnTheOldestServer:
+    """To be mixed in."""
+
     @pytest.fixture
     def postgres_server(self, oldest_postgres: Postgres) -> Postgres:
         return oldest_postgres
@@ -67,3 +74,25 @@ class TestPostgresSinkOnTheOldestServer(TestPostgresSink):
     def test_the_server_is_the_oldest(self, pg_database: str) -> None:
         [(version,)] = support.observe(pg_database, "SHOW server_version")
         assert version.startswith(POSTGRES[0])
+
+
+class TestPostgresSinkOnTheOldestServer(OnTheOldestServer, TestPostgresSink):
+    pass
+
+
+class TestPlainPostgresSink(TestPostgresSink):
+    mode = Plain()
+
+
+class TestPlainPostgresSinkOnTheOldestServer(OnTheOldestServer, TestPlainPostgresSink):
+    pass
+
+
+class TestUpsertingPostgresSink(TestPostgresSink):
+    """An id that stands twice is told apart by n, so no row of the contract replaces another."""
+
+    mode = Upsert(key=["id", "n"])
+
+
+class TestUpsertingPostgresSinkOnTheOldestServer(OnTheOldestServer, TestUpsertingPostgresSink):
+    pass

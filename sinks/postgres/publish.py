@@ -1,0 +1,227 @@
+"""What the modes that stage run: the statements of one publish, and what is asked of the staged rows before.
+
+A plan (:class:`Publish`) is made by prepare and rides in the committable, so that whoever commits runs what was
+tried, with no need of the query's schema.  In all statements ``$1`` is the position, ``$2`` the attempts that won.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.epoch import EpochNumber, Json, Position
+from epochal.coordinator.errors import PrepareRefused
+from epochal.sinks.postgres.client import ServerRefused
+from epochal.sinks.postgres.ddl import Target, quoted
+from epochal.sinks.postgres.modes import Staging, Upsert
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.session import Row, Session
+
+TOLD = 3
+"""How many keys an error names."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The rows of one epoch that won, and the transaction that looks at them."""
+
+    session: Session
+    target: Target
+    sink: str
+    epoch: EpochNumber
+    position: Position
+    attempts: Mapping[int, int]  # attempt -> rows
+    limit: float  # seconds for one statement
+
+    def ask(self, sql: str) -> list[Row]:
+        return self.session.run(sql, self.position, list(self.attempts), limit=self.limit)
+
+    def change(self, sql: str) -> int:
+        return self.session.change(sql, self.position, list(self.attempts), limit=self.limit)
+
+    @property
+    def rows(self) -> str:
+        return f"FROM {self.target.rows} WHERE _epoch = $1 AND _attempt = ANY($2::bigint[])"
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """What an error says of it."""
+        return {"sink": self.sink, "epoch": self.epoch}
+
+
+@dataclass(frozen=True)
+class Publish:
+    """How the staged rows of one epoch go into the table; all names as they are, unquoted."""
+
+    columns: tuple[str, ...]  # those that are written
+    key: tuple[str, ...] = ()  # none: plain
+    update: tuple[str, ...] = ()
+    delete_when: str | None = None
+    order: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, mode: Staging, query: Sequence[str], table: Sequence[str]) -> Publish:
+        """``query`` and ``table``: the names of their columns."""
+        if not isinstance(mode, Upsert):
+            return cls(tuple(query))
+        optional = {*mode.order} - {*table}
+        columns = tuple(name for name in query if name != mode.delete_when and name not in optional)
+        update = tuple(name for name in columns if name not in mode.keys) if mode.updates is None else mode.updates
+        return cls(columns, mode.keys, update, mode.delete_when, mode.order)
+
+    def to_json(self) -> Json:
+        return {
+            "columns": list(self.columns),
+            "key": list(self.key),
+            "update": list(self.update),
+            "delete_when": self.delete_when,
+            "order": list(self.order),
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Publish:
+        names = {name: tuple(map(str, data[name])) for name in ("columns", "key", "update", "order")}
+        when = data["delete_when"]
+        return cls(**names, delete_when=None if when is None else str(when))
+
+    # --- the publish -----------------------------------------------------------------------------
+
+    def run(self, staged: Staged) -> None:
+        """Write the rows into the table, within the caller's transaction, which decides what comes of it.
+
+        Constraints that were deferred are looked at here and not at COMMIT; ``ServerRefused``, also where a
+        trigger or a rule leaves out a row without a word.
+        """
+        if self.delete_when is not None:
+            staged.change(self._delete(staged))
+        written = staged.change(self._insert(staged))
+        staged.session.run("SET CONSTRAINTS ALL IMMEDIATE", limit=staged.limit)
+        wanted = self._count(staged)
+        if written != wanted and (self.update or not self.key):  # DO NOTHING is meant to write fewer
+            raise _left_out(staged, f"took {written} of {wanted} rows")
+        kept = self._kept(staged)
+        if kept:
+            raise _left_out(staged, f"kept {kept} of the rows to be deleted")
+
+    def explain(self, staged: Staged) -> None:
+        """The server plans what :meth:`run` runs, and looks at the rights."""
+        if self.delete_when is not None:
+            staged.ask(f"EXPLAIN {self._delete(staged)}")
+        staged.ask(f"EXPLAIN {self._insert(staged)}")
+
+    def _delete(self, staged: Staged) -> str:
+        return f"DELETE FROM {staged.target.plain} shown USING ({self._last(staged)}) new WHERE {self._to_delete()}"
+
+    def _kept(self, staged: Staged) -> int:
+        if self.delete_when is None:
+            return 0
+        found = f"FROM {staged.target.plain} shown, ({self._last(staged)}) new WHERE {self._to_delete()}"
+        return int(staged.ask(f"SELECT count(*) {found}")[0][0])
+
+    def _to_delete(self) -> str:
+        same = " AND ".join(f"shown.{quoted(name)} = new.{quoted(name)}" for name in self.key)
+        return f"{same} AND {self._deleted()}"
+
+    def _insert(self, staged: Staged) -> str:
+        names = _list(self.columns)
+        return f"INSERT INTO {staged.target.plain} ({names}) SELECT {names} {self._written(staged)}{self._conflict()}"
+
+    def _conflict(self) -> str:
+        if not self.key:
+            return ""
+        if not self.update:
+            return f" ON CONFLICT ({_list(self.key)}) DO NOTHING"
+        sets = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.update)
+        return f" ON CONFLICT ({_list(self.key)}) DO UPDATE SET {sets}"
+
+    def _count(self, staged: Staged) -> int:
+        """How many rows there are to insert; each key stands once where no order says which is the last."""
+        if self.delete_when is None and not self.order:
+            return sum(staged.attempts.values())
+        return int(staged.ask(f"SELECT count(*) {self._written(staged)}")[0][0])
+
+    def _written(self, staged: Staged) -> str:
+        return f"FROM ({self._last(staged)}) new" + (f" WHERE NOT {self._deleted()}" if self.delete_when else "")
+
+    def _deleted(self) -> str:
+        return f"(new.{quoted(self.delete_when or '')} IS TRUE)"
+
+    def _last(self, staged: Staged) -> str:
+        """The epoch's rows, of each key the last one."""
+        if not self.order:
+            return f"SELECT * {staged.rows}"
+        return (
+            f"SELECT DISTINCT ON ({_list(self.key)}) * {staged.rows} ORDER BY {_list(self.key)}, {self._last_first()}"
+        )
+
+    def _last_first(self) -> str:
+        return ", ".join(f"{quoted(name)} DESC" for name in self.order)
+
+    # --- what is asked of the staged rows before -------------------------------------------------
+
+    def check(self, staged: Staged, *, trial: bool) -> None:
+        """``PrepareRefused`` for what publishing could not do; the caller's transaction is rolled back.
+
+        That is a row that has no key or no place in the order, a key that names several rows and, after a trial,
+        whatever else the table does not take.
+        """
+        if self.key:
+            self._refuse_null(staged)
+            self._refuse_twice(staged)
+        if trial:
+            try:
+                self.run(staged)
+            except ServerRefused as error:
+                what = f"the table does not take the rows: {error.what}"
+                raise PrepareRefused(what, state=error.state, help=error.help, **staged.where) from error
+
+    def _refuse_null(self, staged: Staged) -> None:
+        named = (*self.key, *self.order)
+        (counts,) = staged.ask(
+            f"SELECT {', '.join(f'count(*) FILTER (WHERE {quoted(name)} IS NULL)' for name in named)} {staged.rows}"
+        )
+        told = [f"column {name!r}: {count}" for name, count in zip(named, counts, strict=True) if count]
+        if told:
+            raise PrepareRefused(
+                f"rows with NULL in a column of key= or order_by=: {', '.join(told)}",
+                help="drop these rows in the query, or give them a value with coalesce()",
+                **staged.where,
+            )
+
+    def _refuse_twice(self, staged: Staged) -> None:
+        key, rows = _list(self.key), staged.rows
+        if self.order:
+            place = f"rank() OVER (PARTITION BY {key} ORDER BY {self._last_first()})"
+            rows = f"FROM (SELECT {key}, {place} AS place {staged.rows}) ranked WHERE place = 1"
+        found = staged.ask(
+            f"SELECT count(*), count(*) OVER (), {', '.join(f'left({quoted(name)}::text, 80)' for name in self.key)}"
+            f" {rows} GROUP BY {key} HAVING count(*) > 1 ORDER BY count(*) DESC, {key} LIMIT {TOLD}"
+        )
+        if not found:
+            return
+        told = [f"({', '.join(map(str, values))}): {times} rows" for times, _, *values in found]
+        if self.order:
+            what, remedy = " that are last alike by order_by=", "add a column to order_by= that tells these rows apart"
+        else:
+            what, remedy = " of one epoch", "give Upsert(order_by=...) columns by which the last row wins, or aggregate"
+        raise PrepareRefused(
+            f"key ({', '.join(self.key)}) = {told[0]}{what}",
+            state=f"{found[0][1]} such keys: {', '.join(told)}",
+            help=remedy,
+            **staged.where,
+        )
+
+
+def _left_out(staged: Staged, what: str) -> ServerRefused:
+    return ServerRefused(
+        f"{staged.target.plain} {what}",
+        state="a trigger or a rule of the table decided so, and raised no error",
+        help="drop it, or have it raise an error",
+        **staged.where,
+    )
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(quoted, names))

@@ -1,0 +1,300 @@
+"""What must exist for the modes that stage: the table itself, as its owner wants it, and ``<table>__staged``.
+
+The table has no column of ours and may have any constraint, since rows come into it by one transaction that
+nobody sees half of.  ``create`` makes it where it is missing; what is there is never altered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.postgres import ddl
+from epochal.sinks.postgres.ddl import Step, Target, quoted
+from epochal.sinks.postgres.modes import Staging, Upsert
+from epochal.sinks.postgres.publish import Publish, Staged
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.rows import PgColumn
+    from epochal.sinks.postgres.session import Session
+
+
+DEFAULT = ' COLLATE pg_catalog."default"'
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of the table; ``collate`` is the clause that makes another one sort and compare as this one."""
+
+    name: str
+    kind: str
+    collate: str
+    filled: bool  # by a default, an identity, a generation expression, or with NULL
+    own: str | None  # why nobody else may write it
+
+
+def columns_of(session: Session, table: str) -> list[TableColumn]:
+    found = session.run(
+        "SELECT attname, format_type(atttypid, atttypmod),"
+        " CASE WHEN attcollation <> typcollation THEN format(' COLLATE %I.%I', collnamespace::regnamespace, collname)"
+        " ELSE '' END, atthasdef OR attidentity <> '' OR NOT attnotnull,"
+        " CASE WHEN attgenerated <> '' THEN 'generated' WHEN attidentity = 'a' THEN 'generated always as identity' END"
+        " FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid LEFT JOIN pg_collation c ON c.oid = attcollation"
+        " WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+        table,
+    )
+    return [TableColumn(*row) for row in found]
+
+
+# --- what is made ---------------------------------------------------------------------------------
+
+
+def table_step(target: Target, mode: Staging, columns: Sequence[PgColumn]) -> Step:
+    """The table, where there is none: as the rows are, with the key that upserts need."""
+    unwritten = mode.delete_when if isinstance(mode, Upsert) else None
+    lines = [f"{quoted(c.name)} {c.types[0]}" for c in columns if c.name != unwritten]
+    if isinstance(mode, Upsert):
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, mode.keys))})")
+    return Step(f"CREATE TABLE {target.plain} ({', '.join(lines)})", f"made the table {target.plain}")
+
+
+def staged_steps(target: Target, columns: Sequence[PgColumn], table: Sequence[TableColumn] = ()) -> list[Step]:
+    """The staging table: found by position alone, emptied by every publish, and compared as ``table`` is."""
+    collate = {column.name: column.collate for column in table}
+    lines = [f"{quoted(c.name)} {c.types[0]}{collate.get(c.name, '')}" for c in columns]
+    body = ", ".join([*lines, "_epoch bigint NOT NULL", "_attempt bigint NOT NULL"])
+    return [
+        Step(f"CREATE TABLE {target.rows} ({body})", f"made the staging table {target.rows}"),
+        Step(f"CREATE INDEX ON {target.rows} (_epoch)", ""),
+    ]
+
+
+def all_steps(
+    app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn], exists: bool
+) -> list[Step]:
+    """Everything, for a database that has nothing (but the table itself, of the database's own collation)."""
+    check_mode(mode, columns, sink)
+    return [
+        *ddl.housekeeping_steps(),
+        *([] if exists else [table_step(target, mode, columns)]),
+        *staged_steps(target, columns),
+        ddl.sink_step(app, sink, target),
+    ]
+
+
+def create(
+    session: Session, app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]
+) -> list[str]:
+    """Make what is missing, within the caller's transaction; what was done, a line each."""
+    check_mode(mode, columns, sink)
+    session.run("SELECT pg_advisory_xact_lock(hashtextextended('epochal.create', 0))")
+    done: list[str] = []
+    if not ddl.has_housekeeping(session):
+        done += ddl.run_steps(session, ddl.housekeeping_steps())
+    if ddl.find(session, target.plain) is None:
+        done += ddl.run_steps(session, [table_step(target, mode, columns)])
+    _refuse_table(session, sink, target, mode, columns)
+    if ddl.find(session, target.rows) is None:
+        done += ddl.run_steps(session, staged_steps(target, columns, columns_of(session, target.plain)))
+    _refuse_staged(session, sink, target, mode, columns)
+    ddl.refuse_other_owner(session, app, sink, target)
+    if ddl.registered(session, app, sink) is None:
+        done += ddl.run_steps(session, [ddl.sink_step(app, sink, target)])
+    return done
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def check(session: Session, app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
+    """Refuse, writing nothing, what can never work."""
+    check_mode(mode, columns, sink)
+    ddl.refuse_server(session, sink)
+    if not ddl.has_housekeeping(session):
+        raise ddl.missing(session, "the schema epochal and its tables", sink)
+    for table in (target.plain, target.rows):
+        if ddl.find(session, table) is None:
+            raise ddl.missing(session, f"the table {table}", sink)
+    _refuse_table(session, sink, target, mode, columns)
+    _refuse_staged(session, sink, target, mode, columns)
+    ddl.refuse_other_owner(session, app, sink, target)
+    if ddl.registered(session, app, sink) is None:
+        raise ddl.missing(session, f"the row of app {app!r} in epochal.sinks", sink)
+    ddl.refuse_rights(session, sink, target, (target.plain, _rights(mode)))
+    plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
+
+
+def plan_of(session: Session, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> Publish:
+    """How rows of these columns go into the table as it is now."""
+    return Publish.of(mode, [c.name for c in columns], [c.name for c in columns_of(session, target.plain)])
+
+
+def _rights(mode: Staging) -> str:
+    if not isinstance(mode, Upsert):
+        return "INSERT"
+    update = "" if mode.updates == () else ", UPDATE"
+    return f"SELECT, INSERT{update}{', DELETE' if mode.delete_when is not None else ''}"
+
+
+def check_mode(mode: Staging, columns: Sequence[PgColumn], sink: str) -> None:
+    """Every column that the mode names is in the rows; and the one that deletes is true or false."""
+    if not isinstance(mode, Upsert):
+        return
+    kinds = {column.name: column.types[0] for column in columns}
+    asked = {"key": mode.keys, "update": mode.updates or (), "order_by": mode.order, "delete_when": mode.deletes}
+    for what, names in asked.items():
+        for name in names:
+            if name not in kinds:
+                raise Misconfigured(
+                    f"{what}= names the column {name!r}, which is not in the rows",
+                    sink=sink,
+                    state=f"columns {list(kinds)}",
+                    help="select it in the query, or name another",
+                )
+    if mode.delete_when is not None and kinds[mode.delete_when] != "boolean":
+        raise Misconfigured(
+            f"delete_when= names the column {mode.delete_when!r}, which is {kinds[mode.delete_when]}",
+            sink=sink,
+            help="name a boolean column, for instance withColumn('deleted', expr(\"op = 'd'\"))",
+        )
+
+
+def _refuse_table(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
+    _refuse_relation(session, sink, target.plain)
+    _refuse_columns(session, sink, target, mode, columns)
+    if isinstance(mode, Upsert):
+        _refuse_key(session, sink, target, mode.keys)
+
+
+def _refuse_relation(session: Session, sink: str, table: str) -> None:
+    """A logged table, or one of partitions, all of whose rows are written in our transaction."""
+    tree = session.run(
+        "WITH RECURSIVE tree AS (SELECT to_regclass($1)::oid AS member"
+        " UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = member)"
+        " SELECT oid::regclass::text, relkind::text, relpersistence::text, row_security_active(oid),"
+        " oid = to_regclass($1), EXISTS (SELECT FROM pg_inherits WHERE inhrelid = pg_class.oid)"
+        " FROM tree JOIN pg_class ON oid = member ORDER BY oid <> to_regclass($1)",
+        table,
+    )
+    for name, kind, persistence, secured, root, inherits in tree:
+        why = None
+        if kind not in ("r", "p"):
+            why = f"is {ddl.KINDS.get(kind, 'no table')}"
+        elif persistence != "p":
+            why = "is unlogged or temporary: a crash of the server would empty it"
+        elif root and secured:
+            why = "has row-level security for this role, which leaves out rows without an error"
+        elif root and (inherits or (kind == "r" and len(tree) > 1)):
+            why = "is part of an inheritance tree"
+        if why is not None:
+            what = table if root else f"{table}: its partition {name}"
+            raise Misconfigured(f"{what} {why}", sink=sink, help="name another table=")
+
+
+def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
+    """What is written is there, of the same type and not the table's own to fill; the rest fills itself."""
+    table = {column.name: column for column in columns_of(session, target.plain)}
+    written = plan_of(session, target, mode, columns).columns
+    for column in columns:
+        if column.name not in written:
+            continue
+        found = table.get(column.name)
+        if found is None:
+            raise ddl.no_column(sink, target.plain, column, list(table))
+        if found.kind not in column.types:
+            raise ddl.other_type(sink, target.plain, column, found.kind)
+        if found.own is not None:
+            raise Misconfigured(
+                f"column {quoted(column.name)} of {target.plain} is {found.own}: the table alone writes it",
+                sink=sink,
+                help="leave it out of the query, or have it generated by default",
+            )
+    unfilled = [column.name for column in table.values() if not column.filled and column.name not in written]
+    if unfilled:
+        raise Misconfigured(
+            f"column {quoted(unfilled[0])} of {target.plain} is not written, is NOT NULL and has no default",
+            sink=sink,
+            state=f"all such columns: {unfilled}",
+            help="select it in the query, or give it a default",
+        )
+
+
+def _refuse_key(session: Session, sink: str, target: Target, key: Sequence[str]) -> None:
+    """ON CONFLICT needs a unique index on just the key, that compares as the columns do and looks at once."""
+    fits = session.run(
+        "SELECT FROM pg_index WHERE indrelid = to_regclass($1) AND indisunique AND indisvalid AND indimmediate"
+        " AND indpred IS NULL AND indexprs IS NULL AND indnkeyatts = cardinality($2::text[])"
+        " AND NOT EXISTS (SELECT FROM generate_series(0, indnkeyatts - 1) n WHERE NOT EXISTS"
+        " (SELECT FROM pg_attribute WHERE attrelid = indrelid AND attnum = indkey[n] AND attname = ANY($2)"
+        " AND attcollation = indcollation[n]))",
+        target.plain,
+        list(key),
+    )
+    if fits:
+        return
+    unique = session.run(
+        "SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = to_regclass($1) AND indisunique ORDER BY 1",
+        target.plain,
+    )
+    names = ", ".join(map(quoted, key))
+    raise Misconfigured(
+        f"{target.plain} has no unique constraint on just the key ({names})",
+        sink=sink,
+        state=f"unique indexes: {[definition for (definition,) in unique]}; partial and deferrable ones do not serve",
+        help=f"ALTER TABLE {target.plain} ADD UNIQUE ({names}), or name the columns of one that is there",
+    )
+
+
+def _refuse_staged(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
+    """The staging table fits the rows, and finds equal what the table finds equal."""
+    ddl.refuse_rows(session, sink, target, columns)
+    table = {column.name: column for column in columns_of(session, target.plain)}
+    for column in columns_of(session, target.rows):
+        wanted = table.get(column.name)
+        if wanted is not None and isinstance(mode, Upsert) and wanted.collate != column.collate:
+            raise Misconfigured(
+                f"column {quoted(column.name)} of {target.rows} compares by another collation than that of"
+                f" {target.plain}",
+                sink=sink,
+                state=f"{target.plain}:{wanted.collate or DEFAULT}; {target.rows}:{column.collate or DEFAULT}",
+                help=f"ALTER TABLE {target.rows} ALTER COLUMN {quoted(column.name)} TYPE {column.kind}"
+                f"{wanted.collate or DEFAULT}",
+            )
+
+
+# --- what is promised -----------------------------------------------------------------------------
+
+
+def guarantee(target: Target, mode: Staging) -> str:
+    return (
+        f"for whoever reads the table {target.plain}, which needs no view and no column of ours;"
+        " each statement sees the epochs up to one point, and none in part."
+        f" {_way(mode)} Rows wait in {target.rows}; one transaction writes them into the table together with the"
+        f" marker, and takes time by the row; {ddl.ONE_EVALUATION} {_seen_before(mode)}; then the query ends with"
+        " CommitInDoubt, and its next start finishes the epoch once the table takes it."
+        " Conditions: fsync=on and full_page_writes=on on the server, nobody edits the staging table or the schema"
+        " epochal by hand, and nobody else writes these rows."
+    )
+
+
+def _seen_before(mode: Staging) -> str:
+    if not mode.trial:
+        return "As nothing is tried before (trial=False), a constraint or a trigger may refuse a decided epoch"
+    return (
+        "Every prepare writes the rows and rolls back, so what a constraint or a trigger refuses is refused before the"
+        " decision, triggers fire twice and sequences have gaps; what others write between trial and publish may still"
+        " make the table refuse a decided epoch"
+    )
+
+
+def _way(mode: Staging) -> str:
+    if not isinstance(mode, Upsert):
+        return "Rows are inserted."
+    inserted = "left alone" if mode.updates == () else "updated"
+    way = f"A row whose key ({', '.join(mode.keys)}) is there is {inserted}, another is inserted"
+    if mode.delete_when is not None:
+        way += f", and where {mode.delete_when} is true the row of that key is deleted"
+    twice = f"the last by {', '.join(mode.order)} counts" if mode.order else "is refused"
+    return f"{way}. A key that stands twice in one epoch: {twice}."
