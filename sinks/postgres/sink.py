@@ -42,6 +42,7 @@ from epochal.sinks.executors import check_executors, lacks_epochal
 from epochal.sinks.postgres import ddl
 from epochal.sinks.postgres.blockers import Row, ending_blockers
 from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
+from epochal.sinks.projection import Projection
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class PostgresSink:
     ``dsn``: a libpq connection string or URI, or a function that returns one (asked on the driver).
     ``table``: ``[schema.]name``; the rows lie in ``<table>__rows``.  ``view``: the readers' name, by
     default that of the table.  ``name``: the sink's stable name, by default ``postgres-<table>``.
+    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``).
     ``connections``: how many tasks write at once.  All times are seconds.
     """
 
@@ -83,6 +85,8 @@ class PostgresSink:
         table: str,
         name: str | None = None,
         view: str | None = None,
+        select: Sequence[str] | None = None,
+        where: str | None = None,
         connections: int = 4,
         connect_timeout: float = 10.0,
         lock_timeout: float = 15.0,
@@ -92,6 +96,7 @@ class PostgresSink:
         self._name = "postgres-" + re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name
         check_name("sink name", self._name)
         self._target = ddl.Target.of(table, view, self._name)
+        self._projection = Projection.of(self._name, select, where)
         if connections < 1:
             raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")
         self._connections = connections
@@ -130,7 +135,7 @@ class PostgresSink:
     def _columns(self, schema: Schema) -> list[PgColumn]:
         from epochal.sinks.postgres.rows import columns
 
-        return columns(schema, self._name)
+        return columns(self._projection.check(schema), self._name)
 
     # --- start ---------------------------------------------------------------------------------
 
@@ -168,8 +173,10 @@ class PostgresSink:
         with self._connector.session() as session:
             self._conditions.check_prepare(self._state(session, app), by, marker_of(epoch), epoch.number)
         columns = self._columns(rows.schema)
-        lines, flagged = formatted(rows)
-        votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
+        lines, flagged = formatted(self._projection.apply(rows))
+        with self._projection.evaluating(epoch.number):
+            votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
+            left_out = self._projection.left_out(rows) if epoch.copy is not None else 0
         self._raise_refusals(votes, epoch, by)
         attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
         with self._connector.session() as session:
@@ -188,7 +195,8 @@ class PostgresSink:
             "offsets": epoch.offsets,
             "watermark": epoch.watermark,
         }
-        return Committable(self._name, epoch.decision, epoch.position, sum(attempts.values()), payload)
+        count = sum(attempts.values())
+        return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out)
 
     def _task(self, app: str, epoch: Epoch, by: Actor, columns: Sequence[PgColumn], flagged: tuple[str, ...]) -> Task:
         from epochal.sinks.postgres.write import Task
@@ -398,6 +406,7 @@ class PostgresSink:
             " epochal by hand, and readers use the view: the rows table, triggers and logical replication see"
             " prepared rows too. NULL, NaN, infinities, dates and microseconds are kept exactly; arrays, maps and"
             " structs are JSON text (binary in it is base64); what cannot be held is refused, not bent."
+            f"{self._projection.promise}"
         )
 
     # --- the row -------------------------------------------------------------------------------

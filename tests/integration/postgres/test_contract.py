@@ -14,6 +14,7 @@ from epochal.coordinator.versions import POSTGRES
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.protocol import RedoSink, Sink
 from tests.integration.postgres import support
+from tests.integration.projected import ProjectedRows
 
 
 class PostgresHarness(SparkHarness):
@@ -28,10 +29,10 @@ class PostgresHarness(SparkHarness):
         self._dsn = dsn
 
     def named(self, name: str) -> Sink:
-        return PostgresSink(support.with_password(self._dsn), table="flights", name=name)
+        return PostgresSink(support.with_password(self._dsn), table="flights", name=name, **self.options)
 
     def neighbour(self) -> Sink:
-        return PostgresSink(support.with_password(self._dsn), table="others", name="out")
+        return PostgresSink(support.with_password(self._dsn), table="others", name="out", **self.options)
 
     def visible(self) -> list[tuple[str, str]]:
         found = support.observe(self._dsn, "SELECT id, attempt FROM flights ORDER BY id")
@@ -45,7 +46,8 @@ class PostgresHarness(SparkHarness):
         return (
             "sys.modules['pyspark'] = None  # a commit needs no Spark\n"
             "from epochal.sinks.postgres import PostgresSink\n"
-            f"sink = PostgresSink({support.with_password(self._dsn)!r}, table='flights', name='out')"
+            f"sink = PostgresSink({support.with_password(self._dsn)!r}, table='flights', name='out', "
+            f"**{self.options!r})"
         )
 
 
@@ -57,6 +59,16 @@ class TestPostgresSink(SinkContract):
     def test_it_votes(self, harness: PostgresHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
+
+
+class ProjectedPostgresHarness(ProjectedRows, PostgresHarness):
+    """The same table, of some columns and rows."""
+
+
+class TestPostgresSinkWithSelectAndWhere(SinkContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> PostgresHarness:
+        return ProjectedPostgresHarness(spark, postgres_server, pg_database)
 
 
 class TestPostgresSinkOnTheOldestServer(TestPostgresSink):
