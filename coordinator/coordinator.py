@@ -361,9 +361,10 @@ class Coordinator:
         stage = self._stage
         assert stage is not None, "only a stage makes copies"
         vote = self._patiently(lambda: sink.prepare(epoch, stage.read(copy), self._me))
-        if vote.rows != copy.rows:
+        if vote.rows + vote.left_out != copy.rows:
+            left_out = f" and left {vote.left_out} out" if vote.left_out else ""
             raise PrepareRefused(
-                f"voted for {vote.rows} rows, and the durable copy has {copy.rows}",
+                f"voted for {vote.rows} rows{left_out}, and the durable copy has {copy.rows}",
                 sink=sink.name,
                 epoch=epoch.number,
                 state=f"copy {copy.root}, nothing was decided",

@@ -202,6 +202,7 @@ class Committable:
     rows: int
     payload: Json = field(default_factory=dict)  # the sink's own, JSON
     version: int = COMMITTABLE_VERSION
+    left_out: int = 0  # rows of the epoch that the sink does not write, as its where= says; counted apart from `rows`
 
     def to_json(self) -> Json:
         return {
@@ -211,6 +212,7 @@ class Committable:
             "position": self.position,
             "rows": self.rows,
             "payload": self.payload,
+            **({"left_out": self.left_out} if self.left_out else {}),
         }
 
     @classmethod
@@ -225,6 +227,7 @@ class Committable:
             rows=int(data["rows"]),
             payload=dict(data["payload"]),
             version=version,
+            left_out=int(data.get("left_out", 0)),
         )
 
 

@@ -1,11 +1,11 @@
-"""The Spark that runs beside a sink: its session, and whether its Python workers can load what tasks need."""
+"""The Spark that runs beside a sink: its session, whether its Python workers can load what tasks need, its errors."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.errors import Misconfigured
 
@@ -46,6 +46,16 @@ def check_executors(sink: str, module: str, extra: str) -> None:
 def lacks_epochal(error: Exception) -> bool:
     """Whether a Spark job failed because a worker could not load our code, which it is sent by name."""
     return "No module named 'epochal" in str(error)
+
+
+def first_cause(error: Exception) -> str:
+    """What the JVM says went wrong first, where it was the JVM."""
+    throwable: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if throwable is None:
+        return f"{type(error).__name__}: {error}"
+    while (cause := throwable.getCause()) is not None:
+        throwable = cause
+    return str(throwable.toString())
 
 
 def _answer(probe: DataFrame) -> str:

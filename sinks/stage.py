@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from epochal.coordinator.epoch import Actor, Copy, CopyFile, EpochNumber
 from epochal.coordinator.errors import CommitInDoubt, EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.conditions import may_drop
+from epochal.sinks.executors import first_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -327,22 +328,12 @@ def _named(epoch: EpochNumber, root: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise PrepareRefused(
-            f"the epoch could not be evaluated and written to its durable copy: {_first_cause(error)}",
+            f"the epoch could not be evaluated and written to its durable copy: {first_cause(error)}",
             epoch=epoch,
             state=f"copy {root}, nothing was decided",
             help="mend the query if the error is its own, else the disk of the checkpoint (space, rights), and restart:"
             " the epoch is evaluated again",
         ) from error
-
-
-def _first_cause(error: Exception) -> str:
-    """What the JVM says went wrong first, where it was the JVM."""
-    throwable: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    if throwable is None:
-        return f"{type(error).__name__}: {error}"
-    while (cause := throwable.getCause()) is not None:
-        throwable = cause
-    return str(throwable.toString())
 
 
 @contextlib.contextmanager

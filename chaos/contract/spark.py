@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -16,6 +17,7 @@ class SparkHarness(SinkHarness):
     """A harness whose rows are DataFrames of ``spark``."""
 
     schema = SCHEMA
+    options: Mapping[str, Any] = {}  # more arguments of the sink
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark

@@ -43,6 +43,7 @@ from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.delta import gates, jvm
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
 from epochal.sinks.delta.staged import Note, Staged
+from epochal.sinks.projection import Projection
 from epochal.sinks.protocol import CommitOutcome
 
 if TYPE_CHECKING:
@@ -76,14 +77,24 @@ class DeltaSink:
     """Appends every epoch to the Delta table at ``path``, as one version of the table.
 
     ``name`` is the sink's stable name, by default ``delta-`` and the last part of the path; ``partition_by`` is for
-    :meth:`create` alone.  Plain data: it can be pickled, and holds no session.
+    :meth:`create` alone.  ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``).
+    Plain data: it can be pickled, and holds no session.
     """
 
-    def __init__(self, path: str, *, name: str | None = None, partition_by: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        name: str | None = None,
+        partition_by: Sequence[str] = (),
+        select: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> None:
         self._path = path
         self._name = "delta-" + path.rstrip("/").rpartition("/")[2] if name is None else name
         check_name("sink name", self._name)
         self._partition_by = tuple(partition_by)
+        self._projection = Projection.of(self._name, select, where)
         self._conditions = Conditions(self._name, f"Delta table {path}")
         self._app: str | None = None
 
@@ -99,6 +110,7 @@ class DeltaSink:
     def create(self, query: Query, schema: StructType) -> Sequence[str]:
         """Make the table if there is none; ``Misconfigured`` for types that no Delta table holds."""
         check_name("app", query.app, self._name)
+        schema = self._projection.check(schema)
         self._refuse_set_up(gates.unholdable(schema), "change the query's types with a cast")
         table = self._table()
         if self._begin(table).exists:
@@ -131,7 +143,7 @@ class DeltaSink:
         self._refuse_set_up(gates.table_problems(metadata), "write to a table without it")
         case_sensitive = self._case_sensitive()
         table_schema = jvm.schema_of(metadata)
-        problems = gates.row_problems(schema, table_schema, case_sensitive=case_sensitive)
+        problems = gates.row_problems(self._projection.check(schema), table_schema, case_sensitive=case_sensitive)
         self._refuse_set_up(problems, f"cast or rename in the query, or alter the table {self._path}")
         try:
             txn.check_writable()
@@ -167,8 +179,11 @@ class DeltaSink:
         table = self._table()
         txn = self._existing(self._begin(table))
         metadata = txn.metadata()
-        fitting = self._fitting(rows, txn, metadata, epoch.number)
-        adds = self._write_files(txn, fitting, epoch.number)
+        self._projection.check(rows.schema)
+        fitting = self._fitting(self._projection.apply(rows), txn, metadata, epoch.number)
+        with self._projection.evaluating(epoch.number):
+            adds = self._write_files(txn, fitting, epoch.number)
+            left_out = self._projection.left_out(rows) if epoch.copy is not None else 0
         files = [str(add["path"]) for add in adds]
         with self._unavailable("the prepared files", epoch.number):
             Staged(table, app, self._name).note(Note(epoch.position, by, epoch.decision.id), files)
@@ -182,7 +197,7 @@ class DeltaSink:
             "offsets": epoch.offsets,
             "watermark": epoch.watermark,
         }
-        return Committable(self._name, epoch.decision, epoch.position, count, payload)
+        return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Put files and marker into the log as one version; done when a new snapshot shows the marker."""
@@ -232,6 +247,7 @@ class DeltaSink:
             "wrote survives (on a local disk Delta does not fsync, so a power loss may take it). Files of an "
             "epoch that was not decided are deleted at the next start; those of a start that died while "
             "writing, and of failed task attempts, stay unread in the table's folder until VACUUM."
+            f"{self._projection.promise}"
         )
 
     # judging

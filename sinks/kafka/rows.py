@@ -14,18 +14,21 @@ With ``value=`` the bytes of that column are the value, and null makes a tombsto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.projection import Projection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-VERSION = 1
+VERSION = 2
+"""Since 2 with a projection; what needs none is written as version 1, which older ones read."""
 OVERHEAD = 100
 """Bytes that a record batch needs around one record, rounded up."""
 
@@ -45,6 +48,8 @@ _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # microseconds
 _NAIVE = {_FIRST: "0001-01-01 00:00:00", _LAST: "9999-12-31 23:59:59.999999"}
 _DAY = 86_400_000_000
 
+WHOLE = Projection("")
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -53,18 +58,31 @@ class Encoding:
     key: str | None
     value: str | None
     partitioner: str
+    projection: Projection = WHOLE
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Of the session, under which the projection is meant."""
 
     def to_json(self) -> Json:
-        return {"version": VERSION, "key": self.key, "value": self.value, "partitioner": self.partitioner}
+        told: Json = {"version": 1, "key": self.key, "value": self.value, "partitioner": self.partitioner}
+        if not self.projection.is_whole:
+            told |= {"version": VERSION, "projection": self.projection.to_json(), "settings": dict(self.settings)}
+        return told
 
     @classmethod
-    def from_json(cls, data: Json) -> Encoding:
+    def from_json(cls, data: Json, sink: str = "") -> Encoding:
         if data["version"] > VERSION:
             raise ValueError(f"encoding of version {data['version']}; this Epochal writes up to {VERSION}")
-        return cls(data["key"], data["value"], data["partitioner"])
+        plain = cls(data["key"], data["value"], data["partitioner"])
+        if data["version"] == 1:
+            return plain
+        return replace(plain, projection=Projection.from_json(sink, data["projection"]), settings=data["settings"])
+
+    def records(self, rows: DataFrame) -> DataFrame:
+        """Columns ``key`` and ``value``, both binary, of an epoch's rows."""
+        return self.apply(self.projection.apply(rows))
 
     def apply(self, rows: DataFrame, *more: Column) -> DataFrame:
-        """Columns ``key`` and ``value``, both binary, and ``more``."""
+        """Columns ``key`` and ``value``, both binary, of rows that are projected, and ``more``."""
         from pyspark.sql import functions as f
 
         key = _column(self.key) if self.key is not None else f.lit(None)
@@ -75,7 +93,7 @@ class Encoding:
         return rows.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"), *more)
 
     def check(self, schema: StructType, sink: str) -> None:
-        """Refuse, by the column's name, what this encoding cannot hold exactly."""
+        """Refuse, by the column's name, what this encoding cannot hold exactly of rows that are projected."""
         for role, name in (("key", self.key), ("value", self.value)):
             if name is not None:
                 _check_bytes(schema, name, role, sink)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from epochal.sinks.kafka.marker import Place, State
 from epochal.sinks.kafka.produce import Answer, Outcome, Plan
 from epochal.sinks.kafka.rows import OVERHEAD, Encoding
 from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.projection import Projection, settings_of, take_settings
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema
 
 if TYPE_CHECKING:
@@ -47,7 +49,6 @@ FENCE_ATTEMPTS = 10
 
 _EXACT = {  # of the sink's own clone of the session: the same rows in the same order, whatever the user has set
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
-    "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.files.maxPartitionBytes": str(2**62),
@@ -60,11 +61,15 @@ class KafkaSink:
 
     ``topic`` gets the rows.  ``key`` names the column (string or binary) whose bytes are the key; rows without
     one go to random partitions.  ``value`` names the column whose bytes are the value; by default it is the row
-    as JSON (``epochal.sinks.kafka.rows`` says exactly how).  ``name`` is the sink's stable name, by default
-    ``kafka-<topic>``.  ``transaction_timeout`` (seconds) bounds how long producing one epoch may take, by
-    default 300 or the broker's maximum; ``request_timeout`` (seconds) every single request.  ``options`` are
-    librdkafka's own names and values, or a function that returns them, called in the driver whenever they are
-    needed: a place for secrets.  ``partitions``, ``replication`` and ``topic_config`` are for ``create``.
+    as JSON (``epochal.sinks.kafka.rows`` says exactly how).  ``select`` and ``where``: the columns and rows that
+    it gets (``epochal.sinks.projection``); ``key``, ``value`` and the JSON are of the selected columns.  Rows
+    are projected again when they are produced, after the decision: by the text and under the settings of the
+    session that prepared the epoch, which its committable keeps; only ``spark.sql.legacy.timeParserPolicy`` is
+    always ``CORRECTED``.  ``name`` is the sink's stable name, by default ``kafka-<topic>``.
+    ``transaction_timeout`` (seconds) bounds how long producing one epoch may take, by default 300 or the
+    broker's maximum; ``request_timeout`` (seconds) every single request.  ``options`` are librdkafka's own names
+    and values, or a function that returns them, called in the driver whenever they are needed: a place for
+    secrets.  ``partitions``, ``replication`` and ``topic_config`` are for ``create``.
     """
 
     needs_copy = True
@@ -76,6 +81,8 @@ class KafkaSink:
         topic: str,
         key: str | None = None,
         value: str | None = None,
+        select: Sequence[str] | None = None,
+        where: str | None = None,
         name: str | None = None,
         partitioner: str = "murmur2_random",
         transaction_timeout: float | None = None,
@@ -91,7 +98,7 @@ class KafkaSink:
         topics.check_topic(topic, self._name)
         check_name("sink name", self._name)
         _check_partitioner(partitioner, self._name)
-        self._encoding = Encoding(key, value, partitioner)
+        self._encoding = Encoding(key, value, partitioner, Projection.of(self._name, select, where))
         self._transaction_timeout = transaction_timeout
         self._request_timeout = request_timeout
         self._options = options
@@ -101,6 +108,7 @@ class KafkaSink:
         self._looked: tuple[Place, str] | None = None  # where, and the identity that was seen there
         self._longest: float | None = None  # seconds that one transaction may last
         self._session: SparkSession | None = None
+        self._settings: Mapping[str, str] = {}  # those that the session was given
 
     @property
     def name(self) -> str:
@@ -174,16 +182,23 @@ class KafkaSink:
                 state=f"was {identity}, is {now.identity}",
                 help="the topic was dropped and made again; restart the query to have it looked at",
             )
-        count = self._check_rows(epoch, rows, now)
+        encoding = self._meant(rows.sparkSession)
+        copied = stage.read_copy(self._own_session(encoding.settings), epoch.copy)  # as a commit will read it
+        with encoding.projection.evaluating(epoch.number):
+            count = self._check_rows(epoch, encoding, copied, now)
+            left_out = encoding.projection.left_out(copied)
+        if count + left_out != epoch.copy.rows:
+            told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows}"
+            raise self._refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
         payload = {
             "copy": epoch.copy.to_json(),
             "identity": identity,
             "topic": self._topic,
-            "encoding": self._encoding.to_json(),
+            "encoding": encoding.to_json(),
             "about": {"offsets": epoch.offsets, "watermark": epoch.watermark},
         }
-        return Committable(self._name, epoch.decision, epoch.position, count, payload)
+        return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Attempts until one answers; each begins with init and marker, so none can show a row twice."""
@@ -217,6 +232,7 @@ class KafkaSink:
             "transactions. Conditions: acknowledged writes last (replication, min.insync.replicas), "
             f"nobody else writes to the marker topic __epochal.<app>.{self._name} or uses its transactional id, "
             "and producing an epoch takes less than the transaction timeout."
+            f"{self._encoding.projection.promise}"
         )
 
     def _place(self, query: Query) -> Place:
@@ -235,7 +251,13 @@ class KafkaSink:
 
     def _check_schema(self, schema: Schema) -> None:
         if schema is not None:
-            self._encoding.check(schema, self._name)
+            self._encoding.check(self._encoding.projection.check(schema), self._name)
+
+    def _meant(self, session: SparkSession) -> Encoding:
+        """How the rows of an epoch become records, as the session reads it now."""
+        if self._encoding.projection.is_whole:
+            return self._encoding
+        return replace(self._encoding, settings=settings_of(session))
 
     def _timeout(self, link: Link) -> float:
         """How long a transaction may last, asked for once."""
@@ -273,15 +295,16 @@ class KafkaSink:
             transaction.drop()
         return True
 
-    def _check_rows(self, epoch: Epoch, rows: DataFrame, now: Topics) -> int:
+    def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> int:
         """One pass over the copy: how many rows, after refusing those that Kafka or JSON cannot hold."""
         from pyspark.sql import functions as f
 
-        self._encoding.check(rows.schema, self._name)
+        encoding.check(encoding.projection.check(copied.schema), self._name)
+        rows = encoding.projection.apply(copied)
         limit = now.target.max_message_bytes - OVERHEAD
-        refusals = list(self._encoding.refusals(rows.schema))
+        refusals = list(encoding.refusals(rows.schema))
         names = [f"bad{n}" for n in range(len(refusals))]
-        encoded = self._encoding.apply(rows, *(c.alias(n) for n, (_, c) in zip(names, refusals, strict=True)))
+        encoded = encoding.apply(rows, *(c.alias(n) for n, (_, c) in zip(names, refusals, strict=True)))
         size = f.coalesce(f.length("key"), f.lit(0)) + f.coalesce(f.length("value"), f.lit(0))
         encoded = encoded.select(size.alias("size"), f.isnull("key").alias("keyless"), *names)
         found = encoded.agg(
@@ -314,13 +337,6 @@ class KafkaSink:
                 f"null), and topic {self._topic!r} is compacted",
                 "give these rows a key, or filter them out",
             )
-        if found["rows"] != (epoch.copy.rows if epoch.copy is not None else None):
-            raise self._refuse(
-                epoch,
-                f"{found['rows']} rows were read from a durable copy of "
-                f"{epoch.copy.rows if epoch.copy is not None else 0}",
-                "restart the query",
-            )
         return int(found["rows"])
 
     def _refuse(self, epoch: Epoch, what: str, help_line: str) -> PrepareRefused:
@@ -349,7 +365,7 @@ class KafkaSink:
             position=committable.position,
             epoch=decision.epoch,
             rows=committable.rows,
-            partitioner=Encoding.from_json(payload["encoding"]).partitioner,
+            partitioner=Encoding.from_json(payload["encoding"], self._name).partitioner,
             max_message_bytes=now.target.max_message_bytes,
             transaction_timeout=self._timeout(link),
             about=about,
@@ -359,9 +375,10 @@ class KafkaSink:
         """One attempt, in a task; an epoch without rows has no need of one."""
         if plan.rows == 0:
             return produce.attempt(plan, ())
-        session = self._own_session()
+        encoding = Encoding.from_json(committable.payload["encoding"], self._name)
+        session = self._own_session(encoding.settings)
         rows = stage.read_copy(session, Copy.from_json(committable.payload["copy"]))
-        records = Encoding.from_json(committable.payload["encoding"]).apply(rows).coalesce(1)
+        records = encoding.records(rows).coalesce(1)
         answers = records.mapInArrow(partial(produce.task, plan), "answer string", barrier=_may_use_barrier(session))
         try:
             told = answers.collect()
@@ -371,10 +388,16 @@ class KafkaSink:
             return Answer(Outcome.LOST, why)
         return Answer.from_json(told[0]["answer"])
 
-    def _own_session(self) -> SparkSession:
-        """A clone of the session with the settings that order and text of the rows depend on."""
-        if self._session is None or self._session._jsc is None:
-            self._session = _clone(_active_session(self._name))
+    def _own_session(self, settings: Mapping[str, str]) -> SparkSession:
+        """A clone of the session with the settings that order and text of the rows depend on.
+
+        ``settings`` are those under which the epoch's projection is meant, whatever the session says now.
+        """
+        if self._session is None or self._session._jsc is None or self._settings != settings:
+            self._session, self._settings = _clone(_active_session(self._name)), settings
+            self._session.conf.set("spark.sql.session.timeZone", "UTC")
+            if settings:
+                take_settings(self._session, settings)
             for key, value in _EXACT.items():
                 self._session.conf.set(key, value)
         return self._session

@@ -45,6 +45,7 @@ from epochal.sinks.postgres.blockers import Row, ending_blockers
 from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
 from epochal.sinks.postgres.modes import Append, Mode, Staging
 from epochal.sinks.postgres.publish import Publish, Staged
+from epochal.sinks.projection import Projection
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class PostgresSink:
     ``table``: ``[schema.]name``.  ``mode``: ``Append()``, ``Plain()`` or ``Upsert(key=...)`` of
     ``epochal.sinks.postgres``: how an epoch becomes visible, and to whom.  ``view``: with ``Append()``, whose rows
     lie in ``<table>__rows``, the readers' name, by default that of the table.  ``name``: the sink's stable name, by
-    default ``postgres-<table>``.  ``connections``: how many tasks write at once.  All times are seconds.
+    default ``postgres-<table>``.  ``select`` and ``where``: the columns and rows that it gets
+    (``epochal.sinks.projection``); key and other columns of ``mode`` are among them.  ``connections``: how many
+    tasks write at once.  All times are seconds.
     """
 
     def __init__(
@@ -88,6 +91,8 @@ class PostgresSink:
         mode: Mode = Append(),  # noqa: B008  # frozen
         name: str | None = None,
         view: str | None = None,
+        select: Sequence[str] | None = None,
+        where: str | None = None,
         connections: int = 4,
         connect_timeout: float = 10.0,
         lock_timeout: float = 15.0,
@@ -99,6 +104,7 @@ class PostgresSink:
         modes.check(mode, view, self._name)
         self._staging: Staging | None = None if isinstance(mode, Append) else mode
         self._target = ddl.Target.of(table, view, self._name, stages=self._staging is not None)
+        self._projection = Projection.of(self._name, select, where)
         if connections < 1:
             raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")
         self._connections = connections
@@ -146,7 +152,7 @@ class PostgresSink:
     def _columns(self, schema: Schema) -> list[PgColumn]:
         from epochal.sinks.postgres.rows import columns
 
-        return columns(schema, self._name)
+        return columns(self._projection.check(schema), self._name)
 
     # --- start ---------------------------------------------------------------------------------
 
@@ -184,8 +190,10 @@ class PostgresSink:
         with self._connector.session() as session:
             self._conditions.check_prepare(self._state(session, app), by, marker_of(epoch), epoch.number)
         columns = self._columns(rows.schema)
-        lines, flagged = formatted(rows)
-        votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
+        lines, flagged = formatted(self._projection.apply(rows))
+        with self._projection.evaluating(epoch.number):
+            votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
+            left_out = self._projection.left_out(rows) if epoch.copy is not None else 0
         self._raise_refusals(votes, epoch, by)
         attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
         with self._connector.session() as session:
@@ -206,7 +214,8 @@ class PostgresSink:
         }
         if self._staging is not None:
             payload["publish"] = self._tried(app, self._staging, epoch, columns, attempts, by).to_json()
-        return Committable(self._name, epoch.decision, epoch.position, sum(attempts.values()), payload)
+        count = sum(attempts.values())
+        return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out)
 
     def _tried(
         self,
@@ -445,6 +454,7 @@ class PostgresSink:
             f"Postgres sink {self._name}: exactly once, whole epochs, in order, {how}"
             " NULL, NaN, infinities, dates and microseconds are kept exactly; arrays, maps and structs are JSON text"
             " (binary in it is base64); what cannot be held is refused, not bent."
+            f"{self._projection.promise}"
         )
 
     # --- the row -------------------------------------------------------------------------------

@@ -85,6 +85,15 @@ class Loser(MemoryRedoSink):
         return replace(vote, rows=vote.rows - 1)
 
 
+class Chooser(MemorySink):
+    """Leaves every row out; ``miscounted`` more than there are."""
+
+    miscounted = 0
+
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+        return replace(super().prepare(epoch, [], by), left_out=len(list(rows)) + self.miscounted)
+
+
 class Refusing(MemorySink):
     """Votes no."""
 
@@ -392,6 +401,18 @@ def test_a_vote_for_fewer_rows_than_the_copy_has_is_refused() -> None:
     with pytest.raises(PrepareRefused, match="voted for 0 rows, and the durable copy has 1"):
         world.start(Loser("a", world.server, world.stage)).run(Batch(0))
     assert world.server.visible("app", "a") == []
+
+
+def test_rows_that_a_sink_leaves_out_are_held_against_the_copy() -> None:
+    world = World()
+    all_of_it, chooser = world.sink("b"), Chooser("a", world.server)
+    chooser.create(QUERY, None)
+    start = world.start(all_of_it, chooser)
+    start.run(Batch(0))
+    assert [len(world.server.visible("app", name)) for name in "ab"] == [0, 1]
+    chooser.miscounted = 1
+    with pytest.raises(PrepareRefused, match="voted for 0 rows and left 2 out, and the durable copy has 1"):
+        start.run(Batch(1))
 
 
 def test_a_call_while_another_is_running_is_refused() -> None:

@@ -45,3 +45,9 @@ def test_a_committable_of_a_newer_version_is_not_read() -> None:
     assert Committable.from_json(data).to_json() == data
     with pytest.raises(ValueError, match="committable of version 2; this Epochal reads up to 1"):
         Committable.from_json({**data, "version": 2})
+
+
+def test_a_committable_says_what_was_left_out_and_one_that_does_not_left_out_nothing() -> None:
+    whole, part = Committable("a", DECISION, 1, 2), Committable("a", DECISION, 1, 2, left_out=3)
+    assert "left_out" not in whole.to_json()
+    assert [Committable.from_json(c.to_json()).left_out for c in (whole, part)] == [0, 3]

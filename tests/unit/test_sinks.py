@@ -115,3 +115,35 @@ def test_a_name_and_a_list_of_one_are_the_same() -> None:
     assert (
         (one.keys, one.updates, one.order) == (listed.keys, listed.updates, listed.order) == (("id",), ("a",), ("b",))
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"select": "id"}, "select='id' is not a list of texts"),
+        ({"select": ["id", 3]}, "select=['id', 3] is not a list of texts"),
+        ({"select": []}, "select=[] is empty"),
+        ({"select": ["id", " "]}, "select=['id', ' '] holds an empty text"),
+        ({"where": ""}, "where='' is not a condition"),
+        ({"where": 3}, "where=3 is not a condition"),
+    ],
+)
+def test_a_projection_that_fits_no_rows_is_refused_when_the_sink_is_made(settings: dict[str, Any], says: str) -> None:
+    for make in (
+        lambda: KafkaSink("localhost:1", topic="flights", **settings),
+        lambda: PostgresSink("postgresql://h/db", table="flights", **settings),
+        lambda: DeltaSink("/lake/flights", **settings),
+    ):
+        with pytest.raises(Misconfigured, match="Help: ") as refused:
+            make()
+        assert refused.value.what == says
+
+
+def test_the_guarantee_tells_what_a_sink_gets() -> None:
+    some: dict[str, Any] = {"select": ["id"], "where": "n > 1"}
+    for whole, part in (
+        (KafkaSink("h:1", topic="t"), KafkaSink("h:1", topic="t", **some)),
+        (PostgresSink("", table="t"), PostgresSink("", table="t", **some)),
+        (DeltaSink("/t"), DeltaSink("/t", **some)),
+    ):
+        assert part.guarantee() == whole.guarantee() + " Of every epoch: select=['id'], where='n > 1'."

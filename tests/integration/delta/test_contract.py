@@ -14,6 +14,7 @@ from epochal.chaos.contract.spark import SparkHarness
 from epochal.sinks.delta import DeltaSink
 from epochal.sinks.protocol import RedoSink, Sink
 from tests.integration.delta import support
+from tests.integration.projected import ProjectedRows
 
 
 class DeltaHarness(SparkHarness):
@@ -26,7 +27,7 @@ class DeltaHarness(SparkHarness):
         self._path = folder / "flights"
 
     def named(self, name: str) -> Sink:
-        return DeltaSink(str(self._path), name=name)
+        return DeltaSink(str(self._path), name=name, **self.options)
 
     def neighbour(self) -> Sink:
         return self.sink()
@@ -43,7 +44,7 @@ class DeltaHarness(SparkHarness):
             "from epochal.chaos.servers.spark import spark_session\n"
             "from epochal.sinks.delta import DeltaSink\n"
             f"spark_session('local[1]', conf={jvm.short_lived()!r})\n"
-            f"sink = DeltaSink({str(self._path)!r}, name='out')"
+            f"sink = DeltaSink({str(self._path)!r}, name='out', **{self.options!r})"
         )
 
 
@@ -55,3 +56,13 @@ class TestDeltaSink(SinkContract):
     def test_it_votes(self, harness: DeltaHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
+
+
+class ProjectedDeltaHarness(ProjectedRows, DeltaHarness):
+    """The same table, of some columns and rows."""
+
+
+class TestDeltaSinkWithSelectAndWhere(SinkContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:
+        return ProjectedDeltaHarness(spark, tmp_path)

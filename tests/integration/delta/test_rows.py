@@ -251,3 +251,20 @@ def test_a_session_without_delta_is_told_which_jars() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150, check=False)
     assert "the Spark session has no Delta" in done.stderr
     assert "io.delta:delta-spark_4.2_2.13:" in done.stderr
+
+
+def test_select_and_where_make_the_table_and_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """The table has the projected columns, and a value without a result refuses the epoch."""
+    sink = DeltaSink(str(tmp_path / "t"), name="out", select=["id", "10 / n AS q"], where="id <> 'c'")
+    rows = spark.createDataFrame([("a", 4), ("b", 5), ("c", 0)], "id string, n int")
+    sink.create(query("app"), rows.schema)
+    sink.check(query("app"), rows.schema)
+    sink.look(query("app"))
+    sink.fence(query("app"), ONE)
+    vote = prepare(sink, rows)
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert (vote.rows, vote.left_out) == (2, 0)  # nothing is counted a second time where there is no copy
+    found = support.read(tmp_path / "t").sort_by("id").to_pylist()
+    assert found == [{"id": "a", "q": 2.5}, {"id": "b", "q": 2.0}]
+    with pytest.raises(PrepareRefused, match="has no result for a row of the epoch"):
+        prepare(sink, spark.createDataFrame([("d", 0)], "id string, n int"), 2)

@@ -16,6 +16,7 @@ from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.protocol import RedoSink, Sink
 from epochal.sinks.stage import SparkStage
 from tests.integration.kafka import support
+from tests.integration.projected import ProjectedRows
 
 
 class KafkaHarness(SparkHarness):
@@ -42,7 +43,7 @@ class KafkaHarness(SparkHarness):
 
     def _sink(self, topic: str, name: str) -> Sink:
         bootstrap = self._server.bootstrap
-        return KafkaSink(bootstrap, topic=topic, name=name, options=support.OPTIONS, partitions=2)
+        return KafkaSink(bootstrap, topic=topic, name=name, options=support.OPTIONS, partitions=2, **self.options)
 
     def copy(self, rows: DataFrame, epoch: int, by: Actor) -> Copy | None:
         return self._stage.write(epoch, by, rows)
@@ -67,3 +68,13 @@ class TestKafkaSink(SinkContract):
 
     def test_it_redoes(self, harness: KafkaHarness) -> None:
         assert isinstance(harness.sink(), RedoSink)
+
+
+class ProjectedKafkaHarness(ProjectedRows, KafkaHarness):
+    """The same topic; another process, which knows no projection, commits what the committable says."""
+
+
+class TestKafkaSinkWithSelectAndWhere(SinkContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
+        return ProjectedKafkaHarness(spark, kafka_server, topic, stage)

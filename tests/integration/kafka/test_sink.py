@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from epochal.chaos import servers
-from epochal.coordinator.epoch import Committable, Decision, Epoch
+from epochal.coordinator.epoch import Committable, Copy, Decision, Epoch
 from epochal.coordinator.errors import CheckpointMismatch, Misconfigured, PrepareRefused
 from epochal.sinks.kafka import KafkaSink
+from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.stage import SparkStage
 from tests.integration.kafka.attempts import ONE, QUERY
@@ -188,6 +189,68 @@ def test_what_was_voted_for_is_produced_whatever_the_settings_are_now(
     assert [(r.key, r.value) for r in records] == [
         (str(n).encode(), f'{{"k":"{n}","n":{n}}}'.encode()) for n in range(3)
     ]
+
+
+HOURS = {"select": ["k", "date_format(timestamp_seconds(n), 'HH') AS hour"], "where": "n <> 1"}
+
+
+def test_a_projection_means_after_the_decision_what_it_meant_before(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    """Another start, under another time zone, with other arguments, finishes what was decided."""
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        committable = prepared(make(**HOURS), spark, stage, rows=3)
+        assert (committable.rows, committable.left_out) == (2, 1)
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        changed = make(select=["k"], where="n = 1")
+        changed.look(QUERY)
+        again = Committable.from_json(json.loads(json.dumps(committable.to_json())))
+        assert changed.commit(again, ONE) is CommitOutcome.COMMITTED
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    records = read_topic(kafka_server.bootstrap, topic)
+    assert [r.value for r in records] == [b'{"k":"0","hour":"19"}', b'{"k":"2","hour":"19"}']
+
+
+def test_an_epoch_that_an_older_version_prepared_is_committed(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    """And what needs nothing newer is written as that version wrote it."""
+    committable = prepared(make(key="k"), spark, stage, rows=2)
+    assert committable.payload["encoding"] == {
+        "version": 1,
+        "key": "k",
+        "value": None,
+        "partitioner": "murmur2_random",
+    }
+    changed = make(**HOURS)
+    changed.look(QUERY)
+    assert changed.commit(committable, ONE) is CommitOutcome.COMMITTED
+    assert sorted(numbers(kafka_server, topic)) == [0, 1]
+    newer = {**committable.payload["encoding"], "version": 3}
+    with pytest.raises(ValueError, match="encoding of version 3; this Epochal writes up to 2"):
+        Encoding.from_json(newer)
+    assert prepared(make(**HOURS), spark, stage).payload["encoding"]["version"] == 2
+
+
+def test_a_copy_that_gives_other_rows_than_it_lists_is_refused(
+    make: Callable[..., KafkaSink], spark: SparkSession, stage: SparkStage
+) -> None:
+    sink = make(where="n > 0")
+    committable = prepared(sink, spark, stage, rows=3)
+    copy = Copy.from_json(committable.payload["copy"])
+    more = replace(copy, files=(replace(copy.files[0], rows=4),))
+    with pytest.raises(PrepareRefused, match="2 rows and 1 that are left out were read from a durable copy of 4"):
+        sink.prepare(replace(Epoch(committable.decision, 1), copy=more), stage.read(copy), ONE)
+
+
+def test_a_projection_without_a_result_for_a_row_refuses_the_epoch(
+    make: Callable[..., KafkaSink], spark: SparkSession, stage: SparkStage
+) -> None:
+    with pytest.raises(PrepareRefused, match="has no result for a row of the epoch"):
+        prepared(make(select=["1 / n AS x"]), spark, stage, rows=3)
 
 
 @pytest.mark.timeout(300)

@@ -15,6 +15,7 @@ from epochal.sinks.postgres import Append, Plain, PostgresSink, Upsert
 from epochal.sinks.postgres.modes import Mode
 from epochal.sinks.protocol import RedoSink, Sink
 from tests.integration.postgres import support
+from tests.integration.projected import ProjectedRows
 
 
 class PostgresHarness(SparkHarness):
@@ -30,10 +31,14 @@ class PostgresHarness(SparkHarness):
         self._mode = mode
 
     def named(self, name: str) -> Sink:
-        return PostgresSink(support.with_password(self._dsn), table="flights", name=name, mode=self._mode)
+        return PostgresSink(self._address, table="flights", name=name, mode=self._mode, **self.options)
 
     def neighbour(self) -> Sink:
-        return PostgresSink(support.with_password(self._dsn), table="others", name="out", mode=self._mode)
+        return PostgresSink(self._address, table="others", name="out", mode=self._mode, **self.options)
+
+    @property
+    def _address(self) -> str:
+        return support.with_password(self._dsn)
 
     def visible(self) -> list[tuple[str, str]]:
         found = support.observe(self._dsn, "SELECT id, attempt FROM flights ORDER BY id")
@@ -47,8 +52,8 @@ class PostgresHarness(SparkHarness):
         return (
             "sys.modules['pyspark'] = None  # a commit needs no Spark\n"
             "from epochal.sinks.postgres import Append, Plain, PostgresSink, Upsert\n"
-            f"dsn = {support.with_password(self._dsn)!r}\n"
-            f"sink = PostgresSink(dsn, table='flights', name='out', mode={self._mode!r})"
+            f"sink = PostgresSink({self._address!r}, table='flights', name='out', mode={self._mode!r}, "
+            f"**{self.options!r})"
         )
 
 
@@ -84,10 +89,6 @@ class TestPlainPostgresSink(TestPostgresSink):
     mode = Plain()
 
 
-class TestPlainPostgresSinkOnTheOldestServer(OnTheOldestServer, TestPlainPostgresSink):
-    pass
-
-
 class TestUpsertingPostgresSink(TestPostgresSink):
     """An id that stands twice is told apart by n, so no row of the contract replaces another."""
 
@@ -96,3 +97,17 @@ class TestUpsertingPostgresSink(TestPostgresSink):
 
 class TestUpsertingPostgresSinkOnTheOldestServer(OnTheOldestServer, TestUpsertingPostgresSink):
     pass
+
+
+class ProjectedPostgresHarness(ProjectedRows, PostgresHarness):
+    """The same table, of some columns and rows."""
+
+
+class TestPostgresSinkWithSelectAndWhere(TestPostgresSink):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> PostgresHarness:
+        return ProjectedPostgresHarness(spark, postgres_server, pg_database, self.mode)
+
+
+class TestUpsertingPostgresSinkWithSelectAndWhere(TestPostgresSinkWithSelectAndWhere):
+    mode = Upsert(key=["id", "twice"])

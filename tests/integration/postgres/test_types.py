@@ -227,3 +227,22 @@ def test_the_plan_is_evaluated_once(spark: SparkSession, pg_database: str) -> No
     show(pg_database, spark.range(0, 1000, 1, 7).selectExpr("id", "'x' s").mapInArrow(count, "id long, s string"))
     assert seen.value == 1000
     assert read(pg_database, "count(*), count(DISTINCT id)") == [(1000, 1000)]
+
+
+def test_select_and_where_make_the_table_and_the_rows(spark: SparkSession, pg_database: str) -> None:
+    """The table has the projected columns, the audit counts what is written, a value without a result is a no."""
+    some: dict[str, Any] = {"select": ["id", "10 / n AS q"], "where": "id <> 'c'"}
+    sink = support.sink(pg_database, **some)
+    rows = spark.createDataFrame([("a", 4), ("b", 5), ("c", 0)], "id string, n int")
+    sink.create(support.QUERY, rows.schema)
+    sink.check(support.QUERY, rows.schema)
+    sink.look(support.QUERY)
+    sink.fence(support.QUERY, support.ONE)
+    vote = sink.prepare(support.epoch(), rows, support.ONE)
+    sink.commit(vote, support.ONE)
+    assert (vote.rows, vote.left_out) == (2, 0)  # nothing is counted a second time where there is no copy
+    assert sorted(read(pg_database)) == [("a", 2.5), ("b", 2.0)]
+    assert support.observe(pg_database, "SELECT row_count FROM epochal.epochs") == [(2,)]
+    zero = spark.createDataFrame([("d", 0)], "id string, n int")
+    with pytest.raises(PrepareRefused, match="has no result for a row of the epoch"):
+        sink.prepare(support.epoch(1), zero, support.ONE)

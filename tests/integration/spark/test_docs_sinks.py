@@ -1,0 +1,83 @@
+"""The examples and the table of docs/sinks.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from epochal.chaos import servers
+from epochal.sinks.kafka.rows import Encoding
+from tests.integration.kafka.support import read_topic
+from tests.integration.spark.test_readme import python_blocks, run_example
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
+
+
+@pytest.mark.timeout(400)
+def test_some_columns_some_rows(
+    spark: SparkSession, tmp_path: Path, pg_database: str, kafka_server: servers.Kafka
+) -> None:
+    """Three sinks, one decision, three projections."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"tailnum": "n1", "seats": 2}\n{"tailnum": null, "seats": 3}\n')
+    topic = f"flights-{uuid.uuid4().hex[:8]}"
+    names = run_example(
+        python_blocks(PAGE)[0].replace('topic="flights"', f'topic="{topic}"'),
+        {
+            "flights": spark.readStream.schema("tailnum string, seats int").json(str(tmp_path / "in")),
+            "POSTGRES": pg_database,
+            "KAFKA": kafka_server.bootstrap,
+            "LAKE": str(tmp_path / "lake"),
+            "CHECKPOINT": str(tmp_path / "checkpoint"),
+        },
+    )
+    assert names["query"].exception() is None
+    with psycopg.connect(pg_database) as connection:
+        assert connection.execute("select * from seats").fetchall() == [(None, 6)]
+        assert connection.execute("select row_count from epochal.epochs").fetchall() == [(1,)]
+    records = read_topic(kafka_server.bootstrap, topic)
+    assert [(r.key, r.value) for r in records] == [(b"n1", b'{"tailnum":"n1","seats":2,"upper":"N1"}')]
+    assert spark.read.format("delta").load(str(tmp_path / "lake" / "flights")).count() == 2
+    names["pipeline"].close()
+
+
+def test_the_table_of_json(spark: SparkSession) -> None:
+    """Each example, of a value of its type."""
+    values = {
+        "string": ["'N1'"],
+        "boolean": ["true"],
+        "tinyint, smallint, int, bigint": ["9223372036854775807L"],
+        "decimal": ["cast(1 AS decimal(5, 2))", "cast('0.00000000000000000001' AS decimal(38, 20))"],
+        "float, double": ["cast(0.1 AS float)", "1.7976931348623157e308d"],
+        "date": ["date '2013-01-31'"],
+        "timestamp": ["timestamp '2013-01-31 23:59:59.123456 UTC'"],
+        "timestamp_ntz": ["timestamp_ntz '2013-01-31 23:59:59.123456'"],
+        "binary": ["x'0061'"],
+        "array": ["array(1, null)"],
+        "struct": ["named_struct('x', cast(null AS int))"],
+        "map with string keys": ["map('k', 1, 'j', null)"],
+        "NULL of any type": ["cast(null AS int)"],
+    }
+    table = dict(re.findall(r"^\| ([a-zN][^|]*?) \| [^|]*? \| ((?:`[^`]+`(?:, )?)+) \|$", PAGE, re.MULTILINE))
+    assert table.keys() == values.keys()
+    for kind, expressions in values.items():
+        shown = re.findall(r"`([^`]+)`", table[kind])
+        rows = spark.range(1).selectExpr(*(f"{e} AS v{n}" for n, e in enumerate(expressions)))
+        encoding = Encoding(None, None, "random")
+        encoding.check(rows.schema, "out")
+        [record] = encoding.records(rows).collect()
+        assert bytes(record["value"]).decode() == json_of(shown), kind
+
+
+def json_of(texts: list[str]) -> str:
+    assert all(json.loads(text) is None or json.loads(text) is not None for text in texts)
+    return "{" + ",".join(f'"v{n}":{text}' for n, text in enumerate(texts)) + "}"
