@@ -20,6 +20,7 @@ demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP
 	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
 
 test: check      ## lint, types and every test, three lanes at a time; fails if one did not run
+	@$(BIN)/python -m epochal.chaos.jvm
 	@PYTHONUNBUFFERED=1 $(MAKE) --no-print-directory --jobs=3 lane-logs lane-tables lane-rest
 
 # The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers,

@@ -3,6 +3,7 @@
 Two things shorten that: the first compiler alone, and an archive of the classes that such a driver loads,
 already parsed and verified (class data sharing, JEP 350). The archive is made once per Java, Spark and set of jars,
 by a driver that does what the kit's drivers do. Both change when things are ready, and nothing that is computed.
+``python -m epochal.chaos.jvm`` makes it, so that nothing with a time limit has to wait for it.
 """
 
 from __future__ import annotations
@@ -127,4 +128,8 @@ def _exercise(folder: Path, conf: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    _exercise(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    if len(sys.argv) == 1:
+        logging.basicConfig(format="%(message)s")
+        short_lived()
+    else:
+        _exercise(Path(sys.argv[1]), json.loads(sys.argv[2]))
