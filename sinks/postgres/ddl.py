@@ -147,9 +147,16 @@ def sink_step(app: str, sink: str, target: Target) -> Step:
 def view_step(app: str, sink: str, target: Target, names: Sequence[str]) -> Step:
     """Readers need no right but SELECT on the view: it reads with its owner's."""
     return Step(
-        f"CREATE VIEW {target.reader} AS SELECT {', '.join(map(quoted, names))} FROM {target.rows} WHERE _epoch <="
-        f" (SELECT published FROM epochal.sinks WHERE app = {literal(app)} AND sink = {literal(sink)})",
+        f"CREATE VIEW {target.reader} AS {view_query(app, sink, target, names)}",
         f"made the reader view {target.reader}",
+    )
+
+
+def view_query(app: str, sink: str, target: Target, names: Sequence[str]) -> str:
+    """The rows up to what is published."""
+    return (
+        f"SELECT {', '.join(map(quoted, names))} FROM {target.rows} WHERE _epoch <="
+        f" (SELECT published FROM epochal.sinks WHERE app = {literal(app)} AND sink = {literal(sink)})"
     )
 
 
@@ -179,7 +186,7 @@ def create(session: Session, app: str, sink: str, target: Target, columns: Seque
         names = [name for name, *_ in columns_of(session, target.rows) if name not in ("_epoch", "_attempt")]
         done += run_steps(session, [view_step(app, sink, target, names)])
         done += _pass_on_grants(session, target)
-    return done
+    return [*done, needed(target)] if done else []
 
 
 def run_steps(session: Session, steps: Sequence[Step]) -> list[str]:
@@ -406,7 +413,8 @@ def no_column(sink: str, name: str, column: PgColumn, there: Sequence[str]) -> M
         f"{name} has no column {quoted(column.name)}",
         sink=sink,
         state=f"columns {list(there)}",
-        help=f"ALTER TABLE {name} ADD COLUMN {quoted(column.name)} {column.types[0]}, and add it to the view",
+        help=f"ALTER TABLE {name} ADD COLUMN {quoted(column.name)} {column.types[0]}, and add it to the reader view if"
+        " there is one; or give schema_evolution=True",
     )
 
 
@@ -449,9 +457,24 @@ _RIGHTS = (
 )
 
 
+def needed(target: Target, *more: tuple[str, str]) -> str:
+    """The SQL for a role that only runs the query; ``more``: further tables, with the rights that are needed there."""
+    schemas = dict.fromkeys(["epochal", *([quoted(target.schema)] if target.schema is not None else [])])
+    grants = [
+        *(f"USAGE ON SCHEMA {schema}" for schema in schemas),
+        *(f"{rights} ON {table}" for table, rights in _rights(target, more)),
+        "USAGE ON SEQUENCE epochal.attempt",
+    ]
+    return f"a role that only writes needs: {'; '.join(f'GRANT {grant} TO <role>' for grant in grants)}"
+
+
+def _rights(target: Target, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [*_RIGHTS, (target.rows, "SELECT, INSERT, DELETE"), *more]
+
+
 def refuse_rights(session: Session, sink: str, target: Target, *more: tuple[str, str]) -> None:
     """``more``: further tables, with the rights that are needed there."""
-    for table, rights in (*_RIGHTS, (target.rows, "SELECT, INSERT, DELETE"), *more):
+    for table, rights in _rights(target, more):
         for right in rights.split(", "):
             if not session.run("SELECT has_table_privilege(to_regclass($1), $2)", table, right)[0][0]:
                 raise _no_right(session, sink, f"{right} on {table}", f"GRANT {rights} ON {table}")

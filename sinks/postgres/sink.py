@@ -43,6 +43,7 @@ from epochal.sinks.executors import check_executors, lacks_epochal
 from epochal.sinks.postgres import ddl, modes, staging
 from epochal.sinks.postgres.blockers import Row, ending_blockers
 from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
+from epochal.sinks.postgres.evolution import Evolution
 from epochal.sinks.postgres.modes import Append, Mode, Staging
 from epochal.sinks.postgres.publish import Publish, Staged
 from epochal.sinks.projection import Projection
@@ -79,8 +80,9 @@ class PostgresSink:
     ``epochal.sinks.postgres``: how an epoch becomes visible, and to whom.  ``view``: with ``Append()``, whose rows
     lie in ``<table>__rows``, the readers' name, by default that of the table.  ``name``: the sink's stable name, by
     default ``postgres-<table>``.  ``select`` and ``where``: the columns and rows that it gets
-    (``epochal.sinks.projection``); key and other columns of ``mode`` are among them.  ``connections``: how many
-    tasks write at once.  All times are seconds.
+    (``epochal.sinks.projection``); key and other columns of ``mode`` are among them.  ``schema_evolution``: columns
+    that are new in the query are added, by ``create`` or by the first epoch that has them, instead of refused.
+    ``connections``: how many tasks write at once.  All times are seconds.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class PostgresSink:
         view: str | None = None,
         select: Sequence[str] | None = None,
         where: str | None = None,
+        schema_evolution: bool = False,
         connections: int = 4,
         connect_timeout: float = 10.0,
         lock_timeout: float = 15.0,
@@ -105,6 +108,7 @@ class PostgresSink:
         self._staging: Staging | None = None if isinstance(mode, Append) else mode
         self._target = ddl.Target.of(table, view, self._name, stages=self._staging is not None)
         self._projection = Projection.of(self._name, select, where)
+        self._evolves = schema_evolution
         if connections < 1:
             raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")
         self._connections = connections
@@ -135,14 +139,17 @@ class PostgresSink:
         """Make what is missing, in one transaction; an existing plain table is adopted by ``Append()``."""
         where, columns = (self._checked(query.app), self._name, self._target), self._columns(schema)
         with self._connector.session() as session, session.transaction(bulk=True):
+            added = self._evolution(query.app, columns).run(session) if self._evolves else []
             if self._staging is not None:
-                return staging.create(session, *where, self._staging, columns)
-            return ddl.create(session, *where, columns)
+                return [*added, *staging.create(session, *where, self._staging, columns)]
+            return [*added, *ddl.create(session, *where, columns)]
 
     def check(self, query: Query, schema: Schema) -> None:
         """Refuse what can never work: server, table, types, constraints, key, view, rights, executors."""
         where, columns = (self._checked(query.app), self._name, self._target), self._columns(schema)
         with self._connector.session() as session:
+            if self._evolves:
+                columns = self._evolution(query.app, columns).known(session)
             if self._staging is not None:
                 staging.check(session, *where, self._staging, columns)
             else:
@@ -153,6 +160,9 @@ class PostgresSink:
         from epochal.sinks.postgres.rows import columns
 
         return columns(self._projection.check(schema), self._name)
+
+    def _evolution(self, app: str, columns: Sequence[PgColumn]) -> Evolution:
+        return Evolution(app, self._name, self._target, self._staging, columns)
 
     # --- start ---------------------------------------------------------------------------------
 
@@ -190,6 +200,8 @@ class PostgresSink:
         with self._connector.session() as session:
             self._conditions.check_prepare(self._state(session, app), by, marker_of(epoch), epoch.number)
         columns = self._columns(rows.schema)
+        if self._evolves:
+            self._evolve(app, epoch, columns, by)
         lines, flagged = formatted(self._projection.apply(rows))
         with self._projection.evaluating(epoch.number):
             votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
@@ -216,6 +228,16 @@ class PostgresSink:
             payload["publish"] = self._tried(app, self._staging, epoch, columns, attempts, by).to_json()
         count = sum(attempts.values())
         return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out)
+
+    def _evolve(self, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
+        """Add the columns that are new, as the one who may prepare: nobody who was fenced alters a table."""
+        evolution = self._evolution(app, columns)
+        with self._connector.session() as session:
+            if not evolution.lacking(session):
+                return
+            with session.transaction():
+                self._conditions.check_prepare(self._state(session, app, lock=True), by, marker_of(epoch), epoch.number)
+                evolution.run(session)
 
     def _tried(
         self,

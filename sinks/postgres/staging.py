@@ -53,8 +53,7 @@ def columns_of(session: Session, table: str) -> list[TableColumn]:
 
 def table_step(target: Target, mode: Staging, columns: Sequence[PgColumn]) -> Step:
     """The table, where there is none: as the rows are, with the key that upserts need."""
-    unwritten = mode.delete_when if isinstance(mode, Upsert) else None
-    lines = [f"{quoted(c.name)} {c.types[0]}" for c in columns if c.name != unwritten]
+    lines = [f"{quoted(c.name)} {c.types[0]}" for c in columns if c.name not in unwritten(mode)]
     if isinstance(mode, Upsert):
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, mode.keys))})")
     return Step(f"CREATE TABLE {target.plain} ({', '.join(lines)})", f"made the table {target.plain}")
@@ -102,7 +101,7 @@ def create(
     ddl.refuse_other_owner(session, app, sink, target)
     if ddl.registered(session, app, sink) is None:
         done += ddl.run_steps(session, [ddl.sink_step(app, sink, target)])
-    return done
+    return [*done, ddl.needed(target, (target.plain, _rights(mode)))] if done else []
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -124,6 +123,11 @@ def check(session: Session, app: str, sink: str, target: Target, mode: Staging, 
         raise ddl.missing(session, f"the row of app {app!r} in epochal.sinks", sink)
     ddl.refuse_rights(session, sink, target, (target.plain, _rights(mode)))
     plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
+
+
+def unwritten(mode: Staging) -> tuple[str, ...]:
+    """The columns of the query that are staged and go into no table."""
+    return mode.deletes if isinstance(mode, Upsert) else ()
 
 
 def plan_of(session: Session, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> Publish:

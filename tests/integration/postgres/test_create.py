@@ -28,12 +28,14 @@ def show(dsn: str, ids: list[int]) -> None:
 
 def test_create_says_what_it_did_and_does_it_once(pg_database: str) -> None:
     sink = support.sink(pg_database)
-    assert list(sink.create(QUERY, SCHEMA)) == [
+    *done, needs = sink.create(QUERY, SCHEMA)
+    assert done == [
         "made the schema epochal",
         'made the table "flights__rows"',
         "registered sink out of app flights",
         'made the reader view "flights"',
     ]
+    assert needs.startswith("a role that only writes needs: GRANT ")
     assert list(sink.create(QUERY, SCHEMA)) == []
     sink.check(QUERY, SCHEMA)
 
