@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -56,8 +57,9 @@ def holding(dsn: str, user: str = "postgres") -> Iterator[psycopg.Connection]:
         connection.close()
 
 
-def when_copying(dsn: str, act: Callable[[], object]) -> threading.Thread:
-    """Does it as soon as a task's COPY is under way."""
+@contextmanager
+def when_copying(dsn: str, act: Callable[[], object]) -> Iterator[None]:
+    """Does it as soon as a task's COPY is under way; what it raises counts for more than what the body raises."""
     seen = (
         "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%' AND state = 'active' AND datname = current_database()"
     )
@@ -68,9 +70,12 @@ def when_copying(dsn: str, act: Callable[[], object]) -> threading.Thread:
             time.sleep(0.05)
         act()
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+    with ThreadPoolExecutor(1) as pool:
+        acting = pool.submit(wait)
+        try:
+            yield
+        finally:
+            acting.result()
 
 
 def slow(spark: SparkSession) -> DataFrame:
@@ -171,10 +176,8 @@ def test_prepare_at_another_place_than_the_next_is_refused(
 
 def test_a_fence_that_falls_while_tasks_write_is_a_named_error(spark: SparkSession, pg_database: str) -> None:
     sink, newer = ready(pg_database), support.sink(pg_database)
-    running = when_copying(pg_database, lambda: newer.fence(QUERY, TWO))
-    with pytest.raises(Fenced):
+    with when_copying(pg_database, lambda: newer.fence(QUERY, TWO)), pytest.raises(Fenced):
         sink.prepare(epoch(), slow(spark), ONE)
-    running.join()
     assert stored(pg_database) == []
 
 
@@ -392,11 +395,10 @@ def test_the_server_crashes_with_the_publish_open(
 
 def test_the_server_crashes_while_tasks_write(spark: SparkSession, postgres_server: Postgres, pg_database: str) -> None:
     sink = ready(pg_database)
-    crash = when_copying(pg_database, postgres_server.crash)
-    with pytest.raises(SinkUnavailable, match=r"a task could not write: .*Postgres at 127\.0\.0\.1") as error:
+    told = r"a task could not write: .*Postgres at 127\.0\.0\.1"
+    with when_copying(pg_database, postgres_server.crash), pytest.raises(SinkUnavailable, match=told) as error:
         sink.prepare(epoch(), slow(spark), ONE)
     assert support.PASSWORD not in str(error.value)
-    crash.join()
     postgres_server.start()
     sink.abort(QUERY, ONE)
     sink.commit(sink.prepare(epoch(), rows(spark, [1]), ONE), ONE)
