@@ -78,3 +78,9 @@ def test_the_sessions_settings_are_put_back_as_they_were() -> None:
     with stage._confs(Session(), {"set": "now", "unset": "now"}):  # type: ignore[arg-type]
         assert Session.conf.values == {"set": "now", "unset": "now"}
     assert Session.conf.values == {"set": "before"}
+
+
+@pytest.mark.parametrize("connections", [0, -1])
+def test_a_postgres_sink_without_a_connection_is_refused(connections: int) -> None:
+    with pytest.raises(Misconfigured, match=f"connections={connections}"):
+        PostgresSink("", table="t", connections=connections)

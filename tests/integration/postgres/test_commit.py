@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NoReturn
 
 import psycopg
 import pytest
@@ -23,11 +24,13 @@ from epochal.coordinator.errors import (
     Fenced,
     MarkerLost,
     Misconfigured,
+    OutcomeUnknown,
     PreparedLost,
     PrepareRefused,
     SinkUnavailable,
 )
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.session import Session
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.postgres import support
@@ -410,6 +413,47 @@ def test_a_sink_is_pickled_without_its_connections(pg_database: str) -> None:
     again = pickle.loads(pickle.dumps(sink))
     assert again.look(QUERY) == sink.look(QUERY)
     assert again.name == "out"
+
+
+def test_rows_that_a_constraint_refuses_are_told_in_the_servers_words(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database)
+    observe(pg_database, "ALTER TABLE flights__rows ADD CONSTRAINT small CHECK (id < 3)")
+    with pytest.raises(PrepareRefused, match="small") as refused:
+        sink.prepare(epoch(), rows(spark, [1, 2, 3]), ONE)
+    assert "23514" in refused.value.state
+    sink.abort(QUERY, ONE)
+    sink.commit(sink.prepare(epoch(), rows(spark, [1, 2]), ONE), ONE)
+    assert stored(pg_database) == [(1, 1), (1, 2)]
+
+
+def test_a_look_that_is_not_answered_wrote_nothing_and_is_merely_unavailable(
+    pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ready(pg_database)
+
+    def lost(*_: object) -> NoReturn:
+        raise OutcomeUnknown("no answer to COMMIT", help="-")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_commit", lost)
+        with pytest.raises(SinkUnavailable, match="no answer to COMMIT"):
+            sink.look(QUERY, by=ONE)
+    assert sink.look(QUERY, by=ONE).fence == ONE
+
+
+def test_a_fence_that_fails_though_nobody_is_in_its_way_fails(
+    pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ready(pg_database)
+
+    def gone(*_: object, **__: object) -> NoReturn:
+        raise SinkUnavailable("the server went away", help="-")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresSink, "_state", gone)
+        with pytest.raises(SinkUnavailable, match="the server went away"):
+            sink.fence(QUERY, TWO)
+    assert sink.look(QUERY).fence == ONE
 
 
 def test_prepare_before_any_look_is_refused(spark: SparkSession, pg_database: str) -> None:
