@@ -271,7 +271,7 @@ def test_a_file_that_is_gone_when_the_vote_is_given_is_no_vote(one: Start, monke
     monkeypatch.setattr(Table, "size", lambda *_: None)
     with pytest.raises(PrepareRefused, match="a file that was written is not there") as refused:
         one.prepare("a")
-    assert refused.value.state.startswith("None bytes, not ")
+    assert "State: None bytes, not " in str(refused.value)
 
 
 @pytest.mark.parametrize(("verb", "what"), [("begin", "the table's log"), ("write", "the prepared files")])

@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from epochal.chaos import servers
 from epochal.coordinator.errors import Misconfigured
 from epochal.coordinator.pipeline import Pipeline
+from epochal.sinks.executors import check_executors
 from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.protocol import Sink
@@ -89,3 +90,13 @@ def test_epochal_itself(job: Job, kafka_server: servers.Kafka, topic_name: str) 
     error = refused_without("epochal", job, pipeline)
     assert "Epochal is not installed there" in error.what
     assert not (job.checkpoint / "epochal").exists()
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_probe_that_fails_otherwise_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> object:
+        raise ZeroDivisionError("of the probe itself")
+
+    monkeypatch.setattr("epochal.sinks.executors._import", broken)
+    with pytest.raises(Exception, match="of the probe itself"):
+        check_executors("out", "json", "kafka")
