@@ -451,9 +451,18 @@ def test_a_fence_that_fails_though_nobody_is_in_its_way_fails(
 
     with monkeypatch.context() as patch:
         patch.setattr(PostgresSink, "_state", gone)
-        with pytest.raises(SinkUnavailable, match="the server went away"):
+        with pytest.raises(SinkUnavailable) as failed:
             sink.fence(QUERY, TWO)
+    assert failed.value.what == "the server went away"
     assert sink.look(QUERY).fence == ONE
+
+
+def test_calls_in_a_row_use_one_connection(pg_database: str) -> None:
+    sink = ready(pg_database)
+    for _ in range(5):
+        sink.look(QUERY)
+    mine = "application_name = 'epochal out' AND datname = current_database()"
+    assert observe(pg_database, f"SELECT count(*) FROM pg_stat_activity WHERE {mine}") == [(1,)]
 
 
 def test_prepare_before_any_look_is_refused(spark: SparkSession, pg_database: str) -> None:

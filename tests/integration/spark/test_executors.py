@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+MISSING = r"executors' Python cannot load|client is missing here|not installed on the executors"
+
+
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Job:
     fed = Job(spark, tmp_path / "job")
@@ -39,7 +42,7 @@ def refused_without(package: str, job: Job, pipeline: Pipeline) -> Misconfigured
     with pytest.MonkeyPatch.context() as patch:
         # Workers of a changed environment are started anew.
         patch.setitem(job.spark.sparkContext.environment, "PYTHONPATH", str(folder))
-        with pytest.raises(StreamingQueryException, match=r"executors' Python cannot load|client is missing here"):
+        with pytest.raises(StreamingQueryException, match=MISSING):
             job.run(pipeline)
     assert isinstance(pipeline.last_error, Misconfigured)
     return pipeline.last_error
@@ -90,6 +93,14 @@ def test_epochal_itself(job: Job, kafka_server: servers.Kafka, topic_name: str) 
     error = refused_without("epochal", job, pipeline)
     assert "Epochal is not installed there" in error.what
     assert not (job.checkpoint / "epochal").exists()
+
+
+def test_epochal_itself_in_a_task(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epochal.sinks.postgres.sink.check_executors", lambda *_: None)
+    pipeline = made(job, PostgresSink(pg_database, table="flights"))
+    error = refused_without("epochal", job, pipeline)
+    assert "Epochal is not installed on the executors" in error.what
+    assert job.decided() == []
 
 
 @pytest.mark.usefixtures("spark")
