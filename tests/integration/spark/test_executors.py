@@ -105,7 +105,7 @@ def test_epochal_itself_in_a_task(job: Job, pg_database: str, monkeypatch: pytes
 
 @pytest.mark.usefixtures("spark")
 def test_a_probe_that_fails_otherwise_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: object) -> object:
+    def broken(*_: object) -> object:
         raise ZeroDivisionError("of the probe itself")
 
     monkeypatch.setattr("epochal.sinks.executors._import", broken)
