@@ -33,6 +33,7 @@ from epochal.chaos.failpoints import Point
 from epochal.coordinator.epoch import Actor, Committable, Epoch, EpochNumber, Json, Marker, Query, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
+    EpochalError,
     Misconfigured,
     OutcomeUnknown,
     PreparedLost,
@@ -393,9 +394,7 @@ class DeltaSink:
         except JavaFailure as failure:
             if answered is not None:
                 raise self._unknown(state=failure.message) from failure
-            if any(name.startswith("Delta") for name in failure.classes) or failure.is_a("AnalysisException"):
-                raise self._misconfigured("Delta refuses to read the table", failure.message) from failure
-            raise self._unavailable_error("the table's log", failure) from failure
+            raise self._not_read("the table's log", failure) from failure
 
     def _existing(self, txn: Transaction) -> Transaction:
         if not txn.exists:
@@ -454,7 +453,10 @@ class DeltaSink:
             help="see who else writes this app's sink, or changes the table's schema all the time",
         )
 
-    def _unavailable_error(self, what: str, failure: JavaFailure, epoch: EpochNumber | None = None) -> SinkUnavailable:
+    def _not_read(self, what: str, failure: JavaFailure, epoch: EpochNumber | None = None) -> EpochalError:
+        """Delta's own refusal, which only another Delta or another table mends, or something that may pass."""
+        if any(name.startswith("Delta") for name in failure.classes) or failure.is_a("AnalysisException"):
+            return self._misconfigured("Delta refuses to read the table", failure.message)
         return SinkUnavailable(
             f"{what} cannot be read or written",
             sink=self._name,
@@ -468,7 +470,7 @@ class DeltaSink:
         try:
             yield
         except JavaFailure as failure:
-            raise self._unavailable_error(what, failure, epoch) from failure
+            raise self._not_read(what, failure, epoch) from failure
 
 
 def _identity(table_id: str) -> str:

@@ -54,7 +54,8 @@ class Target:
         suffix = "__staged" if stages else "__rows"
         schema, name = _split(table)
         view_schema, view_name = _split(view) if view is not None else (schema, name)
-        for part in (f"{name}{suffix}", view_name, schema or "x", view_schema or "x"):
+        schemas = [part for part in (schema, view_schema) if part is not None]
+        for part in (f"{name}{suffix}", view_name, *schemas):
             if not 0 < len(part.encode()) <= 63 or "\0" in part or part == suffix:
                 raise Misconfigured(
                     f"{part!r} is no Postgres name of 1 to 63 bytes",

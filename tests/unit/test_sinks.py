@@ -147,3 +147,19 @@ def test_the_guarantee_tells_what_a_sink_gets() -> None:
         (DeltaSink("/t"), DeltaSink("/t", **some)),
     ):
         assert part.guarantee() == whole.guarantee() + " Of every epoch: select=['id'], where='n > 1'."
+
+
+@pytest.mark.parametrize("connections", [0, -1])
+def test_a_postgres_sink_without_a_connection_is_refused(connections: int) -> None:
+    with pytest.raises(Misconfigured, match=f"connections={connections}"):
+        PostgresSink("", table="t", connections=connections)
+
+
+def test_one_connection_is_enough() -> None:
+    PostgresSink("", table="t", connections=1)
+
+
+@pytest.mark.parametrize(("table", "view"), [(".t", None), ("t", ".v"), ("t", "s" * 64 + ".v")])
+def test_a_schema_that_postgres_cannot_name_is_refused(table: str, view: str | None) -> None:
+    with pytest.raises(Misconfigured, match="is no Postgres name of 1 to 63 bytes"):
+        PostgresSink("", name="out", table=table, view=view)

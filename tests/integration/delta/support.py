@@ -55,6 +55,13 @@ def live_files(path: Path) -> list[str]:
     return sorted(str(Path(uri.removeprefix("file://")).relative_to(path)) for uri in DeltaTable(str(path)).file_uris())
 
 
+def upgrade(spark: SparkSession, path: Path, protocol: Json) -> None:
+    """The table's next version asks for that protocol, as a newer Delta may."""
+    name = f"{version(path) + 1:020}.json"
+    (path / "_delta_log" / name).write_text(json.dumps({"protocol": protocol}) + "\n")
+    forget_snapshots(spark)
+
+
 def checkpoint(spark: SparkSession, path: Path) -> None:
     """Make a checkpoint of the newest version, as any writer does from time to time."""
     jvm: Any = spark._jvm

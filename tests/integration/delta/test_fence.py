@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from epochal.coordinator.epoch import Actor, Json
-from epochal.coordinator.errors import Fenced, OutcomeUnknown
+from epochal.coordinator.errors import Fenced, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.delta import DeltaSink
 from epochal.sinks.delta.jvm import JavaFailure, Transaction
 from tests.integration.delta import support
@@ -142,4 +142,15 @@ def test_a_fence_that_may_still_arrive_is_unknown(path: Path) -> None:
 
     with at_the_put(lose_the_request), pytest.raises(OutcomeUnknown, match="no answer"):
         fence(path, TWO)
+    assert seen(path) == ONE
+
+
+def test_a_fence_that_others_keep_in_conflict_is_given_up_by_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def conflict(*_: object, **__: object) -> None:
+        raise JavaFailure("somebody was faster", ["DeltaConcurrentModificationException"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "commit", conflict)
+        with pytest.raises(SinkUnavailable, match="commits in a row met with a conflict"):
+            fence(path, TWO)
     assert seen(path) == ONE

@@ -80,6 +80,11 @@ def test_a_type_that_the_table_holds_exactly_passes(rows: DataType, table: DataT
         (ArrayType(LongType()), ArrayType(IntegerType())),
         (MapType(LongType(), StringType()), MapType(IntegerType(), StringType())),
         (StringType(), ArrayType(StringType())),
+        (ArrayType(StringType()), StringType()),
+        (StringType(), MapType(StringType(), StringType())),
+        (MapType(StringType(), StringType()), StringType()),
+        (StringType(), struct(a=StringType())),
+        (struct(a=StringType()), StringType()),
     ],
 )
 def test_a_type_that_would_be_bent_is_named(rows: DataType, table: DataType) -> None:

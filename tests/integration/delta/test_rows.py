@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import pickle
 import subprocess
@@ -205,9 +204,8 @@ def test_a_table_feature_that_delta_does_not_know_is_refused(spark: SparkSession
     schema = StructType().add("i", LongType())
     sink = DeltaSink(str(path), name="out")
     sink.create(query("app"), schema)
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "of-the-future"]}
-    (path / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"protocol": protocol}) + "\n")
-    support.forget_snapshots(spark)
+    features = ["appendOnly", "of-the-future"]
+    support.upgrade(spark, path, {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features})
     with pytest.raises(Misconfigured, match="refuses to write"):
         sink.check(query("app"), schema)
 
@@ -250,6 +248,7 @@ def test_a_session_without_delta_is_told_which_jars() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150, check=False)
     assert "the Spark session has no Delta" in done.stderr
+    assert "State: Delta's classes are not there" in done.stderr
     assert "io.delta:delta-spark_4.2_2.13:" in done.stderr
 
 
@@ -268,3 +267,21 @@ def test_select_and_where_make_the_table_and_the_rows(spark: SparkSession, tmp_p
     assert found == [{"id": "a", "q": 2.5}, {"id": "b", "q": 2.0}]
     with pytest.raises(PrepareRefused, match="has no result for a row of the epoch"):
         prepare(sink, spark.createDataFrame([("d", 0)], "id string, n int"), 2)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_table_that_delta_does_not_make_is_told_in_its_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    path = tmp_path / "file" / "t"
+    with pytest.raises(Misconfigured, match=f"Delta does not make a table at {path}"):
+        DeltaSink(str(path), name="out").create(query("app"), StructType().add("i", LongType()))
+
+
+@pytest.mark.usefixtures("spark")
+def test_without_the_python_package_of_delta_create_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "delta.tables", None)
+    with pytest.raises(Misconfigured, match="the Python package delta-spark is missing") as refused:
+        DeltaSink(str(tmp_path / "t"), name="out").create(query("app"), StructType().add("i", LongType()))
+    assert refused.value.help == "pip install 'epochal[delta]'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from epochal.coordinator.errors import Misconfigured
@@ -74,3 +75,27 @@ def test_private_parts_that_changed_are_refused(
         f"  State: {state}\n"
         f"  Help: use Delta {DELTA_JAR}"
     )
+
+
+@pytest.mark.usefixtures("delta")
+def test_a_session_whose_extensions_are_not_deltas_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(jvm, "EXTENSION", "org.example.Another")
+    told = refusal(tmp_path)
+    assert told.startswith("sink 'out': the Spark session has no Delta\n")
+    assert "State: spark.sql.extensions does not name org.example.Another\n" in told
+
+
+def test_a_file_that_cannot_be_read_is_no_missing_file(spark: SparkSession, tmp_path: Path) -> None:
+    table = jvm.Table(spark, str(tmp_path))
+    table.write("note", "as it was")
+    assert (table.read("note"), table.read("no-such-note")) == ("as it was", None)
+    (tmp_path / "note").write_text("changed!!")  # its checksum lies beside it
+    with pytest.raises(jvm.JavaFailure) as failure:
+        table.read("note")
+    assert failure.value.is_a("ChecksumException")
+
+
+def test_a_jvm_that_does_not_answer_is_a_failure_too() -> None:
+    with pytest.raises(jvm.JavaFailure, match="no answer") as failure, jvm.java_errors():
+        raise Py4JNetworkError("no answer")
+    assert failure.value.is_a("Py4JNetworkError")

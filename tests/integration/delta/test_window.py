@@ -14,9 +14,17 @@ from pyspark.sql.types import StructType
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
 from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch
-from epochal.coordinator.errors import CheckpointMismatch, Fenced, PreparedLost
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    Fenced,
+    Misconfigured,
+    OutcomeUnknown,
+    PreparedLost,
+    PrepareRefused,
+    SinkUnavailable,
+)
 from epochal.sinks.delta import DeltaSink
-from epochal.sinks.delta.jvm import JavaFailure, Transaction
+from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.delta import support
 from tests.integration.delta.support import ONE, TWO, query
@@ -148,6 +156,56 @@ def test_a_put_that_landed_and_is_told_a_conflict_is_not_made_again(
     assert support.column(path, "id") == ["a"]
 
 
+def test_a_put_that_may_still_arrive_is_unknown_and_not_made_again(
+    path: Path, one: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committable, version = one.prepare("a"), support.version(path)
+    puts: list[object] = []
+
+    def lost(txn: Transaction, *_: Any, **__: Any) -> None:
+        puts.append(txn)
+        raise JavaFailure("no answer", ["SocketTimeoutException"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "commit", lost)
+        with pytest.raises(OutcomeUnknown, match="no answer"):
+            one.commit(committable)
+    assert (len(puts), support.version(path)) == (1, version)
+    assert one.commit(committable) is CommitOutcome.COMMITTED
+
+
+def test_a_table_that_others_keep_changing_is_given_up_by_name(one: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    committable = one.prepare("a")
+
+    def conflict(*_: Any, **__: Any) -> None:
+        raise JavaFailure("somebody was faster", ["DeltaConcurrentModificationException"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "commit", conflict)
+        with pytest.raises(SinkUnavailable) as given_up:
+            one.commit(committable)
+    assert "somebody was faster" in str(given_up.value)
+    assert one.commit(committable) is CommitOutcome.COMMITTED
+
+
+def test_a_table_that_cannot_be_read_after_the_put_is_unknown(one: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    committable = one.prepare("a")
+    commit, begin = Transaction.commit, Table.begin
+
+    def landed(txn: Transaction, *args: Any, **options: Any) -> None:
+        commit(txn, *args, **options)
+        monkeypatch.setattr(Table, "begin", unreadable)
+
+    def unreadable(_: Table) -> Transaction:
+        monkeypatch.setattr(Table, "begin", begin)
+        raise JavaFailure("the disk is gone", ["IOException"])
+
+    monkeypatch.setattr(Transaction, "commit", landed)
+    with pytest.raises(OutcomeUnknown, match="the disk is gone"):
+        one.commit(committable)
+    assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+
 def test_a_put_below_a_cleaned_up_log_does_not_count(spark: SparkSession, path: Path, one: Start) -> None:
     """The version that the commit wants is free again: others took it, and a clean-up removed it."""
     committable = one.prepare("a")
@@ -193,6 +251,41 @@ def test_a_changed_table_makes_the_prepared_epoch_lost(
     with pytest.raises(PreparedLost, match=named):
         one.commit(committable)
     assert support.column(path, "id") == before
+
+
+def test_a_table_of_a_newer_delta_is_not_prepared_for(spark: SparkSession, path: Path, one: Start) -> None:
+    support.upgrade(spark, path, {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["of-the-future"]})
+    with pytest.raises(PrepareRefused, match="Delta refuses to write to the table"):
+        one.prepare("a")
+
+
+def test_a_table_of_a_newer_delta_is_not_read(spark: SparkSession, path: Path, one: Start) -> None:
+    features = ["of-the-future"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    support.upgrade(spark, path, protocol)
+    with pytest.raises(Misconfigured, match="Delta refuses to read the table"):
+        one.sink.look(query("app"))
+
+
+def test_a_file_that_is_gone_when_the_vote_is_given_is_no_vote(one: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "size", lambda *_: None)
+    with pytest.raises(PrepareRefused, match="a file that was written is not there") as refused:
+        one.prepare("a")
+    assert "State: None bytes, not " in str(refused.value)
+
+
+@pytest.mark.parametrize(("verb", "what"), [("begin", "the table's log"), ("write", "the prepared files")])
+def test_a_disk_that_does_not_answer_is_unavailable(
+    one: Start, monkeypatch: pytest.MonkeyPatch, verb: str, what: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise JavaFailure("the disk is gone", ["IOException"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, verb, broken)
+        with pytest.raises(SinkUnavailable, match=f"{what} cannot be read or written"):
+            one.prepare("a")
+    assert one.commit(one.prepare("a")) is CommitOutcome.COMMITTED
 
 
 def test_a_recreated_table_is_another_one(spark: SparkSession, path: Path, one: Start) -> None:

@@ -165,7 +165,11 @@ def test_the_extremes_that_json_holds_are_accepted(spark: SparkSession, job: Job
     }
 
 
-@pytest.mark.parametrize("kind", ["map<int,string>", "interval day", "array<map<date,int>>", "struct<a:interval year>"])
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    "kind",
+    ["map<int,string>", "map<string,interval day>", "interval day", "array<map<date,int>>", "struct<a:interval year>"],
+)
 def test_a_type_that_json_cannot_hold_is_refused(kind: str) -> None:
     from pyspark.sql.types import _parse_datatype_string  # type: ignore[attr-defined,unused-ignore]
 

@@ -61,6 +61,14 @@ def test_create_says_what_it_made_and_only_once(make: Callable[..., KafkaSink], 
     make().check(QUERY, SCHEMA)
 
 
+def test_create_refuses_rows_that_do_not_fit_before_it_makes_a_topic(make: Callable[..., KafkaSink]) -> None:
+    sink = make(key="gone")
+    with pytest.raises(Misconfigured, match="there is no column 'gone' to be the key"):
+        sink.create(QUERY, SCHEMA)
+    with pytest.raises(Misconfigured, match="do not exist"):
+        make().look(QUERY)
+
+
 def test_topics_that_do_not_exist_are_named(make: Callable[..., KafkaSink], topic: str) -> None:
     for call in (lambda: make().look(QUERY), lambda: make().check(QUERY, SCHEMA)):
         with pytest.raises(Misconfigured) as refused:

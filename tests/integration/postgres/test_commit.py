@@ -6,8 +6,10 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NoReturn
 
 import psycopg
 import pytest
@@ -22,11 +24,13 @@ from epochal.coordinator.errors import (
     Fenced,
     MarkerLost,
     Misconfigured,
+    OutcomeUnknown,
     PreparedLost,
     PrepareRefused,
     SinkUnavailable,
 )
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.session import Session
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.postgres import support
@@ -56,8 +60,9 @@ def holding(dsn: str, user: str = "postgres") -> Iterator[psycopg.Connection]:
         connection.close()
 
 
-def when_copying(dsn: str, act: Callable[[], object]) -> threading.Thread:
-    """Does it as soon as a task's COPY is under way."""
+@contextmanager
+def when_copying(dsn: str, act: Callable[[], object]) -> Iterator[None]:
+    """Does it as soon as a task's COPY is under way; what it raises counts for more than what the body raises."""
     seen = (
         "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%' AND state = 'active' AND datname = current_database()"
     )
@@ -68,9 +73,12 @@ def when_copying(dsn: str, act: Callable[[], object]) -> threading.Thread:
             time.sleep(0.05)
         act()
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+    with ThreadPoolExecutor(1) as pool:
+        acting = pool.submit(wait)
+        try:
+            yield
+        finally:
+            acting.result()
 
 
 def slow(spark: SparkSession) -> DataFrame:
@@ -171,10 +179,8 @@ def test_prepare_at_another_place_than_the_next_is_refused(
 
 def test_a_fence_that_falls_while_tasks_write_is_a_named_error(spark: SparkSession, pg_database: str) -> None:
     sink, newer = ready(pg_database), support.sink(pg_database)
-    running = when_copying(pg_database, lambda: newer.fence(QUERY, TWO))
-    with pytest.raises(Fenced):
+    with when_copying(pg_database, lambda: newer.fence(QUERY, TWO)), pytest.raises(Fenced):
         sink.prepare(epoch(), slow(spark), ONE)
-    running.join()
     assert stored(pg_database) == []
 
 
@@ -392,11 +398,10 @@ def test_the_server_crashes_with_the_publish_open(
 
 def test_the_server_crashes_while_tasks_write(spark: SparkSession, postgres_server: Postgres, pg_database: str) -> None:
     sink = ready(pg_database)
-    crash = when_copying(pg_database, postgres_server.crash)
-    with pytest.raises(SinkUnavailable, match=r"a task could not write: .*Postgres at 127\.0\.0\.1") as error:
+    told = r"a task could not write: .*Postgres at 127\.0\.0\.1"
+    with when_copying(pg_database, postgres_server.crash), pytest.raises(SinkUnavailable, match=told) as error:
         sink.prepare(epoch(), slow(spark), ONE)
     assert support.PASSWORD not in str(error.value)
-    crash.join()
     postgres_server.start()
     sink.abort(QUERY, ONE)
     sink.commit(sink.prepare(epoch(), rows(spark, [1]), ONE), ONE)
@@ -408,6 +413,56 @@ def test_a_sink_is_pickled_without_its_connections(pg_database: str) -> None:
     again = pickle.loads(pickle.dumps(sink))
     assert again.look(QUERY) == sink.look(QUERY)
     assert again.name == "out"
+
+
+def test_rows_that_a_constraint_refuses_are_told_in_the_servers_words(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database)
+    observe(pg_database, "ALTER TABLE flights__rows ADD CONSTRAINT small CHECK (id < 3)")
+    with pytest.raises(PrepareRefused, match="small") as refused:
+        sink.prepare(epoch(), rows(spark, [1, 2, 3]), ONE)
+    assert "23514" in str(refused.value)
+    sink.abort(QUERY, ONE)
+    sink.commit(sink.prepare(epoch(), rows(spark, [1, 2]), ONE), ONE)
+    assert stored(pg_database) == [(1, 1), (1, 2)]
+
+
+def test_a_look_that_is_not_answered_wrote_nothing_and_is_merely_unavailable(
+    pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ready(pg_database)
+
+    def lost(*_: object) -> NoReturn:
+        raise OutcomeUnknown("no answer to COMMIT", help="-")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_commit", lost)
+        with pytest.raises(SinkUnavailable, match="no answer to COMMIT"):
+            sink.look(QUERY, by=ONE)
+    assert sink.look(QUERY, by=ONE).fence == ONE
+
+
+def test_a_fence_that_fails_though_nobody_is_in_its_way_fails(
+    pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ready(pg_database)
+
+    def gone(*_: object, **__: object) -> NoReturn:
+        raise SinkUnavailable("the server went away", help="-")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresSink, "_state", gone)
+        with pytest.raises(SinkUnavailable) as failed:
+            sink.fence(QUERY, TWO)
+    assert failed.value.what == "the server went away"
+    assert sink.look(QUERY).fence == ONE
+
+
+def test_calls_in_a_row_use_one_connection(pg_database: str) -> None:
+    sink = ready(pg_database)
+    for _ in range(5):
+        sink.look(QUERY)
+    mine = "application_name = 'epochal out' AND datname = current_database()"
+    assert observe(pg_database, f"SELECT count(*) FROM pg_stat_activity WHERE {mine}") == [(1,)]
 
 
 def test_prepare_before_any_look_is_refused(spark: SparkSession, pg_database: str) -> None:

@@ -77,3 +77,5 @@ def test_a_role_that_may_not_even_see_the_schema(sink: PostgresSink, pg_database
     observe(pg_database, f"REVOKE USAGE ON SCHEMA epochal FROM {role}")
     with pytest.raises(Misconfigured, match="permission denied for schema epochal"):
         sink.check(QUERY, SCHEMA)
+    with pytest.raises(Misconfigured, match="permission denied for schema epochal"):
+        sink.look(QUERY)

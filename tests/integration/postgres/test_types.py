@@ -161,6 +161,7 @@ def test_nested_values_as_exact_json(zoned: SparkSession, pg_database: str) -> N
         ("null", "c"),
         ("map(1, 2)", "c"),
         ("array(INTERVAL '1' DAY)", "c[]"),
+        ("map('k', INTERVAL '1' DAY)", "c{}"),
         ("named_struct('x', array(map(1.5d, 2)))", "c.x[]"),
     ],
 )

@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from epochal.chaos import servers
 from epochal.coordinator.errors import Misconfigured
 from epochal.coordinator.pipeline import Pipeline
+from epochal.sinks.executors import check_executors
 from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.protocol import Sink
@@ -21,6 +22,9 @@ from tests.integration.spark.support import APP, FAST, Job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+MISSING = r"executors' Python cannot load|client is missing here|not installed on the executors"
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def refused_without(package: str, job: Job, pipeline: Pipeline) -> Misconfigured
     with pytest.MonkeyPatch.context() as patch:
         # Workers of a changed environment are started anew.
         patch.setitem(job.spark.sparkContext.environment, "PYTHONPATH", str(folder))
-        with pytest.raises(StreamingQueryException, match=r"executors' Python cannot load|client is missing here"):
+        with pytest.raises(StreamingQueryException, match=MISSING):
             job.run(pipeline)
     assert isinstance(pipeline.last_error, Misconfigured)
     return pipeline.last_error
@@ -89,3 +93,21 @@ def test_epochal_itself(job: Job, kafka_server: servers.Kafka, topic_name: str) 
     error = refused_without("epochal", job, pipeline)
     assert "Epochal is not installed there" in error.what
     assert not (job.checkpoint / "epochal").exists()
+
+
+def test_epochal_itself_in_a_task(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epochal.sinks.postgres.sink.check_executors", lambda *_: None)
+    pipeline = made(job, PostgresSink(pg_database, table="flights"))
+    error = refused_without("epochal", job, pipeline)
+    assert "Epochal is not installed on the executors" in error.what
+    assert job.decided() == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_probe_that_fails_otherwise_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> object:
+        raise ZeroDivisionError("of the probe itself")
+
+    monkeypatch.setattr("epochal.sinks.executors._import", broken)
+    with pytest.raises(Exception, match="of the probe itself"):
+        check_executors("out", "json", "kafka")
