@@ -6,6 +6,8 @@ after it, so the newest record alone tells fence *and* marker, however long ago 
     {"version": 1, "app": .., "sink": .., "fence": {"generation": .., "token": ..},
      "marker": {"position": .., "decision": ..} or null, "epoch": {...} for people}
 
+A sink that writes to a list of topics also keeps, as version 2, their names and ids as they were then: ``targets``.
+
 This is safe because a record is only ever written in a transaction of the one transactional id, after
 ``init_transactions`` and after a final read: whoever reads in between is fenced before it can write.
 """
@@ -14,7 +16,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.epoch import Actor, Json, Marker
@@ -25,7 +28,7 @@ from epochal.sinks.kafka.client import Link, kafka
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-VERSION = 1
+VERSION = 2
 TAIL = 200
 """Offsets read from the end at first: enough for 100 epochs; more are read while no record is found."""
 LONGEST_TOPIC = 249
@@ -53,22 +56,27 @@ class Place:
 
 @dataclass(frozen=True)
 class State:
-    """Newest fence and newest marker."""
+    """Newest fence and newest marker; of a list of topics, name to id of those of the newest epoch."""
 
     fence: Actor | None = None
     marker: Marker | None = None
+    targets: Mapping[str, str] = field(default_factory=dict)
 
 
-def record(place: Place, fence: Actor, marker: Marker | None, about: Json | None = None) -> bytes:
+def record(place: Place, state: State, about: Json | None = None) -> bytes:
     """The value of a record: the whole state, and what people may want to know about the epoch."""
+    assert state.fence is not None, "nothing is written before the first fence"
+    marker = state.marker
     value = {
-        "version": VERSION,
+        "version": 1,
         "app": place.app,
         "sink": place.sink,
-        "fence": fence.to_json(),
+        "fence": state.fence.to_json(),
         "marker": {"position": marker.position, "decision": marker.decision} if marker is not None else None,
         "epoch": about,
     }
+    if state.targets:
+        value |= {"version": VERSION, "targets": dict(state.targets)}
     return json.dumps(value).encode()
 
 
@@ -82,6 +90,7 @@ def parse(place: Place, value: bytes | None) -> State:
         return State(
             Actor.from_json(data["fence"]),
             Marker(int(marker["position"]), int(marker["decision"])) if marker is not None else None,
+            data.get("targets", {}),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Misconfigured(

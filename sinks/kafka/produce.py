@@ -16,8 +16,8 @@ import enum
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epochal.chaos import failpoints
@@ -33,14 +33,17 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
-from epochal.sinks.kafka.marker import Place
+from epochal.sinks.kafka.marker import Place, State
+from epochal.sinks.kafka.rows import ROUTES
 
 if TYPE_CHECKING:
     import pyarrow
     from confluent_kafka import Producer
 
-Row: TypeAlias = tuple["bytes | None", "bytes | None"]
-"""Key and value."""
+Row: TypeAlias = "tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Route]"
+"""Key and value, and where it goes if it says so itself."""
+Route: TypeAlias = "tuple[str | None, int | None, Sequence[Mapping[str, Any]] | None]"
+"""Topic, partition, headers; None: the plan's one topic, the partitioner's choice, no headers."""
 
 
 class Outcome(enum.Enum):
@@ -83,21 +86,27 @@ class Plan:
 
     link: Link
     place: Place
-    topic: str
+    topics: tuple[str, ...]  # of several, every row names its own
     by: Actor
     decision: int
     position: Position
     epoch: EpochNumber
     rows: int
     partitioner: str
-    max_message_bytes: int
+    max_message_bytes: tuple[int, ...]  # of each topic
     transaction_timeout: float
     about: Json
+    targets: Mapping[str, str] = field(default_factory=dict)  # of several topics, name to id
 
     @property
     def marker(self) -> Marker:
         """What the transaction sets."""
         return Marker(self.position, self.decision)
+
+    @property
+    def state(self) -> State:
+        """What the marker topic says once it is committed."""
+        return State(self.by, self.marker, self.targets)
 
 
 class Transaction:
@@ -141,23 +150,28 @@ class Transaction:
         return time.monotonic() - self._began >= self._timeout
 
     def send(self, topic: str, rows: Iterable[Row]) -> int:
-        """Hand rows to the client, in order; how many.  A failed delivery shows at ``commit``, not here."""
+        """Hand rows to the client, in order; how many.  A failed delivery shows at ``commit``, not here.
+
+        ``topic`` is that of rows that name none.
+        """
         producer, count = self._producer, 0
-        produce = producer.produce
-        for key, value in rows:
+        produce: Any = producer.produce
+        for key, value, *route in rows:
+            call = (topic, value, key) if not route else _routed(topic, value, key, *route[0])
             try:
-                produce(topic, value, key)
+                produce(*call)
             except BufferError:
-                self._wait_for_room(producer, topic, key, value)
+                self._wait_for_room(producer, call)
             count += 1
         producer.poll(0)
         return count
 
-    def _wait_for_room(self, producer: Producer, topic: str, key: bytes | None, value: bytes | None) -> None:
+    def _wait_for_room(self, producer: Producer, call: tuple[Any, ...]) -> None:
+        produce: Any = producer.produce
         while True:
             producer.poll(0.1)
             try:
-                producer.produce(topic, value, key)
+                produce(*call)
                 return
             except BufferError:
                 if self.is_overdue:
@@ -189,8 +203,8 @@ class Transaction:
 
 
 def guarded(
-    link: Link, place: Place, timeout: float, judge: Callable[[marker.State], bool], more: Options
-) -> tuple[Transaction, marker.State, bool]:
+    link: Link, place: Place, timeout: float, judge: Callable[[State], bool], more: Options
+) -> tuple[Transaction, State, bool]:
     """A producer that has barred all others, the final state it then read, and what ``judge`` says of it.
 
     Errors leave no producer behind and have had no effect.
@@ -207,7 +221,7 @@ def guarded(
 
 
 def task(plan: Plan, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """For ``mapInArrow``: columns key and value (binary) in, one answer out."""
+    """For ``mapInArrow``: records in, one answer out."""
     import pyarrow
 
     answer = attempt(plan, (_rows(batch) for batch in batches))
@@ -215,7 +229,26 @@ def task(plan: Plan, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow
 
 
 def _rows(batch: pyarrow.RecordBatch) -> Sequence[Row]:
-    return list(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+    pairs = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+    if not set(ROUTES) & set(batch.schema.names):
+        return list(zip(*pairs, strict=True))
+    none = [None] * batch.num_rows
+    routes = (batch.column(r).to_pylist() if r in batch.schema.names else none for r in ROUTES)
+    return list(zip(*pairs, zip(*routes, strict=True), strict=True))
+
+
+def _routed(
+    default: str,
+    value: bytes | None,
+    key: bytes | None,
+    topic: str | None,
+    partition: int | None,
+    headers: Sequence[Mapping[str, Any]] | None,
+) -> tuple[Any, ...]:
+    """What ``Producer.produce`` takes by position."""
+    now, nobody = 0, None  # its timestamp; whom it tells of the delivery
+    pairs = [(header["key"], header["value"]) for header in headers] if headers else None
+    return (topic or default, value, key, -1 if partition is None else partition, nobody, nobody, now, pairs)
 
 
 def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
@@ -249,10 +282,15 @@ def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
 
 def _tuning(plan: Plan) -> Options:
     """What this epoch needs of its producer."""
-    return {"partitioner": plan.partitioner, "message.max.bytes": plan.max_message_bytes}
+    limits, own = plan.max_message_bytes, plan.link.options.get("batch.size")
+    needed: Options = {"partitioner": plan.partitioner, "message.max.bytes": max(limits)}
+    if min(limits) == max(limits):
+        return needed
+    # A batch is of one partition, and one row may always be larger: no batch may exceed what the strictest topic takes.
+    return {**needed, "batch.size": min(*limits, *([int(own)] if own is not None else []))}
 
 
-def _judge(plan: Plan, state: marker.State) -> bool:
+def _judge(plan: Plan, state: State) -> bool:
     return plan.place.conditions.already_committed(state, plan.by, plan.marker, plan.epoch)
 
 
@@ -261,9 +299,9 @@ def _write(plan: Plan, transaction: Transaction, batches: Iterable[Sequence[Row]
     sent = 0
     transaction.begin()
     for batch in batches:
-        sent += transaction.send(plan.topic, batch[:1])
+        sent += transaction.send(plan.topics[0], batch[:1])
         failpoints.hit(Point.IN_WRITE, plan.place.sink, plan.epoch)
-        sent += transaction.send(plan.topic, batch[1:])
+        sent += transaction.send(plan.topics[0], batch[1:])
     if sent != plan.rows:
         raise CommitInDoubt(
             f"the durable copy gave {sent} rows, and {plan.rows} were voted for",
@@ -273,7 +311,7 @@ def _write(plan: Plan, transaction: Transaction, batches: Iterable[Sequence[Row]
             help="bring the copy back as it was (from a backup of the checkpoint), then restart the query",
         )
     transaction.flush()
-    transaction.send(plan.place.topic, [(b"marker", marker.record(plan.place, plan.by, plan.marker, plan.about))])
+    transaction.send(plan.place.topic, [(b"marker", marker.record(plan.place, plan.state, plan.about))])
     transaction.flush()
 
 
@@ -356,8 +394,9 @@ def _unavailable(plan: Plan, error: Exception) -> SinkUnavailable:
 
 
 def _refused(plan: Plan, why: str) -> CommitInDoubt:
+    where = ", ".join(map(repr, plan.topics))
     return CommitInDoubt(
-        f"{plan.rows} rows that were voted for cannot be produced into {plan.topic!r}: {plan.link.scrub(why)}",
+        f"{plan.rows} rows that were voted for cannot be produced into {where}: {plan.link.scrub(why)}",
         sink=plan.place.sink,
         epoch=plan.epoch,
         state="nothing of the epoch is visible in Kafka; it is decided, and must become visible",

@@ -26,12 +26,12 @@ from epochal.coordinator.errors import (
 from epochal.sinks import stage
 from epochal.sinks.conditions import check_name, looked, marker_of
 from epochal.sinks.executors import check_executors, running_session
-from epochal.sinks.kafka import marker, produce, topics
-from epochal.sinks.kafka.client import Link, Options, check_options, kafka
+from epochal.sinks.kafka import marker, objections, produce, topics
+from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log
 from epochal.sinks.kafka.marker import Place, State
 from epochal.sinks.kafka.produce import Answer, Outcome, Plan
-from epochal.sinks.kafka.rows import OVERHEAD, Encoding
-from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.kafka.rows import Encoding
+from epochal.sinks.kafka.topics import Declared, Topics
 from epochal.sinks.projection import Projection, settings_of, take_settings
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema
 
@@ -59,13 +59,16 @@ _EXACT = {  # of the sink's own clone of the session: the same rows in the same 
 class KafkaSink:
     """Every epoch once, in one Kafka transaction.
 
-    ``topic`` gets the rows.  ``key`` names the column (string or binary) whose bytes are the key; rows without
-    one go to random partitions.  ``value`` names the column whose bytes are the value; by default it is the row
-    as JSON (``epochal.sinks.kafka.rows`` says exactly how).  ``select`` and ``where``: the columns and rows that
-    it gets (``epochal.sinks.projection``); ``key``, ``value`` and the JSON are of the selected columns.  Rows
-    are projected again when they are produced, after the decision: by the text and under the settings of the
+    ``topic`` gets the rows; with ``topics``, a list, it is the column (string) that names for each row one of
+    them.  ``key`` names the column (string or binary) whose bytes are the key; rows without one go to random
+    partitions.  ``value`` names the column whose bytes are the value; by default it is the row as JSON
+    (``epochal.sinks.kafka.rows`` says exactly how).  A NULL as value refuses the epoch, unless ``tombstones``.
+    ``partition`` names the column (an integer from 0; NULL: by ``partitioner``) and ``headers`` the column
+    (``array<struct<key:string,value:binary>>``) of a row's partition and headers.  ``select`` and ``where``: the
+    columns and rows that it gets (``epochal.sinks.projection``); all other columns are of the selected ones.
+    Rows are projected again when they are produced, after the decision: by the text and under the settings of the
     session that prepared the epoch, which its committable keeps; only ``spark.sql.legacy.timeParserPolicy`` is
-    always ``CORRECTED``.  ``name`` is the sink's stable name, by default ``kafka-<topic>``.
+    always ``CORRECTED``.  ``name`` is the sink's stable name, by default ``kafka-<topic>``, and needed with ``topics``.
     ``transaction_timeout`` (seconds) bounds how long producing one epoch may take, by default 300 or the
     broker's maximum; ``request_timeout`` (seconds) every single request.  ``options`` are librdkafka's own names
     and values, or a function that returns them, called in the driver whenever they are needed: a place for
@@ -79,8 +82,12 @@ class KafkaSink:
         bootstrap_servers: str,
         *,
         topic: str,
+        topics: Sequence[str] | None = None,
         key: str | None = None,
         value: str | None = None,
+        headers: str | None = None,
+        partition: str | None = None,
+        tombstones: bool = False,
         select: Sequence[str] | None = None,
         where: str | None = None,
         name: str | None = None,
@@ -95,17 +102,27 @@ class KafkaSink:
         self._bootstrap = bootstrap_servers
         self._topic = topic
         self._name = name if name is not None else f"kafka-{topic}"
-        topics.check_topic(topic, self._name)
+        self._declared = _declared(topic, topics, self._name, named=name is not None)
         check_name("sink name", self._name)
         _check_partitioner(partitioner, self._name)
-        self._encoding = Encoding(key, value, partitioner, Projection.of(self._name, select, where))
+        self._encoding = Encoding(
+            key,
+            value,
+            partitioner,
+            Projection.of(self._name, select, where),
+            topic=topic if self._declared.several else None,
+            partition=partition,
+            headers=headers,
+        )
+        self._tombstones = tombstones
+        _check_tombstones(tombstones, value, self._name)
         self._transaction_timeout = transaction_timeout
         self._request_timeout = request_timeout
         self._options = options
         self._partitions = partitions
         self._replication = replication
         self._topic_config = dict(topic_config or {})
-        self._looked: tuple[Place, str] | None = None  # where, and the identity that was seen there
+        self._looked: tuple[Place, Topics] | None = None  # where, and what was seen there
         self._longest: float | None = None  # seconds that one transaction may last
         self._session: SparkSession | None = None
         self._settings: Mapping[str, str] = {}  # those that the session was given
@@ -115,7 +132,8 @@ class KafkaSink:
         return self._name
 
     def __repr__(self) -> str:
-        return f"KafkaSink({self._bootstrap!r}, topic={self._topic!r}, name={self._name!r})"
+        several = f", topics={list(self._declared.names)!r}" if self._declared.several else ""
+        return f"KafkaSink({self._bootstrap!r}, topic={self._topic!r}{several}, name={self._name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
@@ -124,22 +142,27 @@ class KafkaSink:
         """Make the target topic and the marker topic where they are missing."""
         place = self._place(query)
         self._check_schema(schema)
-        return topics.create(self._link(), self._topic, place, self._partitions, self._replication, self._topic_config)
+        made = self._partitions, self._replication, self._topic_config
+        return topics.create(self._link(), self._declared, place, *made)
 
     def check(self, query: Query, schema: Schema) -> None:
         place = self._place(query)
         kafka()
         self._check_schema(schema)
         link = self._link()
-        topics.check(link, topics.describe(link, self._topic, place), place, self._encoding.key)
-        produce.Transaction(link, place, self._timeout(link), {}).drop()  # takes the options, asks the brokers nothing
+        seen, timeout = topics.describe(link, self._declared, place), self._timeout(link)
+        topics.check(link, seen, place, self._encoding.key, timeout)
+        produce.Transaction(link, place, timeout, {}).drop()  # takes the options, asks the brokers nothing
         check_executors(self._name, "confluent_kafka", "kafka")
+        for caution in topics.cautions(seen):
+            log.warning("sink %s: %s", self._name, caution)
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         place, link = self._place(query), self._link()
-        seen = topics.describe(link, self._topic, place)
-        self._looked = place, seen.identity
+        seen = topics.describe(link, self._declared, place)
+        self._looked = place, seen
         state = marker.read(link, place, final=False)
+        _check_targets(seen, state.targets, place)
         if by is not None and state.fence == by:
             state = self._bar_and_read(link, place)
         return SinkState(seen.identity, state.fence, state.marker)
@@ -172,14 +195,14 @@ class KafkaSink:
                 epoch=epoch.number,
                 help="give the coordinator a stage",
             )
-        place, identity = self._seen()
-        now = topics.describe(self._link(), self._topic, place)
-        if now.identity != identity:
+        place, seen = self._seen()
+        now = topics.describe(self._link(), self._declared, place)
+        if (now.identity, now.ids) != (seen.identity, seen.ids):
             raise PrepareRefused(
-                f"topic {self._topic!r} or {place.topic!r} is not the one that was looked at",
+                f"{_what(now, place)} is not the one that was looked at",
                 sink=self._name,
                 epoch=epoch.number,
-                state=f"was {identity}, is {now.identity}",
+                state=f"was {seen.identity}, {seen.ids}; is {now.identity}, {now.ids}",
                 help="the topic was dropped and made again; restart the query to have it looked at",
             )
         encoding = self._meant(rows.sparkSession)
@@ -193,8 +216,8 @@ class KafkaSink:
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
         payload = {
             "copy": epoch.copy.to_json(),
-            "identity": identity,
-            "topic": self._topic,
+            "identity": now.identity,
+            **({"topics": dict(now.ids)} if now.several else {"topic": self._topic}),
             "encoding": encoding.to_json(),
             "about": {"offsets": epoch.offsets, "watermark": epoch.watermark},
         }
@@ -223,13 +246,15 @@ class KafkaSink:
 
     def guarantee(self) -> str:
         return (
-            f"{self._name}: every epoch is in topic {self._topic!r} exactly once, in one Kafka transaction. "
+            f"{self._name}: every epoch is in {self._where} exactly once, in one Kafka transaction. "
             "For consumers with isolation.level=read_committed: of an epoch they see, per partition, all rows "
             "or none, and all partitions in the end; epoch t+1 never before epoch t in a partition; rows of one "
             "partition of the batch keep their order. There is no snapshot across partitions: while a commit is "
             "under way one partition may show the epoch and another not yet. Consumers with read_uncommitted "
             "(librdkafka: read_committed is the default; Java: it is not) also see rows of aborted "
-            "transactions. Conditions: acknowledged writes last (replication, min.insync.replicas), "
+            "transactions. Fixed: acks=all, an idempotent producer. "
+            "Conditions: acknowledged writes last (replication, min.insync.replicas), rows stay as long as readers "
+            "need them (retention, compaction), "
             f"nobody else writes to the marker topic __epochal.<app>.{self._name} or uses its transactional id, "
             "and producing an epoch takes less than the transaction timeout."
             f"{self._encoding.projection.promise}"
@@ -241,7 +266,13 @@ class KafkaSink:
         topics.check_length(place)
         return place
 
-    def _seen(self) -> tuple[Place, str]:
+    @property
+    def _where(self) -> str:
+        if self._declared.several:
+            return f"topics {', '.join(map(repr, self._declared.names))}, as column {self._topic!r} says,"
+        return f"topic {self._topic!r}"
+
+    def _seen(self) -> tuple[Place, Topics]:
         return looked(self._looked, self._name)
 
     def _link(self) -> Link:
@@ -287,7 +318,7 @@ class KafkaSink:
         try:
             if not mine:
                 transaction.begin()
-                transaction.send(place.topic, [(b"fence", marker.record(place, by, state.marker))])
+                transaction.send(place.topic, [(b"fence", marker.record(place, replace(state, fence=by)))])
                 transaction.commit()
         except kafka().KafkaException:
             return False
@@ -297,47 +328,16 @@ class KafkaSink:
 
     def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> int:
         """One pass over the copy: how many rows, after refusing those that Kafka or JSON cannot hold."""
-        from pyspark.sql import functions as f
-
-        encoding.check(encoding.projection.check(copied.schema), self._name)
+        schema = encoding.projection.check(copied.schema)
+        encoding.check(schema, self._name)
         rows = encoding.projection.apply(copied)
-        limit = now.target.max_message_bytes - OVERHEAD
-        refusals = list(encoding.refusals(rows.schema))
-        names = [f"bad{n}" for n in range(len(refusals))]
-        encoded = encoding.apply(rows, *(c.alias(n) for n, (_, c) in zip(names, refusals, strict=True)))
-        size = f.coalesce(f.length("key"), f.lit(0)) + f.coalesce(f.length("value"), f.lit(0))
-        encoded = encoded.select(size.alias("size"), f.isnull("key").alias("keyless"), *names)
-        found = encoded.agg(
-            f.count(f.lit(1)).alias("rows"),
-            f.max("size").alias("largest"),
-            f.count_if(f.col("size") > limit).alias("oversize"),
-            f.count_if("keyless").alias("keyless"),
-            *(f.count_if(n).alias(n) for n in names),
-        ).collect()[0]
-        bad = [(column, found[n]) for n, (column, _) in zip(names, refusals, strict=True) if found[n]]
-        if bad:
-            told = ", ".join(f"column {column!r} in {number} rows" for column, number in bad)
-            raise self._refuse(
-                epoch,
-                f"JSON cannot hold these values exactly: {told}",
-                "NaN, infinities, years outside 0001 to 9999 and text that is not UTF-8 have no place in JSON: "
-                "replace them, cast the column to string, or encode the row yourself with value=",
-            )
-        if found["oversize"]:
-            raise self._refuse(
-                epoch,
-                f"{found['oversize']} rows are larger than topic {self._topic!r} takes: "
-                f"the largest has {found['largest']} bytes, the limit is {limit}",
-                f"raise max.message.bytes of the topic (it is {now.target.max_message_bytes}), or make rows smaller",
-            )
-        if now.target.is_compacted and found["keyless"]:
-            raise self._refuse(
-                epoch,
-                f"{found['keyless']} rows have no key (column {self._encoding.key!r} is "
-                f"null), and topic {self._topic!r} is compacted",
-                "give these rows a key, or filter them out",
-            )
-        return int(found["rows"])
+        refusals = {column: (f"bad{n}", bad) for n, (column, bad) in enumerate(encoding.refusals(schema))}
+        records = encoding.apply(rows, *(bad.alias(name) for name, bad in refusals.values()))
+        found = [
+            *(objections.of_json(column, records[name]) for column, (name, _) in refusals.items()),
+            *objections.of_records(encoding, now.targets, self._tombstones),
+        ]
+        return objections.count(records, found, self._name, epoch.number)
 
     def _refuse(self, epoch: Epoch, what: str, help_line: str) -> PrepareRefused:
         return PrepareRefused(
@@ -346,29 +346,32 @@ class KafkaSink:
 
     def _plan(self, link: Link, place: Place, committable: Committable, by: Actor) -> Plan:
         payload, decision = committable.payload, committable.decision
-        now = topics.describe(link, str(payload["topic"]), place)
-        if now.identity != payload["identity"]:
+        ids: Mapping[str, str] = payload.get("topics", {})
+        declared = Declared(tuple(ids), True) if ids else Declared((str(payload["topic"]),))
+        now = topics.describe(link, declared, place)
+        if now.identity != payload["identity"] or (ids and now.ids != ids):
             raise CheckpointMismatch(
-                f"topic {payload['topic']!r} or {place.topic!r} is not the one that the epoch was prepared for",
+                f"{_what(now, place)} is not the one that the epoch was prepared for",
                 sink=self._name,
                 epoch=decision.epoch,
-                state=f"was {payload['identity']}, is {now.identity}",
+                state=f"was {payload['identity']}, {ids}; is {now.identity}, {now.ids}",
                 help="the topic was dropped and made again; the decided rows belong to the old one",
             )
         about: Json = {"decision": decision.to_json(), "rows": committable.rows, **payload["about"]}
         return Plan(
             link=link,
             place=place,
-            topic=str(payload["topic"]),
+            topics=declared.names,
             by=by,
             decision=decision.id,
             position=committable.position,
             epoch=decision.epoch,
             rows=committable.rows,
             partitioner=Encoding.from_json(payload["encoding"], self._name).partitioner,
-            max_message_bytes=now.target.max_message_bytes,
+            max_message_bytes=tuple(target.max_message_bytes for target in now.targets.values()),
             transaction_timeout=self._timeout(link),
             about=about,
+            targets=ids,
         )
 
     def _attempt(self, plan: Plan, committable: Committable) -> Answer:
@@ -445,6 +448,55 @@ def _too_long(plan: Plan, expired: int) -> CommitInDoubt:
         help="raise transaction_timeout= (and the broker's transaction.max.timeout.ms), speed up the brokers or "
         "the link to them, and restart the query; make later epochs smaller with the source's limit per trigger",
     )
+
+
+def _declared(topic: str, several: Sequence[str] | None, sink: str, *, named: bool) -> Declared:
+    """The topics that were declared; ``Misconfigured`` for what no broker takes, or what is no list."""
+    if several is None:
+        topics.check_topic(topic, sink)
+        return Declared((topic,))
+    if isinstance(several, str) or not several or len(set(several)) < len(several):
+        raise Misconfigured(
+            f"topics={several!r} is not a list of different topics",
+            sink=sink,
+            help="topics=['a', 'b'] lists all topics that a row may name, topic= names the column that says which",
+        )
+    for one in several:
+        topics.check_topic(one, sink)
+    if not named:
+        raise Misconfigured(
+            "a sink with several topics has no name by itself",
+            sink=sink,
+            state=f"topics {list(several)}, of column {topic!r}",
+            help="give it a name= that stays the same over restarts",
+        )
+    return Declared(tuple(several), True)
+
+
+def _check_targets(seen: Topics, known: Mapping[str, str], place: Place) -> None:
+    """A topic of the list that was dropped and made again has lost its rows."""
+    for name, id_ in seen.ids.items():
+        if known.get(name, id_) != id_:
+            raise CheckpointMismatch(
+                f"topic {name!r} is not the one that the newest epoch was written to",
+                sink=place.sink,
+                state=f"was {known[name]}, is {id_}",
+                help="it was dropped and made again, and its rows are lost; if that was meant, leave it out of topics="
+                " for one epoch",
+            )
+
+
+def _what(now: Topics, place: Place) -> str:
+    return f"topic {' or '.join(map(repr, (*now.targets, place.topic)))}"
+
+
+def _check_tombstones(tombstones: bool, value: str | None, sink: str) -> None:
+    if tombstones and value is None:
+        raise Misconfigured(
+            "tombstones=True, and the JSON of a row is never empty",
+            sink=sink,
+            help="name a column with value=; a row in which it is NULL is a tombstone",
+        )
 
 
 def _check_partitioner(partitioner: str, sink: str) -> None:

@@ -85,13 +85,16 @@ def test_a_marker_topic_that_could_forget_is_refused(
     [
         ({"key": "gone"}, "there is no column 'gone' to be the key"),
         ({"value": "n"}, "column 'n' is to be the value and has the type bigint"),
-        ({"options": {"acks": "1"}}, "the options ['acks'] are not for the user to set"),
+        ({"options": {"acks": "1"}}, "the options ['acks'] are not for the user to set: acks is fixed: a row counts"),
+        ({"options": {"enable.idempotence": False}}, "['enable.idempotence'] are not for the user to set"),
+        ({"options": {"message.max.bytes": 9}}, "message.max.bytes follows from max.message.bytes of the topics"),
         ({"options": lambda: {"transactional.id": "x"}}, "the options ['transactional.id'] are not for the user"),
         ({"options": {"no.such.option": "1"}}, "no.such.option"),
         ({"options": {"sasl.password": SECRET, "security.protocol": SECRET}}, "does not take these options"),
         ({"transaction_timeout": 901}, "transaction_timeout=901 s is above the broker's maximum of 900 s"),
         ({"topic_config": {"cleanup.policy": "compact"}}, "is compacted, so its rows need a key"),
         ({"topic_config": {"max.message.bytes": "1500"}}, "takes no batch of 2000 bytes"),
+        ({"topic_config": {"retention.ms": "60000"}}, "deletes rows after 60 s, and a transaction may last 300 s"),
         ({"name": "x" * 120}, None),
     ],
 )
@@ -108,6 +111,34 @@ def test_what_cannot_work_is_refused_by_name(
         sink.check(QUERY, SCHEMA)
     assert told in str(refused.value)
     assert SECRET not in str(refused.value)
+
+
+def test_a_shared_configuration_may_repeat_what_is_fixed(make: Callable[..., KafkaSink]) -> None:
+    sink = make(options={"acks": "all", "enable.idempotence": "true", "compression.type": "zstd", "linger.ms": 20})
+    sink.create(QUERY, SCHEMA)
+    sink.check(QUERY, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"cleanup.policy": "compact"}, "is compacted: of each key only the newest row stays"),
+        ({"retention.ms": "3600000"}, "keeps rows for 1 h (retention.ms 3600000)"),
+        ({"retention.bytes": "1000000"}, "keeps 1000000 bytes of a partition (retention.bytes)"),
+        ({"retention.ms": "86400000", "retention.bytes": "-1"}, None),
+        ({"cleanup.policy": "compact", "retention.ms": "1000", "retention.bytes": "9"}, "only the newest row stays"),
+    ],
+)
+def test_a_topic_that_loses_rows_gets_a_warning(
+    make: Callable[..., KafkaSink], caplog: pytest.LogCaptureFixture, config: dict[str, str], told: str | None
+) -> None:
+    """A start is not refused: the rows were there exactly once."""
+    sink = make(key="k", topic_config=config)
+    sink.create(QUERY, SCHEMA)
+    with caplog.at_level(logging.WARNING, "epochal"):
+        sink.check(QUERY, SCHEMA)
+    said = [record.getMessage() for record in caplog.records]
+    assert [told in text for text in said] == [True] if told is not None else said == []
 
 
 def test_without_a_copy_there_is_no_vote(make: Callable[..., KafkaSink]) -> None:
@@ -229,8 +260,8 @@ def test_an_epoch_that_an_older_version_prepared_is_committed(
     changed.look(QUERY)
     assert changed.commit(committable, ONE) is CommitOutcome.COMMITTED
     assert sorted(numbers(kafka_server, topic)) == [0, 1]
-    newer = {**committable.payload["encoding"], "version": 3}
-    with pytest.raises(ValueError, match="encoding of version 3; this Epochal writes up to 2"):
+    newer = {**committable.payload["encoding"], "version": 4}
+    with pytest.raises(ValueError, match="encoding of version 4; this Epochal writes up to 3"):
         Encoding.from_json(newer)
     assert prepared(make(**HOURS), spark, stage).payload["encoding"]["version"] == 2
 

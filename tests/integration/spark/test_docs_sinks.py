@@ -6,7 +6,7 @@ import json
 import re
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -47,6 +47,29 @@ def test_some_columns_some_rows(
     records = read_topic(kafka_server.bootstrap, topic)
     assert [(r.key, r.value) for r in records] == [(b"n1", b'{"tailnum":"n1","seats":2,"upper":"N1"}')]
     assert spark.read.format("delta").load(str(tmp_path / "lake" / "flights")).count() == 2
+    names["pipeline"].close()
+
+
+@pytest.mark.timeout(400)
+def test_where_a_row_goes(spark: SparkSession, tmp_path: Path, kafka_server: servers.Kafka) -> None:
+    (tmp_path / "in").mkdir()
+    rows = [{"tailnum": f"n{n}", "carrier": carrier} for n, carrier in enumerate(("AA", "UA", "AA"))]
+    (tmp_path / "in" / "0.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prefix = f"flights-{uuid.uuid4().hex[:8]}."
+    code = python_blocks(PAGE)[0].partition("pipeline = ")[0] + python_blocks(PAGE)[1].replace("flights.", prefix)
+    names: dict[str, Any] = {"KAFKA": kafka_server.bootstrap}
+    exec(code, names)
+    flights = spark.readStream.schema("tailnum string, carrier string").json(str(tmp_path / "in"))
+    names["pipeline"].create(flights.schema)
+    names["pipeline"].check(flights)
+    write = flights.writeStream.foreachBatch(names["pipeline"]).trigger(availableNow=True)
+    query = write.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.awaitTermination()
+    found = {c: [r.value for r in read_topic(kafka_server.bootstrap, f"{prefix}{c}")] for c in ("AA", "UA")}
+    assert found == {
+        "AA": [b'{"tailnum":"n0","carrier":"AA"}', b'{"tailnum":"n2","carrier":"AA"}'],
+        "UA": [b'{"tailnum":"n1","carrier":"UA"}'],
+    }
     names["pipeline"].close()
 
 
