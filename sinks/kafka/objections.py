@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.epoch import EpochNumber
 from epochal.coordinator.errors import PrepareRefused
+from epochal.sinks.kafka.encode import FAILURE
 from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.kafka.topics import Topic
 
@@ -56,13 +57,27 @@ def count(records: DataFrame, objections: Sequence[Objection], sink: str, epoch:
     return int(told["rows"])
 
 
-def of_json(column: str, bad: Column) -> Objection:
-    """A column whose values JSON does not hold."""
+def of_json(column: str, bad: str) -> Objection:
+    """A column whose values JSON does not hold; the column ``bad`` of the records says of which."""
+    from pyspark.sql import functions as f
+
     return Objection(
-        bad,
+        f.col(bad),
         lambda rows, _: f"JSON cannot hold these values exactly: column {column!r} in {rows} rows",
         "NaN, infinities, years outside 0001 to 9999 and text that is not UTF-8 have no place in JSON: "
         "replace them, cast the column to string, or encode the row yourself with value=",
+    )
+
+
+def of_values(scrub: Callable[[str], str]) -> Objection:
+    """Rows of which a function of the user's made no value."""
+    from pyspark.sql import functions as f
+
+    return Objection(
+        f.isnotnull(FAILURE),
+        lambda rows, shown: f"value= made no value of {rows} rows, and was asked no more: {scrub(shown):.300}",
+        "see what the function says; the epoch is evaluated again at the next start",
+        f.min(FAILURE),
     )
 
 

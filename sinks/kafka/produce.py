@@ -17,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epochal.chaos import failpoints
@@ -33,7 +33,7 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
-from epochal.sinks.kafka.marker import Place, State
+from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.rows import ROUTES
 
 if TYPE_CHECKING:
@@ -97,16 +97,26 @@ class Plan:
     transaction_timeout: float
     about: Json
     targets: Mapping[str, str] = field(default_factory=dict)  # of several topics, name to id
+    span: int = 1  # slots of the epoch; `place` is that of one of them, `rows` are its rows
+    before: Before | None = None  # with several slots: where each of them must stand
 
     @property
     def marker(self) -> Marker:
         """What the transaction sets."""
         return Marker(self.position, self.decision)
 
-    @property
-    def state(self) -> State:
-        """What the marker topic says once it is committed."""
-        return State(self.by, self.marker, self.targets)
+    def after(self, state: State) -> State:
+        """What the slot's partition says once it is committed, where it said ``state``."""
+        before = self.before if self.before is not None else Before(state.marker, state.span)
+        return replace(state, fence=self.by, marker=self.marker, targets=self.targets, span=self.span, before=before)
+
+    def already_committed(self, state: State) -> bool:
+        """Whether the slot shows the epoch; an error unless it does, or may be written now."""
+        before = None
+        if self.before is not None:
+            stood = self.before.of_slot(self.place.slot)
+            before = stood.position if stood is not None else 0
+        return self.place.conditions.already_committed(state, self.by, self.marker, self.epoch, before)
 
 
 class Transaction:
@@ -139,6 +149,11 @@ class Transaction:
         for _ in range(2):  # without it the first coordinator look-up waits for a timer of 500 ms
             producer.list_topics(self._place.topic, timeout)
         producer.init_transactions(timeout)
+
+    def bar(self) -> None:
+        """``init``, with an error that says what was asked for."""
+        with self._link.asking(f"to init_transactions of {self._place.transactional_id}"):
+            self.init()
 
     def begin(self) -> None:
         self._producer.begin_transaction()
@@ -177,6 +192,11 @@ class Transaction:
                 if self.is_overdue:
                     raise TimeoutError(f"the brokers took no row for {self._timeout:g} s") from None
 
+    def send_state(self, key: bytes, state: State, about: Json | None = None) -> None:
+        """Hand a record of the marker topic to the client: the whole state, into the slot's own partition."""
+        value = marker.record(self._place, state, about)
+        self.send(self._place.topic, [(key, value, (None, self._place.slot, None))])
+
     def flush(self) -> None:
         """Wait until the brokers have answered for every row, for as long as the transaction may last."""
         producer = self._producer
@@ -211,8 +231,7 @@ def guarded(
     """
     transaction = Transaction(link, place, timeout, more)
     try:
-        with link.asking(f"to init_transactions of {place.transactional_id}"):
-            transaction.init()
+        transaction.bar()
         state = marker.read(link, place, final=True)
         return transaction, state, judge(state)
     except BaseException:
@@ -254,8 +273,8 @@ def _routed(
 def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
     """Produce the epoch unless it is there; never raises an ``Exception``."""
     try:
-        transaction, _, already = guarded(
-            plan.link, plan.place, plan.transaction_timeout, lambda state: _judge(plan, state), _tuning(plan)
+        transaction, state, already = guarded(
+            plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
         )
     except EpochalError as error:
         return Answer(Outcome.STOPPED, error)
@@ -263,7 +282,7 @@ def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
         transaction.drop()
         return Answer(Outcome.ALREADY_COMMITTED)
     try:
-        _write(plan, transaction, batches)
+        _write(plan, transaction, state, batches)
         failpoints.hit(Point.BEFORE_PUBLISH, plan.place.sink, plan.epoch)
     except Exception as error:
         answer = _failed(plan, transaction, error)
@@ -290,11 +309,7 @@ def _tuning(plan: Plan) -> Options:
     return {**needed, "batch.size": min(*limits, *([int(own)] if own is not None else []))}
 
 
-def _judge(plan: Plan, state: State) -> bool:
-    return plan.place.conditions.already_committed(state, plan.by, plan.marker, plan.epoch)
-
-
-def _write(plan: Plan, transaction: Transaction, batches: Iterable[Sequence[Row]]) -> None:
+def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable[Sequence[Row]]) -> None:
     """Everything up to the commit request: the rows, exactly as many as were voted for, and the marker."""
     sent = 0
     transaction.begin()
@@ -311,7 +326,7 @@ def _write(plan: Plan, transaction: Transaction, batches: Iterable[Sequence[Row]
             help="bring the copy back as it was (from a backup of the checkpoint), then restart the query",
         )
     transaction.flush()
-    transaction.send(plan.place.topic, [(b"marker", marker.record(plan.place, plan.state, plan.about))])
+    transaction.send_state(b"marker", plan.after(state), plan.about)
     transaction.flush()
 
 
@@ -361,7 +376,7 @@ def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> 
     error = error if error is not None else TimeoutError("committed, and not yet shown to readers")
     try:
         transaction, _, landed = guarded(
-            plan.link, plan.place, plan.transaction_timeout, lambda state: _judge(plan, state), _tuning(plan)
+            plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
         )
     except (SinkUnavailable, Misconfigured) as unreachable:
         what = f"the commit of {plan.rows} rows was asked for and not answered"

@@ -70,6 +70,7 @@ class Encoding:
     topic: str | None = None
     partition: str | None = None
     headers: str | None = None
+    made: bool = False  # the value is made of the row by a function of the user's, before the vote (``encode.py``)
 
     @property
     def routes(self) -> Mapping[str, str]:
@@ -79,9 +80,10 @@ class Encoding:
 
     def to_json(self) -> Json:
         told: Json = {"version": 1, "key": self.key, "value": self.value, "partitioner": self.partitioner}
-        if not self.projection.is_whole or self.routes:
+        newest: Json = {**self.routes, **({"made": True} if self.made else {})}
+        if not self.projection.is_whole or newest:
             told |= {"version": 2, "projection": self.projection.to_json(), "settings": dict(self.settings)}
-        return told | ({"version": VERSION, **self.routes} if self.routes else {})
+        return told | ({"version": VERSION, **newest} if newest else {})
 
     @classmethod
     def from_json(cls, data: Json, sink: str = "") -> Encoding:
@@ -97,6 +99,7 @@ class Encoding:
             topic=data.get("topic"),
             partition=data.get("partition"),
             headers=data.get("headers"),
+            made=bool(data.get("made", False)),
         )
 
     def records(self, rows: DataFrame) -> DataFrame:
@@ -104,16 +107,17 @@ class Encoding:
         return self.apply(self.projection.apply(rows))
 
     def apply(self, rows: DataFrame, *more: Column) -> DataFrame:
-        """The records of rows that are projected, and ``more`` columns."""
+        """The records of rows that are projected, and ``more`` columns; the value to be ``made`` is a struct as yet."""
         from pyspark.sql import functions as f
 
         key = _column(self.key) if self.key is not None else f.lit(None)
         if self.value is not None:
-            value = _column(self.value)
+            value = _column(self.value).cast("binary")
         else:
-            value = f.to_json(f.struct(*map(_column, self._valued(rows.columns))), _JSON)
+            row = f.struct(*map(_column, self._valued(rows.columns)))
+            value = row if self.made else f.to_json(row, _JSON).cast("binary")
         routes = [_ROUTE[role](_column(name)).alias(role) for role, name in self.routes.items()]
-        return rows.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"), *routes, *more)
+        return rows.select(key.cast("binary").alias("key"), value.alias("value"), *routes, *more)
 
     def check(self, schema: StructType, sink: str) -> None:
         """Refuse, by the column's name, what this encoding cannot hold exactly of rows that are projected."""
@@ -130,12 +134,12 @@ class Encoding:
                     help="select more columns, or name the value's with value=",
                 )
             _check_names(schema, "", sink)
-            for name in valued:
+            for name in valued if not self.made else ():
                 _check_type(name, schema[name].dataType, sink)
 
     def refusals(self, schema: StructType) -> Iterator[tuple[str, Column]]:
         """(column, condition): rows for which it is true cannot be held."""
-        if self.value is not None:
+        if self.value is not None or self.made:
             return
         from pyspark.sql import functions as f
 
@@ -219,7 +223,7 @@ def _check_names(struct: StructType, path: str, sink: str) -> None:
             f"fields {twice} appear twice{f' in {path!r}' if path else ''}",
             sink=sink,
             state=f"fields {struct.names}",
-            help="rename one of them: a JSON object holds a name once",
+            help="rename one of them: an object holds a name once",
         )
 
 

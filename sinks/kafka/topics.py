@@ -131,6 +131,7 @@ def create(
     partitions: int | None,
     replication: int | None,
     config: Mapping[str, str],
+    slots: int,
 ) -> Sequence[str]:
     """Make what is missing: the targets as asked, the marker topic as safe as the safest of them.  A line for each."""
     said = []
@@ -143,15 +144,18 @@ def create(
         in_sync = [int(t.config["min.insync.replicas"]) for t in targets if "min.insync.replicas" in t.config]
         if in_sync:
             safe["min.insync.replicas"] = str(max(in_sync))
-        if _make(link, place.topic, 1, max(target.replicas for target in targets), safe):
-            said.append(f"created topic {place.topic} (fence and marker: one partition, compacted)")
-        _await(link, place.topic)
+        if _make(link, place.topic, slots, max(target.replicas for target in targets), safe):
+            said.append(f"created topic {place.topic} (fence and marker: one partition per slot, compacted)")
+        if (there := _await(link, place.topic).partitions) < slots:
+            _grow(link, place.topic, slots)
+            said.append(f"topic {place.topic} has {slots} partitions now, one per slot; it had {there}")
     return said
 
 
-def check(link: Link, topics: Topics, place: Place, key: str | None, transaction_timeout: float) -> None:
+def check(link: Link, topics: Topics, place: Place, key: str | None, transaction_timeout: float, slots: int) -> None:
     """Refuse topics that cannot keep the promise."""
     _check_marker(topics.marker, place)
+    check_slots(topics.marker, place, slots)
     for target in topics.targets.values():
         _check_target(target, place, key, transaction_timeout)
     _check_rights(link, topics, place)
@@ -159,12 +163,23 @@ def check(link: Link, topics: Topics, place: Place, key: str | None, transaction
 
 def _check_marker(marker: Topic, place: Place) -> None:
     policy = marker.config.get("cleanup.policy", "compact")
-    if marker.partitions != 1 or policy != "compact":
+    if policy != "compact":
         raise Misconfigured(
-            f"the marker topic {marker.name!r} must have one partition and cleanup.policy=compact",
+            f"the marker topic {marker.name!r} must have cleanup.policy=compact",
             sink=place.sink,
-            state=f"partitions {marker.partitions}, cleanup.policy {policy}",
-            help="set cleanup.policy=compact; a topic with more partitions has to be made anew before the first run",
+            state=f"cleanup.policy {policy}",
+            help="set cleanup.policy=compact: with another one the newest marker could be deleted",
+        )
+
+
+def check_slots(marker: Topic, place: Place, slots: int) -> None:
+    """Refuse a marker topic with too few partitions for these slots."""
+    if marker.partitions < slots:
+        raise Misconfigured(
+            f"the marker topic {marker.name!r} needs a partition for each of {slots} slots",
+            sink=place.sink,
+            state=f"partitions {marker.partitions}",
+            help="call pipeline.create(schema), which adds them, or have them added",
         )
 
 
@@ -300,16 +315,37 @@ def _make(link: Link, name: str, partitions: int, replication: int, config: Mapp
     return True
 
 
+def _grow(link: Link, name: str, partitions: int) -> None:
+    """Somebody else may have done it meanwhile."""
+    k = kafka()
+    admin = link.admin()
+    try:
+        grown = admin.create_partitions([k.admin.NewPartitions(name, partitions)], request_timeout=link.timeout)
+        link.answer(admin, grown[name])
+    except k.KafkaException as error:
+        if error.args[0].code() != k.KafkaError.INVALID_PARTITIONS:
+            raise
+    deadline = link.deadline()
+    while _await(link, name).partitions < partitions:
+        if time.monotonic() > deadline:
+            raise _not_shown(link, f"topic {name!r} was given {partitions} partitions, and they do not show")
+        time.sleep(0.1)
+
+
+def _not_shown(link: Link, what: str) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"{what} within {link.timeout:g} s",
+        sink=link.sink,
+        state=f"bootstrap servers {link.bootstrap}",
+        help="see whether the brokers have a controller",
+    )
+
+
 def _await(link: Link, name: str) -> Topic:
     """A topic that was just made, once the brokers tell of it."""
     deadline = link.deadline()
     while (topic := _describe(link, link.admin(), name)) is None:
         if time.monotonic() > deadline:
-            raise SinkUnavailable(
-                f"topic {name!r} was made and does not show within {link.timeout:g} s",
-                sink=link.sink,
-                state=f"bootstrap servers {link.bootstrap}",
-                help="see whether the brokers have a controller",
-            )
+            raise _not_shown(link, f"topic {name!r} was made and does not show")
         time.sleep(0.1)
     return topic
