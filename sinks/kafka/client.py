@@ -257,6 +257,22 @@ class Link:
             ) from None
 
 
+def read_options(given: Options | Callable[[], Options] | None, sink: str) -> Options:
+    """What was passed, or what the user's function returns now; what that raised may hold a secret, so not its text."""
+    if not callable(given):
+        return dict(given or {})
+    try:
+        return dict(given())
+    except Exception as error:
+        missing = f" {error}" if isinstance(error, KeyError) else ""
+        raise Misconfigured(
+            f"the function of options= raised {type(error).__name__}{missing}",
+            sink=sink,
+            help="it is called in the driver whenever Kafka is reached, and returns librdkafka's options: see that"
+            " what it reads (the environment, a file, a vault) is there",
+        ) from None
+
+
 def check_options(options: Options, sink: str) -> None:
     """Refuse by name the options that the promise rests on; the fixed ones may be repeated as they are."""
     taken = {name: why for name, why in sorted(OURS.items()) if name in options and not _repeats(name, options[name])}

@@ -27,7 +27,7 @@ from epochal.sinks import stage
 from epochal.sinks.conditions import check_name, looked, marker_of
 from epochal.sinks.executors import check_executors, running_session
 from epochal.sinks.kafka import encode, marker, objections, produce, slots, topics
-from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log
+from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log, read_options
 from epochal.sinks.kafka.encode import SLOT, Encoder, MakeValue
 from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.produce import Answer, Outcome, Plan
@@ -318,7 +318,7 @@ class KafkaSink:
         return looked(self._looked, self._name)
 
     def _link(self) -> Link:
-        options = dict((self._options() if callable(self._options) else self._options) or {})
+        options = read_options(self._options, self._name)
         check_options(options, self._name)
         return Link(self._bootstrap, self._name, self._request_timeout, options)
 

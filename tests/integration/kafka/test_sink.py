@@ -69,15 +69,35 @@ def test_topics_that_do_not_exist_are_named(make: Callable[..., KafkaSink], topi
         assert repr(f"__epochal.{APP}.{topic}") in str(refused.value)
 
 
-@pytest.mark.parametrize(("partitions", "policy"), [(2, "compact"), (1, "delete"), (1, "compact,delete")])
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_a_marker_topic_that_could_forget_is_refused(
-    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, partitions: int, policy: str
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, policy: str
 ) -> None:
-    kafka_server.create_topic(f"__epochal.{APP}.{topic}", partitions, {"cleanup.policy": policy})
+    kafka_server.create_topic(f"__epochal.{APP}.{topic}", 1, {"cleanup.policy": policy})
     make().create(QUERY, SCHEMA)
-    with pytest.raises(Misconfigured, match="must have one partition and cleanup") as refused:
+    with pytest.raises(Misconfigured, match=r"must have cleanup\.policy=compact") as refused:
         make().check(QUERY, SCHEMA)
-    assert f"partitions {partitions}, cleanup.policy {policy}" in str(refused.value)
+    assert f"cleanup.policy {policy}" in str(refused.value)
+
+
+def test_a_marker_topic_has_a_partition_per_slot_and_may_have_more(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    kafka_server.create_topic(f"__epochal.{APP}.{topic}", 2, {"cleanup.policy": "compact"})
+    three = make(slots=3, topic_config={"min.insync.replicas": "1"})
+    make().create(QUERY, SCHEMA)
+    for verb in (lambda: three.check(QUERY, SCHEMA), lambda: three.look(QUERY)):
+        with pytest.raises(Misconfigured, match="needs a partition for each of 3 slots") as refused:
+            verb()
+        assert "partitions 2" in str(refused.value)
+    committable = prepared(make(), spark, stage, rows=3)
+    assert make(slots=3).create(QUERY, SCHEMA) == [
+        f"topic __epochal.{APP}.{topic} has 3 partitions now, one per slot; it had 2"
+    ]
+    three.check(QUERY, SCHEMA)
+    three.look(QUERY)
+    assert three.commit(committable, ONE) is CommitOutcome.COMMITTED
+    assert sorted(numbers(kafka_server, topic)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
