@@ -164,15 +164,14 @@ class Transaction:
         """Whether the broker may have ended the transaction by now."""
         return time.monotonic() - self._began >= self._timeout
 
-    def send(self, topic: str, rows: Iterable[Row]) -> int:
+    def send(self, topic: str, rows: Sequence[Row]) -> int:
         """Hand rows to the client, in order; how many.  A failed delivery shows at ``commit``, not here.
 
         ``topic`` is that of rows that name none.
         """
         producer, count = self._producer, 0
         produce: Any = producer.produce
-        for key, value, *route in rows:
-            call = (topic, value, key) if not route else _routed(topic, value, key, *route[0])
+        for call in _calls(topic, rows):
             try:
                 produce(*call)
             except BufferError:
@@ -256,6 +255,13 @@ def _rows(batch: pyarrow.RecordBatch) -> Sequence[Row]:
     return list(zip(*pairs, zip(*routes, strict=True), strict=True))
 
 
+def _calls(topic: str, rows: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """What ``Producer.produce`` takes for each row; all rows of a batch are of one form."""
+    if not rows or len(rows[0]) == 2:
+        return ((topic, value, key) for key, value in rows)
+    return (_routed(topic, value, key, *route) for key, value, route in rows)
+
+
 def _routed(
     default: str,
     value: bytes | None,
@@ -264,7 +270,7 @@ def _routed(
     partition: int | None,
     headers: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[Any, ...]:
-    """What ``Producer.produce`` takes by position."""
+    """The same for a row that says where it goes."""
     now, nobody = 0, None  # its timestamp; whom it tells of the delivery
     pairs = [(header["key"], header["value"]) for header in headers] if headers else None
     return (topic or default, value, key, -1 if partition is None else partition, nobody, nobody, now, pairs)
