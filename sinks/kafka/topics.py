@@ -90,7 +90,7 @@ def describe(link: Link, declared: Declared, place: Place) -> Topics:
 def _topics(link: Link, declared: Declared, place: Place) -> Topics:
     admin = link.admin()
     cluster = admin.describe_cluster(request_timeout=link.timeout)
-    found = {name: _describe(link, admin, name) for name in (*declared.names, place.topic)}
+    found = _describe_all(link, admin, (*declared.names, place.topic))
     missing = [name for name, topic in found.items() if topic is None]
     if missing:
         raise Misconfigured(
@@ -265,14 +265,27 @@ def check_length(place: Place) -> None:
 
 
 def _describe(link: Link, admin: Any, name: str) -> Topic | None:
+    return _describe_all(link, admin, [name])[name]
+
+
+def _describe_all(link: Link, admin: Any, names: Sequence[str]) -> Mapping[str, Topic | None]:
+    """All in two requests; None: there is no such topic."""
     k = kafka()
     asked = admin.describe_topics(
-        k.TopicCollection([name]), include_authorized_operations=True, request_timeout=link.timeout
+        k.TopicCollection(list(names)), include_authorized_operations=True, request_timeout=link.timeout
     )
-    resource = k.admin.ConfigResource(k.admin.ResourceType.TOPIC, name)
-    settings = admin.describe_configs([resource], request_timeout=link.timeout)[resource]
+    resources = [k.admin.ConfigResource(k.admin.ResourceType.TOPIC, name) for name in names]
+    settings = admin.describe_configs(resources, request_timeout=link.timeout)
+    return {
+        name: _described(link, admin, name, asked[name], settings[resource])
+        for name, resource in zip(names, resources, strict=True)
+    }
+
+
+def _described(link: Link, admin: Any, name: str, asked: Any, settings: Any) -> Topic | None:
+    k = kafka()
     try:
-        told: Any = link.answer(admin, asked[name])
+        told: Any = link.answer(admin, asked)
     except k.KafkaException as error:
         if error.args[0].code() == k.KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
