@@ -24,6 +24,7 @@ from epochal.coordinator.errors import CalledTwice, Misconfigured
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import Sink
 from epochal.sinks.stage import SparkStage, check_schema, files_at, local_path
+from epochal.sinks.threads import Threads, as_exception
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -182,14 +183,14 @@ class Pipeline:
             try:
                 self._epoch(run, query, df, epoch)
             except BaseException as error:
-                run.failed = inside.as_exception(error)
+                run.failed = as_exception(error)
                 run.close()
                 raise
         except Exception as error:
             self.last_error = error
             raise
         except BaseException as error:
-            self.last_error = inside.as_exception(error)
+            self.last_error = as_exception(error)
             raise self.last_error from error
 
     def _epoch(self, run: _Run, query: inside.StreamingQuery, df: DataFrame, epoch: EpochNumber) -> EpochReport:
@@ -228,7 +229,7 @@ class Pipeline:
             sinks=sinks,
             log=self._log_at(identity.checkpoint),
             stage=SparkStage(identity.checkpoint, lambda: query.spark),
-            runner=inside.Threads(lambda: query.spark),
+            runner=Threads(lambda: query.spark),
             retry=self._retry,
             compact_every=self._compact_every,
         )

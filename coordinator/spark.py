@@ -11,7 +11,6 @@ import hashlib
 import json
 import platform
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from epochal.coordinator import versions
 from epochal.coordinator.epoch import Ask, EpochNumber, Query
-from epochal.coordinator.errors import CheckpointMismatch, Interrupted, Misconfigured
+from epochal.coordinator.errors import CheckpointMismatch, Misconfigured
 from epochal.sinks.stage import files_at
 
 if TYPE_CHECKING:
@@ -336,58 +335,3 @@ def _watermark(text: str, epoch: EpochNumber, path: str) -> int | None:
 
 
 # --- threads ----------------------------------------------------------------------------------------
-
-_SETTLES = "restart the query: it settles what was under way"
-
-
-def as_exception(error: BaseException) -> Exception:
-    """Spark's callback thread never answers when anything but an ``Exception`` leaves the function."""
-    if isinstance(error, Exception):
-        return error
-    return Interrupted(f"{type(error).__name__}({error}) was raised inside the batch function", help=_SETTLES)
-
-
-class Threads:
-    """The coordinator's runner: one thread per task, each with the query's job group, properties and session."""
-
-    def __init__(self, spark: Callable[[], SparkSession]) -> None:
-        self._spark = spark
-
-    def __call__(self, tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
-        results: list[T | Exception] = [_unanswered() for _ in tasks]
-
-        def run(number: int) -> None:
-            try:
-                if len(tasks) > 1:
-                    activate(self._spark())
-                results[number] = tasks[number]()
-            except BaseException as error:
-                results[number] = as_exception(error)
-
-        if len(tasks) < 2:
-            for number in range(len(tasks)):
-                run(number)
-            return results
-        threads = [self._thread(run, number) for number in range(len(tasks))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
-
-    def _thread(self, run: Callable[[int], None], number: int) -> threading.Thread:
-        from pyspark.util import inheritable_thread_target
-
-        target = inheritable_thread_target(self._spark())(run)
-        return threading.Thread(target=target, args=(number,), name=f"epochal-{number}", daemon=True)
-
-
-def activate(spark: SparkSession) -> None:
-    """Make the query's clone what ``SparkSession.getActiveSession()`` finds in this thread."""
-    jvm: Any = spark._jvm
-    getattr(jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(spark._jsparkSession)
-
-
-def _unanswered() -> Exception:
-    """Stands until the task has answered, so that a thread that dies unseen is never a success."""
-    return Interrupted("a thread ended without an answer", help=_SETTLES)

@@ -10,7 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from epochal.coordinator.epoch import NAME, UNKNOWN_DECISION, Actor, Committable, Epoch, EpochNumber, Marker
+from epochal.coordinator.epoch import (
+    NAME,
+    UNKNOWN_DECISION,
+    Actor,
+    Committable,
+    Epoch,
+    EpochNumber,
+    Marker,
+    Position,
+)
 from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured
 
 T = TypeVar("T")
@@ -50,20 +59,26 @@ class Conditions:
         self.check_owner(held, by, epoch)
         self._check_one_before(held, by, wanted, epoch)
 
-    def already_committed(self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber) -> bool:
+    def already_committed(
+        self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber, before: Position | None = None
+    ) -> bool:
         """All three, in their order: False, write, with ``wanted`` as the marker.
 
-        A marker of this decision at another position is no proof, and a write would repeat its rows.
+        A marker of this decision at another position is no proof, and a write would repeat its rows.  ``before``: where
+        the marker must stand if it is not one position before.
         """
         self.check_owner(held, by, epoch)
         if held.marker == wanted:
             return True
-        self._check_one_before(held, by, wanted, epoch)
+        self._check_one_before(held, by, wanted, epoch, before)
         return False
 
-    def _check_one_before(self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber) -> None:
+    def _check_one_before(
+        self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber, before: Position | None = None
+    ) -> None:
         found = held.marker if held.marker is not None else Marker(0, UNKNOWN_DECISION)
-        if found.position < wanted.position - 1:
+        before = before if before is not None else wanted.position - 1
+        if found.position < before:
             raise MarkerLost(
                 f"the marker stands at position {found.position}, position {wanted.position} was to follow",
                 sink=self.sink,
@@ -71,7 +86,7 @@ class Conditions:
                 state=self._state(held, by, wanted),
                 help="restore the sink to what the epoch log says it showed; nothing was written",
             )
-        if found.position >= wanted.position or found.decision == wanted.decision:
+        if found.position > before or found.decision == wanted.decision:
             shown = "this decision at " if found.decision == wanted.decision else ""
             raise CheckpointMismatch(
                 f"position {wanted.position} was to be written, and the sink shows {shown}position {found.position}",

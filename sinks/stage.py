@@ -18,6 +18,7 @@ import posixpath
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,6 +49,7 @@ _EXACT_WRITE = {  # whatever the user's session says: values are written as they
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.fieldId.write.enabled": "false",
 }
+_OPEN_FILES = "spark.sql.maxConcurrentOutputFileWriters"  # as many as there are parts: rows are not sorted by part
 _READ = {  # never fewer rows than there are; a path is a name, not a pattern
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -196,14 +198,8 @@ class SparkStage:
         with _named(epoch, root):
             counted = _write(rows, root, epoch)
             self._files.sync(root, self._checkpoint)
-        copy = Copy(root=root, files=self._manifest(root), schema=schema.json())
-        if counted != copy.rows:
-            raise PrepareRefused(
-                f"Spark wrote {counted} rows to the durable copy and its files hold {copy.rows}",
-                epoch=epoch,
-                state=f"copy {root}",
-                help="nothing was decided; restart the query, and check the file system if it happens again",
-            )
+        copy = _copy(self._files, root, schema)
+        _check_count(counted, copy.rows, root, epoch)
         return copy
 
     def read(self, copy: Copy) -> DataFrame:
@@ -229,10 +225,43 @@ class SparkStage:
         tries = [first, *(f"{first}-{n}" for n in range(2, len(there) + 3))]
         return f"{self._root}/{epoch}/{next(name for name in tries if name not in there)}"
 
-    def _manifest(self, root: str) -> tuple[CopyFile, ...]:
-        there = self._files.listing(root) or {}
-        names = sorted((n for n in there if not n.startswith(("_", "."))), key=lambda n: (len(n), n))
-        return tuple(CopyFile(n, there[n], self._files.parquet_rows(f"{root}/{n}")) for n in names)
+
+def write_parts(beside: Copy, name: str, epoch: EpochNumber, rows: DataFrame, part: str, parts: int) -> list[Copy]:
+    """Evaluate ``rows`` in one Spark job; for every number from 0 in column ``part`` a copy of the rows that have it.
+
+    For a sink that has to keep more than the rows: in a folder below the copy ``beside``, with which it is removed.
+    Within a file rows stay in their order.
+    """
+    root = f"{beside.root}/{name}-{uuid.uuid4().hex}"
+    files = files_at(root, lambda: rows.sparkSession)
+    schema = type(rows.schema)([field for field in rows.schema.fields if field.name != part])
+    folders = [f"{root}/{part}={number}" for number in range(parts)]
+    with _named(epoch, root), _confs(rows.sparkSession, {_OPEN_FILES: str(parts + 1)}):
+        counted = _write(rows, root, epoch, part)
+        for folder in folders:
+            if files.listing(folder) is not None:
+                files.sync(folder, beside.root)
+    copies = [_copy(files, folder, schema) for folder in folders]
+    _check_count(counted, sum(copy.rows for copy in copies), root, epoch)
+    return copies
+
+
+def _copy(files: Files, root: str, schema: StructType) -> Copy:
+    """What lies in ``root`` now."""
+    there = files.listing(root) or {}
+    names = sorted((n for n in there if not n.startswith(("_", "."))), key=lambda n: (len(n), n))
+    manifest = tuple(CopyFile(n, there[n], files.parquet_rows(f"{root}/{n}")) for n in names)
+    return Copy(root=root, files=manifest, schema=schema.json())
+
+
+def _check_count(counted: int, held: int, root: str, epoch: EpochNumber) -> None:
+    if counted != held:
+        raise PrepareRefused(
+            f"Spark wrote {counted} rows to the durable copy and its files hold {held}",
+            epoch=epoch,
+            state=f"copy {root}",
+            help="nothing was decided; restart the query, and check the file system if it happens again",
+        )
 
 
 def read_copy(spark: SparkSession, copy: Copy) -> DataFrame:
@@ -295,15 +324,15 @@ def _inner(kind: DataType) -> Iterator[tuple[str, DataType]]:
         yield "sqlType", kind.sqlType()
 
 
-def _write(rows: DataFrame, root: str, epoch: EpochNumber) -> int:
-    """One job; Spark's own count of the rows it wrote."""
+def _write(rows: DataFrame, root: str, epoch: EpochNumber, *folders: str) -> int:
+    """One job, with a folder per value of ``folders``; Spark's own count of the rows it wrote."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     count = Observation()
     with _confs(rows.sparkSession, _EXACT_WRITE):
         observed = rows.observe(count, f.count(f.lit(1)).alias("rows"))
-        observed.write.options(**_CODEC, **_COMMITTER).mode("errorifexists").parquet(root)
+        observed.write.options(**_CODEC, **_COMMITTER).partitionBy(*folders).mode("errorifexists").parquet(root)
     assert count._jo is not None, "observe gives it its counterpart"
     arrived, limit = count._jo.future(), time.monotonic() + _METRIC_WAIT
     while not arrived.isCompleted():

@@ -27,31 +27,37 @@ Options = Mapping[str, Any]
 
 log = logging.getLogger("epochal.sinks.kafka")
 
-OURS = frozenset(
-    {
-        "bootstrap.servers",
-        "metadata.broker.list",
-        "transactional.id",
-        "transaction.timeout.ms",
-        "enable.idempotence",
-        "acks",
-        "request.required.acks",
-        "message.timeout.ms",
-        "delivery.timeout.ms",
-        "partitioner",
-        "isolation.level",
-        "group.id",
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.partition.eof",
-        "enable.gapless.guarantee",
-        "on_delivery",
-        "error_cb",
-        "logger",
-    }
-)
-"""Options that the promise rests on, so a user cannot set them."""
+_FIXED: Mapping[str, tuple[str, ...]] = {
+    "acks": ("all", "-1"),
+    "request.required.acks": ("all", "-1"),
+    "enable.idempotence": ("true",),
+}
+"""Options of the promise that a shared configuration may repeat: with any other value acknowledged rows could be lost,
+or sent twice."""
+
+OURS: Mapping[str, str] = {
+    **dict.fromkeys(_FIXED, "is fixed: a row counts once all replicas in sync have it, and is written once"),
+    **dict.fromkeys(("bootstrap.servers", "metadata.broker.list"), "is the first argument of KafkaSink"),
+    "transactional.id": "is made of the app and the sink's name, which is how a restart finds its transaction",
+    **dict.fromkeys(
+        ("transaction.timeout.ms", "message.timeout.ms", "delivery.timeout.ms"), "follows from transaction_timeout="
+    ),
+    "partitioner": "is an argument of KafkaSink, and kept with every epoch",
+    "message.max.bytes": "follows from max.message.bytes of the topics",
+    **dict.fromkeys(
+        (
+            "isolation.level",
+            "group.id",
+            "auto.offset.reset",
+            "enable.auto.commit",
+            "enable.auto.offset.store",
+            "enable.partition.eof",
+        ),
+        "is of the consumer that reads the marker, and fixed",
+    ),
+    **dict.fromkeys(("enable.gapless.guarantee", "on_delivery", "error_cb", "logger"), "is used by Epochal itself"),
+}
+"""Options that the promise rests on, so a user cannot set them; and why."""
 
 _SHARED = re.compile(
     r"(api|allow|broker|client|connections|debug|enable\.(ssl|sasl|metrics)|https?|max\.in|metadata|oauth|open|"
@@ -251,13 +257,35 @@ class Link:
             ) from None
 
 
+def read_options(given: Options | Callable[[], Options] | None, sink: str) -> Options:
+    """What was passed, or what the user's function returns now; what that raised may hold a secret, so not its text."""
+    if not callable(given):
+        return dict(given or {})
+    try:
+        return dict(given())
+    except Exception as error:
+        missing = f" {error}" if isinstance(error, KeyError) else ""
+        raise Misconfigured(
+            f"the function of options= raised {type(error).__name__}{missing}",
+            sink=sink,
+            help="it is called in the driver whenever Kafka is reached, and returns librdkafka's options: see that"
+            " what it reads (the environment, a file, a vault) is there",
+        ) from None
+
+
 def check_options(options: Options, sink: str) -> None:
-    """Refuse by name the options that the promise rests on."""
-    taken = sorted(OURS & set(options))
+    """Refuse by name the options that the promise rests on; the fixed ones may be repeated as they are."""
+    taken = {name: why for name, why in sorted(OURS.items()) if name in options and not _repeats(name, options[name])}
     if taken:
         raise Misconfigured(
-            f"the options {taken} are not for the user to set",
+            f"the options {list(taken)} are not for the user to set: "
+            + "; ".join(f"{name} {why}" for name, why in taken.items()),
             sink=sink,
             state=f"options {sorted(options)}",
-            help="leave them out; transaction_timeout=, partitioner= and bootstrap_servers are arguments of KafkaSink",
+            help="leave them out; transaction_timeout=, partitioner= and bootstrap_servers are arguments of KafkaSink."
+            " Compression, lingering, TLS, SASL and the others of librdkafka are yours",
         )
+
+
+def _repeats(name: str, value: object) -> bool:
+    return str(value).lower() in _FIXED.get(name, ())

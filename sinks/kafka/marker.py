@@ -1,10 +1,16 @@
-"""Fence and marker of one (app, sink): records in a compacted topic of one partition.
+"""Fence and marker of one (app, sink): records in a compacted topic, of one partition per slot (``slots.py``).
 
 A record's key says what its transaction did (``fence`` or ``marker``); its value always is the whole state
 after it, so the newest record alone tells fence *and* marker, however long ago the other was written::
 
     {"version": 1, "app": .., "sink": .., "fence": {"generation": .., "token": ..},
      "marker": {"position": .., "decision": ..} or null, "epoch": {...} for people}
+
+A sink that writes to a list of topics, or in several slots, writes version 2 with more of its state::
+
+    "targets": {topic: id}, "slots": ever used, "span": in how many the epoch is, "before": {"marker": .., "span": ..}
+
+The fence counts in partition 0 alone; the marker is that of the partition's own slot.
 
 This is safe because a record is only ever written in a transaction of the one transactional id, after
 ``init_transactions`` and after a final read: whoever reads in between is fenced before it can write.
@@ -14,7 +20,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.epoch import Actor, Json, Marker
@@ -25,7 +32,7 @@ from epochal.sinks.kafka.client import Link, kafka
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-VERSION = 1
+VERSION = 2
 TAIL = 200
 """Offsets read from the end at first: enough for 100 epochs; more are read while no record is found."""
 LONGEST_TOPIC = 249
@@ -37,6 +44,7 @@ class Place:
 
     app: str
     sink: str
+    slot: int = 0
 
     @property
     def topic(self) -> str:
@@ -44,32 +52,71 @@ class Place:
 
     @property
     def transactional_id(self) -> str:
-        return f"epochal-{self.app}-{self.sink}"
+        """With '#', which no name may hold: of another sink it can never be."""
+        return f"epochal-{self.app}-{self.sink}" + (f"#{self.slot}" if self.slot else "")
+
+    def of_slot(self, slot: int) -> Place:
+        return replace(self, slot=slot)
 
     @property
     def conditions(self) -> Conditions:
-        return Conditions(self.sink, f"topic {self.topic}")
+        return Conditions(self.sink, f"topic {self.topic}" + (f", slot {self.slot}" if self.slot else ""))
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a sink showed when an epoch was prepared: its marker, and in how many slots that epoch was."""
+
+    marker: Marker | None = None
+    span: int = 0
+
+    def of_slot(self, slot: int) -> Marker | None:
+        """What the slot's own marker must be."""
+        return self.marker if slot < self.span else None
+
+    def to_json(self) -> Json:
+        return {"marker": _marker_json(self.marker), "span": self.span}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Before:
+        return cls(_marker(data["marker"]), int(data["span"]))
 
 
 @dataclass(frozen=True)
 class State:
-    """Newest fence and newest marker."""
+    """Newest fence and newest marker, and what else a record tells."""
 
     fence: Actor | None = None
     marker: Marker | None = None
+    targets: Mapping[str, str] = field(default_factory=dict)  # of a list of topics, name to id at the newest epoch
+    slots: int = 1  # ever used, the owner of the fence included
+    span: int = 1  # in how many of them the newest epoch is
+    before: Before = field(default_factory=Before)  # that epoch
 
 
-def record(place: Place, fence: Actor, marker: Marker | None, about: Json | None = None) -> bytes:
+def record(place: Place, state: State, about: Json | None = None) -> bytes:
     """The value of a record: the whole state, and what people may want to know about the epoch."""
+    assert state.fence is not None, "nothing is written before the first fence"
     value = {
-        "version": VERSION,
+        "version": 1,
         "app": place.app,
         "sink": place.sink,
-        "fence": fence.to_json(),
-        "marker": {"position": marker.position, "decision": marker.decision} if marker is not None else None,
+        "fence": state.fence.to_json(),
+        "marker": _marker_json(state.marker),
         "epoch": about,
     }
+    if state.targets or state.slots > 1:
+        slots = {"slots": state.slots, "span": state.span, "before": state.before.to_json()}
+        value |= {"version": VERSION, "targets": dict(state.targets), **slots}
     return json.dumps(value).encode()
+
+
+def _marker_json(marker: Marker | None) -> Json | None:
+    return {"position": marker.position, "decision": marker.decision} if marker is not None else None
+
+
+def _marker(data: Json | None) -> Marker | None:
+    return Marker(int(data["position"]), int(data["decision"])) if data is not None else None
 
 
 def parse(place: Place, value: bytes | None) -> State:
@@ -78,10 +125,15 @@ def parse(place: Place, value: bytes | None) -> State:
         data: Json = json.loads(value or b"")
         if data["version"] > VERSION or (data["app"], data["sink"]) != (place.app, place.sink):
             raise ValueError("of another app, sink or version")
-        marker = data["marker"]
-        return State(
-            Actor.from_json(data["fence"]),
-            Marker(int(marker["position"]), int(marker["decision"])) if marker is not None else None,
+        old = State(Actor.from_json(data["fence"]), _marker(data["marker"]))
+        if data["version"] == 1:
+            return old
+        return replace(
+            old,
+            targets=dict(data["targets"]),
+            slots=int(data["slots"]),
+            span=int(data["span"]),
+            before=Before.from_json(data["before"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Misconfigured(
@@ -93,13 +145,22 @@ def parse(place: Place, value: bytes | None) -> State:
 
 
 def read(link: Link, place: Place, *, final: bool) -> State:
-    """The newest state.
+    """The newest state, with the marker of the place's slot.
 
     Not ``final``: up to the last stable offset as it is, disturbing and awaiting nobody.  ``final`` (after
     ``init_transactions``): up to the high watermark, waiting until no transaction is open below it, so what
-    is not seen now will never be seen.
+    is not seen now will never be seen.  Of another slot's partition, where the fence is, only what is readable
+    is read.
     """
-    value = link.ask(f"for the newest record of {place.topic}", lambda: _read(link, place, final))
+    if place.slot == 0:
+        return read_slot(link, place, final=final)
+    owner = read_slot(link, place.of_slot(0), final=False)
+    return replace(read_slot(link, place, final=final), fence=owner.fence, slots=owner.slots)
+
+
+def read_slot(link: Link, place: Place, *, final: bool) -> State:
+    """What the slot's own partition tells."""
+    value = link.ask(f"for the newest record of {place.topic}[{place.slot}]", lambda: _read(link, place, final))
     return parse(place, value) if value is not None else State()
 
 
@@ -118,7 +179,7 @@ def _read(link: Link, place: Place, final: bool) -> bytes | None:
 
 def _end(link: Link, place: Place, consumer: Consumer) -> int:
     """The last stable offset for a read_committed consumer, else the high watermark."""
-    marks = consumer.get_watermark_offsets(kafka().TopicPartition(place.topic, 0), timeout=link.timeout)
+    marks = consumer.get_watermark_offsets(kafka().TopicPartition(place.topic, place.slot), timeout=link.timeout)
     if marks is None:
         raise TimeoutError(f"no offsets of {place.topic}")
     return int(marks[1])
@@ -132,10 +193,10 @@ def _settled_end(link: Link, place: Place, consumer: Consumer) -> int:
     while (stable := _end(link, place, consumer)) < end:
         if time.monotonic() > deadline:
             raise SinkUnavailable(
-                f"a transaction of another transactional id is open in {place.topic}",
+                f"a transaction of another transactional id is open in {place.topic}[{place.slot}]",
                 sink=place.sink,
                 state=f"last stable offset {stable}, high watermark {end}, after {link.timeout:g} s",
-                help=f"nobody but {place.transactional_id} may write to this topic; find and abort the transaction",
+                help=f"nobody but {place.transactional_id} may write to this partition; find and abort the transaction",
             )
         time.sleep(0.02)
     return end
@@ -148,7 +209,7 @@ def _newest(link: Link, place: Place, consumer: Consumer, start: int, end: int) 
     gaps, and the last offsets of a partition are control records that no consumer is shown.
     """
     value, deadline, k = None, link.deadline(), kafka()
-    consumer.assign([k.TopicPartition(place.topic, 0, start)])
+    consumer.assign([k.TopicPartition(place.topic, place.slot, start)])
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is None:

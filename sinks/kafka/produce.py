@@ -16,8 +16,8 @@ import enum
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epochal.chaos import failpoints
@@ -33,14 +33,17 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
-from epochal.sinks.kafka.marker import Place
+from epochal.sinks.kafka.marker import Before, Place, State
+from epochal.sinks.kafka.rows import ROUTES
 
 if TYPE_CHECKING:
     import pyarrow
     from confluent_kafka import Producer
 
-Row: TypeAlias = tuple["bytes | None", "bytes | None"]
-"""Key and value."""
+Row: TypeAlias = "tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Route]"
+"""Key and value, and where it goes if it says so itself."""
+Route: TypeAlias = "tuple[str | None, int | None, Sequence[Mapping[str, Any]] | None]"
+"""Topic, partition, headers; None: the plan's one topic, the partitioner's choice, no headers."""
 
 
 class Outcome(enum.Enum):
@@ -83,21 +86,37 @@ class Plan:
 
     link: Link
     place: Place
-    topic: str
+    topics: tuple[str, ...]  # of several, every row names its own
     by: Actor
     decision: int
     position: Position
     epoch: EpochNumber
     rows: int
     partitioner: str
-    max_message_bytes: int
+    max_message_bytes: tuple[int, ...]  # of each topic
     transaction_timeout: float
     about: Json
+    targets: Mapping[str, str] = field(default_factory=dict)  # of several topics, name to id
+    span: int = 1  # slots of the epoch; `place` is that of one of them, `rows` are its rows
+    before: Before | None = None  # with several slots: where each of them must stand
 
     @property
     def marker(self) -> Marker:
         """What the transaction sets."""
         return Marker(self.position, self.decision)
+
+    def after(self, state: State) -> State:
+        """What the slot's partition says once it is committed, where it said ``state``."""
+        before = self.before if self.before is not None else Before(state.marker, state.span)
+        return replace(state, fence=self.by, marker=self.marker, targets=self.targets, span=self.span, before=before)
+
+    def already_committed(self, state: State) -> bool:
+        """Whether the slot shows the epoch; an error unless it does, or may be written now."""
+        before = None
+        if self.before is not None:
+            stood = self.before.of_slot(self.place.slot)
+            before = stood.position if stood is not None else 0
+        return self.place.conditions.already_committed(state, self.by, self.marker, self.epoch, before)
 
 
 class Transaction:
@@ -131,6 +150,11 @@ class Transaction:
             producer.list_topics(self._place.topic, timeout)
         producer.init_transactions(timeout)
 
+    def bar(self) -> None:
+        """``init``, with an error that says what was asked for."""
+        with self._link.asking(f"to init_transactions of {self._place.transactional_id}"):
+            self.init()
+
     def begin(self) -> None:
         self._producer.begin_transaction()
         self._began = time.monotonic()
@@ -140,28 +164,37 @@ class Transaction:
         """Whether the broker may have ended the transaction by now."""
         return time.monotonic() - self._began >= self._timeout
 
-    def send(self, topic: str, rows: Iterable[Row]) -> int:
-        """Hand rows to the client, in order; how many.  A failed delivery shows at ``commit``, not here."""
+    def send(self, topic: str, rows: Sequence[Row]) -> int:
+        """Hand rows to the client, in order; how many.  A failed delivery shows at ``commit``, not here.
+
+        ``topic`` is that of rows that name none.
+        """
         producer, count = self._producer, 0
-        produce = producer.produce
-        for key, value in rows:
+        produce: Any = producer.produce
+        for call in _calls(topic, rows):
             try:
-                produce(topic, value, key)
+                produce(*call)
             except BufferError:
-                self._wait_for_room(producer, topic, key, value)
+                self._wait_for_room(producer, call)
             count += 1
         producer.poll(0)
         return count
 
-    def _wait_for_room(self, producer: Producer, topic: str, key: bytes | None, value: bytes | None) -> None:
+    def _wait_for_room(self, producer: Producer, call: tuple[Any, ...]) -> None:
+        produce: Any = producer.produce
         while True:
             producer.poll(0.1)
             try:
-                producer.produce(topic, value, key)
+                produce(*call)
                 return
             except BufferError:
                 if self.is_overdue:
                     raise TimeoutError(f"the brokers took no row for {self._timeout:g} s") from None
+
+    def send_state(self, key: bytes, state: State, about: Json | None = None) -> None:
+        """Hand a record of the marker topic to the client: the whole state, into the slot's own partition."""
+        value = marker.record(self._place, state, about)
+        self.send(self._place.topic, [(key, value, (None, self._place.slot, None))])
 
     def flush(self) -> None:
         """Wait until the brokers have answered for every row, for as long as the transaction may last."""
@@ -189,16 +222,15 @@ class Transaction:
 
 
 def guarded(
-    link: Link, place: Place, timeout: float, judge: Callable[[marker.State], bool], more: Options
-) -> tuple[Transaction, marker.State, bool]:
+    link: Link, place: Place, timeout: float, judge: Callable[[State], bool], more: Options
+) -> tuple[Transaction, State, bool]:
     """A producer that has barred all others, the final state it then read, and what ``judge`` says of it.
 
     Errors leave no producer behind and have had no effect.
     """
     transaction = Transaction(link, place, timeout, more)
     try:
-        with link.asking(f"to init_transactions of {place.transactional_id}"):
-            transaction.init()
+        transaction.bar()
         state = marker.read(link, place, final=True)
         return transaction, state, judge(state)
     except BaseException:
@@ -207,7 +239,7 @@ def guarded(
 
 
 def task(plan: Plan, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """For ``mapInArrow``: columns key and value (binary) in, one answer out."""
+    """For ``mapInArrow``: records in, one answer out."""
     import pyarrow
 
     answer = attempt(plan, (_rows(batch) for batch in batches))
@@ -215,14 +247,40 @@ def task(plan: Plan, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow
 
 
 def _rows(batch: pyarrow.RecordBatch) -> Sequence[Row]:
-    return list(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+    pairs = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+    if not set(ROUTES) & set(batch.schema.names):
+        return list(zip(*pairs, strict=True))
+    none = [None] * batch.num_rows
+    routes = (batch.column(r).to_pylist() if r in batch.schema.names else none for r in ROUTES)
+    return list(zip(*pairs, zip(*routes, strict=True), strict=True))
+
+
+def _calls(topic: str, rows: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """What ``Producer.produce`` takes for each row; all rows of a batch are of one form."""
+    if not rows or len(rows[0]) == 2:
+        return ((topic, value, key) for key, value in rows)
+    return (_routed(topic, value, key, *route) for key, value, route in rows)
+
+
+def _routed(
+    default: str,
+    value: bytes | None,
+    key: bytes | None,
+    topic: str | None,
+    partition: int | None,
+    headers: Sequence[Mapping[str, Any]] | None,
+) -> tuple[Any, ...]:
+    """The same for a row that says where it goes."""
+    now, nobody = 0, None  # its timestamp; whom it tells of the delivery
+    pairs = [(header["key"], header["value"]) for header in headers] if headers else None
+    return (topic or default, value, key, -1 if partition is None else partition, nobody, nobody, now, pairs)
 
 
 def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
     """Produce the epoch unless it is there; never raises an ``Exception``."""
     try:
-        transaction, _, already = guarded(
-            plan.link, plan.place, plan.transaction_timeout, lambda state: _judge(plan, state), _tuning(plan)
+        transaction, state, already = guarded(
+            plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
         )
     except EpochalError as error:
         return Answer(Outcome.STOPPED, error)
@@ -230,7 +288,7 @@ def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
         transaction.drop()
         return Answer(Outcome.ALREADY_COMMITTED)
     try:
-        _write(plan, transaction, batches)
+        _write(plan, transaction, state, batches)
         failpoints.hit(Point.BEFORE_PUBLISH, plan.place.sink, plan.epoch)
     except Exception as error:
         answer = _failed(plan, transaction, error)
@@ -249,21 +307,22 @@ def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
 
 def _tuning(plan: Plan) -> Options:
     """What this epoch needs of its producer."""
-    return {"partitioner": plan.partitioner, "message.max.bytes": plan.max_message_bytes}
+    limits, own = plan.max_message_bytes, plan.link.options.get("batch.size")
+    needed: Options = {"partitioner": plan.partitioner, "message.max.bytes": max(limits)}
+    if min(limits) == max(limits):
+        return needed
+    # A batch is of one partition, and one row may always be larger: no batch may exceed what the strictest topic takes.
+    return {**needed, "batch.size": min(*limits, *([int(own)] if own is not None else []))}
 
 
-def _judge(plan: Plan, state: marker.State) -> bool:
-    return plan.place.conditions.already_committed(state, plan.by, plan.marker, plan.epoch)
-
-
-def _write(plan: Plan, transaction: Transaction, batches: Iterable[Sequence[Row]]) -> None:
+def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable[Sequence[Row]]) -> None:
     """Everything up to the commit request: the rows, exactly as many as were voted for, and the marker."""
     sent = 0
     transaction.begin()
     for batch in batches:
-        sent += transaction.send(plan.topic, batch[:1])
+        sent += transaction.send(plan.topics[0], batch[:1])
         failpoints.hit(Point.IN_WRITE, plan.place.sink, plan.epoch)
-        sent += transaction.send(plan.topic, batch[1:])
+        sent += transaction.send(plan.topics[0], batch[1:])
     if sent != plan.rows:
         raise CommitInDoubt(
             f"the durable copy gave {sent} rows, and {plan.rows} were voted for",
@@ -273,7 +332,7 @@ def _write(plan: Plan, transaction: Transaction, batches: Iterable[Sequence[Row]
             help="bring the copy back as it was (from a backup of the checkpoint), then restart the query",
         )
     transaction.flush()
-    transaction.send(plan.place.topic, [(b"marker", marker.record(plan.place, plan.by, plan.marker, plan.about))])
+    transaction.send_state(b"marker", plan.after(state), plan.about)
     transaction.flush()
 
 
@@ -323,7 +382,7 @@ def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> 
     error = error if error is not None else TimeoutError("committed, and not yet shown to readers")
     try:
         transaction, _, landed = guarded(
-            plan.link, plan.place, plan.transaction_timeout, lambda state: _judge(plan, state), _tuning(plan)
+            plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
         )
     except (SinkUnavailable, Misconfigured) as unreachable:
         what = f"the commit of {plan.rows} rows was asked for and not answered"
@@ -356,8 +415,9 @@ def _unavailable(plan: Plan, error: Exception) -> SinkUnavailable:
 
 
 def _refused(plan: Plan, why: str) -> CommitInDoubt:
+    where = ", ".join(map(repr, plan.topics))
     return CommitInDoubt(
-        f"{plan.rows} rows that were voted for cannot be produced into {plan.topic!r}: {plan.link.scrub(why)}",
+        f"{plan.rows} rows that were voted for cannot be produced into {where}: {plan.link.scrub(why)}",
         sink=plan.place.sink,
         epoch=plan.epoch,
         state="nothing of the epoch is visible in Kafka; it is decided, and must become visible",

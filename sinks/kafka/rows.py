@@ -1,21 +1,26 @@
-"""What a row is in Kafka: its key, its value, and which values cannot be held exactly.
+"""What a row is in Kafka: its key, value, headers, topic and partition, and which values cannot be held exactly.
 
 Without ``value=`` the value is the row as one JSON object, in UTF-8:
 
-- fields in the order of the schema, nulls written as ``null``, nested structs and maps as objects;
+- fields in the order of the schema, without the columns that say where a row goes (``headers=``, ``partition=``,
+  ``topic=``), nulls written as ``null``, nested structs and maps as objects;
 - integers and decimals as JSON numbers with every digit (a parser that reads them as doubles loses some);
 - float and double as the shortest text that gives the same number; dates ``2013-01-31``; timestamps
   ``2013-01-31T23:59:59.123456Z`` in UTC; timestamps without zone the same without ``Z``; binary as base64;
 - refused, as JSON or ISO 8601 cannot hold it: NaN, infinities, years outside 0001 to 9999, text that is
   not UTF-8; types other than these; maps whose keys are not strings.
 
-With ``value=`` the bytes of that column are the value, and null makes a tombstone.
+With ``value=`` the bytes of that column are the value, and null makes a tombstone where tombstones were asked for.
+
+A row becomes a *record*: the columns ``key`` and ``value`` (binary) and, where a row says itself where it goes,
+``topic`` (string), ``partition`` (int) and ``headers`` (Spark's own type for them).  What of the rows of an epoch
+cannot be a record is found at prepare, in one pass over ``objections``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +32,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-VERSION = 2
-"""Since 2 with a projection; what needs none is written as version 1, which older ones read."""
-OVERHEAD = 100
-"""Bytes that a record batch needs around one record, rounded up."""
+VERSION = 3
+"""Since 2 with a projection, since 3 with headers, partition and topic; the lowest that says it all is written."""
+ROUTES = ("topic", "partition", "headers")
+"""What a row may say itself of where it goes; also the names of these columns of a record."""
+HEADERS = "array<struct<key:string,value:binary>>"
 
 _JSON = {
     "ignoreNullFields": "false",
@@ -61,12 +67,23 @@ class Encoding:
     projection: Projection = WHOLE
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Of the session, under which the projection is meant."""
+    topic: str | None = None
+    partition: str | None = None
+    headers: str | None = None
+    made: bool = False  # the value is made of the row by a function of the user's, before the vote (``encode.py``)
+
+    @property
+    def routes(self) -> Mapping[str, str]:
+        """Role to column, of the columns that say where a row goes; they are not part of a JSON value."""
+        named = {"topic": self.topic, "partition": self.partition, "headers": self.headers}
+        return {role: column for role, column in named.items() if column is not None}
 
     def to_json(self) -> Json:
         told: Json = {"version": 1, "key": self.key, "value": self.value, "partitioner": self.partitioner}
-        if not self.projection.is_whole:
-            told |= {"version": VERSION, "projection": self.projection.to_json(), "settings": dict(self.settings)}
-        return told
+        newest: Json = {**self.routes, **({"made": True} if self.made else {})}
+        if not self.projection.is_whole or newest:
+            told |= {"version": 2, "projection": self.projection.to_json(), "settings": dict(self.settings)}
+        return told | ({"version": VERSION, **newest} if newest else {})
 
     @classmethod
     def from_json(cls, data: Json, sink: str = "") -> Encoding:
@@ -75,43 +92,65 @@ class Encoding:
         plain = cls(data["key"], data["value"], data["partitioner"])
         if data["version"] == 1:
             return plain
-        return replace(plain, projection=Projection.from_json(sink, data["projection"]), settings=data["settings"])
+        return replace(
+            plain,
+            projection=Projection.from_json(sink, data["projection"]),
+            settings=data["settings"],
+            topic=data.get("topic"),
+            partition=data.get("partition"),
+            headers=data.get("headers"),
+            made=bool(data.get("made", False)),
+        )
 
     def records(self, rows: DataFrame) -> DataFrame:
-        """Columns ``key`` and ``value``, both binary, of an epoch's rows."""
+        """The records of an epoch's rows: ``key``, ``value``, and those of ``ROUTES`` that are columns."""
         return self.apply(self.projection.apply(rows))
 
     def apply(self, rows: DataFrame, *more: Column) -> DataFrame:
-        """Columns ``key`` and ``value``, both binary, of rows that are projected, and ``more``."""
+        """The records of rows that are projected, and ``more`` columns; the value to be ``made`` is a struct as yet."""
         from pyspark.sql import functions as f
 
         key = _column(self.key) if self.key is not None else f.lit(None)
         if self.value is not None:
-            value = _column(self.value)
+            value = _column(self.value).cast("binary")
         else:
-            value = f.to_json(f.struct(*map(_column, rows.columns)), _JSON)
-        return rows.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"), *more)
+            row = f.struct(*map(_column, self._valued(rows.columns)))
+            value = row if self.made else f.to_json(row, _JSON).cast("binary")
+        routes = [_ROUTE[role](_column(name)).alias(role) for role, name in self.routes.items()]
+        return rows.select(key.cast("binary").alias("key"), value.alias("value"), *routes, *more)
 
     def check(self, schema: StructType, sink: str) -> None:
         """Refuse, by the column's name, what this encoding cannot hold exactly of rows that are projected."""
-        for role, name in (("key", self.key), ("value", self.value)):
+        for role, name in (("key", self.key), ("value", self.value), *self.routes.items()):
             if name is not None:
-                _check_bytes(schema, name, role, sink)
+                _check_role(schema, name, role, sink)
         if self.value is None:
+            valued = self._valued(schema.names)
+            if not valued:
+                raise Misconfigured(
+                    "no column is left to be the value",
+                    sink=sink,
+                    state=f"columns {schema.names}, of which {dict(self.routes)} say where a row goes",
+                    help="select more columns, or name the value's with value=",
+                )
             _check_names(schema, "", sink)
-            for field in schema.fields:
-                _check_type(field.name, field.dataType, sink)
+            for name in valued if not self.made else ():
+                _check_type(name, schema[name].dataType, sink)
 
     def refusals(self, schema: StructType) -> Iterator[tuple[str, Column]]:
         """(column, condition): rows for which it is true cannot be held."""
-        if self.value is not None:
+        if self.value is not None or self.made:
             return
         from pyspark.sql import functions as f
 
-        for field in schema.fields:
-            bad = _bad(_column(field.name), field.dataType)
+        for name in self._valued(schema.names):
+            bad = _bad(_column(name), schema[name].dataType)
             if bad is not None:
-                yield field.name, f.coalesce(bad, f.lit(False))
+                yield name, f.coalesce(bad, f.lit(False))
+
+    def _valued(self, columns: Sequence[str]) -> list[str]:
+        """Those of a row's columns that are its value."""
+        return [name for name in columns if name not in self.routes.values()]
 
 
 def _column(name: str) -> Column:
@@ -120,7 +159,27 @@ def _column(name: str) -> Column:
     return f.col(f"`{name.replace('`', '``')}`")
 
 
-def _check_bytes(schema: StructType, name: str, role: str, sink: str) -> None:
+def _as_headers(column: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.transform(column, lambda h: f.struct(h["key"].alias("key"), h["value"].cast("binary").alias("value")))
+
+
+_ROUTE: Mapping[str, Callable[[Column], Column]] = {
+    "topic": lambda column: column.cast("string"),
+    "partition": lambda column: column.cast("bigint"),
+    "headers": _as_headers,
+}
+_WANTED = {  # role: what of, what to do
+    "key": "a key is bytes: cast the column to string or binary",
+    "value": "a value is bytes: cast the column to string or binary",
+    "topic": "the name of a topic is text: cast the column to string",
+    "partition": "the number of a partition is an integer: cast the column to int",
+    "headers": f"headers are of Spark's type {HEADERS}, the values also string: of a map, map_entries(...) makes them",
+}
+
+
+def _check_role(schema: StructType, name: str, role: str, sink: str) -> None:
     if name not in schema.names:
         raise Misconfigured(
             f"there is no column {name!r} to be the {role}",
@@ -128,13 +187,33 @@ def _check_bytes(schema: StructType, name: str, role: str, sink: str) -> None:
             state=f"columns {schema.names}",
             help=f"name one of these columns with {role}=, as it is written there",
         )
-    kind = schema[name].dataType.typeName()
-    if not kind.startswith(("string", "binary", "char", "varchar")):
+    kind = schema[name].dataType
+    if not _is_fit(role, kind):
         raise Misconfigured(
-            f"column {name!r} is to be the {role} and has the type {schema[name].dataType.simpleString()}",
+            f"column {name!r} is to be the {role} and has the type {kind.simpleString()}",
             sink=sink,
-            help=f"a {role} is bytes: cast the column to string or binary",
+            help=_WANTED[role],
         )
+
+
+def _is_fit(role: str, kind: DataType) -> bool:
+    from pyspark.sql import types as t
+
+    text = (t.StringType, t.CharType, t.VarcharType)
+    if role == "topic":
+        return isinstance(kind, text)
+    if role == "partition":
+        return isinstance(kind, t.IntegralType)
+    if role != "headers":
+        return isinstance(kind, (*text, t.BinaryType))
+    if not isinstance(kind, t.ArrayType) or not isinstance(kind.elementType, t.StructType):
+        return False
+    header = kind.elementType
+    return (
+        header.names == ["key", "value"]
+        and isinstance(header["key"].dataType, text)
+        and isinstance(header["value"].dataType, (*text, t.BinaryType))
+    )
 
 
 def _check_names(struct: StructType, path: str, sink: str) -> None:
@@ -144,7 +223,7 @@ def _check_names(struct: StructType, path: str, sink: str) -> None:
             f"fields {twice} appear twice{f' in {path!r}' if path else ''}",
             sink=sink,
             state=f"fields {struct.names}",
-            help="rename one of them: a JSON object holds a name once",
+            help="rename one of them: an object holds a name once",
         )
 
 

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from epochal.chaos import failpoints
@@ -26,14 +26,16 @@ from epochal.coordinator.errors import (
 from epochal.sinks import stage
 from epochal.sinks.conditions import check_name, looked, marker_of
 from epochal.sinks.executors import check_executors, running_session
-from epochal.sinks.kafka import marker, produce, topics
-from epochal.sinks.kafka.client import Link, Options, check_options, kafka
-from epochal.sinks.kafka.marker import Place, State
+from epochal.sinks.kafka import encode, marker, objections, produce, slots, topics
+from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log, read_options
+from epochal.sinks.kafka.encode import SLOT, Encoder, MakeValue
+from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.produce import Answer, Outcome, Plan
-from epochal.sinks.kafka.rows import OVERHEAD, Encoding
-from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.kafka.rows import ROUTES, Encoding
+from epochal.sinks.kafka.topics import Declared, Topics
 from epochal.sinks.projection import Projection, settings_of, take_settings
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema
+from epochal.sinks.threads import Threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +48,7 @@ EXPIRIES = 2
 LOSSES = 4
 """How often the task of an epoch may die; Spark itself does not repeat a barrier stage that returns results."""
 FENCE_ATTEMPTS = 10
+MOST_SLOTS = 64
 
 _EXACT = {  # of the sink's own clone of the session: the same rows in the same order, whatever the user has set
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
@@ -59,13 +62,21 @@ _EXACT = {  # of the sink's own clone of the session: the same rows in the same 
 class KafkaSink:
     """Every epoch once, in one Kafka transaction.
 
-    ``topic`` gets the rows.  ``key`` names the column (string or binary) whose bytes are the key; rows without
-    one go to random partitions.  ``value`` names the column whose bytes are the value; by default it is the row
-    as JSON (``epochal.sinks.kafka.rows`` says exactly how).  ``select`` and ``where``: the columns and rows that
-    it gets (``epochal.sinks.projection``); ``key``, ``value`` and the JSON are of the selected columns.  Rows
-    are projected again when they are produced, after the decision: by the text and under the settings of the
-    session that prepared the epoch, which its committable keeps; only ``spark.sql.legacy.timeParserPolicy`` is
-    always ``CORRECTED``.  ``name`` is the sink's stable name, by default ``kafka-<topic>``.
+    ``topic`` gets the rows; with ``topics``, a list, it is the column (string) that names for each row one of
+    them.  ``key`` names the column (string or binary) whose bytes are the key; rows without one go to random
+    partitions.  ``value`` names the column whose bytes are the value; by default it is the row as JSON
+    (``epochal.sinks.kafka.rows`` says exactly how).  A NULL as value refuses the epoch, unless ``tombstones``.
+    ``partition`` names the column (an integer from 0; NULL: by ``partitioner``) and ``headers`` the column
+    (``array<struct<key:string,value:binary>>``) of a row's partition and headers.  ``value`` may also be a function:
+    it is called without arguments once per task, and returns a function of a row (a dict of the columns that a JSON
+    value would have) and its topic that returns the value's bytes, or None; it is asked once per row, before the
+    vote, and what it returned is kept.  ``slots``: so many transactions side by side write an epoch
+    (``epochal.sinks.kafka.slots``), for epochs that one does not write in time; it may change between starts.
+    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); all other columns
+    are of the selected ones.  Rows are projected again when they are produced, after the decision: by the text and
+    under the settings of the session that prepared the epoch, which its committable keeps; only
+    ``spark.sql.legacy.timeParserPolicy`` is
+    always ``CORRECTED``.  ``name`` is the sink's stable name, by default ``kafka-<topic>``, and needed with ``topics``.
     ``transaction_timeout`` (seconds) bounds how long producing one epoch may take, by default 300 or the
     broker's maximum; ``request_timeout`` (seconds) every single request.  ``options`` are librdkafka's own names
     and values, or a function that returns them, called in the driver whenever they are needed: a place for
@@ -79,8 +90,13 @@ class KafkaSink:
         bootstrap_servers: str,
         *,
         topic: str,
+        topics: Sequence[str] | None = None,
         key: str | None = None,
-        value: str | None = None,
+        value: str | MakeValue | None = None,
+        headers: str | None = None,
+        partition: str | None = None,
+        tombstones: bool = False,
+        slots: int = 1,
         select: Sequence[str] | None = None,
         where: str | None = None,
         name: str | None = None,
@@ -95,17 +111,32 @@ class KafkaSink:
         self._bootstrap = bootstrap_servers
         self._topic = topic
         self._name = name if name is not None else f"kafka-{topic}"
-        topics.check_topic(topic, self._name)
+        self._declared = _declared(topic, topics, self._name, named=name is not None)
         check_name("sink name", self._name)
         _check_partitioner(partitioner, self._name)
-        self._encoding = Encoding(key, value, partitioner, Projection.of(self._name, select, where))
+        self._make_value = value if callable(value) else None
+        self._encoding = Encoding(
+            key,
+            None if callable(value) else value,
+            partitioner,
+            Projection.of(self._name, select, where),
+            topic=topic if self._declared.several else None,
+            partition=partition,
+            headers=headers,
+            made=callable(value),
+        )
+        self._slots = slots
+        self._ever_used = 1  # slots, as the sink was last seen
+        _check_slots(slots, partitioner, self._name)
+        self._tombstones = tombstones
+        _check_tombstones(tombstones, value, self._name)
         self._transaction_timeout = transaction_timeout
         self._request_timeout = request_timeout
         self._options = options
         self._partitions = partitions
         self._replication = replication
         self._topic_config = dict(topic_config or {})
-        self._looked: tuple[Place, str] | None = None  # where, and the identity that was seen there
+        self._looked: tuple[Place, Topics] | None = None  # where, and what was seen there
         self._longest: float | None = None  # seconds that one transaction may last
         self._session: SparkSession | None = None
         self._settings: Mapping[str, str] = {}  # those that the session was given
@@ -115,7 +146,8 @@ class KafkaSink:
         return self._name
 
     def __repr__(self) -> str:
-        return f"KafkaSink({self._bootstrap!r}, topic={self._topic!r}, name={self._name!r})"
+        several = f", topics={list(self._declared.names)!r}" if self._declared.several else ""
+        return f"KafkaSink({self._bootstrap!r}, topic={self._topic!r}{several}, name={self._name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
@@ -124,36 +156,51 @@ class KafkaSink:
         """Make the target topic and the marker topic where they are missing."""
         place = self._place(query)
         self._check_schema(schema)
-        return topics.create(self._link(), self._topic, place, self._partitions, self._replication, self._topic_config)
+        made = self._partitions, self._replication, self._topic_config, self._slots
+        return topics.create(self._link(), self._declared, place, *made)
 
     def check(self, query: Query, schema: Schema) -> None:
         place = self._place(query)
         kafka()
         self._check_schema(schema)
         link = self._link()
-        topics.check(link, topics.describe(link, self._topic, place), place, self._encoding.key)
-        produce.Transaction(link, place, self._timeout(link), {}).drop()  # takes the options, asks the brokers nothing
+        seen, timeout = topics.describe(link, self._declared, place), self._timeout(link)
+        topics.check(link, seen, place, self._encoding.key, timeout, self._slots)
+        produce.Transaction(link, place, timeout, {}).drop()  # takes the options, asks the brokers nothing
         check_executors(self._name, "confluent_kafka", "kafka")
+        if self._slots > 1:
+            check_executors(self._name, "numpy", "spark")
+        if self._make_value is not None:
+            encode.check(self._make_value, self._name)
+        for caution in topics.cautions(seen):
+            log.warning("sink %s: %s", self._name, caution)
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         place, link = self._place(query), self._link()
-        seen = topics.describe(link, self._topic, place)
-        self._looked = place, seen.identity
-        state = marker.read(link, place, final=False)
+        seen = topics.describe(link, self._declared, place)
+        self._looked = place, seen
+        state = slots.read_all(link, place)
+        _check_targets(seen, state.targets, place)
+        topics.check_slots(seen.marker, place, max(self._slots, state.slots))
         if by is not None and state.fence == by:
-            state = self._bar_and_read(link, place)
+            state = self._bar_and_read(link, place, state.slots)
+        self._ever_used = state.slots
         return SinkState(seen.identity, state.fence, state.marker)
 
     def fence(self, query: Query, by: Actor) -> None:
-        """Bar every older producer, then write the fence, unless a newer actor has.
+        """Bar every older producer, then write the fence, unless a newer actor has; then bar those of other slots.
 
         Of two that fence at once, each ``init`` ends the other's transaction, so at most one record is
-        written on top of what its writer has read; the other reads it and is ``Fenced``.
+        written on top of what its writer has read; the other reads it and is ``Fenced``.  Why the other slots
+        come last, and again whenever this is called again: ``slots.py``, 4.
         """
         place, link = self._place(query), self._link()
         for attempt in range(FENCE_ATTEMPTS):
             place.conditions.check_fence(marker.read(link, place, final=False), by)  # disturbs nobody
-            if self._write_fence(link, place, by) and marker.read(link, place, final=True).fence == by:
+            if self._write_fence(link, place, by) and (state := marker.read(link, place, final=True)).fence == by:
+                for slot in range(1, state.slots):
+                    self._init(link, place.of_slot(slot))
+                self._ever_used = state.slots
                 return
             time.sleep(random.uniform(0, 0.1 * 2 ** min(attempt, 5)))
         raise SinkUnavailable(
@@ -163,7 +210,7 @@ class KafkaSink:
             help="start one query per app and sink",
         )
 
-    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:  # noqa: ARG002
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         """Vote: the copy is there, and Kafka will take every row of it as the topic is now."""
         if epoch.copy is None:
             raise PrepareRefused(
@@ -172,20 +219,21 @@ class KafkaSink:
                 epoch=epoch.number,
                 help="give the coordinator a stage",
             )
-        place, identity = self._seen()
-        now = topics.describe(self._link(), self._topic, place)
-        if now.identity != identity:
+        place, seen = self._seen()
+        now = topics.describe(self._link(), self._declared, place)
+        if (now.identity, now.ids) != (seen.identity, seen.ids):
             raise PrepareRefused(
-                f"topic {self._topic!r} or {place.topic!r} is not the one that was looked at",
+                f"{_what(now, place)} is not the one that was looked at",
                 sink=self._name,
                 epoch=epoch.number,
-                state=f"was {identity}, is {now.identity}",
+                state=f"was {seen.identity}, {seen.ids}; is {now.identity}, {now.ids}",
                 help="the topic was dropped and made again; restart the query to have it looked at",
             )
+        cut = self._cut(place, epoch, by)
         encoding = self._meant(rows.sparkSession)
         copied = stage.read_copy(self._own_session(encoding.settings), epoch.copy)  # as a commit will read it
         with encoding.projection.evaluating(epoch.number):
-            count = self._check_rows(epoch, encoding, copied, now)
+            count, staged = self._check_rows(epoch, encoding, copied, now)
             left_out = encoding.projection.left_out(copied)
         if count + left_out != epoch.copy.rows:
             told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows}"
@@ -193,9 +241,11 @@ class KafkaSink:
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
         payload = {
             "copy": epoch.copy.to_json(),
-            "identity": identity,
-            "topic": self._topic,
+            "identity": now.identity,
+            **({"topics": dict(now.ids)} if now.several else {"topic": self._topic}),
             "encoding": encoding.to_json(),
+            **({"slots": cut} if cut is not None else {}),
+            **({"staged": [copy.to_json() for copy in staged]} if staged else {}),
             "about": {"offsets": epoch.offsets, "watermark": epoch.watermark},
         }
         return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out)
@@ -204,32 +254,40 @@ class KafkaSink:
         """Attempts until one answers; each begins with init and marker, so none can show a row twice."""
         place, _ = self._seen()
         link = self._link()
-        state = marker.read(link, place, final=False)
-        place.conditions.check_owner(state, by, committable.decision.epoch)
-        if state.marker == marker_of(committable):
-            self._bar_and_read(link, place)  # answered when every partition shows it
+        state = slots.read_all(link, place)
+        if place.conditions.already_committed(state, by, marker_of(committable), committable.decision.epoch):
+            self._bar_and_read(link, place, state.slots)  # answered when every partition shows it
             return CommitOutcome.ALREADY_COMMITTED
-        plan = self._plan(link, place, committable, by)
-        return settle(plan, lambda: self._attempt(plan, committable))
+        plans = self._plans(link, place, committable, by)
+        if any(plan.rows for plan in plans):
+            self._own_session(Encoding.from_json(committable.payload["encoding"], self._name).settings)
+        return slots.outcome_of(
+            Threads(running_session)(
+                [lambda plan=plan: settle(plan, lambda: self._attempt(plan, committable)) for plan in plans]  # type: ignore[misc]
+            )
+        )
 
     def abort(self, query: Query, by: Actor) -> None:
         """Nothing prepared lies in Kafka; what a dead producer left open is ended."""
         place, link = self._place(query), self._link()
-        place.conditions.check_owner(marker.read(link, place, final=False), by)
-        place.conditions.check_owner(self._bar_and_read(link, place), by)
+        state = marker.read(link, place, final=False)
+        place.conditions.check_owner(state, by)
+        place.conditions.check_owner(self._bar_and_read(link, place, state.slots), by)
 
     def close(self) -> None:
         self._looked = self._session = None
 
     def guarantee(self) -> str:
         return (
-            f"{self._name}: every epoch is in topic {self._topic!r} exactly once, in one Kafka transaction. "
+            f"{self._name}: every epoch is in {self._where} exactly once, in {self._transactions}. "
             "For consumers with isolation.level=read_committed: of an epoch they see, per partition, all rows "
             "or none, and all partitions in the end; epoch t+1 never before epoch t in a partition; rows of one "
             "partition of the batch keep their order. There is no snapshot across partitions: while a commit is "
             "under way one partition may show the epoch and another not yet. Consumers with read_uncommitted "
             "(librdkafka: read_committed is the default; Java: it is not) also see rows of aborted "
-            "transactions. Conditions: acknowledged writes last (replication, min.insync.replicas), "
+            "transactions. Fixed: acks=all, an idempotent producer. "
+            "Conditions: acknowledged writes last (replication, min.insync.replicas), rows stay as long as readers "
+            "need them (retention, compaction), "
             f"nobody else writes to the marker topic __epochal.<app>.{self._name} or uses its transactional id, "
             "and producing an epoch takes less than the transaction timeout."
             f"{self._encoding.projection.promise}"
@@ -241,11 +299,26 @@ class KafkaSink:
         topics.check_length(place)
         return place
 
-    def _seen(self) -> tuple[Place, str]:
+    @property
+    def _transactions(self) -> str:
+        if self._slots == 1:
+            return "one Kafka transaction"
+        return (
+            f"{self._slots} Kafka transactions side by side, each of partitions of its own: if a start dies while it "
+            "commits, readers see the epoch in some partitions, and in the others from the next start on"
+        )
+
+    @property
+    def _where(self) -> str:
+        if self._declared.several:
+            return f"topics {', '.join(map(repr, self._declared.names))}, as column {self._topic!r} says,"
+        return f"topic {self._topic!r}"
+
+    def _seen(self) -> tuple[Place, Topics]:
         return looked(self._looked, self._name)
 
     def _link(self) -> Link:
-        options = dict((self._options() if callable(self._options) else self._options) or {})
+        options = read_options(self._options, self._name)
         check_options(options, self._name)
         return Link(self._bootstrap, self._name, self._request_timeout, options)
 
@@ -274,10 +347,20 @@ class KafkaSink:
             self._longest = wanted or min(topics.LONGEST_TRANSACTION, longest or topics.LONGEST_TRANSACTION)
         return self._longest
 
-    def _bar_and_read(self, link: Link, place: Place) -> State:
-        transaction, state, _ = produce.guarded(link, place, self._timeout(link), lambda _: False, {})
-        transaction.drop()
-        return state
+    def _bar_and_read(self, link: Link, place: Place, ever_used: int) -> State:
+        """The final state of all slots, after every producer of theirs is barred."""
+        for slot in range(ever_used):
+            self._init(link, place.of_slot(slot))
+        return slots.shown(
+            place, [marker.read_slot(link, place.of_slot(slot), final=True) for slot in range(ever_used)]
+        )
+
+    def _init(self, link: Link, place: Place) -> None:
+        transaction = produce.Transaction(link, place, self._timeout(link), {})
+        try:
+            transaction.bar()
+        finally:
+            transaction.drop()
 
     def _write_fence(self, link: Link, place: Place, by: Actor) -> bool:
         """False: another producer came in between, or the answer is lost; look again."""
@@ -285,9 +368,9 @@ class KafkaSink:
             link, place, self._timeout(link), lambda state: place.conditions.check_fence(state, by), {}
         )
         try:
-            if not mine:
+            if not mine or state.slots < self._slots:
                 transaction.begin()
-                transaction.send(place.topic, [(b"fence", marker.record(place, by, state.marker))])
+                transaction.send_state(b"fence", replace(state, fence=by, slots=max(state.slots, self._slots)))
                 transaction.commit()
         except kafka().KafkaException:
             return False
@@ -295,80 +378,85 @@ class KafkaSink:
             transaction.drop()
         return True
 
-    def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> int:
-        """One pass over the copy: how many rows, after refusing those that Kafka or JSON cannot hold."""
-        from pyspark.sql import functions as f
+    def _cut(self, place: Place, epoch: Epoch, by: Actor) -> Json | None:
+        """With several slots: in how many the epoch is to be, and what the sink shows before it."""
+        if max(self._slots, self._ever_used) == 1:
+            return None
+        state = slots.read_all(self._link(), place)
+        place.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
+        before = Before(state.marker, state.span if state.marker is not None else 0)
+        return {"span": state.slots, "before": before.to_json()}
 
-        encoding.check(encoding.projection.check(copied.schema), self._name)
+    def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
+        """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, where they are kept.
+
+        They are kept, a copy per slot, where nobody could make the same ones again.
+        """
+        schema = encoding.projection.check(copied.schema)
+        encoding.check(schema, self._name)
+        refusals = {column: (f"bad{n}", bad) for n, (column, bad) in enumerate(encoding.refusals(schema))}
         rows = encoding.projection.apply(copied)
-        limit = now.target.max_message_bytes - OVERHEAD
-        refusals = list(encoding.refusals(rows.schema))
-        names = [f"bad{n}" for n in range(len(refusals))]
-        encoded = encoding.apply(rows, *(c.alias(n) for n, (_, c) in zip(names, refusals, strict=True)))
-        size = f.coalesce(f.length("key"), f.lit(0)) + f.coalesce(f.length("value"), f.lit(0))
-        encoded = encoded.select(size.alias("size"), f.isnull("key").alias("keyless"), *names)
-        found = encoded.agg(
-            f.count(f.lit(1)).alias("rows"),
-            f.max("size").alias("largest"),
-            f.count_if(f.col("size") > limit).alias("oversize"),
-            f.count_if("keyless").alias("keyless"),
-            *(f.count_if(n).alias(n) for n in names),
-        ).collect()[0]
-        bad = [(column, found[n]) for n, (column, _) in zip(names, refusals, strict=True) if found[n]]
-        if bad:
-            told = ", ".join(f"column {column!r} in {number} rows" for column, number in bad)
-            raise self._refuse(
-                epoch,
-                f"JSON cannot hold these values exactly: {told}",
-                "NaN, infinities, years outside 0001 to 9999 and text that is not UTF-8 have no place in JSON: "
-                "replace them, cast the column to string, or encode the row yourself with value=",
-            )
-        if found["oversize"]:
-            raise self._refuse(
-                epoch,
-                f"{found['oversize']} rows are larger than topic {self._topic!r} takes: "
-                f"the largest has {found['largest']} bytes, the limit is {limit}",
-                f"raise max.message.bytes of the topic (it is {now.target.max_message_bytes}), or make rows smaller",
-            )
-        if now.target.is_compacted and found["keyless"]:
-            raise self._refuse(
-                epoch,
-                f"{found['keyless']} rows have no key (column {self._encoding.key!r} is "
-                f"null), and topic {self._topic!r} is compacted",
-                "give these rows a key, or filter them out",
-            )
-        return int(found["rows"])
+        records = encoding.apply(rows, *(bad.alias(name) for name, bad in refusals.values()))
+        staged: list[Copy] = []
+        if self._make_value is not None or self._slots > 1:
+            partitions = {name: topic.partitions for name, topic in now.targets.items()}
+            encoder = Encoder(self._make_value, partitions, encoding.partitioner, self._slots)
+            assert epoch.copy is not None, "asked for at once"
+            made = encoder.records(records)
+            staged = stage.write_parts(epoch.copy, self._name, epoch.number, made, SLOT, self._slots)
+            kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
+            records = reduce(lambda some, more: some.unionByName(more), kept)
+        found = [
+            *([objections.of_values(self._link().scrub)] if self._make_value is not None else []),
+            *(objections.of_json(column, name) for column, (name, _) in refusals.items()),
+            *objections.of_records(encoding, now.targets, self._tombstones),
+        ]
+        return objections.count(records, found, self._name, epoch.number), staged
 
     def _refuse(self, epoch: Epoch, what: str, help_line: str) -> PrepareRefused:
         return PrepareRefused(
             what, sink=self._name, epoch=epoch.number, state="nothing of the epoch was decided", help=help_line
         )
 
+    def _plans(self, link: Link, place: Place, committable: Committable, by: Actor) -> list[Plan]:
+        """One per slot; those without rows have a marker to set."""
+        plan = self._plan(link, place, committable, by)
+        cut = committable.payload.get("slots")
+        if cut is None:
+            return [plan]
+        plan = replace(plan, span=int(cut["span"]), before=Before.from_json(cut["before"]))
+        counts = [copy.rows for copy in _staged(committable)] or [committable.rows]
+        counts += [0] * (plan.span - len(counts))
+        return [replace(plan, place=place.of_slot(slot), rows=rows) for slot, rows in enumerate(counts)]
+
     def _plan(self, link: Link, place: Place, committable: Committable, by: Actor) -> Plan:
         payload, decision = committable.payload, committable.decision
-        now = topics.describe(link, str(payload["topic"]), place)
-        if now.identity != payload["identity"]:
+        ids: Mapping[str, str] = payload.get("topics", {})
+        declared = Declared(tuple(ids), True) if ids else Declared((str(payload["topic"]),))
+        now = topics.describe(link, declared, place)
+        if now.identity != payload["identity"] or (ids and now.ids != ids):
             raise CheckpointMismatch(
-                f"topic {payload['topic']!r} or {place.topic!r} is not the one that the epoch was prepared for",
+                f"{_what(now, place)} is not the one that the epoch was prepared for",
                 sink=self._name,
                 epoch=decision.epoch,
-                state=f"was {payload['identity']}, is {now.identity}",
+                state=f"was {payload['identity']}, {ids}; is {now.identity}, {now.ids}",
                 help="the topic was dropped and made again; the decided rows belong to the old one",
             )
         about: Json = {"decision": decision.to_json(), "rows": committable.rows, **payload["about"]}
         return Plan(
             link=link,
             place=place,
-            topic=str(payload["topic"]),
+            topics=declared.names,
             by=by,
             decision=decision.id,
             position=committable.position,
             epoch=decision.epoch,
             rows=committable.rows,
             partitioner=Encoding.from_json(payload["encoding"], self._name).partitioner,
-            max_message_bytes=now.target.max_message_bytes,
+            max_message_bytes=tuple(target.max_message_bytes for target in now.targets.values()),
             transaction_timeout=self._timeout(link),
             about=about,
+            targets=ids,
         )
 
     def _attempt(self, plan: Plan, committable: Committable) -> Answer:
@@ -377,9 +465,14 @@ class KafkaSink:
             return produce.attempt(plan, ())
         encoding = Encoding.from_json(committable.payload["encoding"], self._name)
         session = self._own_session(encoding.settings)
-        rows = stage.read_copy(session, Copy.from_json(committable.payload["copy"]))
-        records = encoding.records(rows).coalesce(1)
-        answers = records.mapInArrow(partial(produce.task, plan), "answer string", barrier=_may_use_barrier(session))
+        if staged := _staged(committable):
+            kept = stage.read_copy(session, staged[plan.place.slot])
+            records = kept.select(*(name for name in ("key", "value", *ROUTES) if name in kept.columns))
+        else:
+            records = encoding.records(stage.read_copy(session, Copy.from_json(committable.payload["copy"])))
+        answers = records.coalesce(1).mapInArrow(
+            partial(produce.task, plan), "answer string", barrier=_may_use_barrier(session)
+        )
         try:
             told = answers.collect()
         except Exception as error:  # whatever ended the job, the task may have asked for its commit before
@@ -401,6 +494,11 @@ class KafkaSink:
             for key, value in _EXACT.items():
                 self._session.conf.set(key, value)
         return self._session
+
+
+def _staged(committable: Committable) -> list[Copy]:
+    """The records of each slot, where they were kept."""
+    return [Copy.from_json(copy) for copy in committable.payload.get("staged", ())]
 
 
 def settle(plan: Plan, attempt: Callable[[], Answer]) -> CommitOutcome:
@@ -445,6 +543,69 @@ def _too_long(plan: Plan, expired: int) -> CommitInDoubt:
         help="raise transaction_timeout= (and the broker's transaction.max.timeout.ms), speed up the brokers or "
         "the link to them, and restart the query; make later epochs smaller with the source's limit per trigger",
     )
+
+
+def _declared(topic: str, several: Sequence[str] | None, sink: str, *, named: bool) -> Declared:
+    """The topics that were declared; ``Misconfigured`` for what no broker takes, or what is no list."""
+    if several is None:
+        topics.check_topic(topic, sink)
+        return Declared((topic,))
+    if isinstance(several, str) or not several or len(set(several)) < len(several):
+        raise Misconfigured(
+            f"topics={several!r} is not a list of different topics",
+            sink=sink,
+            help="topics=['a', 'b'] lists all topics that a row may name, topic= names the column that says which",
+        )
+    for one in several:
+        topics.check_topic(one, sink)
+    if not named:
+        raise Misconfigured(
+            "a sink with several topics has no name by itself",
+            sink=sink,
+            state=f"topics {list(several)}, of column {topic!r}",
+            help="give it a name= that stays the same over restarts",
+        )
+    return Declared(tuple(several), True)
+
+
+def _check_targets(seen: Topics, known: Mapping[str, str], place: Place) -> None:
+    """A topic of the list that was dropped and made again has lost its rows."""
+    for name, id_ in seen.ids.items():
+        if known.get(name, id_) != id_:
+            raise CheckpointMismatch(
+                f"topic {name!r} is not the one that the newest epoch was written to",
+                sink=place.sink,
+                state=f"was {known[name]}, is {id_}",
+                help="it was dropped and made again, and its rows are lost; if that was meant, leave it out of topics="
+                " for one epoch",
+            )
+
+
+def _what(now: Topics, place: Place) -> str:
+    return f"topic {' or '.join(map(repr, (*now.targets, place.topic)))}"
+
+
+def _check_slots(number: object, partitioner: str, sink: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_SLOTS:
+        raise Misconfigured(
+            f"slots={number!r} is not a number of transactions", sink=sink, help=f"take 1 to {MOST_SLOTS}"
+        )
+    if number > 1 and partitioner not in encode.PARTITIONERS:
+        raise Misconfigured(
+            f"partitioner {partitioner!r} is librdkafka's alone",
+            sink=sink,
+            state=f"slots={number}: a row's partition is chosen before its slot",
+            help=f"with several slots take one of {', '.join(encode.PARTITIONERS)}",
+        )
+
+
+def _check_tombstones(tombstones: bool, value: str | MakeValue | None, sink: str) -> None:
+    if tombstones and value is None:
+        raise Misconfigured(
+            "tombstones=True, and the JSON of a row is never empty",
+            sink=sink,
+            help="name a column with value=, or a function; a row of which it is NULL or None is a tombstone",
+        )
 
 
 def _check_partitioner(partitioner: str, sink: str) -> None:

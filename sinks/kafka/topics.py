@@ -1,4 +1,4 @@
-"""The two topics of a sink: what they are, how they are made, and what is wrong with them."""
+"""The topics of a sink, targets and marker topic: what they are, how they are made, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from epochal.sinks.kafka.marker import LONGEST_TOPIC, Place
 SMALLEST_MESSAGE = 2_000
 """librdkafka cannot cut its batches much smaller than this many bytes."""
 LONGEST_TRANSACTION = 300.0
+SHORT_RETENTION_H = 24
+"""A topic that keeps its rows for fewer hours gets a warning: a reader that is away for a night loses some."""
 
 _TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_TOPIC}}}")
 
@@ -38,38 +40,68 @@ class Topic:
     def max_message_bytes(self) -> int:
         return int(self.config.get("max.message.bytes", "1048588"))
 
+    @property
+    def retention(self) -> float | None:
+        """Seconds for which rows are kept; None: for ever, or not told."""
+        milliseconds = int(self.config.get("retention.ms", "-1"))
+        return milliseconds / 1000 if "delete" in self.config.get("cleanup.policy", "") and milliseconds >= 0 else None
+
+    @property
+    def retained_bytes(self) -> int | None:
+        """Bytes that a partition keeps; None: any number, or not told."""
+        size = int(self.config.get("retention.bytes", "-1"))
+        return size if "delete" in self.config.get("cleanup.policy", "") and size >= 0 else None
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The topics that a sink may write to: one, or those of a list of which each row names one."""
+
+    names: tuple[str, ...]
+    several: bool = False
+
 
 @dataclass(frozen=True)
 class Topics:
-    """Target and marker topic, and the cluster they lie in."""
+    """Targets and marker topic, and the cluster they lie in."""
 
     cluster: str
-    target: Topic
+    targets: Mapping[str, Topic]
     marker: Topic
+    several: bool = False
 
     @property
     def identity(self) -> str:
-        return f"kafka:{self.cluster}:{self.target.id}:{self.marker.id}"
+        """What the sink is.  A list may grow and shrink; its topics are held against those of the newest marker."""
+        ids = [] if self.several else [topic.id for topic in self.targets.values()]
+        return ":".join(["kafka", self.cluster, *ids, self.marker.id])
+
+    @property
+    def ids(self) -> Mapping[str, str]:
+        """Name to id of the targets."""
+        return {name: topic.id for name, topic in self.targets.items()}
 
 
-def describe(link: Link, topic: str, place: Place) -> Topics:
-    """What both topics are; ``Misconfigured`` names one that does not exist."""
-    return link.ask(f"what {topic!r} and {place.topic!r} are", lambda: _topics(link, topic, place))
+def describe(link: Link, declared: Declared, place: Place) -> Topics:
+    """What the topics are; ``Misconfigured`` names those that do not exist."""
+    return link.ask(f"what {', '.join(declared.names)} and {place.topic} are", lambda: _topics(link, declared, place))
 
 
-def _topics(link: Link, topic: str, place: Place) -> Topics:
+def _topics(link: Link, declared: Declared, place: Place) -> Topics:
     admin = link.admin()
     cluster = admin.describe_cluster(request_timeout=link.timeout)
-    target, marker = _describe(link, admin, topic), _describe(link, admin, place.topic)
-    if target is None or marker is None:
-        missing = [name for name, what in ((topic, target), (place.topic, marker)) if what is None]
+    found = _describe_all(link, admin, (*declared.names, place.topic))
+    missing = [name for name, topic in found.items() if topic is None]
+    if missing:
         raise Misconfigured(
             f"topics {missing} do not exist",
             sink=place.sink,
             state=f"bootstrap servers {link.bootstrap}",
             help="call pipeline.create(schema) once, or have them made",
         )
-    return Topics(str(link.answer(admin, cluster).cluster_id), target, marker)
+    there = {name: topic for name, topic in found.items() if topic is not None}
+    marker = there.pop(place.topic)
+    return Topics(str(link.answer(admin, cluster).cluster_id), there, marker, declared.several)
 
 
 def longest_transaction(link: Link) -> float | None:
@@ -93,34 +125,65 @@ def _longest_transaction(link: Link) -> float | None:
 
 
 def create(
-    link: Link, topic: str, place: Place, partitions: int | None, replication: int | None, config: Mapping[str, str]
+    link: Link,
+    declared: Declared,
+    place: Place,
+    partitions: int | None,
+    replication: int | None,
+    config: Mapping[str, str],
+    slots: int,
 ) -> Sequence[str]:
-    """Make what is missing: the target as asked, the marker topic as safe as the target.  A line for each."""
+    """Make what is missing: the targets as asked, the marker topic as safe as the safest of them.  A line for each."""
     said = []
     with link.asking("to make topics"):
-        if _make(link, topic, partitions or -1, replication or -1, config):
-            said.append(f"created topic {topic}")
-        target = _await(link, topic)
+        for name in declared.names:
+            if _make(link, name, partitions or -1, replication or -1, config):
+                said.append(f"created topic {name}")
+        targets = [_await(link, name) for name in declared.names]
         safe = {"cleanup.policy": "compact"}
-        if "min.insync.replicas" in target.config:
-            safe["min.insync.replicas"] = target.config["min.insync.replicas"]
-        if _make(link, place.topic, 1, target.replicas, safe):
-            said.append(f"created topic {place.topic} (fence and marker: one partition, compacted)")
-        _await(link, place.topic)
+        in_sync = [int(t.config["min.insync.replicas"]) for t in targets if "min.insync.replicas" in t.config]
+        if in_sync:
+            safe["min.insync.replicas"] = str(max(in_sync))
+        if _make(link, place.topic, slots, max(target.replicas for target in targets), safe):
+            said.append(f"created topic {place.topic} (fence and marker: one partition per slot, compacted)")
+        if (there := _await(link, place.topic).partitions) < slots:
+            _grow(link, place.topic, slots)
+            said.append(f"topic {place.topic} has {slots} partitions now, one per slot; it had {there}")
     return said
 
 
-def check(link: Link, topics: Topics, place: Place, key: str | None) -> None:
+def check(link: Link, topics: Topics, place: Place, key: str | None, transaction_timeout: float, slots: int) -> None:
     """Refuse topics that cannot keep the promise."""
-    target, marker = topics.target, topics.marker
+    _check_marker(topics.marker, place)
+    check_slots(topics.marker, place, slots)
+    for target in topics.targets.values():
+        _check_target(target, place, key, transaction_timeout)
+    _check_rights(link, topics, place)
+
+
+def _check_marker(marker: Topic, place: Place) -> None:
     policy = marker.config.get("cleanup.policy", "compact")
-    if marker.partitions != 1 or policy != "compact":
+    if policy != "compact":
         raise Misconfigured(
-            f"the marker topic {marker.name!r} must have one partition and cleanup.policy=compact",
+            f"the marker topic {marker.name!r} must have cleanup.policy=compact",
             sink=place.sink,
-            state=f"partitions {marker.partitions}, cleanup.policy {policy}",
-            help="set cleanup.policy=compact; a topic with more partitions has to be made anew before the first run",
+            state=f"cleanup.policy {policy}",
+            help="set cleanup.policy=compact: with another one the newest marker could be deleted",
         )
+
+
+def check_slots(marker: Topic, place: Place, slots: int) -> None:
+    """Refuse a marker topic with too few partitions for these slots."""
+    if marker.partitions < slots:
+        raise Misconfigured(
+            f"the marker topic {marker.name!r} needs a partition for each of {slots} slots",
+            sink=place.sink,
+            state=f"partitions {marker.partitions}",
+            help="call pipeline.create(schema), which adds them, or have them added",
+        )
+
+
+def _check_target(target: Topic, place: Place, key: str | None, transaction_timeout: float) -> None:
     if target.is_compacted and key is None:
         raise Misconfigured(
             f"topic {target.name!r} is compacted, so its rows need a key",
@@ -135,8 +198,20 @@ def check(link: Link, topics: Topics, place: Place, key: str | None) -> None:
             state=f"max.message.bytes {target.max_message_bytes}",
             help=f"set max.message.bytes to {SMALLEST_MESSAGE} or more",
         )
-    for topic, wanted in ((target, ("WRITE", "DESCRIBE")), (marker, ("WRITE", "READ", "DESCRIBE"))):
-        lacking = sorted(set(wanted) - topic.rights) if topic.rights is not None else []
+    if target.retention is not None and target.retention < transaction_timeout:
+        raise Misconfigured(
+            f"topic {target.name!r} deletes rows after {target.retention:g} s, and a transaction may last"
+            f" {transaction_timeout:g} s: rows could be gone before they become visible",
+            sink=place.sink,
+            state=f"retention.ms {target.config['retention.ms']}, cleanup.policy {target.config['cleanup.policy']}",
+            help=f"raise retention.ms, or take transaction_timeout={target.retention:g} or less",
+        )
+
+
+def _check_rights(link: Link, topics: Topics, place: Place) -> None:
+    wanted = [(target, ("WRITE", "DESCRIBE")) for target in topics.targets.values()]
+    for topic, rights in (*wanted, (topics.marker, ("WRITE", "READ", "DESCRIBE"))):
+        lacking = sorted(set(rights) - topic.rights) if topic.rights is not None else []
         if lacking:
             raise Misconfigured(
                 f"the user lacks the rights {lacking} on topic {topic.name!r}",
@@ -144,6 +219,28 @@ def check(link: Link, topics: Topics, place: Place, key: str | None) -> None:
                 state=f"rights {sorted(topic.rights or ())}, bootstrap servers {link.bootstrap}",
                 help=f"grant them, and WRITE and DESCRIBE on the transactional id {place.transactional_id}",
             )
+
+
+def cautions(topics: Topics) -> Sequence[str]:
+    """What the targets do to rows that were written: a reader that comes late does not see them all."""
+    said = []
+    for name, target in topics.targets.items():
+        if target.is_compacted:
+            said.append(
+                f"topic {name!r} is compacted: of each key only the newest row stays, so a reader that comes later sees"
+                " every key and not every row"
+            )
+        if target.retention is not None and target.retention < SHORT_RETENTION_H * 3600:
+            said.append(
+                f"topic {name!r} keeps rows for {target.retention / 3600:.2g} h (retention.ms"
+                f" {target.config['retention.ms']}): a reader that is away for longer loses rows"
+            )
+        if target.retained_bytes is not None:
+            said.append(
+                f"topic {name!r} keeps {target.retained_bytes} bytes of a partition (retention.bytes): a larger epoch,"
+                " or a reader that is further behind, loses rows"
+            )
+    return said
 
 
 def check_topic(name: str, sink: str) -> None:
@@ -168,14 +265,27 @@ def check_length(place: Place) -> None:
 
 
 def _describe(link: Link, admin: Any, name: str) -> Topic | None:
+    return _describe_all(link, admin, [name])[name]
+
+
+def _describe_all(link: Link, admin: Any, names: Sequence[str]) -> Mapping[str, Topic | None]:
+    """All in two requests; None: there is no such topic."""
     k = kafka()
     asked = admin.describe_topics(
-        k.TopicCollection([name]), include_authorized_operations=True, request_timeout=link.timeout
+        k.TopicCollection(list(names)), include_authorized_operations=True, request_timeout=link.timeout
     )
-    resource = k.admin.ConfigResource(k.admin.ResourceType.TOPIC, name)
-    settings = admin.describe_configs([resource], request_timeout=link.timeout)[resource]
+    resources = [k.admin.ConfigResource(k.admin.ResourceType.TOPIC, name) for name in names]
+    settings = admin.describe_configs(resources, request_timeout=link.timeout)
+    return {
+        name: _described(link, admin, name, asked[name], settings[resource])
+        for name, resource in zip(names, resources, strict=True)
+    }
+
+
+def _described(link: Link, admin: Any, name: str, asked: Any, settings: Any) -> Topic | None:
+    k = kafka()
     try:
-        told: Any = link.answer(admin, asked[name])
+        told: Any = link.answer(admin, asked)
     except k.KafkaException as error:
         if error.args[0].code() == k.KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
@@ -218,16 +328,37 @@ def _make(link: Link, name: str, partitions: int, replication: int, config: Mapp
     return True
 
 
+def _grow(link: Link, name: str, partitions: int) -> None:
+    """Somebody else may have done it meanwhile."""
+    k = kafka()
+    admin = link.admin()
+    try:
+        grown = admin.create_partitions([k.admin.NewPartitions(name, partitions)], request_timeout=link.timeout)
+        link.answer(admin, grown[name])
+    except k.KafkaException as error:
+        if error.args[0].code() != k.KafkaError.INVALID_PARTITIONS:
+            raise
+    deadline = link.deadline()
+    while _await(link, name).partitions < partitions:
+        if time.monotonic() > deadline:
+            raise _not_shown(link, f"topic {name!r} was given {partitions} partitions, and they do not show")
+        time.sleep(0.1)
+
+
+def _not_shown(link: Link, what: str) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"{what} within {link.timeout:g} s",
+        sink=link.sink,
+        state=f"bootstrap servers {link.bootstrap}",
+        help="see whether the brokers have a controller",
+    )
+
+
 def _await(link: Link, name: str) -> Topic:
     """A topic that was just made, once the brokers tell of it."""
     deadline = link.deadline()
     while (topic := _describe(link, link.admin(), name)) is None:
         if time.monotonic() > deadline:
-            raise SinkUnavailable(
-                f"topic {name!r} was made and does not show within {link.timeout:g} s",
-                sink=link.sink,
-                state=f"bootstrap servers {link.bootstrap}",
-                help="see whether the brokers have a controller",
-            )
+            raise _not_shown(link, f"topic {name!r} was made and does not show")
         time.sleep(0.1)
     return topic

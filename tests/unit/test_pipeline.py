@@ -22,9 +22,9 @@ from epochal.coordinator import versions
 from epochal.coordinator.epoch import Query
 from epochal.coordinator.errors import Interrupted, Misconfigured
 from epochal.coordinator.pipeline import Pipeline
-from epochal.coordinator.spark import Threads
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.threads import Threads
 
 SERVER = MemoryServer()
 
@@ -172,7 +172,7 @@ def test_what_would_hang_the_query_becomes_an_exception(error: BaseException) ->
     def task() -> None:
         raise error
 
-    [result] = Threads(lambda: None)([task])  # type: ignore[arg-type,return-value]
+    [result] = Threads(lambda: None)([task])
     assert isinstance(result, Interrupted)
     assert type(error).__name__ in str(result)
 

@@ -42,14 +42,14 @@ class Target:
         return Plan(
             link=self.link,
             place=self.place,
-            topic=self.topic,
+            topics=(self.topic,),
             by=by,
             decision=decision.id,
             position=epoch + 1,
             epoch=epoch,
             rows=len(rows),
             partitioner="murmur2_random",
-            max_message_bytes=1_000_000,
+            max_message_bytes=(1_000_000,),
             transaction_timeout=60,
             about={"decision": decision.to_json()},
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -68,6 +69,19 @@ class TestKafkaSink(SinkContract):
 
     def test_it_redoes(self, harness: KafkaHarness) -> None:
         assert isinstance(harness.sink(), RedoSink)
+
+
+class SlotsKafkaHarness(KafkaHarness):
+    """Two transactions per epoch; another process, which knows of one, commits what the committable says."""
+
+    options: Mapping[str, Any] = {"slots": 2, "key": "id"}
+    prepare_is_fenced = True
+
+
+class TestKafkaSinkWithSlots(SinkContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
+        return SlotsKafkaHarness(spark, kafka_server, topic, stage)
 
 
 class ProjectedKafkaHarness(ProjectedRows, KafkaHarness):

@@ -32,7 +32,7 @@ def stranger(target: Target) -> Producer:
     )
     producer.init_transactions(20)
     producer.begin_transaction()
-    producer.produce(target.place.topic, marker.record(target.place, ONE, Marker(9, 99)), b"marker")
+    producer.produce(target.place.topic, marker.record(target.place, State(ONE, Marker(9, 99))), b"marker")
     producer.flush(20)
     return producer
 
@@ -95,7 +95,7 @@ def test_aborted_records_at_the_end_hide_nothing(target: Target) -> None:
     transaction = Transaction(target.link, target.place, 60, {})
     transaction.init()
     transaction.begin()
-    foreign = marker.record(target.place, TWO, Marker(8, 88))
+    foreign = marker.record(target.place, State(TWO, Marker(8, 88)))
     transaction.send(target.place.topic, [(b"marker", foreign)] * (3 * marker.TAIL))
     transaction.flush()
     transaction.abort()
@@ -105,7 +105,8 @@ def test_aborted_records_at_the_end_hide_nothing(target: Target) -> None:
 def test_fence_and_marker_are_found_however_far_apart(target: Target) -> None:
     plain = Producer({"bootstrap.servers": target.bootstrap, "acks": "all"})
     for position in range(1, 3 * marker.TAIL):
-        plain.produce(target.place.topic, marker.record(target.place, ONE, Marker(position, position)), b"marker")
+        state = State(ONE, Marker(position, position))
+        plain.produce(target.place.topic, marker.record(target.place, state), b"marker")
     assert plain.flush(20) == 0
     assert target.state() == State(ONE, Marker(3 * marker.TAIL - 1, 3 * marker.TAIL - 1))
     target.sink.fence(QUERY, TWO)
@@ -123,7 +124,7 @@ def test_a_foreign_record_is_refused_and_shown(target: Target, value: bytes) -> 
 
 
 def test_names_that_make_the_same_topic_are_told_apart() -> None:
-    value = marker.record(Place("a.b", "c"), ONE, None)
+    value = marker.record(Place("a.b", "c"), State(ONE))
     assert Place("a", "b.c").topic == Place("a.b", "c").topic
     with pytest.raises(Misconfigured):
         marker.parse(Place("a", "b.c"), value)

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from epochal.chaos import servers
-from epochal.chaos.servers.kafka import KafkaServer
-from epochal.chaos.servers.process import wait_until
 from epochal.coordinator.epoch import Decision, Epoch
 from epochal.coordinator.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.kafka import KafkaSink
@@ -27,51 +17,16 @@ from epochal.sinks.kafka.client import Link, Options
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.stage import SparkStage
 from tests.integration.kafka.attempts import ONE, QUERY
+from tests.integration.kafka.guarded import USER, GuardedKafka
 from tests.integration.kafka.support import APP, SECRET, hanging, read_topic
 
 SCHEMA = StructType().add("k", "string").add("n", "long")
-USER = "writer"
 LOGIN = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "PLAIN",
     "sasl.username": USER,
     "sasl.password": SECRET,
 }
-
-
-class GuardedKafka(KafkaServer):
-    """At ``guarded`` one logs in and has the rights that were granted; at ``bootstrap`` everybody has all."""
-
-    @property
-    def guarded(self) -> str:
-        return self.proxied_upstream
-
-    def _settings(self) -> dict[str, str]:
-        login = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        return {
-            **super()._settings(),
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:SASL_PLAINTEXT",
-            "listener.name.proxied.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.proxied.plain.sasl.jaas.config": f'{login} required user_{USER}="{SECRET}";',
-            "advertised.listeners": f"PLAINTEXT://{self.address},PROXIED://{self.guarded}",
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-            "transaction.max.timeout.ms": "60000",
-        }
-
-    def grant(self, kind: ResourceType, name: str, *rights: str) -> None:
-        """Give the user these rights, and wait until the broker knows."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        what = kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*"
-        granted = [AclBinding(*what, AclOperation[right], AclPermissionType.ALLOW) for right in rights]
-        for done in admin.create_acls(granted).values():
-            done.result(20)
-        all_of_it = AclBindingFilter(*what, AclOperation.ANY, AclPermissionType.ANY)
-
-        def known() -> bool | None:
-            return set(granted) <= set(admin.describe_acls(all_of_it).result(20)) or None
-
-        assert wait_until(known, 20)
 
 
 @pytest.fixture(scope="module")

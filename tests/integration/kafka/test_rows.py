@@ -213,7 +213,7 @@ def test_rows_without_a_key_are_spread(
 def test_a_value_column_is_the_value(
     spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
 ) -> None:
-    job = Job(kafka_server, topic, stage, key="k", value="v")
+    job = Job(kafka_server, topic, stage, key="k", value="v", tombstones=True)
     pairs = [(b"k1", b"\x00\xff"), (b"", b""), (None, b"x"), (b"gone", None)]
     rows = spark.createDataFrame(pairs, "k binary, v binary").coalesce(1)
     assert [(r.key, r.value) for r in job.write(rows)] == pairs

@@ -77,15 +77,35 @@ def test_topics_that_do_not_exist_are_named(make: Callable[..., KafkaSink], topi
         assert repr(f"__epochal.{APP}.{topic}") in str(refused.value)
 
 
-@pytest.mark.parametrize(("partitions", "policy"), [(2, "compact"), (1, "delete"), (1, "compact,delete")])
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_a_marker_topic_that_could_forget_is_refused(
-    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, partitions: int, policy: str
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, policy: str
 ) -> None:
-    kafka_server.create_topic(f"__epochal.{APP}.{topic}", partitions, {"cleanup.policy": policy})
+    kafka_server.create_topic(f"__epochal.{APP}.{topic}", 1, {"cleanup.policy": policy})
     make().create(QUERY, SCHEMA)
-    with pytest.raises(Misconfigured, match="must have one partition and cleanup") as refused:
+    with pytest.raises(Misconfigured, match=r"must have cleanup\.policy=compact") as refused:
         make().check(QUERY, SCHEMA)
-    assert f"partitions {partitions}, cleanup.policy {policy}" in str(refused.value)
+    assert f"cleanup.policy {policy}" in str(refused.value)
+
+
+def test_a_marker_topic_has_a_partition_per_slot_and_may_have_more(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    kafka_server.create_topic(f"__epochal.{APP}.{topic}", 2, {"cleanup.policy": "compact"})
+    three = make(slots=3, topic_config={"min.insync.replicas": "1"})
+    make().create(QUERY, SCHEMA)
+    for verb in (lambda: three.check(QUERY, SCHEMA), lambda: three.look(QUERY)):
+        with pytest.raises(Misconfigured, match="needs a partition for each of 3 slots") as refused:
+            verb()
+        assert "partitions 2" in str(refused.value)
+    committable = prepared(make(), spark, stage, rows=3)
+    assert make(slots=3).create(QUERY, SCHEMA) == [
+        f"topic __epochal.{APP}.{topic} has 3 partitions now, one per slot; it had 2"
+    ]
+    three.check(QUERY, SCHEMA)
+    three.look(QUERY)
+    assert three.commit(committable, ONE) is CommitOutcome.COMMITTED
+    assert sorted(numbers(kafka_server, topic)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -93,13 +113,16 @@ def test_a_marker_topic_that_could_forget_is_refused(
     [
         ({"key": "gone"}, "there is no column 'gone' to be the key"),
         ({"value": "n"}, "column 'n' is to be the value and has the type bigint"),
-        ({"options": {"acks": "1"}}, "the options ['acks'] are not for the user to set"),
+        ({"options": {"acks": "1"}}, "the options ['acks'] are not for the user to set: acks is fixed: a row counts"),
+        ({"options": {"enable.idempotence": False}}, "['enable.idempotence'] are not for the user to set"),
+        ({"options": {"message.max.bytes": 9}}, "message.max.bytes follows from max.message.bytes of the topics"),
         ({"options": lambda: {"transactional.id": "x"}}, "the options ['transactional.id'] are not for the user"),
         ({"options": {"no.such.option": "1"}}, "no.such.option"),
         ({"options": {"sasl.password": SECRET, "security.protocol": SECRET}}, "does not take these options"),
         ({"transaction_timeout": 901}, "transaction_timeout=901 s is above the broker's maximum of 900 s"),
         ({"topic_config": {"cleanup.policy": "compact"}}, "is compacted, so its rows need a key"),
         ({"topic_config": {"max.message.bytes": "1500"}}, "takes no batch of 2000 bytes"),
+        ({"topic_config": {"retention.ms": "60000"}}, "deletes rows after 60 s, and a transaction may last 300 s"),
         ({"name": "x" * 120}, None),
     ],
 )
@@ -116,6 +139,34 @@ def test_what_cannot_work_is_refused_by_name(
         sink.check(QUERY, SCHEMA)
     assert told in str(refused.value)
     assert SECRET not in str(refused.value)
+
+
+def test_a_shared_configuration_may_repeat_what_is_fixed(make: Callable[..., KafkaSink]) -> None:
+    sink = make(options={"acks": "all", "enable.idempotence": "true", "compression.type": "zstd", "linger.ms": 20})
+    sink.create(QUERY, SCHEMA)
+    sink.check(QUERY, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"cleanup.policy": "compact"}, "is compacted: of each key only the newest row stays"),
+        ({"retention.ms": "3600000"}, "keeps rows for 1 h (retention.ms 3600000)"),
+        ({"retention.bytes": "1000000"}, "keeps 1000000 bytes of a partition (retention.bytes)"),
+        ({"retention.ms": "86400000", "retention.bytes": "-1"}, None),
+        ({"cleanup.policy": "compact", "retention.ms": "1000", "retention.bytes": "9"}, "only the newest row stays"),
+    ],
+)
+def test_a_topic_that_loses_rows_gets_a_warning(
+    make: Callable[..., KafkaSink], caplog: pytest.LogCaptureFixture, config: dict[str, str], told: str | None
+) -> None:
+    """A start is not refused: the rows were there exactly once."""
+    sink = make(key="k", topic_config=config)
+    sink.create(QUERY, SCHEMA)
+    with caplog.at_level(logging.WARNING, "epochal"):
+        sink.check(QUERY, SCHEMA)
+    said = [record.getMessage() for record in caplog.records]
+    assert [told in text for text in said] == [True] if told is not None else said == []
 
 
 def test_without_a_copy_there_is_no_vote(make: Callable[..., KafkaSink]) -> None:
@@ -237,8 +288,8 @@ def test_an_epoch_that_an_older_version_prepared_is_committed(
     changed.look(QUERY)
     assert changed.commit(committable, ONE) is CommitOutcome.COMMITTED
     assert sorted(numbers(kafka_server, topic)) == [0, 1]
-    newer = {**committable.payload["encoding"], "version": 3}
-    with pytest.raises(ValueError, match="encoding of version 3; this Epochal writes up to 2"):
+    newer = {**committable.payload["encoding"], "version": 4}
+    with pytest.raises(ValueError, match="encoding of version 4; this Epochal writes up to 3"):
         Encoding.from_json(newer)
     assert prepared(make(**HOURS), spark, stage).payload["encoding"]["version"] == 2
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from epochal.chaos import servers
+from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.kafka.rows import Encoding
 from tests.integration.kafka.support import read_topic
 from tests.integration.spark.test_readme import python_blocks, run_example
@@ -50,6 +53,66 @@ def test_some_columns_some_rows(
     names["pipeline"].close()
 
 
+@pytest.mark.timeout(400)
+def test_where_a_row_goes(spark: SparkSession, tmp_path: Path, kafka_server: servers.Kafka) -> None:
+    (tmp_path / "in").mkdir()
+    rows = [{"tailnum": f"n{n}", "carrier": carrier} for n, carrier in enumerate(("AA", "UA", "AA"))]
+    (tmp_path / "in" / "0.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prefix = f"flights-{uuid.uuid4().hex[:8]}."
+    code = python_blocks(PAGE)[0].partition("pipeline = ")[0] + python_blocks(PAGE)[1].replace("flights.", prefix)
+    names: dict[str, Any] = {"KAFKA": kafka_server.bootstrap}
+    exec(code, names)
+    flights = spark.readStream.schema("tailnum string, carrier string").json(str(tmp_path / "in"))
+    names["pipeline"].create(flights.schema)
+    names["pipeline"].check(flights)
+    write = flights.writeStream.foreachBatch(names["pipeline"]).trigger(availableNow=True)
+    query = write.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.awaitTermination()
+    found = {c: [r.value for r in read_topic(kafka_server.bootstrap, f"{prefix}{c}")] for c in ("AA", "UA")}
+    assert found == {
+        "AA": [b'{"tailnum":"n0","carrier":"AA"}', b'{"tailnum":"n2","carrier":"AA"}'],
+        "UA": [b'{"tailnum":"n1","carrier":"UA"}'],
+    }
+    names["pipeline"].close()
+
+
+def test_values_that_a_function_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the names of the client library that it imports, and a registry that only tells what it was asked."""
+
+    def serializer(client: Any, schema: str) -> Any:
+        return lambda row, context: f"{schema} {client} {row} {context}".encode()
+
+    context = SimpleNamespace(VALUE="value")
+    made: dict[str, dict[str, Any]] = {
+        "": {"SchemaRegistryClient": lambda conf: conf["url"]},
+        ".avro": {"AvroSerializer": serializer},
+    }
+    for name, contents in made.items():
+        module = ModuleType(f"confluent_kafka.schema_registry{name}")
+        module.__dict__.update(contents)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    module = ModuleType("confluent_kafka.serialization")
+    module.__dict__.update({"MessageField": context, "SerializationContext": lambda topic, field: (topic, field)})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    names: dict[str, Any] = {
+        "KafkaSink": KafkaSink,
+        "KAFKA": "localhost:1",
+        "REGISTRY": "http://registry",
+        "SCHEMA": "s",
+    }
+    names = run_example(python_blocks(PAGE)[2], names)
+    value = names["avro"]()
+    assert value({"n": 1}, "flights") == b"s http://registry {'n': 1} ('flights', 'value')"
+    assert names["sink"]._make_value is names["avro"]
+
+
+def test_options_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "of-the-environment")
+    names = {"KafkaSink": KafkaSink, "KAFKA": "localhost:1", "CERTIFICATE": "ca.pem"}
+    sink = run_example(python_blocks(PAGE)[3], names)["sink"]
+    assert sink._link().options["sasl.password"] == "of-the-environment"
+
+
 def test_the_table_of_json(spark: SparkSession) -> None:
     """Each example, of a value of its type."""
     values = {
@@ -67,7 +130,8 @@ def test_the_table_of_json(spark: SparkSession) -> None:
         "map with string keys": ["map('k', 1, 'j', null)"],
         "NULL of any type": ["cast(null AS int)"],
     }
-    table = dict(re.findall(r"^\| ([a-zN][^|]*?) \| [^|]*? \| ((?:`[^`]+`(?:, )?)+) \|$", PAGE, re.MULTILINE))
+    section = PAGE.partition("## What a row is in Kafka")[2].partition("\n## ")[0]
+    table = dict(re.findall(r"^\| ([a-zN][^|]*?) \| [^|]*? \| ((?:`[^`]+`(?:, )?)+) \|$", section, re.MULTILINE))
     assert table.keys() == values.keys()
     for kind, expressions in values.items():
         shown = re.findall(r"`([^`]+)`", table[kind])

@@ -244,6 +244,59 @@ def test_the_copy_is_on_disk_before_it_is_named(
     assert synced[-1] == str(tmp_path)
 
 
+def in_parts(spark: SparkSession, beside: Copy, rows: int, parts: int) -> list[Copy]:
+    made = spark.range(rows, numPartitions=3).selectExpr("id", "spark_partition_id() task", "rand() r", "int(id % 2) p")
+    return stage.write_parts(beside, "out", 0, made, "p", parts)
+
+
+def test_parts_hold_their_rows_in_order_below_the_copy_that_they_go_with(spark: SparkSession, tmp_path: Path) -> None:
+    """One evaluation; a part without rows is an empty copy; whoever removes the copy removes them."""
+    copies = stage_at(spark, tmp_path)
+    beside = copies.write(0, ME, spark.range(5))
+    parts = in_parts(spark, beside, 100_000, 3)
+    assert [(part.rows, len(part.files)) for part in parts] == [(50_000, 3), (50_000, 3), (0, 0)]
+    for number, part in enumerate(parts):
+        back = read_copy(spark, part).toPandas()
+        assert list(back.columns) == ["id", "task", "r"]
+        assert set(back["id"] % 2) <= {number}
+        assert all(rows["id"].is_monotonic_increasing for _, rows in back.groupby("task"))
+    assert {part.root.rpartition("/out-")[0] for part in parts} == {beside.root}
+    assert copies.read(beside).count() == 5
+    again = in_parts(spark, beside, 10, 3)
+    assert {part.root for part in again}.isdisjoint(part.root for part in parts)
+    copies.clean(ME, [])
+    assert not Path(beside.root.removeprefix("file:")).exists()
+
+
+def test_parts_are_on_disk_before_they_are_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, synced, sync = stage_at(spark, tmp_path).write(0, ME, spark.range(5)), list[str](), os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for part in in_parts(spark, beside, 10, 2):
+        root = Path(part.root.removeprefix("file:"))
+        assert {*map(str, root.iterdir()), str(root), str(root.parent), str(root.parent.parent)} <= set(synced)
+
+
+def test_a_listing_that_misses_a_file_of_a_part_is_noticed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, whole = stage_at(spark, tmp_path).write(0, ME, spark.range(5)), LocalFiles.listing
+
+    def partial(self: LocalFiles, folder: str) -> Mapping[str, int] | None:
+        there = whole(self, folder)
+        return {n: size for n, size in there.items() if not n.startswith("part-00001")} if there is not None else None
+
+    monkeypatch.setattr(LocalFiles, "listing", partial)
+    with pytest.raises(PrepareRefused, match=r"wrote 9 rows .* its files hold 6"):
+        in_parts(spark, beside, 9, 2)
+
+
 def test_each_write_has_a_folder_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
     stage = stage_at(spark, tmp_path)
     roots = [stage.write(2, ME, spark.range(n)).root for n in range(3)]

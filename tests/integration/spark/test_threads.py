@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.spark import Threads
+from epochal.sinks.threads import Threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

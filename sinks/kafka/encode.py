@@ -1,0 +1,213 @@
+"""Records that are made durable before the vote: by a function of the user's, or cut into slots.
+
+Runs in Spark tasks, once, at prepare.  What a function of the user's returns may differ the next time (another version
+of a schema, a registry that is down), and a row's slot must never be chosen twice; so after the decision only what was
+written here is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.executors import running_session
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+Value = Callable[[Mapping[str, Any], str], "bytes | None"]
+"""A row, its columns by name, and its topic: the bytes of its value."""
+MakeValue = Callable[[], Value]
+"""Called once per task, where clients of registries are made."""
+
+SLOT, FAILURE = "slot", "failure"
+"""Columns that come to those of a record."""
+PARTITIONERS = ("murmur2_random", "murmur2", "random")
+"""Those that are known here; ``murmur2`` is Java's."""
+STICKY = 100
+"""So many rows without a key follow each other into one partition."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What a task does to records; picklable by Spark, holds whatever the user's function holds."""
+
+    make_value: MakeValue | None  # None: the value is there
+    partitions: Mapping[str, int]  # of each topic
+    partitioner: str
+    slots: int
+
+    def schema(self, records: StructType) -> StructType:
+        """Of what comes out, for records of this schema."""
+        from pyspark.sql import types as t
+
+        kept = [t.StructField("value", t.BinaryType()) if f.name == "value" else f for f in records.fields]
+        if "partition" not in records.names:
+            kept.append(t.StructField("partition", t.LongType()))
+        return t.StructType([*kept, t.StructField(FAILURE, t.StringType()), t.StructField(SLOT, t.IntegerType())])
+
+    def records(self, records: DataFrame) -> DataFrame:
+        """``records`` with what is made here; lazy."""
+        return records.mapInArrow(partial(_encoded, self), self.schema(records.schema))
+
+    def encoded(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        """In a task."""
+        import pyarrow as pa
+
+        values, spread = _Values(self.make_value), itertools.count(random.randrange(1 << 20))
+        for batch in batches:
+            columns = {name: batch.column(name) for name in batch.schema.names}
+            topics = self._topics(columns)
+            failures: list[str | None] = [None] * batch.num_rows
+            if self.make_value is not None:
+                made, failures = values.of(columns["value"].to_pylist(), topics)
+                columns["value"] = pa.array(made, pa.binary())
+            partitions = self._partitions(columns, topics, spread)
+            columns["partition"] = pa.array(partitions, pa.int64())
+            columns[FAILURE] = pa.array(failures, pa.string())
+            columns[SLOT] = pa.array(self._slots(topics, partitions), pa.int32())
+            yield pa.RecordBatch.from_pydict(columns)
+
+    def _topics(self, columns: Mapping[str, pyarrow.Array]) -> list[str]:
+        """Of every row; one that names none, or another, is refused by the vote and goes anywhere until then."""
+        first = next(iter(self.partitions))
+        if "topic" not in columns:
+            return [first] * len(columns["key"])
+        return [topic if topic in self.partitions else first for topic in columns["topic"].to_pylist()]
+
+    def _partitions(
+        self, columns: Mapping[str, pyarrow.Array], topics: Sequence[str], spread: Iterator[int]
+    ) -> list[int | None]:
+        """Those that rows name; with several slots, those that the partitioner chooses for the others."""
+        named = columns["partition"].to_pylist() if "partition" in columns else [None] * len(topics)
+        if self.slots == 1:
+            return named
+        keys = columns["key"].to_pylist()
+        hashes = murmur2([key or b"" for key in keys])
+        return [
+            partition if partition is not None else self._chosen(self.partitions[topic], key, hash_, spread)
+            for partition, topic, key, hash_ in zip(named, topics, keys, hashes, strict=True)
+        ]
+
+    def _chosen(self, partitions: int, key: bytes | None, hash_: int, spread: Iterator[int]) -> int:
+        if self.partitioner == "random" or (key is None and self.partitioner == "murmur2_random"):
+            return next(spread) // STICKY % partitions
+        return hash_ % partitions
+
+    def _slots(self, topics: Sequence[str], partitions: Sequence[int | None]) -> list[int]:
+        """Of one topic-partition always the same."""
+        place = {topic: number for number, topic in enumerate(self.partitions)}
+        return [(place[topic] + (p or 0)) % self.slots for topic, p in zip(topics, partitions, strict=True)]
+
+
+def check(make_value: MakeValue, sink: str) -> None:
+    """Refuse a function that cannot be sent to a task, or makes nothing there; one task is asked."""
+    spark = running_session()
+    if spark is None:
+        return
+    try:
+        failure = (
+            spark.range(1, numPartitions=1).mapInArrow(partial(_tried, make_value), "failure string").collect()[0][0]
+        )
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}".splitlines()[0]
+    if failure:
+        raise Misconfigured(
+            f"the function of value= cannot be used in a task: {failure:.300}",
+            sink=sink,
+            state="one task was asked to call it, without arguments; nothing was written",
+            help="it is called once per task, and returns a function of a row (a dict) and a topic; make clients in it",
+        )
+
+
+def _tried(make_value: MakeValue, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow as pa
+
+    for _ in batches:
+        pass
+    try:
+        made: object = make_value()
+        failure = "" if callable(made) else f"it returned {type(made).__name__}, not a function"
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+    yield pa.RecordBatch.from_pydict({"failure": [failure]})
+
+
+def _encoded(encoder: Encoder, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    return encoder.encoded(batches)
+
+
+class _Values:
+    """The user's function in one task: asked until it first fails, as the epoch is refused then."""
+
+    def __init__(self, make: MakeValue | None) -> None:
+        self._make = make
+        self._value: Value | None = None
+        self._failure: str | None = None
+
+    def of(
+        self, rows: Sequence[Mapping[str, Any]], topics: Sequence[str]
+    ) -> tuple[list[bytes | None], list[str | None]]:
+        """Values and failures, one of each per row."""
+        made = [self._of(row, topic) for row, topic in zip(rows, topics, strict=True)]
+        return [value for value, _ in made], [failure for _, failure in made]
+
+    def _of(self, row: Mapping[str, Any], topic: str) -> tuple[bytes | None, str | None]:
+        if self._failure is None:
+            try:
+                return self._checked(row, topic), None
+            except Exception as error:
+                self._failure = f"{type(error).__name__}: {error}"
+        return None, self._failure
+
+    def _checked(self, row: Mapping[str, Any], topic: str) -> bytes | None:
+        if self._value is None:
+            assert self._make is not None, "asked only where there is a function"
+            self._value = self._make()
+        value = self._value(row, topic)
+        if value is not None and not isinstance(value, bytes):
+            raise TypeError(f"a value is bytes or None, and it returned {type(value).__name__}")
+        return value
+
+
+def murmur2(keys: Sequence[bytes]) -> list[int]:
+    """Java's hash of each key, without its sign (``Utils.toPositive(Utils.murmur2(key))``)."""
+    import numpy as np
+
+    by_length: dict[int, list[int]] = {}
+    for number, key in enumerate(keys):
+        by_length.setdefault(len(key), []).append(number)
+    hashes = np.empty(len(keys), np.uint32)
+    for length, numbers in by_length.items():
+        data = np.frombuffer(b"".join(keys[n] for n in numbers), np.uint8).reshape(len(numbers), length)
+        hashes[numbers] = _murmur2(data, length)
+    found: list[int] = (hashes & np.uint32(0x7FFFFFFF)).tolist()
+    return found
+
+
+def _murmur2(data: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
+    """Of keys of one length, a row each; arithmetic is modulo 2**32."""
+    import numpy as np
+
+    m, words, rest = np.uint32(0x5BD1E995), length // 4, length % 4
+    h = np.full(len(data), 0x9747B28C ^ length, np.uint32)
+    for word in np.ascontiguousarray(data[:, : words * 4]).view("<u4").T:
+        k = word * m
+        k ^= k >> np.uint32(24)
+        h = h * m ^ k * m
+    for n in reversed(range(rest)):
+        h ^= data[:, words * 4 + n].astype(np.uint32) << np.uint32(8 * n)
+    if rest:
+        h = h * m
+    h ^= h >> np.uint32(13)
+    h = h * m
+    hashed: np.ndarray[Any, Any] = h ^ (h >> np.uint32(15))
+    return hashed

@@ -1,0 +1,197 @@
+"""What of an epoch's records Kafka, or one of the topics, would not take; found at prepare, in one pass.
+
+A condition is of records (``rows.py``); the first one that holds for any of them refuses the epoch, while nothing
+of it is decided.  After the decision there is only forward, so whatever a broker can object to belongs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.epoch import EpochNumber
+from epochal.coordinator.errors import PrepareRefused
+from epochal.sinks.kafka.encode import FAILURE
+from epochal.sinks.kafka.rows import Encoding
+from epochal.sinks.kafka.topics import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+OVERHEAD = 100
+"""Bytes that a record batch needs around one record, rounded up."""
+HEADER_OVERHEAD = 10
+"""Bytes that a header needs around its key and value, rounded up."""
+
+
+@dataclass(frozen=True)
+class Objection:
+    """Rows that cannot be written: which, and what is said of them."""
+
+    bad: Column
+    tell: Callable[[int, Any], str]  # how many rows, and what `shown` gave
+    help: str
+    shown: Column | None = None  # an aggregate over all records
+
+
+def count(records: DataFrame, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
+    """How many records there are; ``PrepareRefused`` names the first objection that any of them meets."""
+    from pyspark.sql import functions as f
+
+    none = f.lit(None).cast("string")
+    told = records.agg(
+        f.count(f.lit(1)).alias("rows"),
+        *(f.count_if(o.bad).alias(f"bad{n}") for n, o in enumerate(objections)),
+        *((o.shown if o.shown is not None else none).alias(f"shown{n}") for n, o in enumerate(objections)),
+    ).collect()[0]
+    for n, objection in enumerate(objections):
+        if told[f"bad{n}"]:
+            raise PrepareRefused(
+                objection.tell(told[f"bad{n}"], told[f"shown{n}"]),
+                sink=sink,
+                epoch=epoch,
+                state="nothing of the epoch was decided",
+                help=objection.help,
+            )
+    return int(told["rows"])
+
+
+def of_json(column: str, bad: str) -> Objection:
+    """A column whose values JSON does not hold; the column ``bad`` of the records says of which."""
+    from pyspark.sql import functions as f
+
+    return Objection(
+        f.col(bad),
+        lambda rows, _: f"JSON cannot hold these values exactly: column {column!r} in {rows} rows",
+        "NaN, infinities, years outside 0001 to 9999 and text that is not UTF-8 have no place in JSON: "
+        "replace them, cast the column to string, or encode the row yourself with value=",
+    )
+
+
+def of_values(scrub: Callable[[str], str]) -> Objection:
+    """Rows of which a function of the user's made no value."""
+    from pyspark.sql import functions as f
+
+    return Objection(
+        f.isnotnull(FAILURE),
+        lambda rows, shown: f"value= made no value of {rows} rows, and was asked no more: {scrub(shown):.300}",
+        "see what the function says; the epoch is evaluated again at the next start",
+        f.min(FAILURE),
+    )
+
+
+def of_records(encoding: Encoding, targets: Mapping[str, Topic], tombstones: bool) -> Iterator[Objection]:
+    """All that is known of the topics as they are now, and of what was asked for."""
+    if encoding.topic is not None:
+        yield _unknown_topic(encoding.topic, targets)
+    if not tombstones:
+        yield _no_value(encoding.value)
+    if encoding.headers is not None:
+        yield _nameless_header(encoding.headers)
+    if encoding.partition is not None:
+        yield _no_such_partition(encoding.partition, targets)
+    compacted = sorted(name for name, topic in targets.items() if topic.is_compacted)
+    if compacted:
+        yield _keyless(encoding, compacted)
+    yield from _too_large(encoding, targets)
+
+
+def _unknown_topic(column: str, targets: Mapping[str, Topic]) -> Objection:
+    from pyspark.sql import functions as f
+
+    topic = f.col("topic")
+    bad = ~f.coalesce(topic.isin(*targets), f.lit(False))
+    return Objection(
+        bad,
+        lambda rows, shown: f"{rows} rows are for topics that are not declared (column {column!r}): {shown}",
+        f"declare the topic, of {sorted(targets)} as they are in topics=, or keep such rows out with where=",
+        f.min(f.when(bad, f.coalesce(f.concat(f.lit("'"), topic, f.lit("'")), f.lit("NULL")))),
+    )
+
+
+def _no_value(column: str | None) -> Objection:
+    from pyspark.sql import functions as f
+
+    where = f"column {column!r} is NULL" if column is not None else "the function of value= returned None"
+    return Objection(
+        f.isnull("value"),
+        lambda rows, _: f"{rows} rows have no value ({where}): each would be a tombstone, which deletes its key",
+        "pass tombstones=True if that is what these rows are for, or keep them out with where=",
+    )
+
+
+def _nameless_header(column: str) -> Objection:
+    from pyspark.sql import functions as f
+
+    return Objection(
+        f.coalesce(f.exists("headers", lambda header: f.isnull(header["key"])), f.lit(False)),
+        lambda rows, _: f"{rows} rows have a header without a key (column {column!r})",
+        "give every header a key; its value may be NULL, and so may the whole column",
+    )
+
+
+def _no_such_partition(column: str, targets: Mapping[str, Topic]) -> Objection:
+    from pyspark.sql import functions as f
+
+    partition = f.col("partition")
+    bad = (partition < 0) | (partition >= _of_topic(targets, lambda topic: topic.partitions))
+    there = ", ".join(f"{name!r} has {topic.partitions}" for name, topic in sorted(targets.items()))
+    return Objection(
+        f.coalesce(bad, f.lit(False)),
+        lambda rows, shown: f"{rows} rows are for partitions that do not exist (column {column!r}): {shown}; {there}",
+        "partitions count from 0; NULL leaves the choice to the partitioner",
+        f.min(f.when(bad, partition)),
+    )
+
+
+def _keyless(encoding: Encoding, compacted: Sequence[str]) -> Objection:
+    from pyspark.sql import functions as f
+
+    bad = f.isnull("key")
+    if encoding.topic is not None:
+        bad = bad & f.col("topic").isin(*compacted)
+    names = ", ".join(map(repr, compacted))
+    return Objection(
+        bad,
+        lambda rows, _: f"{rows} rows have no key (column {encoding.key!r} is null), and topic {names} is compacted",
+        "give these rows a key, or filter them out",
+    )
+
+
+def _too_large(encoding: Encoding, targets: Mapping[str, Topic]) -> Iterator[Objection]:
+    """Topic by topic, as each has a limit of its own."""
+    from pyspark.sql import functions as f
+
+    size = f.coalesce(f.length("key"), f.lit(0)) + f.coalesce(f.length("value"), f.lit(0))
+    if encoding.headers is not None:
+        size = size + f.coalesce(f.aggregate("headers", f.lit(0), _add_header), f.lit(0))
+    for name, topic in sorted(targets.items()):
+        mine = f.col("topic") == name if encoding.topic is not None else f.lit(True)
+        limit = topic.max_message_bytes - OVERHEAD
+        yield Objection(
+            mine & (size > limit),
+            lambda rows, largest, name=name, limit=limit: (  # type: ignore[misc]
+                f"{rows} rows are larger than topic {name!r} takes: "
+                f"the largest has {largest} bytes, the limit is {limit}"
+            ),
+            f"raise max.message.bytes of the topic (it is {topic.max_message_bytes}), or make rows smaller",
+            f.max(f.when(mine, size)),
+        )
+
+
+def _add_header(size: Column, header: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    key, value = (f.coalesce(f.octet_length(header[part]), f.lit(0)) for part in ("key", "value"))
+    return size + key + value + HEADER_OVERHEAD
+
+
+def _of_topic(targets: Mapping[str, Topic], what: Callable[[Topic], int]) -> Column:
+    """A figure of the row's own topic; NULL for a topic that is not declared."""
+    from pyspark.sql import functions as f
+
+    if len(targets) == 1:
+        return f.lit(what(*targets.values()))
+    pairs = [f.lit(part) for name, topic in targets.items() for part in (name, what(topic))]
+    return f.try_element_at(f.create_map(*pairs), f.col("topic"))
