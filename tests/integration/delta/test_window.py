@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +11,24 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from epochal.chaos import failpoints
-from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch
+from epochal.coordinator.epoch import Committable
 from epochal.coordinator.errors import CheckpointMismatch, Fenced, PreparedLost
 from epochal.sinks.delta import DeltaSink
 from epochal.sinks.delta.jvm import JavaFailure, Transaction
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.delta import support
-from tests.integration.delta.support import ONE, TWO, query
+from tests.integration.delta.support import ONE, TWO, commit_while, query
 
 SCHEMA = StructType().add("id", "string").add("n", "long")
 
 
-class Start:
+class Start(support.Start):
     """One start of the query on the table at ``path``."""
 
-    def __init__(self, spark: SparkSession, path: Path, actor: Actor) -> None:
-        self.spark, self.path, self.actor = spark, path, actor
-        self.sink = DeltaSink(str(path), name="out")
-        self.sink.look(query("app"))
-
-    def prepare(self, ids: str, position: int = 1, redo: int = 0) -> Committable:
-        decision = Decision("q1", position - 1, self.actor, f"fingerprint-{position}", redo)
+    def of(self, ids: str, position: int = 1, redo: int = 0) -> Committable:
+        """A vote for these ids."""
         rows = self.spark.createDataFrame([(key, position) for key in ids], SCHEMA).coalesce(1)
-        return self.sink.prepare(Epoch(decision, position, offsets="{}", watermark=7), rows, self.actor)
-
-    def commit(self, committable: Committable) -> CommitOutcome:
-        return self.sink.commit(committable, self.actor)
+        return self.prepare(rows, position, redo)
 
 
 @pytest.fixture
@@ -50,32 +40,14 @@ def path(tmp_path: Path) -> Path:
 def one(spark: SparkSession, path: Path) -> Start:
     """The first start: table made, looked, fenced."""
     DeltaSink(str(path), name="out").create(query("app"), SCHEMA)
-    start = Start(spark, path, ONE)
-    start.sink.fence(query("app"), ONE)
-    return start
-
-
-def commit_while(start: Start, committable: Committable, do: Callable[[], object]) -> CommitOutcome:
-    """Commit, and do that once when the commit has judged everything and is about to write."""
-    done: list[Point] = []
-
-    def strike(point: Point, sink: str, epoch: int) -> None:  # noqa: ARG001
-        if point is Point.BEFORE_PUBLISH and not done:
-            done.append(point)
-            do()
-
-    try:
-        with failpoints.handler(strike):
-            return start.commit(committable)
-    finally:
-        assert done, "the commit never came to its put"
+    return Start(spark, path, ONE).fenced()
 
 
 # others beside us
 
 
 def test_a_foreign_append_in_the_window_is_no_conflict(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     support.foreign_append(spark, path, [("x", 0)], "id string, n bigint")
     outcome = commit_while(
         one, committable, lambda: support.foreign_append(spark, path, [("y", 0)], "id string, n bigint")
@@ -85,9 +57,9 @@ def test_a_foreign_append_in_the_window_is_no_conflict(spark: SparkSession, path
 
 
 def test_optimize_in_the_window_is_no_conflict(spark: SparkSession, path: Path, one: Start) -> None:
-    one.commit(one.prepare("a"))
-    one.commit(one.prepare("b", 2))
-    committable = one.prepare("c", 3)
+    one.commit(one.of("a"))
+    one.commit(one.of("b", 2))
+    committable = one.of("c", 3)
     outcome = commit_while(one, committable, lambda: support.sql(spark, path, "OPTIMIZE {t}"))
     assert outcome is CommitOutcome.COMMITTED
     assert support.column(path, "id") == ["a", "b", "c"]
@@ -97,7 +69,7 @@ def test_optimize_in_the_window_is_no_conflict(spark: SparkSession, path: Path, 
 
 
 def test_a_newer_fence_in_the_window_bars_the_older_commit(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     newer = Start(spark, path, TWO)
     with pytest.raises(Fenced):
         commit_while(one, committable, lambda: newer.sink.fence(query("app"), TWO))
@@ -106,7 +78,7 @@ def test_a_newer_fence_in_the_window_bars_the_older_commit(spark: SparkSession, 
 
 
 def test_two_commits_of_one_decision_at_once_show_it_once(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     twin = Start(spark, path, ONE)
     outcome = commit_while(one, committable, lambda: twin.commit(committable))
     assert outcome is CommitOutcome.COMMITTED
@@ -114,7 +86,7 @@ def test_two_commits_of_one_decision_at_once_show_it_once(spark: SparkSession, p
 
 
 def test_two_decisions_at_one_position_at_once_show_one(spark: SparkSession, path: Path, one: Start) -> None:
-    first, second = one.prepare("a"), one.prepare("b", redo=1)
+    first, second = one.of("a"), one.of("b", redo=1)
     twin = Start(spark, path, ONE)
     with pytest.raises(CheckpointMismatch):
         commit_while(one, first, lambda: twin.commit(second))
@@ -122,7 +94,7 @@ def test_two_decisions_at_one_position_at_once_show_one(spark: SparkSession, pat
 
 
 def test_a_lost_answer_is_found_in_the_marker(path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     with failpoints.armed("after-publish=drop-answer"):
         assert one.commit(committable) is CommitOutcome.COMMITTED
     assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
@@ -133,7 +105,7 @@ def test_a_put_that_landed_and_is_told_a_conflict_is_not_made_again(
     path: Path, one: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log store writes the version, loses the answer, tries again and meets its own file."""
-    committable = one.prepare("a")
+    committable = one.of("a")
     commit = Transaction.commit
     puts: list[object] = []
 
@@ -150,7 +122,7 @@ def test_a_put_that_landed_and_is_told_a_conflict_is_not_made_again(
 
 def test_a_put_below_a_cleaned_up_log_does_not_count(spark: SparkSession, path: Path, one: Start) -> None:
     """The version that the commit wants is free again: others took it, and a clean-up removed it."""
-    committable = one.prepare("a")
+    committable = one.of("a")
 
     def others_go_on_and_clean_up() -> None:
         for key in "xyz":
@@ -170,7 +142,7 @@ def test_a_put_below_a_cleaned_up_log_does_not_count(spark: SparkSession, path: 
 
 
 def test_a_nullable_column_that_was_added_is_no_hindrance(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     support.sql(spark, path, "ALTER TABLE {t} ADD COLUMN more int")
     assert one.commit(committable) is CommitOutcome.COMMITTED
     assert support.read(path).to_pylist() == [{"id": "a", "n": 1, "more": None}]
@@ -183,7 +155,7 @@ def test_a_nullable_column_that_was_added_is_no_hindrance(spark: SparkSession, p
 def test_a_changed_table_makes_the_prepared_epoch_lost(
     spark: SparkSession, path: Path, one: Start, change: str, named: str
 ) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     if change == "overwrite":
         other = spark.createDataFrame([("x", "text")], "id string, n string")
         other.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(path))
@@ -196,7 +168,7 @@ def test_a_changed_table_makes_the_prepared_epoch_lost(
 
 
 def test_a_recreated_table_is_another_one(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     shutil.rmtree(path)
     support.forget_snapshots(spark)
     DeltaSink(str(path), name="out").create(query("app"), SCHEMA)
@@ -208,20 +180,20 @@ def test_a_recreated_table_is_another_one(spark: SparkSession, path: Path, one: 
 
 
 def test_vacuumed_files_are_noticed_and_nothing_is_shown(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     support.vacuum_everything(spark, path)
     assert support.data_files(path) == set()
     with pytest.raises(PreparedLost, match="1 of 1 files are gone"):
         one.commit(committable)
     assert support.column(path, "id") == []
-    redone = one.prepare("a", redo=1)
+    redone = one.of("a", redo=1)
     assert one.commit(redone) is CommitOutcome.COMMITTED
     assert support.column(path, "id") == ["a"]
 
 
 def test_prepared_lost_is_final_even_for_a_put_under_way(spark: SparkSession, path: Path, one: Start) -> None:
     """A slow put must not show, after all, an epoch that was given up for lost."""
-    committable = one.prepare("a")
+    committable = one.of("a")
     twin = Start(spark, path, ONE)
 
     def lose_the_files() -> None:
@@ -241,10 +213,10 @@ def test_prepared_lost_is_final_even_for_a_put_under_way(spark: SparkSession, pa
 def test_a_newer_start_deletes_the_files_of_a_dead_one_and_no_others(
     spark: SparkSession, path: Path, one: Start
 ) -> None:
-    one.commit(one.prepare("a"))
+    one.commit(one.of("a"))
     support.foreign_append(spark, path, [("x", 0)], "id string, n bigint")
     kept = support.data_files(path)
-    one.prepare("b", 2)
+    one.of("b", 2)
     assert support.data_files(path) > kept
     newer = Start(spark, path, TWO)
     newer.sink.fence(query("app"), TWO)
@@ -254,8 +226,8 @@ def test_a_newer_start_deletes_the_files_of_a_dead_one_and_no_others(
 
 
 def test_the_losing_attempt_is_deleted_with_the_commit_of_the_winner(path: Path, one: Start) -> None:
-    loser = one.prepare("a")
-    winner = one.prepare("b", redo=1)
+    loser = one.of("a")
+    winner = one.of("b", redo=1)
     one.commit(winner)
     assert support.data_files(path) == {add["path"] for add in winner.payload["adds"]}
     assert loser.payload["adds"][0]["path"] not in support.data_files(path)
@@ -263,7 +235,7 @@ def test_the_losing_attempt_is_deleted_with_the_commit_of_the_winner(path: Path,
 
 
 def test_a_torn_note_does_not_stop_the_abort(path: Path, one: Start) -> None:
-    one.prepare("a")
+    one.of("a")
     [note] = support.notes(path)
     (path / note).write_text('["part-0')
     (path / note).with_name(f".{Path(note).name}.crc").unlink()
@@ -275,7 +247,7 @@ def test_a_torn_note_does_not_stop_the_abort(path: Path, one: Start) -> None:
 
 
 def test_the_history_tells_the_facts_of_the_epoch(path: Path, one: Start) -> None:
-    committable = one.prepare("ab")
+    committable = one.of("ab")
     one.commit(committable)
     assert support.newest_user_metadata(path) == {
         "app": "app",
