@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SOURCE = "epochal_source"
 """The temporary view that holds an epoch's rows, in a session that nobody else uses."""
 
+_TIMES, _PLACE = "epochal times", "epochal place"  # no column of anybody's
 _SETTINGS = {
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     "spark.databricks.delta.merge.materializeSource": "none",  # the copy's files never change
@@ -53,12 +54,17 @@ class MergePlan(Upsertion):
         named = (*self.key, *self.order)
         counts = rows.agg(f.count(f.lit(1)), *(f.count_if(_column(name).isNull()) for name in named)).collect()[0]
         check_nulls(dict(zip(named, counts[1:], strict=True)), sink, epoch)
-        times = self._last(rows, f.rank()).groupBy(*map(_column, self.key)).agg(f.count(f.lit(1)).alias("times"))
-        twice = times.where("times > 1").select("times", *(_column(n).cast("string").substr(1, 80) for n in self.key))
-        found = twice.orderBy(f.desc("times"), *twice.columns[1:]).limit(TOLD).collect() if counts[0] else []
-        told = [(times, twice.count(), *values) for times, *values in found]
-        check_twice(self, Merge.__name__, told, sink, epoch)
+        found = self._twice(rows).collect() if counts[0] else []
+        check_twice(self, Merge.__name__, found, sink, epoch)
         return int(counts[0])
+
+    def _twice(self, rows: DataFrame) -> DataFrame:
+        """Of keys that name several rows, none of them the last: rows, number of such keys, the key; the worst ones."""
+        times = self._last(rows, f.rank()).groupBy(*map(_column, self.key)).agg(f.count(f.lit(1)).alias(_TIMES))
+        values = [_column(name).cast("string").substr(1, 80).alias(f"key {n}") for n, name in enumerate(self.key)]
+        several = f.count(f.lit(1)).over(Window.partitionBy(f.lit(0)))
+        twice = times.where(_column(_TIMES) > 1).select(_TIMES, several.alias("keys"), *values)
+        return twice.orderBy(f.desc(_TIMES), *twice.columns[2:]).limit(TOLD)
 
     def source(self, rows: DataFrame) -> DataFrame:
         """The epoch's rows, of each key the last one."""
@@ -82,8 +88,8 @@ class MergePlan(Upsertion):
         if not self.order:
             return rows
         last_first = Window.partitionBy(*map(_column, self.key)).orderBy(*(_column(n).desc() for n in self.order))
-        ranked = rows.select("*", place.over(last_first).alias("epochal place"))
-        return ranked.where("`epochal place` = 1").drop("epochal place")
+        ranked = rows.select("*", place.over(last_first).alias(_PLACE))
+        return ranked.where(_column(_PLACE) == 1).drop(_PLACE)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from epochal import Pipeline
 from epochal.chaos import failpoints
-from epochal.coordinator.errors import Misconfigured
-from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
+from epochal.sinks.delta import DeltaSink, Merge, Overwrite
 from tests.integration.delta import support
 from tests.integration.spark.support import APP, FAST, Job
 
@@ -48,14 +47,6 @@ def test_complete_mode_over_a_crash(job: Job) -> None:
     assert seen(job) == [(1, 2), (2, 1)]
     job.run(pipeline(job, Overwrite()), counts(job), mode="complete")
     assert seen(job) == [(1, 2), (2, 2), (3, 1)]
-
-
-def test_complete_mode_needs_sinks_that_replace_all_of_them(job: Job) -> None:
-    for modes in ([Append()], [Merge(key="id")], [Overwrite(), Append()]):
-        named = f"do not replace what they show: delta-t{len(modes) - 1}$"
-        with pytest.raises(Misconfigured) as refused:
-            pipeline(job, *modes).check(counts(job), output_mode="complete")
-        assert named.removesuffix("$") in refused.value.what
 
 
 def test_update_mode_merged_over_a_crash(job: Job) -> None:
