@@ -298,6 +298,8 @@ class DeltaSink:
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Put files and marker into the log as one version; done when a new snapshot shows the marker."""
+        if committable.payload["version"] > PAYLOAD_VERSION:
+            raise self._say.too_new(committable, PAYLOAD_VERSION)
         self._looked()
         table = self._table()
         answer: _Answer | None = None

@@ -1,4 +1,4 @@
-"""What a mode makes of the columns of query and table, and the statement that comes of it: pure functions."""
+"""What needs no Spark: what a mode makes of the columns of query and table, the statement that comes of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import json
 import pytest
 from pyspark.sql.types import StructType
 
-from epochal.sinks.delta import Append, Merge
+from epochal.coordinator.epoch import Actor, Committable, Decision
+from epochal.coordinator.errors import CommitInDoubt
+from epochal.sinks.delta import Append, DeltaSink, Merge
 from epochal.sinks.delta.merge import MergePlan
 from epochal.sinks.delta.modes import Mode
+from epochal.sinks.delta.sink import PAYLOAD_VERSION
 
 QUERY = ["id", "a", "seq", "gone"]
 TABLE = ["id", "a", "more"]
@@ -64,3 +67,11 @@ def test_what_the_table_gets_of_the_rows(mode: Mode) -> None:
     rows = StructType().add("id", "string").add("a", "string").add("seq", "long").add("gone", "boolean")
     wanted = QUERY if isinstance(mode, Append) else ["id", "a"]
     assert MergePlan.of(mode, rows.names, TABLE).written(rows).names == wanted
+
+
+def test_a_committable_of_a_newer_epochal_is_not_guessed_at() -> None:
+    decision = Decision("q1", 4, Actor(1, 11), "fingerprint")
+    vote = Committable("out", decision, 5, 1, {"version": PAYLOAD_VERSION + 1, "adds": []})
+    with pytest.raises(CommitInDoubt, match=f"its committable is of version {PAYLOAD_VERSION + 1}") as doubt:
+        DeltaSink("/t", name="out").commit(vote, decision.actor)
+    assert (doubt.value.sink, doubt.value.epoch) == ("out", 4)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.coordinator.epoch import Committable
-from epochal.coordinator.errors import CommitInDoubt, Fenced, Misconfigured, PrepareRefused
+from epochal.coordinator.errors import CommitInDoubt, Fenced, Misconfigured, PreparedLost, PrepareRefused
 from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
 from epochal.sinks.protocol import CommitOutcome, RedoSink, ReplacingSink
 from tests.integration.delta import support
@@ -98,6 +98,22 @@ def test_what_others_do_while_an_epoch_replaces(spark: SparkSession, path: Path)
     vote = start.prepare(spark.createDataFrame([("b", 2)], shape).coalesce(1), 2)
     commit_while(start, vote, lambda: support.foreign_append(spark, path, [("z", 0)], shape))
     assert rows(path) == [("b", 2)]
+
+
+def test_files_of_an_overwrite_that_are_gone_or_no_longer_fit_are_lost(spark: SparkSession, path: Path) -> None:
+    """As of an append: its rows are redone, and until then the table holds what it held."""
+    shape = "id string, n long"
+    start = ready(spark, path, Overwrite(), shape)
+    start.show(spark.createDataFrame([("a", 1)], shape).coalesce(1))
+    vote = start.prepare(spark.createDataFrame([("b", 7)], shape).coalesce(1), 2)
+    support.sql(spark, path, "ALTER TABLE {t} ADD CONSTRAINT small CHECK (n < 5)")
+    with pytest.raises(PreparedLost, match="the table has changed since: constraints"):
+        start.commit(vote)
+    vote = start.prepare(spark.createDataFrame([("b", 2)], shape).coalesce(1), 2)
+    support.vacuum_everything(spark, path)
+    with pytest.raises(PreparedLost, match="1 of 1 files are gone"):
+        start.commit(vote)
+    assert rows(path) == [("a", 1)]
 
 
 def test_a_newer_fence_bars_an_older_overwrite(spark: SparkSession, path: Path) -> None:
