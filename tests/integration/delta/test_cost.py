@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,14 +28,14 @@ def many(spark: SparkSession) -> Iterator[int]:
 
 def tasks(spark: SparkSession, do: Callable[[], object]) -> list[int]:
     """How many tasks each stage had that was run for it."""
-    context = spark.sparkContext
-    context.setJobGroup("cost", "cost of one call")
+    context, group = spark.sparkContext, f"cost-{uuid.uuid4().hex}"
+    context.setJobGroup(group, "cost of one call")
     try:
         do()
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     tracker = context.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("cost")]
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
     return [stage.numTasks for stage in stages if stage is not None and stage.numCompletedTasks]
 
