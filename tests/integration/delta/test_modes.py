@@ -335,6 +335,18 @@ def test_a_table_that_no_longer_takes_decided_rows_is_in_doubt_until_it_does(spa
     assert rows(path) == [("1", 7)]
 
 
+def test_decided_rows_are_not_bent_to_another_type(spark: SparkSession, path: Path) -> None:
+    """MERGE itself would write the number as text."""
+    shape = "id string, n long"
+    start = ready(spark, path, KEYED, shape)
+    vote = start.prepare(spark.createDataFrame([("1", 7)], shape).coalesce(1))
+    other = spark.createDataFrame([("x", "text")], "id string, n string")
+    other.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(path))
+    with pytest.raises(CommitInDoubt, match="column n: the rows have bigint, the table has string"):
+        start.commit(vote)
+    assert rows(path) == [("x", "text")]
+
+
 def test_an_epoch_is_finished_in_the_mode_that_it_was_prepared_in(spark: SparkSession, path: Path) -> None:
     """mode= was changed while it was in doubt."""
     shape = "id string, n long"
