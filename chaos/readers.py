@@ -229,7 +229,7 @@ class DeltaReader:
     def read(self) -> Output:
         from deltalake import DeltaTable
 
-        return {self.sink: DeltaTable(self.of._path).to_pyarrow_table().to_pylist()}
+        return {self.sink: DeltaTable(self.of.location).to_pyarrow_table().to_pylist()}
 
     def decision(self, app: str, incarnation: str) -> int:  # noqa: ARG002
         """delta-rs reads the transaction version that Delta's commit carries; no Spark is needed for it."""
@@ -237,19 +237,19 @@ class DeltaReader:
 
         self.of._app = app
         _, decision, _, _ = self.of._ids()
-        return int(DeltaTable(self.of._path).transaction_version(decision) or 0)
+        return int(DeltaTable(self.of.location).transaction_version(decision) or 0)
 
     def lose_prepared(self) -> str:
         """Files that no version of the table names."""
         from deltalake import DeltaTable
 
-        named = {Path(uri).name for uri in DeltaTable(self.of._path).file_uris()}
-        table = Path(self.of._path)
+        named = {Path(uri).name for uri in DeltaTable(self.of.location).file_uris()}
+        table = Path(self.of.location)
         rows = [file for file in table.glob("**/*.parquet") if "_delta_log" not in file.relative_to(table).parts]
         lost = [file for file in rows if file.name not in named]
         for file in lost:
             file.unlink()
-        return f"{len(lost)} files of {self.of._path}" if lost else ""
+        return f"{len(lost)} files of {self.of.location}" if lost else ""
 
     def left(self) -> None:
         """Files of a dead prepare wait for VACUUM, as the guarantee says."""

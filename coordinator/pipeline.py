@@ -215,7 +215,7 @@ class Pipeline:
     def _start(self, run: _Run, query: inside.StreamingQuery, df: DataFrame) -> None:
         """Every check that needs no decision, then the coordinator of this start."""
         inside.check_runtime(query.spark)
-        inside.check_query(query)
+        inside.check_query(query, self._sinks)
         self._plan = query.plan()
         self._plan.check()
         run.sinks = self._new_sinks()
@@ -257,7 +257,7 @@ class Pipeline:
         inside.check_session(df)
         inside.check_runtime(df.sparkSession)
         _check_streaming(df)
-        inside.check_output_mode(output_mode)
+        inside.check_output_mode(output_mode, self._sinks)
         plan = inside.read_plan(df._jdf.queryExecution().analyzed())
         plan.check()
         self._plan = plan

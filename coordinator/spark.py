@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from epochal.coordinator import versions
 from epochal.coordinator.epoch import Ask, EpochNumber, Query
 from epochal.coordinator.errors import CheckpointMismatch, Misconfigured
+from epochal.sinks.protocol import ReplacingSink, Sink
 from epochal.sinks.stage import files_at
 
 if TYPE_CHECKING:
@@ -239,10 +240,10 @@ def check_versions(spark: str, java: str, python: str) -> None:
         versions.check(part, version)
 
 
-def check_query(query: StreamingQuery) -> None:
+def check_query(query: StreamingQuery, sinks: Sequence[Sink]) -> None:
     """What can be refused only once the query has started: where it lives, how it is driven."""
     check_checkpoint(query.checkpoint)
-    check_output_mode(query.output_mode)
+    check_output_mode(query.output_mode, sinks)
     if _NO_EPOCHS.search(query.trigger):
         raise Misconfigured(
             f"the trigger {query.trigger} has no micro-batches to make epochs of",
@@ -261,13 +262,18 @@ def check_checkpoint(checkpoint: str) -> None:
         )
 
 
-def check_output_mode(mode: str) -> None:
-    """The sinks append; ``complete`` would append the whole result again in every epoch."""
-    if mode.lower() not in ("append", "update"):
+def check_output_mode(mode: str, sinks: Sequence[Sink]) -> None:
+    """``complete`` hands over the whole result again in every epoch, which only a sink that replaces can show."""
+    if mode.lower() in ("append", "update"):
+        return
+    adding = [sink.name for sink in sinks if not isinstance(sink, ReplacingSink)]
+    if mode.lower() != "complete" or adding:
         raise Misconfigured(
-            f"output mode {mode!r} hands over the whole result in every epoch, and these sinks append",
+            f"output mode {mode!r} hands over the whole result in every epoch, and these sinks do not replace what"
+            f" they show: {', '.join(adding)}",
             state=f"outputMode={mode}",
-            help='use outputMode("append"), or "update" where a reader keeps the newest row per key',
+            help='use outputMode("append"), or "update" where a reader keeps the newest row per key; or'
+            " DeltaSink(mode=Overwrite()), alone or with others like it",
         )
 
 

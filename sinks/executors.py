@@ -24,6 +24,11 @@ def running_session() -> SparkSession | None:
     return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
 
 
+def clone(session: SparkSession) -> SparkSession:
+    """Same catalog and settings, own changes: as foreachBatch's session is a clone of the query's."""
+    return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
+
+
 def check_executors(sink: str, module: str, extra: str) -> None:
     """Refuse executors that cannot import ``module``, which ``epochal[extra]`` brings.
 

@@ -125,6 +125,16 @@ class RedoSink(Sink, Protocol):
     needs_copy: bool
 
 
+@runtime_checkable
+class ReplacingSink(Sink, Protocol):
+    """A sink whose every epoch takes the place of all that it shows: the whole result of output mode ``complete``.
+
+    Its commit removes what is shown and shows the epoch, in one atomic write with the marker.
+    """
+
+    replaces: bool
+
+
 class Stage(Protocol):
     """The durable copy: one evaluation of a micro-batch, read by everybody."""
 

@@ -34,6 +34,7 @@ class SinkHarness:
     schema: Any = None  # what `create` gets: columns id (string), attempt (string), n (long)
     secrets: Sequence[str] = ()  # strings that must never be in a committable or an error
     prepare_is_fenced: bool = True  # whether prepare refuses a fenced actor; if not, its commit alone does
+    replaces: bool = False  # whether readers see the newest epoch alone, and not all of them
 
     def sink(self) -> Sink:
         """A new sink object, as a fresh process would make it."""
@@ -58,6 +59,11 @@ class SinkHarness:
     def copy(self, rows: Rows, epoch: int, by: Actor) -> Copy | None:  # noqa: ARG002
         """The durable copy of ``rows`` for a sink that needs one, else None."""
         return None
+
+    def after(self, *epochs: Sequence[str]) -> list[str]:
+        """The ids that readers see after these epochs, one after another; sorted."""
+        shown = epochs[-1:] if self.replaces else epochs
+        return sorted(key for epoch in shown for key in epoch)
 
     def visible(self) -> list[tuple[str, str]]:
         """(id, attempt) of every row that an independent reader sees now."""

@@ -34,6 +34,9 @@ from epochal.coordinator.epoch import Json
 from epochal.sinks.delta.jvm import schema_of
 
 RETENTION = "delta.setTransactionRetentionDuration"
+RETENTION_DEFAULT = "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration"
+"""The session's setting that gives it to every table that is made."""
+APPEND_ONLY = "delta.appendOnly"
 
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}  # decimal ones
 _WHOLE_TO: dict[type[DataType], tuple[type[DataType], ...]] = {
@@ -43,6 +46,7 @@ _WHOLE_TO: dict[type[DataType], tuple[type[DataType], ...]] = {
     FloatType: (DoubleType,),
 }
 _GENERATED = "delta.generationExpression"
+_DEFAULT = "CURRENT_DEFAULT"  # where Spark notes a column's default, as SQL
 _NEVER = (NullType, DayTimeIntervalType, YearMonthIntervalType)
 
 
@@ -55,17 +59,21 @@ def unholdable(schema: StructType) -> list[str]:
     ]
 
 
-def table_problems(metadata: Json) -> list[str]:
+def forgets(metadata: Json) -> str | None:
+    """Why Delta may drop this table's transaction ids, a sentence; None if it keeps them for ever."""
+    kept = metadata["configuration"].get(RETENTION)
+    return f"{RETENTION} = {kept!r} lets Delta forget the marker and the fence" if kept is not None else None
+
+
+def table_problems(metadata: Json, adds_only: bool) -> list[str]:
     """Why this table, whatever the rows, cannot be written exactly once, a sentence each."""
     problems = [
         f"column {field.name}: an identity column gets repeated values when rows are prepared before they are committed"
         for field in schema_of(metadata).fields
         if any(key.startswith("delta.identity.") for key in field.metadata)
     ]
-    if RETENTION in metadata["configuration"]:
-        problems.append(
-            f"{RETENTION} = {metadata['configuration'][RETENTION]!r} lets Delta forget the marker and the fence"
-        )
+    if metadata["configuration"].get(APPEND_ONLY) == "true" and not adds_only:
+        problems.append(f"{APPEND_ONLY} = 'true': rows that are there can be neither replaced nor changed")
     return problems
 
 
@@ -74,11 +82,24 @@ def row_problems(rows: StructType, table: StructType, *, case_sensitive: bool) -
     return [*unholdable(rows), *_struct_problems("", rows, table, case_sensitive)]
 
 
+def added(rows: StructType, table: StructType, *, case_sensitive: bool) -> StructType:
+    """The columns of the rows that the table has not, as it would have them: nullable, all that is in them too."""
+    there = {_key(field.name, case_sensitive) for field in table.fields}
+    new = _relaxed(StructType([f for f in rows.fields if _key(f.name, case_sensitive) not in there]))
+    assert isinstance(new, StructType)
+    return new
+
+
+def with_columns(table: StructType, added: StructType) -> StructType:
+    """The table as it is once they are in it."""
+    return StructType([*table.fields, *added.fields])
+
+
 def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> StructType:
     """The table's columns that the rows have, as ``DataFrame.to`` wants them.
 
     Nullable, as Delta itself checks NOT NULL row by row; without the columns that the rows have not, as
-    Delta itself computes generated ones; without Delta's notes to itself.
+    Delta itself computes generated ones and fills in defaults; without Delta's notes to itself.
     """
     given = {_key(field.name, case_sensitive) for field in rows.fields}
     kept = [field for field in table.fields if _key(field.name, case_sensitive) in given]
@@ -134,7 +155,7 @@ def _struct_problems(path: str, rows: StructType, table: StructType, case_sensit
         seen.add(key)
     for key in wanted.keys() - seen:
         field = wanted[key]
-        if not field.nullable and _GENERATED not in field.metadata:
+        if not field.nullable and not {_GENERATED, _DEFAULT} & field.metadata.keys():
             yield f"column {path}{field.name}: the table has it NOT NULL, and the rows have it not"
 
 

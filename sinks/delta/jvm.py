@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from py4j.java_gateway import JavaClass
@@ -47,6 +49,37 @@ class JavaFailure(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (JavaFailure, (self.message, self.classes))
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a MERGE did to a snapshot: its actions, and the files that it made, none of which the log names yet."""
+
+    actions: Sequence[Json]
+    files: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Catalogued:
+    """What the session catalog says of a name."""
+
+    kind: str  # MANAGED, EXTERNAL, VIEW
+    provider: str | None
+    location: str
+
+
+def catalogued(spark: SparkSession, name: str) -> Catalogued:
+    """JavaFailure when there is none, or when it is no name of that catalog."""
+    with java_errors():
+        state = spark._jsparkSession.sessionState()
+        found = state.catalog().getTableMetadata(state.sqlParser().parseTableIdentifier(name))
+        kind, provider = str(found.tableType().name()), found.provider()
+        is_view = kind == "VIEW"
+        return Catalogued(
+            kind,
+            None if is_view or provider.isEmpty() else str(provider.get()).lower(),
+            "" if is_view else str(found.location().toString()),
+        )
 
 
 class Table:
@@ -142,7 +175,12 @@ class Transaction:
     @property
     def exists(self) -> bool:
         """False: there is no Delta table at that path."""
-        return int(self._txn.readVersion()) >= 0
+        return self.version >= 0
+
+    @property
+    def version(self) -> int:
+        """Of the snapshot; -1 for no table."""
+        return int(self._txn.readVersion())
 
     def metadata(self) -> Json:
         """Delta's ``metaData`` action."""
@@ -160,24 +198,93 @@ class Transaction:
     def version_of(self, identity: str) -> int | None:
         """The version of that transaction id, None for none.  From now on a conflict if another writes it."""
         with java_errors():
-            version = int(self._txn.txnVersion(identity))
+            if self._known is None:
+                version = int(self._txn.txnVersion(identity))
+            else:
+                self._txn.readTxn().addOne(identity)
+                version = self._known.get(identity, -1)
         return version if version >= 0 else None
+
+    @cached_property
+    def _known(self) -> dict[str, int] | None:
+        """All transaction ids, as the version's checksum file has them; None where it has not, as after delta-rs.
+
+        ``txnVersion`` asks the whole state of the table, a Spark job of as many tasks as the state has partitions.
+        A checksum that has any transaction id has all of them (``RecordChecksum`` of Delta: all or none).
+        """
+        checksum = self._txn.snapshot().checksumOpt()
+        found = checksum.get().setTransactions() if checksum.isDefined() else checksum
+        if not found.isDefined():
+            return None
+        return {str(t.appId()): int(t.version()) for t in self._converters().asJava(found.get())}
 
     def write_files(self, rows: DataFrame) -> list[Json]:
         """Evaluate ``rows`` once into files that the log does not name; their ``add`` actions."""
         with java_errors():
             actions = self._txn.writeFiles(rows._jdf)
-            return [json.loads(str(action.json())) for action in self._converters().asJava(actions)]
+            return [_json(action) for action in self._converters().asJava(actions)]
 
-    def commit(self, actions: Iterable[Json], *, query_id: str, epoch: int, user_metadata: str) -> None:
+    def removals(self) -> list[Json]:
+        """``remove`` actions of all files there are.  From now on a conflict if another removes or changes one."""
+        with java_errors():
+            return [_json(file.remove()) for file in self._converters().asJava(self._txn.filterFiles())]
+
+    def merge(self, session: SparkSession, statement: str) -> Written:
+        """Run a MERGE up to its commit.  From now on a conflict if another changes what it has read.
+
+        ``session`` is one that nobody else uses; schema evolution and materialised sources are off in it.
+        """
+        with java_errors(), _active(session):
+            command = _analysed(session, statement)
+            java = session._jsparkSession
+            command.prepareMergeSource(
+                java,
+                command.source(),
+                command.condition(),
+                command.matchedClauses(),
+                command.notMatchedClauses(),
+                command.isInsertOnly(),
+            )
+            actions = list(self._merged(command, java))
+            return Written([_json(action) for action in actions], self._made(actions))
+
+    def _merged(self, command: Java, java: Java) -> Iterator[Java]:
+        """As Delta's own ``MergeIntoCommand.runMerge`` does it, in this transaction and without its commit."""
+        each = self._converters().asJava
+        if command.isInsertOnly():
+            yield from each(command.writeOnlyInserts(java, self._txn, True, _SOURCE_ROWS))
+            return
+        touched = command.findTouchedFiles(java, self._txn)
+        files, deduplicate = touched._1(), touched._2()
+        if files.isEmpty():
+            yield from each(command.writeOnlyInserts(java, self._txn, False, _SOURCE_ROWS))
+        elif command.shouldWritePersistentDeletionVectors(java, self._txn):
+            yield from each(command.writeAllChanges(java, self._txn, files, deduplicate, False))
+            yield from each(command.writeDVs(java, self._txn, files))
+        else:
+            yield from each(command.writeAllChanges(java, self._txn, files, deduplicate, True))
+            yield from (file.remove() for file in each(files))
+
+    def _made(self, actions: Iterable[Java]) -> list[str]:
+        """Paths of the files that are new: data, change data, deletion vectors."""
+        told = [(next(iter(_json(action))), action) for action in actions]
+        old = {str(action.path()) for kind, action in told if kind == "remove"}
+        made = [str(action.path()) for kind, action in told if kind != "remove" and str(action.path()) not in old]
+        vectors = [action.deletionVector() for kind, action in told if kind == "add"]
+        root = self._log.dataPath()
+        return made + [str(v.absolutePath(root).toUri()) for v in vectors if v is not None and v.isOnDisk()]
+
+    def commit(
+        self, actions: Iterable[Json], *, query_id: str, epoch: int, user_metadata: str, output_mode: str = "Append"
+    ) -> None:
         """Put the actions into the log as one version, if nothing that was read has changed meanwhile."""
         with java_errors():
             delta, scala = self._jvm.org.apache.spark.sql.delta, self._jvm.scala
             batch = self._jvm.java.util.ArrayList()
             for action in actions:
                 batch.add(delta.actions.Action.fromJson(json.dumps(action)))
-            append = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-            what = delta.DeltaOperations.StreamingUpdate(append, query_id, epoch, scala.Option.apply(user_metadata))
+            mode = getattr(self._jvm.org.apache.spark.sql.streaming.OutputMode, output_mode)()
+            what = delta.DeltaOperations.StreamingUpdate(mode, query_id, epoch, scala.Option.apply(user_metadata))
             self._txn.commit(self._converters().asScala(batch).toSeq(), what)
 
     def _converters(self) -> Java:
@@ -219,7 +326,11 @@ def self_test(spark: SparkSession, sink: str) -> None:
 def _try_private_parts(jvm: Java) -> None:
     with java_errors():
         delta = jvm.org.apache.spark.sql.delta
-        for action in ({"txn": {"appId": "a", "version": 1, "lastUpdated": 1}}, {"add": _AN_ADD}):
+        for action in (
+            {"txn": {"appId": "a", "version": 1, "lastUpdated": 1}},
+            {"add": _AN_ADD},
+            {"remove": _A_REMOVE},
+        ):
             there_and_back = json.loads(str(delta.actions.Action.fromJson(json.dumps(action)).json()))
             kind = next(iter(action))
             lost = {key: value for key, value in action[kind].items() if there_and_back[kind].get(key) != value}
@@ -228,14 +339,37 @@ def _try_private_parts(jvm: Java) -> None:
         append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
         delta.DeltaOperations.StreamingUpdate(append, "q", 0, jvm.scala.Option.apply("m"))
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        kind = loader.loadClass("org.apache.spark.sql.delta.OptimisticTransaction")
-        missing = _TRANSACTION_METHODS - {str(method.getName()) for method in kind.getMethods()}
-        if missing:
-            raise TypeError(f"OptimisticTransaction has no {sorted(missing)}")
+        for name, wanted in (("OptimisticTransaction", _TRANSACTION_METHODS), (_MERGE, _MERGE_METHODS)):
+            kind = loader.loadClass(f"org.apache.spark.sql.delta.{name}")
+            missing = wanted - {f"{m.getName()}/{m.getParameterCount()}" for m in kind.getMethods()}
+            if missing:
+                raise TypeError(f"{name} has no {sorted(missing)}")
 
 
 _AN_ADD: Json = {"path": "p", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
-_TRANSACTION_METHODS = {"txnVersion", "writeFiles", "commit", "metadata", "protocol", "readVersion"}
+_A_REMOVE: Json = {"path": "p", "deletionTimestamp": 1, "dataChange": True, "partitionValues": {}, "size": 1}
+_TRANSACTION_METHODS = {
+    "txnVersion/1",
+    "writeFiles/1",
+    "commit/2",
+    "metadata/0",
+    "protocol/0",
+    "readVersion/0",
+    "filterFiles/0",
+    "snapshot/0",
+    "readTxn/0",
+}
+_MERGE = "commands.MergeIntoCommand"
+_MERGE_METHODS = {
+    "prepareMergeSource/6",
+    "isInsertOnly/0",
+    "findTouchedFiles/2",
+    "writeOnlyInserts/4",
+    "writeAllChanges/5",
+    "writeDVs/3",
+    "shouldWritePersistentDeletionVectors/2",
+}
+_SOURCE_ROWS = "numSourceRows"  # the name of Delta's own metric
 
 
 def _no_delta(sink: str, state: str) -> Misconfigured:
@@ -259,13 +393,48 @@ def _unknown_delta(sink: str, version: str, state: str) -> Misconfigured:
 
 def _action(action: Java, kind: str) -> Json:
     with java_errors():
-        found: Json = json.loads(str(action.json()))[kind]
+        found: Json = _json(action)[kind]
         return found
+
+
+def _json(action: Java) -> Json:
+    found: Json = json.loads(str(action.json()))
+    return found
+
+
+def _analysed(session: SparkSession, statement: str) -> Java:
+    """Delta's command for that statement, not run."""
+    jvm: Java = session._jvm
+    state = session._jsparkSession.sessionState()
+    skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    return state.executePlan(state.sqlParser().parsePlan(statement), skip).analyzed()
+
+
+@contextlib.contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
+    """What Delta asks of "the" session of the thread is asked of this one."""
+    jvm: Java = session._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def schema_of(metadata: Json) -> StructType:
     """The table's schema as its ``metaData`` action has it."""
     return StructType.fromJson(json.loads(metadata["schemaString"]))
+
+
+def ddl(spark: SparkSession, schema: StructType) -> str:
+    """The columns as SQL names them."""
+    java: Java = spark._jvm
+    return str(java.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL())
 
 
 @contextlib.contextmanager

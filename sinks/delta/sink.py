@@ -14,6 +14,13 @@ older start, or the same commit twice, cannot get through.
 A version of the log is created only where there is none.  But a put that was slow can land below a log
 that was cleaned up meanwhile: it succeeds, and nobody reads it.  So what was written counts only after a
 new snapshot shows it.
+
+What such a commit holds besides the marker is the mode's (``modes.py``)::
+
+    append      the files that prepare wrote
+    overwrite   the same, and the removal of every file that the snapshot has
+    merge       what Delta's MERGE makes of the snapshot and the durable copy: prepare's own try, in the transaction
+                that it was tried in, or a new one if the table has another version by now
 """
 
 from __future__ import annotations
@@ -33,29 +40,32 @@ from epochal.chaos.failpoints import Point
 from epochal.coordinator.epoch import Actor, Committable, Epoch, EpochNumber, Json, Marker, Query, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
-    EpochalError,
     Misconfigured,
-    OutcomeUnknown,
-    PreparedLost,
-    PrepareRefused,
-    SinkUnavailable,
 )
+from epochal.sinks import keyed
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
-from epochal.sinks.delta import gates, jvm
-from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
+from epochal.sinks.delta import gates, jvm, modes
+from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
+from epochal.sinks.delta.merge import SOURCE, MergePlan, Work
+from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
+from epochal.sinks.delta.refusals import Refusals
 from epochal.sinks.delta.staged import Note, Staged
+from epochal.sinks.delta.target import Target
+from epochal.sinks.executors import clone
 from epochal.sinks.projection import Projection
 from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.stage import read_copy
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 ATTEMPTS = 10
 """How often one call writes again after a conflict with another writer of the table."""
 
-PAYLOAD_VERSION = 1
+PAYLOAD_VERSION = 2
+"""Since 2 with a mode; an epoch that is appended is written as version 1, which older ones read."""
 
 
 class _Kind(enum.Enum):
@@ -74,53 +84,89 @@ class _Answer:
     why: str = ""
 
 
-class DeltaSink:
-    """Appends every epoch to the Delta table at ``path``, as one version of the table.
+@dataclass(frozen=True)
+class _Tried:
+    """A MERGE that was made and not committed: of which decision, in which transaction."""
 
-    ``name`` is the sink's stable name, by default ``delta-`` and the last part of the path; ``partition_by`` is for
-    :meth:`create` alone.  ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``).
-    Plain data: it can be pickled, and holds no session.
+    decision: int
+    txn: Transaction
+    written: Written
+
+
+class DeltaSink:
+    """Writes every epoch to a Delta table, as one version of it.
+
+    ``path``: where it lies; or ``table``: its name in Spark's session catalog, ``[schema.]name``.
+    ``mode``: ``Append()``, ``Overwrite()`` or ``Merge(key=...)`` of ``epochal.sinks.delta``: what an epoch does to the
+    table.  ``name``: the sink's stable name, by default ``delta-`` and the last part of the path, or the table's.
+    ``partition_by`` is for :meth:`create` alone.  ``merge_schema``: columns of the query that the table has not are
+    added to it, nullable, when the first epoch that has them is prepared; else they are refused.  ``select`` and
+    ``where``: the columns and rows that it gets (``epochal.sinks.projection``); key and other columns of ``mode`` are
+    among them.
+    Plain data: until it is looked at it can be pickled, and holds no session.
     """
 
     def __init__(
         self,
-        path: str,
+        path: str | None = None,
         *,
+        table: str | None = None,
+        mode: Mode = Append(),  # noqa: B008  # frozen
         name: str | None = None,
         partition_by: Sequence[str] = (),
+        merge_schema: bool = False,
         select: Sequence[str] | None = None,
         where: str | None = None,
     ) -> None:
-        self._path = path
-        self._name = "delta-" + path.rstrip("/").rpartition("/")[2] if name is None else name
+        self._target = Target.of(path, table)
+        self._name = self._target.default_name if name is None else name
         check_name("sink name", self._name)
+        modes.check(mode, self._name)
+        self._mode = mode
+        if isinstance(mode, Merge):
+            self.needs_copy = True  # a RedoSink then: what it merges lies in the durable copy
+        if isinstance(mode, Overwrite):
+            self.replaces = True  # a ReplacingSink then
         self._partition_by = tuple(partition_by)
+        self._merge_schema = merge_schema
         self._projection = Projection.of(self._name, select, where)
-        self._conditions = Conditions(self._name, f"Delta table {path}")
+        self._say = Refusals(self._name, self._target)
+        self._conditions = Conditions(self._name, f"Delta table {self._target}")
         self._app: str | None = None
+        self._tried: _Tried | None = None
 
     @property
     def name(self) -> str:
         return self._name
 
+    @property
+    def location(self) -> str:
+        """The path of the table, for readers that know no catalog; ``Misconfigured`` if the catalog has none."""
+        path = self._target.path or self._target.location(jvm.session(self._name), self._name)
+        if path is None:
+            raise self._say.missing()
+        return path
+
     def __repr__(self) -> str:
-        return f"DeltaSink({self._path!r}, name={self._name!r})"
+        table = "" if self._target.table is None else "table="
+        return f"DeltaSink({table}{str(self._target)!r}, name={self._name!r})"
 
     # set-up
 
     def create(self, query: Query, schema: StructType) -> Sequence[str]:
         """Make the table if there is none; ``Misconfigured`` for types that no Delta table holds."""
         check_name("app", query.app, self._name)
-        schema = self._projection.check(schema)
-        self._refuse_set_up(gates.unholdable(schema), "change the query's types with a cast")
-        table = self._table()
-        if self._begin(table).exists:
+        rows = self._projected(schema)
+        schema = self._written(rows, rows.names)
+        self._say.refuse_set_up(gates.unholdable(schema), "change the query's types with a cast")
+        table = self._find()
+        if table is not None and self._begin(table).exists:
             return []
         try:
             self._create(schema)
         except (JavaFailure, PySparkException) as error:
-            raise self._misconfigured(f"Delta does not make a table at {self._path}", str(error)) from error
-        return [f"created Delta table {self._path}"]
+            raise self._say.misconfigured(f"Delta does not make the table {self._target}", str(error)) from error
+        return [f"created Delta table {self._target}"]
 
     def _create(self, schema: StructType) -> None:
         try:
@@ -129,11 +175,26 @@ class DeltaSink:
             raise Misconfigured(
                 "the Python package delta-spark is missing", sink=self._name, help="pip install 'epochal[delta]'"
             ) from error
-        table = DeltaTable.createIfNotExists(jvm.session(self._name)).location(self._path).addColumns(schema)
+        session = clone(jvm.session(self._name))
+        session.conf.unset(gates.RETENTION_DEFAULT)  # else the table would be made as one that is refused
+        table = DeltaTable.createIfNotExists(session).addColumns(schema)
+        table = self._target.named(table)
         if self._partition_by:
             table = table.partitionedBy(*self._partition_by)
         with jvm.java_errors():
             table.execute()
+
+    def _projected(self, schema: StructType) -> StructType:
+        """What the sink gets of such rows; ``Misconfigured`` where the mode names columns that are not in it."""
+        rows = self._projection.check(schema)
+        if isinstance(self._mode, Merge):
+            kinds = {field.name: field.dataType.simpleString() for field in rows.fields}
+            keyed.check_columns(self._mode, kinds, self._name)
+        return rows
+
+    def _written(self, rows: StructType, table: Sequence[str]) -> StructType:
+        """What of it goes into a table that has these columns."""
+        return MergePlan.of(self._mode, rows.names, table).written(rows)
 
     def check(self, query: Query, schema: StructType) -> None:
         """Refuse what can never work: no table, other columns, types that it cannot hold exactly."""
@@ -141,20 +202,20 @@ class DeltaSink:
         table = self._table()
         txn = self._existing(self._begin(table))
         metadata = txn.metadata()
-        self._refuse_set_up(gates.table_problems(metadata), "write to a table without it")
-        case_sensitive = self._case_sensitive()
-        table_schema = jvm.schema_of(metadata)
-        problems = gates.row_problems(self._projection.check(schema), table_schema, case_sensitive=case_sensitive)
-        self._refuse_set_up(problems, f"cast or rename in the query, or alter the table {self._path}")
+        self._refuse_forgetful(metadata)
+        self._say.refuse_set_up(gates.table_problems(metadata, self._adds_only), "write to a table without it")
+        rows = self._written(self._projected(schema), jvm.schema_of(metadata).names)
+        problems, added = self._row_problems(rows, metadata), self._added(rows, metadata)
+        self._say.refuse_set_up(problems, self._remedy(added))
         try:
             txn.check_writable()
         except JavaFailure as failure:
-            raise self._misconfigured("Delta refuses to write to the table", failure.message) from failure
-        with self._unavailable("the table"):
+            raise self._say.misconfigured("Delta refuses to write to the table", failure.message) from failure
+        with self._say.unavailable("the table"):
             closed = [folder for folder in (".", "_delta_log") if not table.may_write(folder)]
         if closed:
             raise Misconfigured(
-                f"this process may not write to the Delta table at {self._path}",
+                f"this process may not write to the Delta table {self._target}",
                 sink=self._name,
                 state=f"folders without write permission: {closed}",
                 help="give its user the right to make files there",
@@ -175,33 +236,70 @@ class DeltaSink:
         self._take(self._table(), by)
 
     def prepare(self, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable:
-        """Write the data files and the note that says whose they are; the log names none of them."""
+        """Write the data files and the note that says whose they are; the log names none of them.
+
+        A sink that merges writes them from the durable copy, on the table as it is now.
+        """
         app = self._looked()
         table = self._table()
         txn = self._existing(self._begin(table))
         metadata = txn.metadata()
-        self._projection.check(rows.schema)
-        fitting = self._fitting(self._projection.apply(rows), txn, metadata, epoch.number)
+        self._check_table(txn, metadata, epoch.number)
+        written = self._written(self._projected(rows.schema), jvm.schema_of(metadata).names)
+        if self._merge_schema and self._added(written, metadata):
+            txn = self._with_columns(table, txn, self._added(written, metadata), epoch, by)
+            metadata = txn.metadata()
+        if isinstance(self._mode, Merge):
+            return self._prepare_merge(self._mode, table, txn, epoch, rows, by)
+        fitting = self._fitting(self._projection.apply(rows), metadata, epoch.number)
         with self._projection.evaluating(epoch.number):
             adds = self._write_files(txn, fitting, epoch.number)
             left_out = self._projection.left_out(rows) if epoch.copy is not None else 0
         files = [str(add["path"]) for add in adds]
-        with self._unavailable("the prepared files", epoch.number):
+        with self._say.unavailable("the prepared files", epoch.number):
             Staged(table, app, self._name).note(Note(epoch.position, by, epoch.decision.id), files)
             self._read_back(table, adds, epoch.number)
             count = _rows(table, adds)
+        payload = {"adds": adds, "table": gates.fingerprint(metadata, txn.protocol())}
+        return self._vote(epoch, count, payload, left_out)
+
+    def _prepare_merge(
+        self, mode: Merge, table: Table, txn: Transaction, epoch: Epoch, rows: DataFrame, by: Actor
+    ) -> Committable:
+        """Merge on this snapshot, up to the commit; the transaction is kept, as its commit may be just this."""
+        if epoch.copy is None:
+            raise self._say.refused("a sink that merges has no durable copy to merge", epoch.number)
+        self._conditions.check_prepare(self._state(txn), by, marker_of(epoch), epoch.number)
+        metadata = txn.metadata()
+        table_names = jvm.schema_of(metadata).names
+        plan = MergePlan.of(mode, self._projection.check(rows.schema).names, table_names)
+        work = Work.of(epoch.copy, self._projection, plan, rows.sparkSession)
+        session = work.session(rows.sparkSession)
+        with self._projection.evaluating(epoch.number):
+            given = work.rows(session)
+            self._refuse_rows(plan.written(given.schema), metadata, epoch.number)
+            count = plan.check(given, self._name, epoch.number)
+            left_out = self._projection.left_out(read_copy(session, epoch.copy))
+            with self._refusing_violations(epoch.number):
+                written = self._merged(txn, work, session, count, epoch.number)
+        with self._say.unavailable("the prepared files", epoch.number):
+            note = Note(epoch.position, by, epoch.decision.id)
+            Staged(table, self._looked(), self._name).note(note, written.files)
+        self._tried = _Tried(epoch.decision.id, txn, written)
+        return self._vote(epoch, count, {"work": work.to_json(), "table": {"id": metadata["id"]}}, left_out)
+
+    def _vote(self, epoch: Epoch, count: int, payload: Json, left_out: int) -> Committable:
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
-        payload = {
-            "version": PAYLOAD_VERSION,
-            "adds": adds,
-            "table": gates.fingerprint(metadata, txn.protocol()),
-            "offsets": epoch.offsets,
-            "watermark": epoch.watermark,
-        }
+        mode = modes.name_of(self._mode)
+        versioned = {"version": 1} if mode == "append" else {"version": PAYLOAD_VERSION, "mode": mode}
+        about = {"offsets": epoch.offsets, "watermark": epoch.watermark}
+        payload = {**versioned, **payload, **about}
         return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Put files and marker into the log as one version; done when a new snapshot shows the marker."""
+        if committable.payload["version"] > PAYLOAD_VERSION:
+            raise self._say.too_new(committable, PAYLOAD_VERSION)
         self._looked()
         table = self._table()
         answer: _Answer | None = None
@@ -214,36 +312,36 @@ class DeltaSink:
                 self._tidy(table, committable)
                 return CommitOutcome.COMMITTED
             if answer is not None and answer.kind is _Kind.NONE:
-                raise self._unknown(committable.decision.epoch, answer.why)
+                raise self._say.unknown(committable.decision.epoch, answer.why)
             lost = self._lost(table, txn, committable)
             if lost and log_taken:
-                raise self._prepared_lost(lost, committable)
+                raise self._say.prepared_lost(lost, committable)
             if lost:  # an earlier put may be under way: take the version it wants, then look again
                 self._take(table, by)
                 log_taken = True
                 continue
             failpoints.hit(Point.BEFORE_PUBLISH, self._name, committable.decision.epoch)
-            answer = self._publish(txn, committable)
-        raise self._contended(answer, committable.decision.epoch)
+            answer = self._publish(table, txn, committable)
+        raise self._say.contended(ATTEMPTS, answer.why if answer is not None else None, committable.decision.epoch)
 
     def abort(self, query: Query, by: Actor) -> None:
         """Delete what ``by`` and lower generations prepared beyond the marker, as far as a note names it."""
-        self._app = query.app
+        self._app, self._tried = query.app, None
         table = self._table()
         state = self._state(self._existing(self._begin(table)))
         self._conditions.check_owner(state, by)
-        with self._unavailable("what is prepared"):
+        with self._say.unavailable("what is prepared"):
             Staged(table, query.app, self._name).drop_undecided(state.marker, by)
 
     def close(self) -> None:
         """Nothing is held open: the Spark session is the user's."""
-        self._app = None
+        self._app = self._tried = None
 
     def guarantee(self) -> str:
         return (
-            f"{self._name}: every epoch is one version of the Delta table at {self._path}, so each snapshot "
-            "shows it whole or not at all, exactly once and in order. Other writers may append, OPTIMIZE and "
-            "VACUUM beside it. It holds where Delta's log store creates a version only if there is none "
+            f"{self._name}: every epoch is one version of the Delta table {self._target}, so each snapshot "
+            f"shows it whole or not at all, exactly once and in order. {modes.way(self._mode)} "
+            "It holds where Delta's log store creates a version only if there is none "
             "(all of Delta's own do, on S3 the multi-cluster one if there are several clusters), and where what it "
             "wrote survives (on a local disk Delta does not fsync, so a power loss may take it). Files of an "
             "epoch that was not decided are deleted at the next start; those of a start that died while "
@@ -261,17 +359,19 @@ class DeltaSink:
                 f"the table was prepared as {expected} and is {state.identity}",
                 sink=self._name,
                 epoch=c.decision.epoch,
-                state=f"Delta table {self._path}",
+                state=f"Delta table {self._target}",
                 help="the table was dropped and made again; the decided rows belong to the old one: restore it",
             )
         return self._conditions.already_committed(state, by, marker_of(c), c.decision.epoch)
 
     def _lost(self, table: Table, txn: Transaction, c: Committable) -> list[str]:
-        """Why what was prepared cannot be shown in this snapshot of the table."""
+        """Why what was prepared cannot be shown in this snapshot of the table; a copy can be merged again."""
+        if "work" in c.payload:
+            return []
         changed = gates.changes(c.payload["table"], gates.fingerprint(txn.metadata(), txn.protocol()))
         if changed:
             return [f"the table has changed since: {', '.join(sorted(changed))}"]
-        with self._unavailable("the prepared files", c.decision.epoch):
+        with self._say.unavailable("the prepared files", c.decision.epoch):
             gone = [str(add["path"]) for add in c.payload["adds"] if table.size(str(add["path"])) != add["size"]]
         return [f"{len(gone)} of {len(c.payload['adds'])} files are gone, such as {gone[0]}"] if gone else []
 
@@ -283,7 +383,7 @@ class DeltaSink:
 
     def _state(self, txn: Transaction) -> SinkState:
         """What the snapshot holds.  All four are read, so that a commit of ``txn`` depends on all four."""
-        with self._unavailable("the table's log"):
+        with self._say.unavailable("the table's log"):
             position, decision, generation, token = [txn.version_of(identity) for identity in self._ids()]
             identity = _identity(str(txn.metadata()["id"]))
         fence = Actor(generation, token) if generation is not None and token is not None else None
@@ -300,18 +400,25 @@ class DeltaSink:
             if answer is not None and is_mine and (answer.kind is _Kind.DONE or not was_mine):
                 return
             if answer is not None and answer.kind is _Kind.NONE:
-                raise self._unknown(state=answer.why)
+                raise self._say.unknown(state=answer.why)
             was_mine = is_mine
             _, _, generation, token = self._ids()
             answer = self._put(txn, [_txn(generation, by.generation), _txn(token, by.token)], "fence", -1, str(by))
-        raise self._contended(answer)
+        raise self._say.contended(ATTEMPTS, answer.why if answer is not None else None)
 
-    def _publish(self, txn: Transaction, c: Committable) -> _Answer:
+    def _publish(self, table: Table, txn: Transaction, c: Committable) -> _Answer:
+        """Rows and marker, in the transaction that read what they depend on."""
         position, decision, _, _ = self._ids()
         markers = [_txn(position, c.position), _txn(decision, c.decision.id)]
-        adds = [{"add": add} for add in c.payload["adds"]]
+        try:
+            txn, actions = self._actions(table, txn, c)
+        except JavaFailure as failure:
+            if failure.is_a(*_CHANGED_MEANWHILE):
+                return _Answer(_Kind.CONFLICT, failure.message)
+            raise self._say.not_read("the table", failure, c.decision.epoch) from failure
         facts = json.dumps(self._facts(c))
-        answer = self._put(txn, [*markers, *adds], c.decision.incarnation, c.decision.epoch, facts)
+        mode = modes.OUTPUT_MODES[c.payload.get("mode", "append")]
+        answer = self._put(txn, [*markers, *actions], c.decision.incarnation, c.decision.epoch, facts, mode)
         try:
             if answer.kind is _Kind.DONE:
                 failpoints.hit(Point.AFTER_PUBLISH, self._name, c.decision.epoch)
@@ -319,9 +426,46 @@ class DeltaSink:
             return _Answer(_Kind.NONE, str(dropped))
         return answer
 
-    def _put(self, txn: Transaction, actions: Iterable[Json], query: str, epoch: int, note: str) -> _Answer:
+    def _actions(self, table: Table, txn: Transaction, c: Committable) -> tuple[Transaction, Sequence[Json]]:
+        """What makes the epoch visible, and the transaction that it is for."""
+        if "work" in c.payload:
+            return self._merge_again(table, txn, c)
+        adds = [{"add": add} for add in c.payload["adds"]]
+        return txn, [*adds, *(txn.removals() if c.payload.get("mode") == "overwrite" else [])]
+
+    def _merge_again(self, table: Table, txn: Transaction, c: Committable) -> tuple[Transaction, Sequence[Json]]:
+        """Prepare's own MERGE, once, if nobody has touched the table since; else a new one on this snapshot."""
+        tried, self._tried = self._tried, None
+        if tried is not None and tried.decision == c.decision.id and tried.txn.version == txn.version:
+            with self._say.unavailable("the prepared files", c.decision.epoch):
+                if all(table.size(path) is not None for path in tried.written.files):
+                    return tried.txn, tried.written.actions
+        work = Work.from_json(self._name, c.payload["work"])
+        session = work.session(jvm.session(self._name))
+        problems = self._row_problems(work.plan.written(work.rows(session).schema), txn.metadata())
+        if problems:
+            raise self._say.in_doubt("; ".join(problems), c)
         try:
-            txn.commit(actions, query_id=query, epoch=epoch, user_metadata=note)
+            return txn, self._merged(txn, work, session, c.rows, c.decision.epoch).actions
+        except JavaFailure as failure:
+            if failure.is_a(*_VIOLATIONS, "AnalysisException"):
+                raise self._say.in_doubt("Delta does not merge the rows", c, failure.message) from failure
+            raise
+
+    def _merged(self, txn: Transaction, work: Work, session: SparkSession, count: int, epoch: EpochNumber) -> Written:
+        """What Delta's MERGE makes of the snapshot and the epoch's rows."""
+        if count == 0:
+            return Written([], [])
+        table = jvm.schema_of(txn.metadata())
+        rows = work.plan.fitting(work.rows(session), table, case_sensitive=self._case_sensitive())
+        self._struck(work.plan.source(rows), epoch).createOrReplaceTempView(SOURCE)
+        return txn.merge(session, work.plan.statement(self._target.sql))
+
+    def _put(
+        self, txn: Transaction, actions: Iterable[Json], query: str, epoch: int, note: str, mode: str = "Append"
+    ) -> _Answer:
+        try:
+            txn.commit(actions, query_id=query, epoch=epoch, user_metadata=note, output_mode=mode)
         except JavaFailure as failure:
             conflict = failure.is_a("DeltaConcurrentModificationException")
             return _Answer(_Kind.CONFLICT if conflict else _Kind.NONE, failure.message)
@@ -347,45 +491,104 @@ class DeltaSink:
 
     # writing files
 
-    def _fitting(self, rows: DataFrame, txn: Transaction, metadata: Json, epoch: EpochNumber) -> DataFrame:
-        table = jvm.schema_of(metadata)
-        case_sensitive = self._case_sensitive()
-        problems = gates.table_problems(metadata)
-        problems += gates.row_problems(rows.schema, table, case_sensitive=case_sensitive)
+    @property
+    def _adds_only(self) -> bool:
+        return isinstance(self._mode, Append)
+
+    def _check_table(self, txn: Transaction, metadata: Json, epoch: EpochNumber) -> None:
+        """What ``check`` has refused at the start may have come since."""
+        forgets = gates.forgets(metadata)
+        problems = [*([forgets] if forgets else []), *gates.table_problems(metadata, self._adds_only)]
         if problems:
-            raise self._refused("; ".join(problems), epoch)
+            raise self._say.refused("; ".join(problems), epoch)
         try:
             txn.check_writable()
         except JavaFailure as failure:
-            raise self._refused("Delta refuses to write to the table", epoch, failure.message) from failure
+            raise self._say.refused("Delta refuses to write to the table", epoch, failure.message) from failure
+
+    def _row_problems(self, rows: StructType, metadata: Json) -> list[str]:
+        """Why such rows do not fit the table, or would not with the columns that prepare adds to it."""
+        case_sensitive, table = self._case_sensitive(), jvm.schema_of(metadata)
+        if self._merge_schema:
+            table = gates.with_columns(table, self._added(rows, metadata))
+        return gates.row_problems(rows, table, case_sensitive=case_sensitive)
+
+    def _added(self, rows: StructType, metadata: Json) -> StructType:
+        return gates.added(rows, jvm.schema_of(metadata), case_sensitive=self._case_sensitive())
+
+    def _remedy(self, added: StructType) -> str:
+        if not added.fields:
+            return f"cast or rename in the query, or alter the table {self._target}"
+        return f"{self._add_columns(added)}, or give the sink merge_schema=True, or leave the columns out with select="
+
+    def _add_columns(self, added: StructType) -> str:
+        return f"ALTER TABLE {self._target.sql} ADD COLUMNS ({jvm.ddl(jvm.session(self._name), added)})"
+
+    def _with_columns(self, table: Table, txn: Transaction, added: StructType, epoch: Epoch, by: Actor) -> Transaction:
+        """The table with these columns, all NULL as yet, whatever becomes of the epoch; a snapshot that has them."""
+        self._conditions.check_owner(self._state(txn), by, epoch.number)
+        try:
+            jvm.session(self._name).sql(self._add_columns(added))
+        except PySparkException as error:
+            txn = self._existing(self._begin(table))
+            if self._added(added, txn.metadata()).fields:  # nobody else has added them meanwhile
+                what = f"Delta does not add the columns {added.names}"
+                raise self._say.refused(what, epoch.number, str(error)) from error
+            return txn
+        return self._existing(self._begin(table))
+
+    def _fitting(self, rows: DataFrame, metadata: Json, epoch: EpochNumber) -> DataFrame:
+        """The rows as files of the table hold them; ``PrepareRefused`` where they do not."""
+        self._refuse_rows(rows.schema, metadata, epoch)
+        table, case_sensitive = jvm.schema_of(metadata), self._case_sensitive()
+        return self._struck(rows, epoch).to(gates.projection(rows.schema, table, case_sensitive=case_sensitive))
+
+    def _refuse_rows(self, rows: StructType, metadata: Json, epoch: EpochNumber) -> None:
+        problems = self._row_problems(rows, metadata)
+        if problems:
+            raise self._say.refused("; ".join(problems), epoch, help=self._remedy(self._added(rows, metadata)))
+
+    def _struck(self, rows: DataFrame, epoch: EpochNumber) -> DataFrame:
         if failpoints.is_armed(Point.IN_WRITE):
-            rows = rows.mapInArrow(_hit_between_rows(self._name, epoch), rows.schema)
-        return rows.to(gates.projection(rows.schema, table, case_sensitive=case_sensitive))
+            return rows.mapInArrow(_hit_between_rows(self._name, epoch), rows.schema)
+        return rows
 
     def _write_files(self, txn: Transaction, rows: DataFrame, epoch: EpochNumber) -> list[Json]:
+        with self._refusing_violations(epoch):
+            return [_without_row_ids(action["add"]) for action in txn.write_files(rows)]
+
+    @contextlib.contextmanager
+    def _refusing_violations(self, epoch: EpochNumber) -> Iterator[None]:
         try:
-            actions = txn.write_files(rows)
+            yield
         except JavaFailure as failure:
-            if failure.is_a("InvariantViolationException", "DeltaInvariantViolationException"):
-                raise self._refused("rows violate a constraint of the table", epoch, failure.message) from failure
+            if failure.is_a(*_VIOLATIONS):
+                raise self._say.refused("rows violate a constraint of the table", epoch, failure.message) from failure
             raise
-        return [_without_row_ids(action["add"]) for action in actions]
 
     def _read_back(self, table: Table, adds: Sequence[Json], epoch: EpochNumber) -> None:
         for add in adds:
             size = table.size(str(add["path"]))
             if size != add["size"]:
-                raise self._refused(
+                raise self._say.refused(
                     f"a file that was written is not there: {add['path']}", epoch, f"{size} bytes, not {add['size']}"
                 )
 
     # small things
 
-    def _table(self) -> Table:
+    def _find(self) -> Table | None:
+        """None: the catalog has no table of that name."""
         spark = jvm.session(self._name)
         jvm.self_test(spark, self._name)
-        with self._unavailable("the table"):
-            return Table(spark, self._path)
+        path = self._target.location(spark, self._name)
+        with self._say.unavailable("the table"):
+            return Table(spark, path) if path is not None else None
+
+    def _table(self) -> Table:
+        table = self._find()
+        if table is None:
+            raise self._say.missing()
+        return table
 
     def _begin(self, table: Table, *, answered: _Answer | None = None) -> Transaction:
         """A transaction on a new snapshot; after a request that may be applied its failure is no answer."""
@@ -393,14 +596,12 @@ class DeltaSink:
             return table.begin()
         except JavaFailure as failure:
             if answered is not None:
-                raise self._unknown(state=failure.message) from failure
-            raise self._not_read("the table's log", failure) from failure
+                raise self._say.unknown(state=failure.message) from failure
+            raise self._say.not_read("the table's log", failure) from failure
 
     def _existing(self, txn: Transaction) -> Transaction:
         if not txn.exists:
-            raise Misconfigured(
-                f"there is no Delta table at {self._path}", sink=self._name, help="call pipeline.create(schema) once"
-            )
+            raise self._say.missing()
         return txn
 
     def _case_sensitive(self) -> bool:
@@ -409,68 +610,17 @@ class DeltaSink:
     def _looked(self) -> str:
         return looked(self._app, self._name)
 
-    def _refuse_set_up(self, problems: Sequence[str], remedy: str) -> None:
-        if problems:
-            raise Misconfigured(
-                f"the Delta table {self._path} cannot hold the rows exactly: {'; '.join(problems)}",
-                sink=self._name,
-                help=remedy,
-            )
+    def _refuse_forgetful(self, metadata: Json) -> None:
+        """A marker that Delta may forget proves nothing."""
+        forgets = gates.forgets(metadata)
+        if forgets is not None:
+            statement = f"ALTER TABLE {self._target.sql} UNSET TBLPROPERTIES ('{gates.RETENTION}')"
+            self._say.refuse_set_up([forgets], f"{statement}; markers that are gone by then are refused as lost")
 
-    def _misconfigured(self, what: str, state: str) -> Misconfigured:
-        return Misconfigured(what, sink=self._name, state=_first_line(state), help="see what Delta says")
 
-    def _refused(self, what: str, epoch: EpochNumber, state: str | None = None) -> PrepareRefused:
-        state = _first_line(state) if state is not None else None
-        return PrepareRefused(
-            what, sink=self._name, epoch=epoch, state=state, help="change the query or alter the table, and start again"
-        )
-
-    def _prepared_lost(self, lost: Sequence[str], c: Committable) -> PreparedLost:
-        return PreparedLost(
-            f"the prepared epoch cannot be shown any more, and nothing of it is visible: {'; '.join(lost)}",
-            sink=self._name,
-            epoch=c.decision.epoch,
-            state=f"Delta table {self._path}: {c.rows} rows, prepared for position {c.position} by {c.decision.actor}",
-            help="start the query again: the rows are redone",
-        )
-
-    def _unknown(self, epoch: EpochNumber | None = None, state: str | None = None) -> OutcomeUnknown:
-        return OutcomeUnknown(
-            "no answer to a commit, and a new snapshot does not show it (yet)",
-            sink=self._name,
-            epoch=epoch,
-            state=_first_line(state) if state else None,
-            help="commit again: it looks at the marker first",
-        )
-
-    def _contended(self, answer: _Answer | None, epoch: EpochNumber | None = None) -> SinkUnavailable:
-        return SinkUnavailable(
-            f"{ATTEMPTS} commits in a row met with a conflict",
-            sink=self._name,
-            epoch=epoch,
-            state=_first_line(answer.why) if answer is not None else None,
-            help="see who else writes this app's sink, or changes the table's schema all the time",
-        )
-
-    def _not_read(self, what: str, failure: JavaFailure, epoch: EpochNumber | None = None) -> EpochalError:
-        """Delta's own refusal, which only another Delta or another table mends, or something that may pass."""
-        if any(name.startswith("Delta") for name in failure.classes) or failure.is_a("AnalysisException"):
-            return self._misconfigured("Delta refuses to read the table", failure.message)
-        return SinkUnavailable(
-            f"{what} cannot be read or written",
-            sink=self._name,
-            epoch=epoch,
-            state=_first_line(failure.message),
-            help=f"see whether {self._path} can be reached",
-        )
-
-    @contextlib.contextmanager
-    def _unavailable(self, what: str, epoch: EpochNumber | None = None) -> Iterator[None]:
-        try:
-            yield
-        except JavaFailure as failure:
-            raise self._not_read(what, failure, epoch) from failure
+_VIOLATIONS = ("InvariantViolationException", "DeltaInvariantViolationException")
+_CHANGED_MEANWHILE = ("DeltaConcurrentModificationException", "FileNotFoundException", "SparkFileNotFoundException")
+"""What a MERGE meets when another changes the table under it; it is made again, on a new snapshot."""
 
 
 def _identity(table_id: str) -> str:
@@ -491,10 +641,6 @@ def _rows(table: Table, adds: Sequence[Json]) -> int:
     if None in counts:
         return table.count_rows([str(add["path"]) for add in adds])
     return sum(counts)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def _hit_between_rows(sink: str, epoch: EpochNumber) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -25,7 +25,7 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks import stage
 from epochal.sinks.conditions import check_name, looked, marker_of
-from epochal.sinks.executors import check_executors, running_session
+from epochal.sinks.executors import check_executors, clone, running_session
 from epochal.sinks.kafka import encode, marker, objections, produce, slots, topics
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log, read_options
 from epochal.sinks.kafka.encode import SLOT, Encoder, MakeValue
@@ -487,7 +487,7 @@ class KafkaSink:
         ``settings`` are those under which the epoch's projection is meant, whatever the session says now.
         """
         if self._session is None or self._session._jsc is None or self._settings != settings:
-            self._session, self._settings = _clone(_active_session(self._name)), settings
+            self._session, self._settings = clone(_active_session(self._name)), settings
             self._session.conf.set("spark.sql.session.timeZone", "UTC")
             if settings:
                 take_settings(self._session, settings)
@@ -626,11 +626,6 @@ def _active_session(sink: str) -> SparkSession:
             help="create a SparkSession before calling commit",
         )
     return session
-
-
-def _clone(session: SparkSession) -> SparkSession:
-    """Same catalog and settings, own changes: as foreachBatch's session is a clone of the query's."""
-    return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
 
 
 def _may_use_barrier(session: SparkSession) -> bool:

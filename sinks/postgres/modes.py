@@ -6,10 +6,11 @@ inside it.  Free of psycopg and pyspark, as a sink is declared where both may be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epochal.coordinator.errors import Misconfigured
+from epochal.sinks import keyed
+from epochal.sinks.keyed import Keyed
 
 
 @dataclass(frozen=True)
@@ -35,40 +36,15 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Upsert:
+class Upsert(Keyed):
     """Rows are staged, and one transaction inserts them into ``table``, or updates the rows that have their key.
 
-    ``key``: the columns that name a row, one or several; the table has a unique constraint on just these.
-    ``update``: the columns that take the new row's values where its key is there already; by default all that are
-    written and not in the key; ``()``: the row that is there stays.
-    ``delete_when``: a boolean column of the query, which is not written: where it is true the row of that key is
-    deleted instead; NULL is not true.
-    ``order_by``: columns of the query by which, within one epoch, the last row of a key wins; a tie is refused.
-    They are written where the table has them.  Without it a key that stands twice in an epoch is refused.
+    ``key``, ``update``, ``delete_when``, ``order_by``: as :class:`~epochal.sinks.keyed.Keyed` says; the table has a
+    unique constraint on just the columns of the key.
     ``trial``: as for :class:`Plain`.
     """
 
-    key: str | Sequence[str]
-    update: str | Sequence[str] | None = None
-    delete_when: str | None = None
-    order_by: str | Sequence[str] = ()
     trial: bool = True
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return _names(self.key)
-
-    @property
-    def updates(self) -> tuple[str, ...] | None:
-        return None if self.update is None else _names(self.update)
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        return _names(self.order_by)
-
-    @property
-    def deletes(self) -> tuple[str, ...]:
-        return () if self.delete_when is None else (self.delete_when,)
 
 
 Mode = Append | Plain | Upsert
@@ -91,35 +67,4 @@ def check(mode: Mode, view: str | None, sink: str) -> None:
             help="leave view= out; a view of your own on top of the table is fine",
         )
     if isinstance(mode, Upsert):
-        _check_upsert(mode, sink)
-
-
-def _check_upsert(mode: Upsert, sink: str) -> None:
-    if not mode.keys:
-        raise Misconfigured("Upsert(key=...) names no column", sink=sink, help="name the columns that name a row")
-    for what, names in (("key", mode.keys), ("update", mode.updates or ()), ("order_by", mode.order)):
-        for name in names:
-            if names.count(name) > 1:
-                raise Misconfigured(f"{what}= names {name!r} twice", sink=sink, help="name it once")
-    for what, names in (("update", mode.updates or ()), ("order_by", mode.order), ("delete_when", mode.deletes)):
-        for name in names:
-            if name in mode.keys:
-                raise Misconfigured(
-                    f"{what}= names {name!r}, which is in the key",
-                    sink=sink,
-                    state=f"key {list(mode.keys)}",
-                    help=f"leave it out of {what}=: within one key it is always the same",
-                )
-    if mode.delete_when in (mode.updates or ()):
-        raise Misconfigured(
-            f"update= names {mode.delete_when!r}, which delete_when= keeps out of the table",
-            sink=sink,
-            help="leave it out of update=, or select it a second time under another name",
-        )
-
-
-def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One name or several: a text is one, never its letters."""
-    if given is None:
-        return ()
-    return (given,) if isinstance(given, str) else tuple(given)
+        keyed.check(mode, sink)

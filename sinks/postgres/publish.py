@@ -10,17 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.epoch import EpochNumber, Json, Position
+from epochal.coordinator.epoch import EpochNumber, Position
 from epochal.coordinator.errors import PrepareRefused
+from epochal.sinks.keyed import TOLD, Upsertion, check_nulls, check_twice
 from epochal.sinks.postgres.client import ServerRefused
 from epochal.sinks.postgres.ddl import Target, quoted
-from epochal.sinks.postgres.modes import Staging, Upsert
+from epochal.sinks.postgres.modes import Upsert
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Row, Session
-
-TOLD = 3
-"""How many keys an error names."""
 
 
 @dataclass(frozen=True)
@@ -51,40 +49,8 @@ class Staged:
         return {"sink": self.sink, "epoch": self.epoch}
 
 
-@dataclass(frozen=True)
-class Publish:
-    """How the staged rows of one epoch go into the table; all names as they are, unquoted."""
-
-    columns: tuple[str, ...]  # those that are written
-    key: tuple[str, ...] = ()  # none: plain
-    update: tuple[str, ...] = ()
-    delete_when: str | None = None
-    order: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, mode: Staging, query: Sequence[str], table: Sequence[str]) -> Publish:
-        """``query`` and ``table``: the names of their columns."""
-        if not isinstance(mode, Upsert):
-            return cls(tuple(query))
-        optional = {*mode.order} - {*table}
-        columns = tuple(name for name in query if name != mode.delete_when and name not in optional)
-        update = tuple(name for name in columns if name not in mode.keys) if mode.updates is None else mode.updates
-        return cls(columns, mode.keys, update, mode.delete_when, mode.order)
-
-    def to_json(self) -> Json:
-        return {
-            "columns": list(self.columns),
-            "key": list(self.key),
-            "update": list(self.update),
-            "delete_when": self.delete_when,
-            "order": list(self.order),
-        }
-
-    @classmethod
-    def from_json(cls, data: Json) -> Publish:
-        names = {name: tuple(map(str, data[name])) for name in ("columns", "key", "update", "order")}
-        when = data["delete_when"]
-        return cls(**names, delete_when=None if when is None else str(when))
+class Publish(Upsertion):
+    """How the staged rows of one epoch go into the table."""
 
     # --- the publish -----------------------------------------------------------------------------
 
@@ -182,13 +148,8 @@ class Publish:
         (counts,) = staged.ask(
             f"SELECT {', '.join(f'count(*) FILTER (WHERE {quoted(name)} IS NULL)' for name in named)} {staged.rows}"
         )
-        told = [f"column {name!r}: {count}" for name, count in zip(named, counts, strict=True) if count]
-        if told:
-            raise PrepareRefused(
-                f"rows with NULL in a column of key= or order_by=: {', '.join(told)}",
-                help="drop these rows in the query, or give them a value with coalesce()",
-                **staged.where,
-            )
+        counted = dict(zip(named, map(int, counts), strict=True))
+        check_nulls(counted, staged.sink, staged.epoch)
 
     def _refuse_twice(self, staged: Staged) -> None:
         key, rows = _list(self.key), staged.rows
@@ -199,19 +160,7 @@ class Publish:
             f"SELECT count(*), count(*) OVER (), {', '.join(f'left({quoted(name)}::text, 80)' for name in self.key)}"
             f" {rows} GROUP BY {key} HAVING count(*) > 1 ORDER BY count(*) DESC, {key} LIMIT {TOLD}"
         )
-        if not found:
-            return
-        told = [f"({', '.join(map(str, values))}): {times} rows" for times, _, *values in found]
-        if self.order:
-            what, remedy = " that are last alike by order_by=", "add a column to order_by= that tells these rows apart"
-        else:
-            what, remedy = " of one epoch", "give Upsert(order_by=...) columns by which the last row wins, or aggregate"
-        raise PrepareRefused(
-            f"key ({', '.join(self.key)}) = {told[0]}{what}",
-            state=f"{found[0][1]} such keys: {', '.join(told)}",
-            help=remedy,
-            **staged.where,
-        )
+        check_twice(self, Upsert.__name__, found, staged.sink, staged.epoch)
 
 
 def _left_out(staged: Staged, what: str) -> ServerRefused:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.errors import Misconfigured
+from epochal.sinks import keyed
 from epochal.sinks.postgres import ddl
 from epochal.sinks.postgres.ddl import Step, Target, quoted
 from epochal.sinks.postgres.modes import Staging, Upsert
@@ -144,25 +145,8 @@ def _rights(mode: Staging) -> str:
 
 def check_mode(mode: Staging, columns: Sequence[PgColumn], sink: str) -> None:
     """Every column that the mode names is in the rows; and the one that deletes is true or false."""
-    if not isinstance(mode, Upsert):
-        return
-    kinds = {column.name: column.types[0] for column in columns}
-    asked = {"key": mode.keys, "update": mode.updates or (), "order_by": mode.order, "delete_when": mode.deletes}
-    for what, names in asked.items():
-        for name in names:
-            if name not in kinds:
-                raise Misconfigured(
-                    f"{what}= names the column {name!r}, which is not in the rows",
-                    sink=sink,
-                    state=f"columns {list(kinds)}",
-                    help="select it in the query, or name another",
-                )
-    if mode.delete_when is not None and kinds[mode.delete_when] != "boolean":
-        raise Misconfigured(
-            f"delete_when= names the column {mode.delete_when!r}, which is {kinds[mode.delete_when]}",
-            sink=sink,
-            help="name a boolean column, for instance withColumn('deleted', expr(\"op = 'd'\"))",
-        )
+    if isinstance(mode, Upsert):
+        keyed.check_columns(mode, {column.name: column.types[0] for column in columns}, sink)
 
 
 def _refuse_table(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
@@ -296,9 +280,4 @@ def _seen_before(mode: Staging) -> str:
 def _way(mode: Staging) -> str:
     if not isinstance(mode, Upsert):
         return "Rows are inserted."
-    inserted = "left alone" if mode.updates == () else "updated"
-    way = f"A row whose key ({', '.join(mode.keys)}) is there is {inserted}, another is inserted"
-    if mode.delete_when is not None:
-        way += f", and where {mode.delete_when} is true the row of that key is deleted"
-    twice = f"the last by {', '.join(mode.order)} counts" if mode.order else "is refused"
-    return f"{way}. A key that stands twice in one epoch: {twice}."
+    return keyed.way(mode)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
 
-from epochal.coordinator.epoch import Actor, Json, Query
+from epochal.chaos import failpoints
+from epochal.chaos.failpoints import Point
+from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, Json, Query
+from epochal.sinks.delta import DeltaSink
+from epochal.sinks.protocol import CommitOutcome, RedoSink
+from epochal.sinks.stage import SparkStage
+
+S = TypeVar("S", bound="Start")
 
 
 def read(path: Path) -> pa.Table:
@@ -37,6 +44,11 @@ def data_files(path: Path) -> set[str]:
 def foreign_append(spark: SparkSession, path: Path, rows: Sequence[tuple[Any, ...]], schema: str) -> None:
     """Somebody else's append."""
     spark.createDataFrame(list(rows), schema).coalesce(1).write.format("delta").mode("append").save(str(path))
+
+
+def foreign_append_by_delta_rs(path: Path, rows: Sequence[Json]) -> None:
+    """Somebody else's append, by a client without Spark."""
+    write_deltalake(str(path), pa.Table.from_pylist(list(rows)), mode="append")
 
 
 def forget_snapshots(spark: SparkSession) -> None:
@@ -89,9 +101,15 @@ def notes(path: Path) -> list[str]:
     return sorted(str(file.relative_to(path)) for file in (path / "epochal-stage").rglob("*.json"))
 
 
+def newest_commit(path: Path) -> Json:
+    """What the newest version says of itself."""
+    found: Json = DeltaTable(str(path)).history(1)[0]
+    return found
+
+
 def newest_user_metadata(path: Path) -> Json:
     """What the newest version says for people."""
-    found: Json = json.loads(DeltaTable(str(path)).history(1)[0]["userMetadata"])
+    found: Json = json.loads(newest_commit(path)["userMetadata"])
     return found
 
 
@@ -101,3 +119,48 @@ def query(app: str) -> Query:
 
 ONE = Actor(1, 11)
 TWO = Actor(2, 22)
+
+
+class Start:
+    """One start of the query on the table at ``path``; rows go through a durable copy where the sink wants one."""
+
+    def __init__(
+        self, spark: SparkSession, path: Path, actor: Actor = ONE, *, sink: DeltaSink | None = None, **options: Any
+    ) -> None:
+        self.spark, self.path, self.actor = spark, path, actor
+        self.sink = sink if sink is not None else DeltaSink(str(path), name="out", **options)
+        self.sink.look(query("app"))
+        self._stage = SparkStage(f"file:{path.parent}/checkpoint", lambda: spark)
+
+    def fenced(self: S) -> S:
+        self.sink.fence(query("app"), self.actor)
+        return self
+
+    def prepare(self, rows: DataFrame, position: int = 1, redo: int = 0) -> Committable:
+        decision = Decision("q1", position - 1, self.actor, f"fingerprint-{position}", redo)
+        copy = self._stage.write(position - 1, self.actor, rows) if isinstance(self.sink, RedoSink) else None
+        return self.sink.prepare(Epoch(decision, position, "{}", 7, copy), rows, self.actor)
+
+    def commit(self, committable: Committable) -> CommitOutcome:
+        return self.sink.commit(committable, self.actor)
+
+    def show(self, rows: DataFrame, position: int = 1) -> Committable:
+        vote = self.prepare(rows, position)
+        assert self.commit(vote) is CommitOutcome.COMMITTED
+        return vote
+
+
+def commit_while(start: Start, committable: Committable, do: Callable[[], object]) -> CommitOutcome:
+    """Commit, and do that once when the commit has judged everything and is about to write."""
+    done: list[Point] = []
+
+    def strike(point: Point, sink: str, epoch: int) -> None:  # noqa: ARG001
+        if point is Point.BEFORE_PUBLISH and not done:
+            done.append(point)
+            do()
+
+    try:
+        with failpoints.handler(strike):
+            return start.commit(committable)
+    finally:
+        assert done, "the commit never came to its put"

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import jvm
 from epochal.chaos.contract import SinkContract
 from epochal.chaos.contract.spark import SparkHarness
-from epochal.sinks.delta import DeltaSink
+from epochal.coordinator.epoch import Actor, Copy
+from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
+from epochal.sinks.delta.modes import Mode
 from epochal.sinks.protocol import RedoSink, Sink
+from epochal.sinks.stage import SparkStage
 from tests.integration.delta import support
 from tests.integration.projected import ProjectedRows
 
@@ -20,14 +23,19 @@ from tests.integration.projected import ProjectedRows
 class DeltaHarness(SparkHarness):
     """One table in a folder of the test's own; the server is the file system, and Delta's memory of it."""
 
-    prepare_is_fenced = False
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, mode: Mode) -> None:
         super().__init__(spark)
         self._path = folder / "flights"
+        self._mode = mode
+        self._stage = SparkStage(f"file:{folder}/checkpoint", lambda: spark)
+        self.prepare_is_fenced = isinstance(mode, Merge)
+        self.replaces = isinstance(mode, Overwrite)
 
     def named(self, name: str) -> Sink:
-        return DeltaSink(str(self._path), name=name, **self.options)
+        return DeltaSink(str(self._path), name=name, mode=self._mode, **self.options)
+
+    def copy(self, rows: DataFrame, epoch: int, by: Actor) -> Copy | None:
+        return self._stage.write(epoch, by, rows) if isinstance(self._mode, Merge) else None
 
     def neighbour(self) -> Sink:
         return self.sink()
@@ -42,27 +50,51 @@ class DeltaHarness(SparkHarness):
     def source(self) -> str:
         return (
             "from epochal.chaos.servers.spark import spark_session\n"
-            "from epochal.sinks.delta import DeltaSink\n"
+            "from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite\n"
             f"spark_session('local[1]', conf={jvm.short_lived()!r})\n"
-            f"sink = DeltaSink({str(self._path)!r}, name='out', **{self.options!r})"
+            f"sink = DeltaSink({str(self._path)!r}, name='out', mode={self._mode!r}, **{self.options!r})"
         )
 
 
 class TestDeltaSink(SinkContract):
+    mode: Mode = Append()
+
     @pytest.fixture
     def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:
-        return DeltaHarness(spark, tmp_path)
+        return DeltaHarness(spark, tmp_path, self.mode)
 
     def test_it_votes(self, harness: DeltaHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
 
 
+class TestReplacingDeltaSink(TestDeltaSink):
+    mode = Overwrite()
+
+
+class TestMergingDeltaSink(TestDeltaSink):
+    """An id that stands twice is told apart by n, so no row of the contract replaces another."""
+
+    mode = Merge(key=["id", "n"])
+
+    def test_it_votes(self, harness: DeltaHarness) -> None:
+        """For the durable copy: it merges that."""
+        assert isinstance(harness.sink(), RedoSink)
+
+
 class ProjectedDeltaHarness(ProjectedRows, DeltaHarness):
     """The same table, of some columns and rows."""
 
 
-class TestDeltaSinkWithSelectAndWhere(SinkContract):
+class TestDeltaSinkWithSelectAndWhere(TestDeltaSink):
     @pytest.fixture
     def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:
-        return ProjectedDeltaHarness(spark, tmp_path)
+        return ProjectedDeltaHarness(spark, tmp_path, self.mode)
+
+
+class TestMergingDeltaSinkWithSelectAndWhere(TestDeltaSinkWithSelectAndWhere):
+    mode = Merge(key=["id", "twice"])
+
+    def test_it_votes(self, harness: DeltaHarness) -> None:
+        """For the durable copy: it merges that."""
+        assert isinstance(harness.sink(), RedoSink)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -46,11 +47,11 @@ def at_the_put(strike: Callable[[Callable[[], None]], None]) -> Iterator[list[Tr
     """Once, in the place of the first put, ``strike``, which is handed that put; what is yielded are all of them."""
     put, puts = Transaction.commit, list[Transaction]()
 
-    def struck(txn: Transaction, actions: list[Json], *, query_id: str, epoch: int, user_metadata: str) -> None:
+    def struck(txn: Transaction, actions: list[Json], **options: Any) -> None:
         puts.append(txn)
 
         def go_on() -> None:
-            put(txn, actions, query_id=query_id, epoch=epoch, user_metadata=user_metadata)
+            put(txn, actions, **options)
 
         strike(go_on) if len(puts) == 1 else go_on()
 

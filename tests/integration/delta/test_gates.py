@@ -144,8 +144,18 @@ def test_what_makes_prepared_files_unfit(now: Json, named: list[str]) -> None:
     assert gates.changes(table(field("a")), now) == named
 
 
-def test_a_marker_that_delta_would_forget_and_identity_columns_are_refused() -> None:
+def test_identity_columns_are_refused_and_tables_that_only_grow_where_rows_are_taken_away() -> None:
     schema = json.dumps({"type": "struct", "fields": [field("a", metadata={"delta.identity.start": 1})]})
-    forgetful = {gates.RETENTION: "interval 1 day"}
-    found = gates.table_problems({"schemaString": schema, "configuration": forgetful})
-    assert [problem.partition(" ")[0] for problem in found] == ["column", gates.RETENTION]
+    grows: Json = {"schemaString": schema, "configuration": {gates.APPEND_ONLY: "true"}}
+    found = gates.table_problems(grows, adds_only=False)
+    assert [problem.partition(" =")[0] for problem in found] == [
+        "column a: an identity column gets repeated values when rows are prepared before they are committed",
+        gates.APPEND_ONLY,
+    ]
+    assert gates.table_problems(grows, adds_only=True) == found[:1]
+
+
+def test_a_table_that_forgets_its_transaction_ids_says_so() -> None:
+    assert gates.forgets({"configuration": {}}) is None
+    told = gates.forgets({"configuration": {gates.RETENTION: "interval 1 day"}})
+    assert told == f"{gates.RETENTION} = 'interval 1 day' lets Delta forget the marker and the fence"

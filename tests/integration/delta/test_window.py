@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from epochal.chaos import failpoints
-from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch
+from epochal.coordinator.epoch import Committable
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     Fenced,
@@ -27,26 +25,18 @@ from epochal.sinks.delta import DeltaSink
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.delta import support
-from tests.integration.delta.support import ONE, TWO, query
+from tests.integration.delta.support import ONE, TWO, commit_while, query
 
 SCHEMA = StructType().add("id", "string").add("n", "long")
 
 
-class Start:
+class Start(support.Start):
     """One start of the query on the table at ``path``."""
 
-    def __init__(self, spark: SparkSession, path: Path, actor: Actor) -> None:
-        self.spark, self.path, self.actor = spark, path, actor
-        self.sink = DeltaSink(str(path), name="out")
-        self.sink.look(query("app"))
-
-    def prepare(self, ids: str, position: int = 1, redo: int = 0) -> Committable:
-        decision = Decision("q1", position - 1, self.actor, f"fingerprint-{position}", redo)
+    def of(self, ids: str, position: int = 1, redo: int = 0) -> Committable:
+        """A vote for these ids."""
         rows = self.spark.createDataFrame([(key, position) for key in ids], SCHEMA).coalesce(1)
-        return self.sink.prepare(Epoch(decision, position, offsets="{}", watermark=7), rows, self.actor)
-
-    def commit(self, committable: Committable) -> CommitOutcome:
-        return self.sink.commit(committable, self.actor)
+        return self.prepare(rows, position, redo)
 
 
 @pytest.fixture
@@ -58,32 +48,14 @@ def path(tmp_path: Path) -> Path:
 def one(spark: SparkSession, path: Path) -> Start:
     """The first start: table made, looked, fenced."""
     DeltaSink(str(path), name="out").create(query("app"), SCHEMA)
-    start = Start(spark, path, ONE)
-    start.sink.fence(query("app"), ONE)
-    return start
-
-
-def commit_while(start: Start, committable: Committable, do: Callable[[], object]) -> CommitOutcome:
-    """Commit, and do that once when the commit has judged everything and is about to write."""
-    done: list[Point] = []
-
-    def strike(point: Point, sink: str, epoch: int) -> None:  # noqa: ARG001
-        if point is Point.BEFORE_PUBLISH and not done:
-            done.append(point)
-            do()
-
-    try:
-        with failpoints.handler(strike):
-            return start.commit(committable)
-    finally:
-        assert done, "the commit never came to its put"
+    return Start(spark, path, ONE).fenced()
 
 
 # others beside us
 
 
 def test_a_foreign_append_in_the_window_is_no_conflict(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     support.foreign_append(spark, path, [("x", 0)], "id string, n bigint")
     outcome = commit_while(
         one, committable, lambda: support.foreign_append(spark, path, [("y", 0)], "id string, n bigint")
@@ -93,9 +65,9 @@ def test_a_foreign_append_in_the_window_is_no_conflict(spark: SparkSession, path
 
 
 def test_optimize_in_the_window_is_no_conflict(spark: SparkSession, path: Path, one: Start) -> None:
-    one.commit(one.prepare("a"))
-    one.commit(one.prepare("b", 2))
-    committable = one.prepare("c", 3)
+    one.commit(one.of("a"))
+    one.commit(one.of("b", 2))
+    committable = one.of("c", 3)
     outcome = commit_while(one, committable, lambda: support.sql(spark, path, "OPTIMIZE {t}"))
     assert outcome is CommitOutcome.COMMITTED
     assert support.column(path, "id") == ["a", "b", "c"]
@@ -105,7 +77,7 @@ def test_optimize_in_the_window_is_no_conflict(spark: SparkSession, path: Path, 
 
 
 def test_a_newer_fence_in_the_window_bars_the_older_commit(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     newer = Start(spark, path, TWO)
     with pytest.raises(Fenced):
         commit_while(one, committable, lambda: newer.sink.fence(query("app"), TWO))
@@ -114,7 +86,7 @@ def test_a_newer_fence_in_the_window_bars_the_older_commit(spark: SparkSession, 
 
 
 def test_two_commits_of_one_decision_at_once_show_it_once(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     twin = Start(spark, path, ONE)
     outcome = commit_while(one, committable, lambda: twin.commit(committable))
     assert outcome is CommitOutcome.COMMITTED
@@ -122,7 +94,7 @@ def test_two_commits_of_one_decision_at_once_show_it_once(spark: SparkSession, p
 
 
 def test_two_decisions_at_one_position_at_once_show_one(spark: SparkSession, path: Path, one: Start) -> None:
-    first, second = one.prepare("a"), one.prepare("b", redo=1)
+    first, second = one.of("a"), one.of("b", redo=1)
     twin = Start(spark, path, ONE)
     with pytest.raises(CheckpointMismatch):
         commit_while(one, first, lambda: twin.commit(second))
@@ -130,7 +102,7 @@ def test_two_decisions_at_one_position_at_once_show_one(spark: SparkSession, pat
 
 
 def test_a_lost_answer_is_found_in_the_marker(path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     with failpoints.armed("after-publish=drop-answer"):
         assert one.commit(committable) is CommitOutcome.COMMITTED
     assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
@@ -141,7 +113,7 @@ def test_a_put_that_landed_and_is_told_a_conflict_is_not_made_again(
     path: Path, one: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log store writes the version, loses the answer, tries again and meets its own file."""
-    committable = one.prepare("a")
+    committable = one.of("a")
     commit = Transaction.commit
     puts: list[object] = []
 
@@ -159,7 +131,7 @@ def test_a_put_that_landed_and_is_told_a_conflict_is_not_made_again(
 def test_a_put_that_may_still_arrive_is_unknown_and_not_made_again(
     path: Path, one: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committable, version = one.prepare("a"), support.version(path)
+    committable, version = one.of("a"), support.version(path)
     puts: list[object] = []
 
     def lost(txn: Transaction, *_: Any, **__: Any) -> None:
@@ -175,7 +147,7 @@ def test_a_put_that_may_still_arrive_is_unknown_and_not_made_again(
 
 
 def test_a_table_that_others_keep_changing_is_given_up_by_name(one: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
 
     def conflict(*_: Any, **__: Any) -> None:
         raise JavaFailure("somebody was faster", ["DeltaConcurrentModificationException"])
@@ -189,7 +161,7 @@ def test_a_table_that_others_keep_changing_is_given_up_by_name(one: Start, monke
 
 
 def test_a_table_that_cannot_be_read_after_the_put_is_unknown(one: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     commit, begin = Transaction.commit, Table.begin
 
     def landed(txn: Transaction, *args: Any, **options: Any) -> None:
@@ -208,7 +180,7 @@ def test_a_table_that_cannot_be_read_after_the_put_is_unknown(one: Start, monkey
 
 def test_a_put_below_a_cleaned_up_log_does_not_count(spark: SparkSession, path: Path, one: Start) -> None:
     """The version that the commit wants is free again: others took it, and a clean-up removed it."""
-    committable = one.prepare("a")
+    committable = one.of("a")
 
     def others_go_on_and_clean_up() -> None:
         for key in "xyz":
@@ -228,7 +200,7 @@ def test_a_put_below_a_cleaned_up_log_does_not_count(spark: SparkSession, path: 
 
 
 def test_a_nullable_column_that_was_added_is_no_hindrance(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     support.sql(spark, path, "ALTER TABLE {t} ADD COLUMN more int")
     assert one.commit(committable) is CommitOutcome.COMMITTED
     assert support.read(path).to_pylist() == [{"id": "a", "n": 1, "more": None}]
@@ -241,7 +213,7 @@ def test_a_nullable_column_that_was_added_is_no_hindrance(spark: SparkSession, p
 def test_a_changed_table_makes_the_prepared_epoch_lost(
     spark: SparkSession, path: Path, one: Start, change: str, named: str
 ) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     if change == "overwrite":
         other = spark.createDataFrame([("x", "text")], "id string, n string")
         other.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(path))
@@ -256,7 +228,7 @@ def test_a_changed_table_makes_the_prepared_epoch_lost(
 def test_a_table_of_a_newer_delta_is_not_prepared_for(spark: SparkSession, path: Path, one: Start) -> None:
     support.upgrade(spark, path, {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["of-the-future"]})
     with pytest.raises(PrepareRefused, match="Delta refuses to write to the table"):
-        one.prepare("a")
+        one.of("a")
 
 
 def test_a_table_of_a_newer_delta_is_not_read(spark: SparkSession, path: Path, one: Start) -> None:
@@ -270,7 +242,7 @@ def test_a_table_of_a_newer_delta_is_not_read(spark: SparkSession, path: Path, o
 def test_a_file_that_is_gone_when_the_vote_is_given_is_no_vote(one: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Table, "size", lambda *_: None)
     with pytest.raises(PrepareRefused, match="a file that was written is not there") as refused:
-        one.prepare("a")
+        one.of("a")
     assert "State: None bytes, not " in str(refused.value)
 
 
@@ -284,12 +256,12 @@ def test_a_disk_that_does_not_answer_is_unavailable(
     with monkeypatch.context() as patch:
         patch.setattr(Table, verb, broken)
         with pytest.raises(SinkUnavailable, match=f"{what} cannot be read or written"):
-            one.prepare("a")
-    assert one.commit(one.prepare("a")) is CommitOutcome.COMMITTED
+            one.of("a")
+    assert one.commit(one.of("a")) is CommitOutcome.COMMITTED
 
 
 def test_a_recreated_table_is_another_one(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     shutil.rmtree(path)
     support.forget_snapshots(spark)
     DeltaSink(str(path), name="out").create(query("app"), SCHEMA)
@@ -301,20 +273,20 @@ def test_a_recreated_table_is_another_one(spark: SparkSession, path: Path, one: 
 
 
 def test_vacuumed_files_are_noticed_and_nothing_is_shown(spark: SparkSession, path: Path, one: Start) -> None:
-    committable = one.prepare("a")
+    committable = one.of("a")
     support.vacuum_everything(spark, path)
     assert support.data_files(path) == set()
     with pytest.raises(PreparedLost, match="1 of 1 files are gone"):
         one.commit(committable)
     assert support.column(path, "id") == []
-    redone = one.prepare("a", redo=1)
+    redone = one.of("a", redo=1)
     assert one.commit(redone) is CommitOutcome.COMMITTED
     assert support.column(path, "id") == ["a"]
 
 
 def test_prepared_lost_is_final_even_for_a_put_under_way(spark: SparkSession, path: Path, one: Start) -> None:
     """A slow put must not show, after all, an epoch that was given up for lost."""
-    committable = one.prepare("a")
+    committable = one.of("a")
     twin = Start(spark, path, ONE)
 
     def lose_the_files() -> None:
@@ -334,10 +306,10 @@ def test_prepared_lost_is_final_even_for_a_put_under_way(spark: SparkSession, pa
 def test_a_newer_start_deletes_the_files_of_a_dead_one_and_no_others(
     spark: SparkSession, path: Path, one: Start
 ) -> None:
-    one.commit(one.prepare("a"))
+    one.commit(one.of("a"))
     support.foreign_append(spark, path, [("x", 0)], "id string, n bigint")
     kept = support.data_files(path)
-    one.prepare("b", 2)
+    one.of("b", 2)
     assert support.data_files(path) > kept
     newer = Start(spark, path, TWO)
     newer.sink.fence(query("app"), TWO)
@@ -347,8 +319,8 @@ def test_a_newer_start_deletes_the_files_of_a_dead_one_and_no_others(
 
 
 def test_the_losing_attempt_is_deleted_with_the_commit_of_the_winner(path: Path, one: Start) -> None:
-    loser = one.prepare("a")
-    winner = one.prepare("b", redo=1)
+    loser = one.of("a")
+    winner = one.of("b", redo=1)
     one.commit(winner)
     assert support.data_files(path) == {add["path"] for add in winner.payload["adds"]}
     assert loser.payload["adds"][0]["path"] not in support.data_files(path)
@@ -356,7 +328,7 @@ def test_the_losing_attempt_is_deleted_with_the_commit_of_the_winner(path: Path,
 
 
 def test_a_torn_note_does_not_stop_the_abort(path: Path, one: Start) -> None:
-    one.prepare("a")
+    one.of("a")
     [note] = support.notes(path)
     (path / note).write_text('["part-0')
     (path / note).with_name(f".{Path(note).name}.crc").unlink()
@@ -368,7 +340,7 @@ def test_a_torn_note_does_not_stop_the_abort(path: Path, one: Start) -> None:
 
 
 def test_the_history_tells_the_facts_of_the_epoch(path: Path, one: Start) -> None:
-    committable = one.prepare("ab")
+    committable = one.of("ab")
     one.commit(committable)
     assert support.newest_user_metadata(path) == {
         "app": "app",

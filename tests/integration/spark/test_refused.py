@@ -208,7 +208,7 @@ def test_a_trigger_without_micro_batches_is_refused_by_us_too() -> None:
     for trigger in ("ContinuousTrigger(1000)", "RealTimeTrigger(300000)"):
         query: Any = SimpleNamespace(checkpoint="file:/c", output_mode="append", trigger=trigger)
         with pytest.raises(Misconfigured, match="has no micro-batches"):
-            check_query(query)
+            check_query(query, [])
     assert hasattr(StreamingQuery, "trigger")
 
 

@@ -1,0 +1,144 @@
+"""How the rows of one epoch are merged: the statement, its source, and what is asked of the source before.
+
+Delta's own MERGE does the work, in a transaction of ours (``jvm.Transaction.merge``).  A plan is made by prepare and
+rides in the committable, so that whoever commits merges what was tried, whatever ``mode=`` says by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from epochal.coordinator.epoch import Copy, EpochNumber, Json
+from epochal.sinks.delta import gates
+from epochal.sinks.delta.modes import Merge
+from epochal.sinks.delta.target import quoted
+from epochal.sinks.executors import clone
+from epochal.sinks.keyed import TOLD, Upsertion, check_nulls, check_twice
+from epochal.sinks.projection import Projection, settings_of, take_settings
+from epochal.sinks.stage import read_copy
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SOURCE = "epochal_source"
+"""The temporary view that holds an epoch's rows, in a session that nobody else uses."""
+
+_TIMES, _PLACE = "epochal times", "epochal place"  # no column of anybody's
+_SETTINGS = {
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    "spark.databricks.delta.merge.materializeSource": "none",  # the copy's files never change
+}
+
+
+class MergePlan(Upsertion):
+    """How the rows go into the table."""
+
+    def written(self, rows: StructType) -> StructType:
+        """The part of the rows that the table gets."""
+        return StructType([field for field in rows.fields if field.name in self.columns])
+
+    def fitting(self, rows: DataFrame, table: StructType, *, case_sensitive: bool) -> DataFrame:
+        """The rows with the table's types, and with what only the statement looks at."""
+        fitted = gates.projection(self.written(rows.schema), table, case_sensitive=case_sensitive)
+        more = [field for field in rows.schema.fields if field.name not in self.columns]
+        return rows.to(StructType([*fitted.fields, *more]))
+
+    def check(self, rows: DataFrame, sink: str, epoch: EpochNumber) -> int:
+        """How many rows; ``PrepareRefused`` for one without a key or a place in the order, and a key of several."""
+        named = (*self.key, *self.order)
+        counts = rows.agg(f.count(f.lit(1)), *(f.count_if(_column(name).isNull()) for name in named)).collect()[0]
+        check_nulls(dict(zip(named, counts[1:], strict=True)), sink, epoch)
+        found = self._twice(rows).collect() if counts[0] else []
+        check_twice(self, Merge.__name__, found, sink, epoch)
+        return int(counts[0])
+
+    def _twice(self, rows: DataFrame) -> DataFrame:
+        """Of keys that name several rows, none of them the last: rows, number of such keys, the key; the worst ones."""
+        times = self._last(rows, f.rank()).groupBy(*map(_column, self.key)).agg(f.count(f.lit(1)).alias(_TIMES))
+        values = [_column(name).cast("string").substr(1, 80).alias(f"key {n}") for n, name in enumerate(self.key)]
+        several = f.count(f.lit(1)).over(Window.partitionBy(f.lit(0)))
+        twice = times.where(_column(_TIMES) > 1).select(_TIMES, several.alias("keys"), *values)
+        return twice.orderBy(f.desc(_TIMES), *twice.columns[2:]).limit(TOLD)
+
+    def source(self, rows: DataFrame) -> DataFrame:
+        """The epoch's rows, of each key the last one."""
+        return self._last(rows, f.row_number())
+
+    def statement(self, target: str) -> str:
+        """One MERGE of ``SOURCE`` into ``target``, which is quoted already."""
+        deleted = f"coalesce(new.{quoted(self.delete_when or '')}, false)"
+        clauses = [f"WHEN MATCHED AND {deleted} THEN DELETE"] if self.delete_when is not None else []
+        if self.update:
+            sets = ", ".join(f"shown.{quoted(name)} = new.{quoted(name)}" for name in self.update)
+            clauses.append(f"WHEN MATCHED THEN UPDATE SET {sets}")
+        inserted = f" AND NOT {deleted}" if self.delete_when is not None else ""
+        values = ", ".join(f"new.{quoted(name)}" for name in self.columns)
+        clauses.append(f"WHEN NOT MATCHED{inserted} THEN INSERT ({_list(self.columns)}) VALUES ({values})")
+        same = " AND ".join(f"shown.{quoted(name)} = new.{quoted(name)}" for name in self.key)
+        return f"MERGE INTO {target} shown USING {SOURCE} new ON {same} {' '.join(clauses)}"
+
+    def _last(self, rows: DataFrame, place: Column) -> DataFrame:
+        """Of each key the rows that come last; by ``rank`` those that tie, too."""
+        if not self.order:
+            return rows
+        last_first = Window.partitionBy(*map(_column, self.key)).orderBy(*(_column(n).desc() for n in self.order))
+        ranked = rows.select("*", place.over(last_first).alias(_PLACE))
+        return ranked.where(_column(_PLACE) == 1).drop(_PLACE)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One epoch to be merged: its copy, what the sink takes of it, and how; all of it JSON in the committable."""
+
+    copy: Copy
+    projection: Projection
+    settings: Mapping[str, str]  # under which the projection is meant
+    plan: MergePlan
+
+    @classmethod
+    def of(cls, copy: Copy, projection: Projection, plan: MergePlan, session: SparkSession) -> Work:
+        return cls(copy, projection, {} if projection.is_whole else settings_of(session), plan)
+
+    def session(self, running: SparkSession) -> SparkSession:
+        """One that nobody else uses, and that means what was meant."""
+        own = clone(running)
+        if self.settings:
+            take_settings(own, self.settings)
+        for key, value in _SETTINGS.items():
+            own.conf.set(key, value)
+        return own
+
+    def rows(self, session: SparkSession) -> DataFrame:
+        """What the sink gets of the epoch."""
+        return self.projection.apply(read_copy(session, self.copy))
+
+    def to_json(self) -> Json:
+        return {
+            "copy": self.copy.to_json(),
+            "projection": self.projection.to_json(),
+            "settings": dict(self.settings),
+            "plan": self.plan.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, sink: str, data: Json) -> Work:
+        return cls(
+            Copy.from_json(data["copy"]),
+            Projection.from_json(sink, data["projection"]),
+            data["settings"],
+            MergePlan.from_json(data["plan"]),
+        )
+
+
+def _column(name: str) -> Column:
+    return f.col(quoted(name))
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(map(quoted, names))

@@ -1,0 +1,123 @@
+"""What the Delta sink says when it cannot go on: every error of its own, in one place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from epochal.coordinator.epoch import Committable, EpochNumber
+from epochal.coordinator.errors import (
+    CommitInDoubt,
+    EpochalError,
+    Misconfigured,
+    OutcomeUnknown,
+    PreparedLost,
+    PrepareRefused,
+    SinkUnavailable,
+)
+from epochal.sinks.delta.jvm import JavaFailure
+from epochal.sinks.delta.target import Target
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Of one sink, about its table."""
+
+    sink: str
+    target: Target
+
+    def missing(self) -> Misconfigured:
+        where = f"at {self.target}" if self.target.table is None else f"called {self.target}"
+        return Misconfigured(
+            f"there is no Delta table {where}", sink=self.sink, help="call pipeline.create(schema) once"
+        )
+
+    def refuse_set_up(self, problems: Sequence[str], remedy: str) -> None:
+        if problems:
+            raise Misconfigured(
+                f"the Delta table {self.target} cannot hold the rows exactly: {'; '.join(problems)}",
+                sink=self.sink,
+                help=remedy,
+            )
+
+    def misconfigured(self, what: str, state: str) -> Misconfigured:
+        return Misconfigured(what, sink=self.sink, state=_first_line(state), help="see what Delta says")
+
+    def refused(
+        self,
+        what: str,
+        epoch: EpochNumber,
+        state: str | None = None,
+        help: str = "change the query or alter the table, and start again",
+    ) -> PrepareRefused:
+        state = _first_line(state) if state is not None else None
+        return PrepareRefused(what, sink=self.sink, epoch=epoch, state=state, help=help)
+
+    def prepared_lost(self, lost: Sequence[str], c: Committable) -> PreparedLost:
+        return PreparedLost(
+            f"the prepared epoch cannot be shown any more, and nothing of it is visible: {'; '.join(lost)}",
+            sink=self.sink,
+            epoch=c.decision.epoch,
+            state=f"Delta table {self.target}: {c.rows} rows, for position {c.position}, by {c.decision.actor}",
+            help="start the query again: the rows are redone",
+        )
+
+    def in_doubt(self, what: str, c: Committable, state: str | None = None) -> CommitInDoubt:
+        return CommitInDoubt(
+            f"the table does not take the decided rows: {what}",
+            sink=self.sink,
+            epoch=c.decision.epoch,
+            state=_first_line(state) if state else f"Delta table {self.target}, nothing of the epoch is visible in it",
+            help="undo what was changed in the table since the epoch was prepared (see its history)",
+        )
+
+    def too_new(self, c: Committable, known: int) -> CommitInDoubt:
+        return CommitInDoubt(
+            f"the epoch was prepared by a newer Epochal: its committable is of version {c.payload['version']}",
+            sink=self.sink,
+            epoch=c.decision.epoch,
+            state=f"this one reads up to version {known}; nothing was written",
+            help="start the query with the newer Epochal: it will finish this epoch first",
+        )
+
+    def unknown(self, epoch: EpochNumber | None = None, state: str | None = None) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            "no answer to a commit, and a new snapshot does not show it (yet)",
+            sink=self.sink,
+            epoch=epoch,
+            state=_first_line(state) if state else None,
+            help="commit again: it looks at the marker first",
+        )
+
+    def contended(self, attempts: int, why: str | None, epoch: EpochNumber | None = None) -> SinkUnavailable:
+        return SinkUnavailable(
+            f"{attempts} commits in a row met with a conflict",
+            sink=self.sink,
+            epoch=epoch,
+            state=_first_line(why) if why is not None else None,
+            help="see who else writes this app's sink, or changes the table's schema all the time",
+        )
+
+    def not_read(self, what: str, failure: JavaFailure, epoch: EpochNumber | None = None) -> EpochalError:
+        """Delta's own refusal, which only another Delta or another table mends, or something that may pass."""
+        if any(name.startswith("Delta") for name in failure.classes) or failure.is_a("AnalysisException"):
+            return self.misconfigured("Delta refuses to read the table", failure.message)
+        return SinkUnavailable(
+            f"{what} cannot be read or written",
+            sink=self.sink,
+            epoch=epoch,
+            state=_first_line(failure.message),
+            help=f"see whether {self.target} can be reached",
+        )
+
+    @contextlib.contextmanager
+    def unavailable(self, what: str, epoch: EpochNumber | None = None) -> Iterator[None]:
+        try:
+            yield
+        except JavaFailure as failure:
+            raise self.not_read(what, failure, epoch) from failure
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,78 @@
+"""Which table a sink writes: the one at a path, or the one that Spark's session catalog has under a name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.delta import jvm
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTableBuilder
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Target:
+    """Just one of the two is not None."""
+
+    path: str | None
+    table: str | None
+
+    @classmethod
+    def of(cls, path: str | None, table: str | None) -> Target:
+        if (path is None) == (table is None):
+            raise Misconfigured(
+                f"DeltaSink({path!r}, table={table!r}) names {'no table' if path is None else 'two tables'}",
+                help="give the path of the table, or table='schema.name' as Spark's catalog has it",
+            )
+        return cls(path, table)
+
+    def __str__(self) -> str:
+        return str(self.path if self.table is None else self.table)
+
+    @property
+    def default_name(self) -> str:
+        """Of a sink that was given none."""
+        if self.path is not None:
+            return "delta-" + self.path.rstrip("/").rpartition("/")[2]
+        return "delta-" + re.sub(r"[^A-Za-z0-9._-]", "_", str(self.table))
+
+    @property
+    def sql(self) -> str:
+        """As a statement names it."""
+        return f"delta.{quoted(self.path)}" if self.path is not None else str(self.table)
+
+    def named(self, table: DeltaTableBuilder) -> DeltaTableBuilder:
+        """A table that is to be made, here."""
+        return table.tableName(self.table) if self.table is not None else table.location(str(self.path))
+
+    def location(self, spark: SparkSession, sink: str) -> str | None:
+        """The path of the table; None: the catalog has none of that name."""
+        if self.table is None:
+            return self.path
+        try:
+            found = jvm.catalogued(spark, self.table)
+        except jvm.JavaFailure as failure:
+            if failure.is_a("NoSuchTableException", "NoSuchDatabaseException", "NoSuchNamespaceException"):
+                return None
+            raise Misconfigured(
+                f"table={self.table!r} is no name of a table in Spark's session catalog",
+                sink=sink,
+                state=failure.message.partition("\n")[0],
+                help="give table='schema.name'; a table of another catalog by its path",
+            ) from failure
+        if found.provider != "delta":
+            raise Misconfigured(
+                f"{self.table} is no Delta table",
+                sink=sink,
+                state=f"the catalog says: {found.kind}, provider {found.provider}",
+                help="name a Delta table, or its path",
+            )
+        return found.location
+
+
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

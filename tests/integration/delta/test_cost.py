@@ -1,0 +1,68 @@
+"""What it costs to ask for the marker, in tasks of Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from epochal.coordinator.epoch import Marker
+from tests.integration.delta import support
+from tests.integration.delta.support import Start, query
+
+PARTITIONS = "spark.databricks.delta.snapshotPartitions"
+SHAPE = "id string, n bigint"
+
+
+@pytest.fixture
+def many(spark: SparkSession) -> Iterator[int]:
+    """So many partitions has the state of a table."""
+    before = spark.conf.get(PARTITIONS)
+    spark.conf.set(PARTITIONS, "37")
+    yield 37
+    spark.conf.set(PARTITIONS, str(before))
+
+
+def tasks(spark: SparkSession, do: Callable[[], object]) -> list[int]:
+    """How many tasks each stage had that was run for it."""
+    context, group = spark.sparkContext, f"cost-{uuid.uuid4().hex}"
+    context.setJobGroup(group, "cost of one call")
+    try:
+        do()
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return [stage.numTasks for stage in stages if stage is not None and stage.numCompletedTasks]
+
+
+def test_it_does_not_grow_with_the_partitions_of_the_tables_state(
+    spark: SparkSession, tmp_path: Path, many: int
+) -> None:
+    path = tmp_path / "t"
+    support.sql(spark, path, f"CREATE TABLE {{t}} ({SHAPE}) USING delta")
+    start = Start(spark, path).fenced()
+    rows = spark.createDataFrame([("a", 1)], SHAPE).coalesce(1)
+    vote = start.show(rows)
+    support.forget_snapshots(spark)
+    assert tasks(spark, lambda: start.sink.look(query("app"))) == []
+    again = start.prepare(rows, 2)
+    assert many not in tasks(spark, lambda: start.commit(again))
+    assert start.sink.look(query("app")).marker == Marker(2, again.decision.id) != Marker(1, vote.decision.id)
+
+
+def test_after_a_writer_without_checksums_the_state_is_asked_once_per_version(
+    spark: SparkSession, tmp_path: Path, many: int
+) -> None:
+    path = tmp_path / "t"
+    support.sql(spark, path, f"CREATE TABLE {{t}} ({SHAPE}) USING delta")
+    start = Start(spark, path).fenced()
+    vote = start.show(spark.createDataFrame([("a", 1)], SHAPE).coalesce(1))
+    support.foreign_append_by_delta_rs(path, [{"id": "x", "n": 0}])
+    assert many in tasks(spark, lambda: start.sink.look(query("app")))
+    assert many not in tasks(spark, lambda: start.sink.look(query("app")))
+    assert start.sink.look(query("app")).marker == Marker(1, vote.decision.id)
