@@ -10,8 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from epochal.coordinator.epoch import NAME, UNKNOWN_DECISION, Actor, Committable, Epoch, EpochNumber, Marker
-from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured
+from epochal.coordinator.epoch import (
+    NAME,
+    UNKNOWN_DECISION,
+    Actor,
+    Committable,
+    Digest,
+    Epoch,
+    EpochNumber,
+    Marker,
+)
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    NonDeterministicReplay,
+)
 
 T = TypeVar("T")
 
@@ -61,6 +76,16 @@ class Conditions:
         self._check_one_before(held, by, wanted, epoch)
         return False
 
+    def check_digest(self, found: Digest, agreed: Digest | None, epoch: EpochNumber) -> None:
+        """``NonDeterministicReplay`` unless this evaluation gave the rows that every other one did."""
+        if agreed is not None and found != agreed:
+            raise NonDeterministicReplay.between(
+                {self.sink: found, "the evaluation before it": agreed},
+                sink=self.sink,
+                epoch=epoch,
+                state=f"{self.where}: nothing of this evaluation was written",
+            )
+
     def _check_one_before(self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber) -> None:
         found = held.marker if held.marker is not None else Marker(0, UNKNOWN_DECISION)
         if found.position < wanted.position - 1:
@@ -100,7 +125,7 @@ class Conditions:
 
 def marker_of(work: Epoch | Committable) -> Marker:
     """The marker that stands once ``work`` is visible."""
-    return Marker(work.position, work.decision.id)
+    return Marker(work.position, work.decision.id, work.digest if isinstance(work, Committable) else None)
 
 
 def may_drop(owner: Actor, by: Actor) -> bool:
