@@ -768,8 +768,8 @@ class Coordinator:
         self._phase_began = 0.0
 
 
-_NOT_CURED_BY_RESTART = (Fenced, MarkerLost, CheckpointMismatch, NonDeterministicReplay)
-"""Another owner, a sink that is not what it was, other rows: the next start would be told the same."""
+_NOT_CURED_BY_RESTART = (Fenced, MarkerLost, CheckpointMismatch)
+"""Another owner, or a sink that is not what it was: the next start would be told the same."""
 _GRAVITY = (*_NOT_CURED_BY_RESTART, CommitInDoubt)
 
 
