@@ -153,10 +153,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Apply:
-    """Idempotent mode: an epoch is begun.  Durable before the first sink is given a row of it.
+    """Idempotent mode: a start begins an epoch, or goes on with it.  Durable before it gives any sink a row of it.
 
-    It decides nothing: of an ``Apply`` that no sink shows nothing has happened.  What a marker names is
-    ``decision``, also when a later start goes on with the epoch.
+    It decides nothing: of an ``Apply`` that no sink shows nothing has happened.  A marker names the ``decision`` of
+    the start that wrote it, so every ``Apply`` of an epoch stays proof.
     """
 
     kind: ClassVar[str] = "apply"
@@ -164,6 +164,7 @@ class Apply:
     participants: Mapping[str, Place]
     offsets: str = ""
     watermark: int | None = None
+    supersedes: int | None = None  # Decision.id of the record of the same epoch that it goes on from
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
 
     @property
@@ -173,10 +174,6 @@ class Apply:
     @property
     def epoch(self) -> EpochNumber:
         return self.decision.epoch
-
-    @property
-    def supersedes(self) -> None:
-        """Nothing: an epoch is begun once, and whoever comes later goes on with it."""
 
     def position_of(self, sink: str) -> Position:
         return self.participants[sink].position
@@ -190,17 +187,19 @@ class Apply:
             "participants": {name: place.to_json() for name, place in self.participants.items()},
             "offsets": self.offsets,
             "watermark": self.watermark,
+            "supersedes": self.supersedes,
             "done_through": dict(self.done_through),
         }
 
     @classmethod
     def from_json(cls, data: Json) -> Apply:
-        mark = data["watermark"]
+        mark, supersedes = data["watermark"], data["supersedes"]
         return cls(
             decision=Decision.from_json(data["decision"]),
             participants={str(n): Place.from_json(p) for n, p in data["participants"].items()},
             offsets=str(data["offsets"]),
             watermark=int(mark) if mark is not None else None,
+            supersedes=int(supersedes) if supersedes is not None else None,
             done_through={str(k): int(v) for k, v in data["done_through"].items()},
         )
 

@@ -190,7 +190,7 @@ class Coordinator:
         if self._stage is None and copies:
             raise Misconfigured("these sinks need a durable copy, and there is no stage", help="pass stage=")
         if mode == IDEMPOTENT:
-            _check_appliable(sinks)
+            check_appliable(sinks)
 
     # --- the two entry points ------------------------------------------------------------------
 
@@ -384,7 +384,7 @@ class Coordinator:
         )
 
     def _vote(self, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
-        epoch = epoch.at(self._next_position(sink.name))
+        epoch = epoch.at(self._place_in(sink.name))
         hit(Point.BEFORE_SINK_PREPARE, sink.name, epoch.number)
         if epoch.copy is not None:
             vote = self._prepare_from(epoch.copy, sink, epoch)
@@ -512,8 +512,7 @@ class Coordinator:
 
         The digests of all evaluations agree before the first of these writes, as far as they can be known then.
         """
-        if not again:
-            self._begin(batch.ask)
+        self._begin(batch.ask, again)
         votes = self._votes_that_agree(batch)
         outcomes = self._apply_where_nothing_is_held(batch, votes)
         errors = self._show(list(votes.values()), outcomes)
@@ -522,14 +521,21 @@ class Coordinator:
         hit(Point.AFTER_COMMIT, epoch=batch.ask.epoch)
         return outcomes
 
-    def _begin(self, ask: Ask) -> None:
+    def _begin(self, ask: Ask, again: bool) -> None:
         """One record before the first sink, so that every marker of the epoch will be known."""
         decision = Decision(self._query.query_id, ask.epoch, self._me, ask.fingerprint)
-        places = {name: Place(self._identities[name], self._next_position(name)) for name in self._sinks}
-        done = judge.done_after(self._history, self._shown)
+        shown = {name: again and self._shown.get(name, False) for name in self._sinks}
+        record = Apply(
+            decision=decision,
+            participants={name: Place(self._identities[name], self._place_in(name, shown[name])) for name in shown},
+            offsets=ask.offsets,
+            watermark=ask.watermark,
+            supersedes=self._current.decision.id if again else None,
+            done_through=judge.done_after(self._history, self._shown),
+        )
         hit(Point.BEFORE_APPLY, epoch=ask.epoch)
-        self._append(self._own_position + 1, Apply(decision, places, ask.offsets, ask.watermark, done))
-        self._shown = dict.fromkeys(places, False)
+        self._append(self._own_position + 1, record)
+        self._shown = shown
         hit(Point.AFTER_APPLY, epoch=ask.epoch)
 
     def _votes_that_agree(self, batch: MicroBatch) -> dict[str, Committable]:
@@ -713,9 +719,11 @@ class Coordinator:
         """The sinks that do not show the last epoch."""
         return [name for name, shown in self._shown.items() if not shown]
 
-    def _next_position(self, sink: str) -> Position:
+    def _place_in(self, sink: str, shown: bool = False) -> Position:
+        """Where an epoch that the sink shows stands in it, or the next one will."""
         marker = self._markers[sink]
-        return marker.position + 1 if marker is not None else 1
+        newest = marker.position if marker is not None else 0
+        return newest if shown else newest + 1
 
     @property
     def _settling(self) -> bool:
@@ -782,7 +790,8 @@ def _gravest(errors: Sequence[Exception]) -> Exception:
     return next((e for e in errors if isinstance(e, EpochalError)), errors[0])
 
 
-def _check_appliable(sinks: Sequence[Sink]) -> None:
+def check_appliable(sinks: Sequence[Sink]) -> None:
+    """``Misconfigured`` names a sink that idempotent mode cannot give an epoch."""
     for sink in sinks:
         if isinstance(sink, RedoSink) and not isinstance(sink, ApplySink):
             raise Misconfigured(

@@ -103,11 +103,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Decision:
-    """The identity of one decision; ``id`` is what markers store.
-
-    Of an epoch in idempotent mode, the identity of its ``Apply``: ``actor`` is who began it, and whoever goes on
-    with it keeps it.
-    """
+    """The identity of one decision, or of an ``Apply`` in idempotent mode; ``id`` is what markers store."""
 
     incarnation: str  # Spark's query id
     epoch: EpochNumber

@@ -15,7 +15,7 @@ import pytest
 
 from epochal.chaos.contract.harness import SinkHarness, query
 from epochal.chaos.contract.sinks import ONE, SAME_GENERATION, TWO, Start
-from epochal.coordinator.epoch import Actor, Committable, Digest, Epoch, Marker
+from epochal.coordinator.epoch import Committable, Digest, Epoch, Marker
 from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured, NonDeterministicReplay
 from epochal.sinks.protocol import Applied, ApplySink, CommitOutcome, RedoSink, Rows
 
@@ -26,10 +26,9 @@ OTHER = Digest(77, 7)
 class Applying(Start):
     """A start of the query in idempotent mode, acting on one sink."""
 
-    def begun(self, number: int, position: int = 0, by: Actor | None = None) -> Epoch:
-        """Epoch ``number`` as ``by`` began it, who may have been an older start."""
-        epoch = self.epoch(number, position or number + 1)
-        return replace(epoch, decision=replace(epoch.decision, actor=by or self.actor), digest=True)
+    def begun(self, number: int, position: int = 0) -> Epoch:
+        """Epoch ``number`` as this start began it."""
+        return replace(self.epoch(number, position or number + 1), digest=True)
 
     def apply(self, epoch: Epoch, rows: Rows, agreed: Digest | None = None) -> Applied:
         """What the coordinator does with a sink of this kind, once the digests agree."""
@@ -140,8 +139,8 @@ class IdempotentContract:
             one.sink.prepare(one.begun(1), rows, ONE)
         newer = self.newer(harness)
         newer.abort()
-        assert newer.apply(newer.begun(1, by=ONE), rows).outcome is COMMITTED
-        assert newer.marker().decision == one.begun(1).decision.id
+        assert newer.apply(newer.begun(1), rows).outcome is COMMITTED
+        assert newer.marker().decision == newer.begun(1).decision.id
         assert self.ids(harness) == ["a", "b"]
 
     def test_who_was_fenced_gives_nothing(self, harness: SinkHarness, one: Applying) -> None:

@@ -7,7 +7,6 @@ then, beside all that ``test_known_schedules.py`` asks, is told here line by lin
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,15 +110,18 @@ def test_a_sink_that_is_behind_is_brought_up_by_the_replay(scene: MakeScene, sin
 
 
 @pytest.mark.parametrize("pipeline", ALL)
-def test_who_goes_on_with_an_epoch_keeps_its_record(scene: MakeScene, pipeline: Pipeline) -> None:
+def test_who_goes_on_with_an_epoch_leaves_a_record_of_its_own_and_all_of_them_are_proof(
+    scene: MakeScene, pipeline: Pipeline
+) -> None:
     world = scene(pipeline)
-    for number, point in enumerate(["after-apply", "before-publish", "after-sink-commit", "before-return"]):
+    for number, point in enumerate(["after-apply", "before-publish", "after-sink-commit"]):
         world.order(f"d{number}", point, Action.CRASH)
         world.start(f"d{number}", until=0)
-    [begun] = applies(world, 0)
-    assert begun.actor.generation == 1
-    assert world.start("last-but-one", until=0).finished
-    assert len(applies(world, 0)) == 1
+    assert world.start("d3", until=0).finished
+    records = applies(world, 0)
+    assert [r.actor.generation for r in records] == ([1, 2, 3, 4] if len(pipeline.sinks) > 1 else [1, 2, 3])
+    assert [r.supersedes for r in records] == [None, *(r.decision.id for r in records[:-1])]
+    assert len({marker.decision for marker in world.markers() if marker}) == min(len(pipeline.sinks), 2)  # type: ignore[attr-defined]
     world.holds(until=1)
 
 
@@ -364,12 +366,15 @@ def test_a_recreated_table_is_not_the_participant_that_it_was(scene: MakeScene, 
     assert world.everything() == before
 
 
-def test_a_new_sink_joins_with_the_next_epoch(scene: MakeScene) -> None:
+@pytest.mark.parametrize(("point", "first"), [("after-apply", 0), ("after-sink-commit", 0), ("after-commit", 2)])
+def test_a_new_sink_joins_with_the_next_record(scene: MakeScene, point: str, first: int) -> None:
+    """That of an epoch that somebody does not show yet, or of the next one."""
     world = scene(THREE)
-    world.order("d1", "after-apply", Action.CRASH)
-    world.start("d1", 0, pipeline=replace(TWO))
+    world.order("d1", point, Action.CRASH)
+    world.start("d1", 0, pipeline=TWO)
     assert world.start("d2", until=1).finished
-    assert (world.ids("delta"), world.ids("pg")) == ([2, 3], [0, 1, 2, 3])
+    assert (world.ids("delta"), world.ids("pg")) == ([0, 1, 2, 3][first:], [0, 1, 2, 3])
+    assert world.start("d3", until=2).finished
 
 
 # line u: an old request arrives late
@@ -474,7 +479,7 @@ def test_a_record_that_slept_over_a_newer_start_is_not_taken(scene: MakeScene) -
     old = world.start("d1", until=0)
     assert world.start("d2", until=0).finished
     refused(old.go(), Fenced)
-    assert len(applies(world, 0)) == 1
+    assert [r.actor.generation for r in applies(world, 0)] == [2]
     world.holds(until=1)
 
 

@@ -59,6 +59,7 @@ APPLY = Apply(
     participants={"orders": Place("postgres:7301:16385", 18), "topic": Place("kafka:abc:def:ghi", 5)},
     offsets='{"flights":{"0":336776}}',
     watermark=1_357_000_000_000,
+    supersedes=9_223_372_036_854_775_805,
     done_through={"orders": 16, "topic": 16},
 )
 
@@ -103,6 +104,7 @@ applies = st.builds(
     st.dictionaries(names, st.builds(Place, names, integers), max_size=3),
     st.text(),
     st.none() | st.integers(),
+    st.none() | integers,
     done,
 )
 records: st.SearchStrategy[Record] = st.one_of(fences, commits, applies)
