@@ -68,7 +68,7 @@ def _without_sort(operator: Any, path: Path) -> bool:  # noqa: ARG001
     below = operator
     while re.fullmatch(r"Project|SubqueryAlias|GlobalLimit|LocalLimit|Offset|Tail", class_of(below)):
         below = below.children().apply(0)
-    return not (class_of(below) == "Sort" and below.global_())
+    return not (class_of(below) == "Sort" and getattr(below, "global")())
 
 
 def _of_the_moment(operator: Any, path: Path) -> bool:  # noqa: ARG001
@@ -187,8 +187,10 @@ BATCH_TIME = Line(
     only="in a function of your own, on the batch",
 )
 
+_IN_WORDS = (FUNCTION, CLOSURE, ANY)
+
 TABLE = (RANDOM, PLACE, FILE, BLOCK, ORDER, TIES, WINDOW, SKETCH, REFLECTION, MOMENT, LIMIT, SAMPLE)
-"""What is refused wherever it stands; beside it ``FUNCTION``, ``CLOSURE``, ``ANY`` and, on the batch, ``BATCH_TIME``."""
+"""What is refused wherever it stands; the other lines have conditions of their own."""
 WHOLE_TABLE = (*TABLE, BATCH_TIME, FUNCTION, CLOSURE, ANY)
 
 _PYTHON = re.compile(r"Python(UDF|UDTF|UDAF)")
@@ -271,6 +273,6 @@ def markdown() -> str:
     """The table as the docs show it."""
     rows = ["| refused | because it | instead |", "|---|---|---|"]
     for line in WHOLE_TABLE:
-        names = ", ".join(f"`{name}`" if " " not in name or "(" in name else name for name in line.functions)
+        names = ", ".join(line.functions if line in _IN_WORDS else (f"`{name}`" for name in line.functions))
         rows.append(f"| {names}{f' ({line.only})' if line.only else ''} | {line.why} | {line.instead} |")
     return "\n".join(rows) + "\n"

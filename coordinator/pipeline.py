@@ -341,7 +341,7 @@ class Pipeline:
         self._plan = plan
 
     def _check_schema(self, sinks: Sequence[Sink], identity: Query, df: DataFrame) -> None:
-        if wants_copy(self._sinks):
+        if self._mode == TWO_PHASE and wants_copy(self._sinks):
             check_schema(df.schema, case_sensitive=df.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
         for sink in sinks:
             sink.check(identity, df.schema)

@@ -445,11 +445,12 @@ def as_rows(rows: Rows) -> tuple[Row, ...]:
 
 
 def digest_of(rows: Iterable[Row]) -> Digest:
-    """Of rows that can be written as JSON; the order of their columns means nothing."""
-    return Digest.of(
-        int.from_bytes(hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=8).digest(), "big")
-        for row in rows
-    )
+    """Of rows as their values print; the order of their columns means nothing."""
+    return Digest.of(_hash(json.dumps(row, sort_keys=True, default=repr)) for row in rows)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def _written(rows: Rows, sink: str, epoch: EpochNumber) -> tuple[Row, ...]:

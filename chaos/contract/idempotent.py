@@ -126,11 +126,15 @@ class IdempotentContract:
 
     # conditions
 
-    def test_given_again_it_is_found_to_be_there(self, harness: SinkHarness, one: Applying) -> None:
+    def test_what_is_there_is_not_written_again_and_its_digest_is_the_markers(
+        self, harness: SinkHarness, one: Applying
+    ) -> None:
         first = one.give(["a"])
         if isinstance(one.sink, ApplySink):
-            assert one.give(["a"]) == Applied(ALREADY_COMMITTED, first.digest)
+            for ids in (["a"], ["b", "c"]):
+                assert one.give(ids) == Applied(ALREADY_COMMITTED, first.digest)
         assert self.ids(harness) == ["a"]
+        assert one.marker().digest == first.digest
 
     def test_a_newer_start_goes_on_with_an_older_ones_epoch(self, harness: SinkHarness, one: Applying) -> None:
         one.give(["a"])
