@@ -401,9 +401,7 @@ class Campaign:
         self._listener.add(Placed(newest.epoch, "log", newest.decision.fingerprint, newest.decision.id))
         for reader in self._own:
             held = reader.decision(app, newest.decision.incarnation)
-            proof = (
-                last.records if isinstance(newest, Apply) else (newest,)
-            )  # each start of an applied epoch has its own
+            proof = last.records if isinstance(newest, Apply) else (newest,)  # each start of an Apply has its own
             due = {record.decision_of(reader.sink).id for record in proof if reader.sink in record.participants}
             decision = newest.decision.id if held in due else held  # of a redone epoch it may be an older one
             self._listener.add(Placed(newest.epoch, reader.sink, decision=decision))

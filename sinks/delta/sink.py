@@ -30,7 +30,18 @@ from pyspark.errors import PySparkException
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import Actor, Committable, Epoch, EpochNumber, Json, Marker, Query, SinkState
+from epochal.coordinator.epoch import (
+    Actor,
+    Committable,
+    Digest,
+    Epoch,
+    EpochNumber,
+    Json,
+    Marker,
+    Position,
+    Query,
+    SinkState,
+)
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     Misconfigured,
@@ -43,6 +54,7 @@ from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.delta import gates, jvm
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
 from epochal.sinks.delta.staged import Note, Staged
+from epochal.sinks.digest import watched
 from epochal.sinks.protocol import CommitOutcome
 
 if TYPE_CHECKING:
@@ -167,6 +179,7 @@ class DeltaSink:
         table = self._table()
         txn = self._existing(self._begin(table))
         metadata = txn.metadata()
+        rows, digest = watched(rows) if epoch.digest else (rows, None)
         fitting = self._fitting(rows, txn, metadata, epoch.number)
         adds = self._write_files(txn, fitting, epoch.number)
         files = [str(add["path"]) for add in adds]
@@ -182,7 +195,8 @@ class DeltaSink:
             "offsets": epoch.offsets,
             "watermark": epoch.watermark,
         }
-        return Committable(self._name, epoch.decision, epoch.position, count, payload)
+        digested = digest() if digest is not None else None
+        return Committable(self._name, epoch.decision, epoch.position, count, payload, digest=digested)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Put files and marker into the log as one version; done when a new snapshot shows the marker."""
@@ -270,8 +284,20 @@ class DeltaSink:
             position, decision, generation, token = [txn.version_of(identity) for identity in self._ids()]
             identity = _identity(str(txn.metadata()["id"]))
         fence = Actor(generation, token) if generation is not None and token is not None else None
-        marker = Marker(position, decision) if position is not None and decision is not None else None
+        marker = None
+        if position is not None and decision is not None:
+            marker = Marker(position, decision, self._digest_at(txn, position))
         return SinkState(identity, fence, marker)
+
+    def _digest_ids(self) -> tuple[str, str, str]:
+        marker = f"epochal:{self._looked()}:{self._name}"
+        return f"{marker}:digested", f"{marker}:rows", f"{marker}:digest"
+
+    def _digest_at(self, txn: Transaction, position: Position) -> Digest | None:
+        """That of the newest epoch, where it was applied; an older one's stays in the log, under its position."""
+        with self._unavailable("the table's log"):
+            digested, rows, total = [txn.version_of(identity) for identity in self._digest_ids()]
+        return Digest(rows, total) if digested == position and rows is not None and total is not None else None
 
     def _take(self, table: Table, by: Actor) -> None:
         """Write the fence in a version of its own; any put that was under way now conflicts with it."""
@@ -292,6 +318,9 @@ class DeltaSink:
     def _publish(self, txn: Transaction, c: Committable) -> _Answer:
         position, decision, _, _ = self._ids()
         markers = [_txn(position, c.position), _txn(decision, c.decision.id)]
+        if c.digest is not None:
+            held = (c.position, c.digest.rows, c.digest.sum)
+            markers += [_txn(identity, value) for identity, value in zip(self._digest_ids(), held, strict=True)]
         adds = [{"add": add} for add in c.payload["adds"]]
         facts = json.dumps(self._facts(c))
         answer = self._put(txn, [*markers, *adds], c.decision.incarnation, c.decision.epoch, facts)

@@ -274,6 +274,17 @@ def test_an_epoch_that_was_decided_is_finished_as_it_was_decided(
     world.holds(until=3)
 
 
+def test_the_copy_of_a_decided_epoch_goes_once_a_record_calls_it_done(scene: MakeScene) -> None:
+    """Its own start could not say so; the next one settles it after its fence, and says so in its first record."""
+    world = scene(TWO)
+    world.order("d1", "after-decide", Action.CRASH)
+    world.start("d1", until=0, mode=TWO_PHASE)
+    assert [epoch for epoch, _ in world.stage.copies()] == [0]
+    assert world.start("d2", until=1).finished
+    assert world.stage.copies() == []
+    world.holds(until=2)
+
+
 def test_rows_that_a_single_sink_lost_are_decided_again_in_the_mode_of_their_epoch(scene: MakeScene) -> None:
     world = scene(ONE)
     world.order("d1", "after-decide", Action.LOSE_PREPARED)

@@ -641,7 +641,8 @@ def test_evaluations_come_one_after_another() -> None:
     parallel: list[int] = []
 
     def runner(tasks: Any) -> Any:
-        inside[0], _ = 1, parallel.append(len(tasks))
+        inside[0] = 1
+        parallel.append(len(tasks))
         try:
             return serial(tasks)
         finally:
@@ -653,7 +654,7 @@ def test_evaluations_come_one_after_another() -> None:
             evaluated.append(inside[0])
             return super().rows
 
-    sinks = [world.sink("a"), world.sink("b"), world.redo("c")]
-    world.start(*sinks, mode=IDEMPOTENT, runner=runner).run(Evaluating(0))
+    sinks = (world.sink("a"), world.sink("b"))
+    world.start(*sinks, world.redo("c"), mode=IDEMPOTENT, runner=runner).run(Evaluating(0))
     assert evaluated == [0, 0, 0]
     assert parallel[-1] == 2, "the commits come at once"

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from epochal.chaos import jvm
-from epochal.chaos.contract import SinkContract
+from epochal.chaos.contract import IdempotentContract, SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.sinks.delta import DeltaSink
 from epochal.sinks.protocol import RedoSink, Sink
@@ -55,3 +55,9 @@ class TestDeltaSink(SinkContract):
     def test_it_votes(self, harness: DeltaHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
+
+
+class TestDeltaSinkInIdempotentMode(IdempotentContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:
+        return DeltaHarness(spark, tmp_path)

@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import pandas_udf
 
 from epochal.coordinator import lint
 from epochal.coordinator.errors import Misconfigured
@@ -205,7 +206,7 @@ def one_group(page: Any) -> Any:
         ("frames", lambda df: df.select("id").mapInPandas(frames, "id long")),
         ("frames", lambda df: df.select("id").mapInArrow(frames, "id long")),
         ("one_group", lambda df: df.select("id").groupBy("id").applyInPandas(one_group, "id long")),
-        ("series", lambda df: df.withColumn("x", f.pandas_udf(series, "long")("id"))),
+        ("series", lambda df: df.withColumn("x", pandas_udf(series, "long")("id"))),
     ],
 )
 def test_functions_over_frames_have_names_too(rows: DataFrame, name: str, query: Query) -> None:
