@@ -206,7 +206,7 @@ def one_group(page: Any) -> Any:
         ("frames", lambda df: df.select("id").mapInPandas(frames, "id long")),
         ("frames", lambda df: df.select("id").mapInArrow(frames, "id long")),
         ("one_group", lambda df: df.select("id").groupBy("id").applyInPandas(one_group, "id long")),
-        ("series", lambda df: df.withColumn("x", pandas_udf(series, "long")("id"))),
+        ("series", lambda df: df.withColumn("x", pandas_udf(series, "long")("id"))),  # type: ignore[call-overload]
     ],
 )
 def test_functions_over_frames_have_names_too(rows: DataFrame, name: str, query: Query) -> None:
