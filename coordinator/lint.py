@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochal.coordinator.errors import Misconfigured
-from epochal.coordinator.plan import class_of, distinct, is_random, nodes, seq
+from epochal.coordinator.plan import UNPINNED, class_of, distinct, is_random, nodes, seq
 
 Path = Sequence[Any]
 """An expression with all that it stands in: outermost first, itself last."""
@@ -144,6 +144,12 @@ MOMENT = Line(
     frozenset({"Cast"}),
     where=_of_the_moment,
 )
+NOW = Line(
+    ("now", "current_time"),
+    "is the time of the evaluation, which Spark pins for current_timestamp and not for this",
+    "use current_timestamp(), which Spark pins per batch",
+    UNPINNED,
+)
 LIMIT = Line(
     ("limit", "offset", "tail"),
     "takes any rows",
@@ -180,16 +186,16 @@ CLOSURE = Line(
     ),
 )
 BATCH_TIME = Line(
-    ("current_timestamp", "now", "current_date", "localtimestamp", "current_time", "unix_timestamp()"),
+    ("current_timestamp", "current_date", "localtimestamp", "unix_timestamp()"),
     "is the time of the evaluation there",
     "compute it in the query, before foreachBatch: there Spark pins it per batch, also on replay",
-    frozenset({"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime"}),
+    frozenset({"CurrentTimestamp", "CurrentDate", "LocalTimestamp"}),
     only="in a function of your own, on the batch",
 )
 
 _IN_WORDS = (FUNCTION, CLOSURE, ANY)
 
-TABLE = (RANDOM, PLACE, FILE, BLOCK, ORDER, TIES, WINDOW, SKETCH, REFLECTION, MOMENT, LIMIT, SAMPLE)
+TABLE = (RANDOM, PLACE, FILE, BLOCK, ORDER, TIES, WINDOW, SKETCH, REFLECTION, MOMENT, NOW, LIMIT, SAMPLE)
 """What is refused wherever it stands; the other lines have conditions of their own."""
 WHOLE_TABLE = (*TABLE, BATCH_TIME, FUNCTION, CLOSURE, ANY)
 

@@ -96,6 +96,8 @@ CASES: dict[str, tuple[lint.Line, Query]] = {
     "try_reflect": (lint.REFLECTION, expr("try_reflect('java.util.UUID', 'randomUUID')")),
     "cast('now' AS timestamp)": (lint.MOMENT, expr("cast('now' AS timestamp)")),
     "date 'today'": (lint.MOMENT, expr("cast(' today ' AS date)")),
+    "now": (lint.NOW, expr("now()")),
+    "current_time": (lint.NOW, expr("current_time()")),
     "limit": (lint.LIMIT, lambda df: df.limit(2)),
     "offset": (lint.LIMIT, lambda df: df.offset(2)),
     "tail": (lint.LIMIT, lambda df: df.sparkSession.createDataFrame([], "id long").limit(1)),
@@ -125,7 +127,7 @@ def test_every_function_of_the_table_has_a_case() -> None:
 ALLOWED: dict[str, Query] = {
     "plain": lambda df: df.where("id > 1").selectExpr("id * 2 AS x", "upper(string(k)) AS y"),
     "pinned per batch": expr("current_timestamp()"),
-    "pinned per batch, too": expr("unix_timestamp() + day(current_date()) + hour(localtimestamp()) + hour(now())"),
+    "pinned per batch, too": expr("unix_timestamp() + day(current_date()) + hour(localtimestamp())"),
     "right after the source": expr("input_file_name()"),
     "sorted": grouped("sort_array(collect_list(id))"),
     "sorted by a function": grouped("array_sort(collect_set(id))"),
