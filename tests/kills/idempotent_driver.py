@@ -26,7 +26,7 @@ def main(folder: Path, mode: str) -> None:
         with open(rate) as file:  # what nobody declares
             return file.read()
 
-    spark = spark_session("local[2]", app="idempotent", conf=jvm.short_lived())
+    spark = spark_session("local[1]", app="idempotent", conf=jvm.short_lived())
     rows = spark.readStream.schema("id int").option("maxFilesPerTrigger", 1).json(str(folder / "source"))
     rows = rows.withColumn("rate", f.udf(looked_up, "string", useArrow=False)("id"))
     rows = rows.withColumn("at", f.current_timestamp().cast("string"))

@@ -72,7 +72,7 @@ def test_killed_between_two_sinks_the_second_is_brought_up_with_the_same_rows_an
     assert (len(tables.rows("alpha")), len(tables.rows("beta"))) == (2 * ROWS, ROWS)
     before = tables.rows("alpha")
     tables.finish()
-    assert tables.rows("alpha")[: 2 * ROWS] == before
+    assert set(before) < set(tables.rows("alpha"))
     tables.check_exact()
 
 
