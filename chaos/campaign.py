@@ -42,7 +42,7 @@ from epochal.chaos.strikes import Striker, Surroundings
 from epochal.chaos.targets import Usage
 from epochal.chaos.watch import Keys, LockedHistory, Watcher
 from epochal.checkpoints.files import FilesLog
-from epochal.checkpoints.log import Commit, EpochLog
+from epochal.checkpoints.log import Apply, EpochLog
 from epochal.coordinator.judge import History as Records
 
 CLEAN_EPOCHS = 3
@@ -392,14 +392,16 @@ class Campaign:
 
     def _tell_positions(self, app: str) -> None:
         log = self._log()
-        commits = [e.record for e in log.read() if isinstance(e.record, Commit)] if log is not None else []
-        if not commits:
+        last = Records(tuple(log.read())).last if log is not None else None
+        if last is None:
             return
-        newest = commits[-1]
+        newest = last.current
         offsets = (self._around.checkpoint / "offsets" / str(newest.epoch)).read_bytes()
         self._listener.add(Placed(newest.epoch, "offsets", hashlib.sha256(offsets).hexdigest()))
         self._listener.add(Placed(newest.epoch, "log", newest.decision.fingerprint, newest.decision.id))
         for reader in self._own:
             held = reader.decision(app, newest.decision.incarnation)
-            due = newest.participants[reader.sink].committable.decision.id  # of a redone epoch it may be an older one
-            self._listener.add(Placed(newest.epoch, reader.sink, decision=newest.decision.id if held == due else held))
+            proof = last.records if isinstance(newest, Apply) else (newest,)  # each start of an Apply has its own
+            due = {record.decision_of(reader.sink).id for record in proof if reader.sink in record.participants}
+            decision = newest.decision.id if held in due else held  # of a redone epoch it may be an older one
+            self._listener.add(Placed(newest.epoch, reader.sink, decision=decision))

@@ -29,6 +29,7 @@ from epochal.chaos.history import Step
 from epochal.chaos.schedule import NETWORK, Action, Strike, follow_ups, representatives, strikes
 from epochal.chaos.shrink import Failure, shrink, undisturbed
 from epochal.chaos.simulation import Outcome, Pipeline, Played, Simulation
+from epochal.coordinator.epoch import IDEMPOTENT, TWO_PHASE
 
 PIPELINES: Mapping[str, Pipeline] = {
     "one": Pipeline(("pg",)),
@@ -37,8 +38,16 @@ PIPELINES: Mapping[str, Pipeline] = {
     "three-backwards": Pipeline(("delta", "pg"), ("kafka",), backwards=True),
     "redo": Pipeline((), ("kafka",)),
     "votes": Pipeline(("delta", "pg")),
+    "idempotent-one": Pipeline(("pg",), modes=(IDEMPOTENT,)),
+    "idempotent-redo": Pipeline((), ("kafka",), modes=(IDEMPOTENT,)),
+    "idempotent-two": Pipeline(("pg",), ("kafka",), modes=(IDEMPOTENT,)),
+    "idempotent-three": Pipeline(("delta", "pg"), ("kafka",), modes=(IDEMPOTENT,), backwards=True),
+    "to-idempotent": Pipeline(("pg",), ("kafka",), modes=(TWO_PHASE, IDEMPOTENT)),
+    "to-two-phase": Pipeline(("pg",), ("kafka",), modes=(IDEMPOTENT, TWO_PHASE)),
+    "one-to-idempotent": Pipeline(("pg",), modes=(TWO_PHASE, IDEMPOTENT)),
+    "one-to-two-phase": Pipeline(("pg",), modes=(IDEMPOTENT, TWO_PHASE)),
 }
-"""What a query may write to: the number and the kinds of sinks, and the order in which they are asked."""
+"""What a query may write to: the number and the kinds of sinks, the order in which they are asked, the modes."""
 
 FIRST, SECOND, BOTH = ("d1",), ("d2",), ("d1", "d2")
 

@@ -62,6 +62,8 @@ class Point(enum.Enum):
     BEFORE_SINK_COMMIT = "before-sink-commit"
     AFTER_SINK_COMMIT = "after-sink-commit"
     AFTER_COMMIT = "after-commit"
+    BEFORE_APPLY = "before-apply"  # idempotent mode: in the place of before-decide, and before any sink
+    AFTER_APPLY = "after-apply"
     BEFORE_CLEAN = "before-clean"
     BEFORE_RETURN = "before-return"
     # off the straight road

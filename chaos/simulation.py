@@ -36,10 +36,10 @@ from epochal.chaos.history import (
     TookOver,
 )
 from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule, Strike, fits_action
-from epochal.checkpoints.log import Commit, Entry, Fence, LogPosition, Record
+from epochal.checkpoints.log import Entry, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, serial
-from epochal.coordinator.epoch import Actor, Ask, Committable, Copy, EpochNumber, Query
+from epochal.coordinator.epoch import IDEMPOTENT, TWO_PHASE, Actor, Ask, Committable, Copy, EpochNumber, Query
 from epochal.coordinator.errors import EpochalError, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Shown, Table
 from epochal.sinks.memory import Row as StoredRow
@@ -69,10 +69,16 @@ class Pipeline:
     redo: tuple[str, ...] = ()
     app: str = "flights"
     backwards: bool = False  # the runner takes the sinks in the other order
+    modes: tuple[str, ...] = (TWO_PHASE,)  # of the first driver, the second, and so on, over and over
 
     @property
     def sinks(self) -> tuple[str, ...]:
         return tuple(sorted((*self.voting, *self.redo)))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether every evaluation has to give the same rows, as idempotent mode asks for."""
+        return IDEMPOTENT in self.modes
 
 
 @dataclass
@@ -123,6 +129,7 @@ class Simulation:
         self._strikes = {(s.driver, s.number): i for i, s in enumerate(schedule)}
         self._attempts = 0
         self._counts: dict[str, int] = {}
+        self._drivers = 0
         for name in pipeline.sinks:
             self.server.create(pipeline.app, name)
 
@@ -156,6 +163,9 @@ class Simulation:
 
     def driver(self, name: str, until: int, checkpoint: Checkpoint | None = None, **options: Any) -> Driver:
         """A new start over this world; nothing happens before ``go``."""
+        modes = (options.get("pipeline") or self.pipeline).modes
+        options.setdefault("mode", modes[self._drivers % len(modes)])
+        self._drivers += 1
         return Driver(self, checkpoint or self.checkpoint, name, until, **options)
 
     def close(self) -> None:
@@ -180,7 +190,7 @@ class Simulation:
         twin.stage.become(self.stage)
         twin.checkpoint = self.checkpoint.copy(self.checkpoint.path)
         twin.logs = [twin.checkpoint.log]
-        twin.started, twin.compact_every = self.started, self.compact_every
+        twin.started, twin._drivers, twin.compact_every = self.started, self._drivers, self.compact_every
         twin._told |= self._told
         twin._touches, twin._attempts = self._touches, self._attempts
         twin._counts.update(self._counts)
@@ -263,10 +273,11 @@ class Simulation:
         self._paused.remove(driver)
 
     def evaluation(self, epoch: EpochNumber) -> int:
+        """The number that the rows of one more evaluation carry; 0 in those of a job that repeats itself."""
         self.touch()
         self._attempts += 1
         self.history.add(Evaluated(epoch, self._attempts))
-        return self._attempts
+        return 0 if self.pipeline.repeats else self._attempts
 
     def ended(self, driver: str, outcome: str, named: bool, definite: bool) -> None:
         """A driver is gone."""
@@ -308,7 +319,7 @@ class Simulation:
     def _tell(self, record: Record) -> None:
         if isinstance(record, Fence):
             self.history.add(TookOver("log", str_of(record.actor)))
-        if isinstance(record, Commit):
+        else:
             decided = Decided(record.epoch, record.decision.id, str_of(record.actor), record.supersedes)
             self.history.add(decided)
 
@@ -446,6 +457,7 @@ class Driver:
         name: str,
         until: int,
         *,
+        mode: str = TWO_PHASE,
         pipeline: Pipeline | None = None,
         batch: int | None = None,
         calls: Callable[[int], bool] = lambda epoch: True,  # noqa: ARG005
@@ -454,6 +466,7 @@ class Driver:
         self.checkpoint = checkpoint
         self.name = name
         self.until = until
+        self.mode = mode
         self.pipeline = pipeline or world.pipeline
         self.batch = batch or world.batch
         self.calls = calls  # whether the user's function passes this epoch to the pipeline
@@ -479,6 +492,7 @@ class Driver:
             query=self.query,
             sinks=self.sinks(),
             log=RemoteLog(self.checkpoint.log, world),
+            mode=self.mode,
             stage=world.stage,
             runner=backwards if pipeline.backwards else serial,
             retry=Retry(attempts=4, sleep=lambda seconds: None),  # noqa: ARG005

@@ -1,8 +1,9 @@
 """The epoch log: durable decisions, compare-and-append.  The append of a ``Commit`` is *the* commit point.
 
-Record kinds: :class:`Fence` (a start took over), :class:`Commit` (an epoch is decided).  Idempotent
-mode and operators will add ``Apply`` and ``Operator``.  A record is written as one line of JSON with a
-version and a checksum over the rest; whatever does not check is :class:`LogCorrupt`, never an empty log.
+Record kinds: :class:`Fence` (a start took over), :class:`Commit` (an epoch is decided), :class:`Apply`
+(idempotent mode: an epoch is begun).  Operators will add ``Operator``.  A record is written as one line
+of JSON with a version and a checksum over the rest; whatever does not check is :class:`LogCorrupt`, never
+an empty log.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from epochal.coordinator.epoch import Actor, Committable, Copy, Decision, EpochNumber, Json, Query
+from epochal.coordinator.epoch import (
+    TWO_PHASE,
+    Actor,
+    Committable,
+    Copy,
+    Decision,
+    EpochNumber,
+    Json,
+    Position,
+    Query,
+)
 from epochal.coordinator.errors import LogCorrupt
 
 LogPosition = int
@@ -45,7 +56,7 @@ class Fence:
     actor: Actor
     query: Query
     base: EpochNumber
-    mode: str = "two-phase"
+    mode: str = TWO_PHASE  # of the epochs that this start will begin; that of an epoch is known by its own record
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
 
     def to_json(self) -> Json:
@@ -91,6 +102,13 @@ class Commit:
     def epoch(self) -> EpochNumber:
         return self.decision.epoch
 
+    def position_of(self, sink: str) -> Position:
+        return self.participants[sink].committable.position
+
+    def decision_of(self, sink: str) -> Decision:
+        """What the sink's marker names: of what was not redone, an earlier decision."""
+        return self.participants[sink].committable.decision
+
     def to_json(self) -> Json:
         return {
             "decision": self.decision.to_json(),
@@ -118,8 +136,78 @@ class Commit:
         )
 
 
-Record = Fence | Commit
-_KINDS: Mapping[str, type[Fence] | type[Commit]] = {"fence": Fence, "commit": Commit}
+@dataclass(frozen=True)
+class Place:
+    """One sink of an epoch that is applied: what it physically is, and where the epoch will stand in it."""
+
+    identity: str
+    position: Position
+
+    def to_json(self) -> Json:
+        return {"identity": self.identity, "position": self.position}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Place:
+        return cls(str(data["identity"]), int(data["position"]))
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Idempotent mode: a start begins an epoch, or goes on with it.  Durable before it gives any sink a row of it.
+
+    It decides nothing: of an ``Apply`` that no sink shows nothing has happened.  A marker names the ``decision`` of
+    the start that wrote it, so every ``Apply`` of an epoch stays proof.
+    """
+
+    kind: ClassVar[str] = "apply"
+    decision: Decision
+    participants: Mapping[str, Place]
+    offsets: str = ""
+    watermark: int | None = None
+    supersedes: int | None = None  # Decision.id of the record of the same epoch that it goes on from
+    done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
+
+    @property
+    def actor(self) -> Actor:
+        return self.decision.actor
+
+    @property
+    def epoch(self) -> EpochNumber:
+        return self.decision.epoch
+
+    def position_of(self, sink: str) -> Position:
+        return self.participants[sink].position
+
+    def decision_of(self, sink: str) -> Decision:  # noqa: ARG002
+        return self.decision
+
+    def to_json(self) -> Json:
+        return {
+            "decision": self.decision.to_json(),
+            "participants": {name: place.to_json() for name, place in self.participants.items()},
+            "offsets": self.offsets,
+            "watermark": self.watermark,
+            "supersedes": self.supersedes,
+            "done_through": dict(self.done_through),
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Apply:
+        mark, supersedes = data["watermark"], data["supersedes"]
+        return cls(
+            decision=Decision.from_json(data["decision"]),
+            participants={str(n): Place.from_json(p) for n, p in data["participants"].items()},
+            offsets=str(data["offsets"]),
+            watermark=int(mark) if mark is not None else None,
+            supersedes=int(supersedes) if supersedes is not None else None,
+            done_through={str(k): int(v) for k, v in data["done_through"].items()},
+        )
+
+
+EpochRecord = Commit | Apply
+"""The records that are about an epoch."""
+Record = Fence | Commit | Apply
+_KINDS: Mapping[str, type[Fence] | type[Commit] | type[Apply]] = {"fence": Fence, "commit": Commit, "apply": Apply}
 
 
 @dataclass(frozen=True)

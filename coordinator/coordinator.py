@@ -7,10 +7,14 @@ Read it beside the picture in README: the methods stand in the order of the phas
     start ─> look ─> fence ─> look again ─> settle ─┐                      once per run id
                                                     v
     epoch ─> identify ─> prepare ─> decide ─> commit ─> return             once per micro-batch
+                    └──> apply ─────────────────────────┘                  the same, in idempotent mode
 
 Free of Spark and of any server: rows are opaque, sinks, log and durable copy are protocols.  What is
 decided is judged in ``judge.py``; this file only acts.  Past the decision there is no way back: an
 error then is ``CommitInDoubt``, and the next start finishes the epoch.
+
+The mode is the epoch's, known by its record in the log: whatever mode a start is in, it finishes an epoch
+in the mode that began it, and begins the next one in its own.
 
 Roots: presumed abort (Mohan, Lindsay), Flink's two-phase-commit sink, MillWheel's strong productions.
 """
@@ -26,19 +30,35 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeVar
 
 from epochal.chaos.failpoints import Point, hit
-from epochal.checkpoints.log import Commit, Entry, EpochLog, Fence, LogPosition, Participant, Record, encode
+from epochal.checkpoints.log import (
+    Apply,
+    Commit,
+    Entry,
+    EpochLog,
+    EpochRecord,
+    Fence,
+    LogPosition,
+    Participant,
+    Place,
+    Record,
+    encode,
+)
 from epochal.coordinator import judge
 from epochal.coordinator.epoch import (
+    IDEMPOTENT,
     NEXT,
+    TWO_PHASE,
     Actor,
     Ask,
     Committable,
     Copy,
     Decision,
+    Digest,
     Epoch,
     EpochNumber,
     Marker,
     Phase,
+    Position,
     Query,
 )
 from epochal.coordinator.errors import (
@@ -49,13 +69,14 @@ from epochal.coordinator.errors import (
     LogCorrupt,
     MarkerLost,
     Misconfigured,
+    NonDeterministicReplay,
     OutcomeUnknown,
     PreparedLost,
     PrepareRefused,
     SinkUnavailable,
 )
 from epochal.coordinator.judge import Case, History
-from epochal.sinks.protocol import CommitOutcome, MicroBatch, RedoSink, Rows, Sink, Stage
+from epochal.sinks.protocol import Applied, ApplySink, CommitOutcome, MicroBatch, RedoSink, Rows, Sink, Stage
 
 _log = logging.getLogger("epochal")
 
@@ -96,7 +117,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What one call did.  ``replayed``: already decided, nothing was written again."""
+    """What one call did.  ``rows``: of the micro-batch.  ``replayed``: visible already, nothing was written again."""
 
     epoch: EpochNumber
     rows: int
@@ -122,7 +143,7 @@ def wants_copy(sinks: Sequence[Sink]) -> bool:
 
 
 class Coordinator:
-    """Runs the two-phase commit of one start over its sinks.
+    """Runs the epochs of one start over its sinks; ``mode`` is that of the epochs it begins.
 
     Errors: everything in ``errors.py``.  After any error the start is over: every later call
     raises that error again, so that a caught exception cannot let Spark pass an epoch by.
@@ -134,6 +155,7 @@ class Coordinator:
         query: Query,
         sinks: Sequence[Sink],
         log: EpochLog,
+        mode: str = TWO_PHASE,
         stage: Stage | None = None,
         runner: Runner[object] = serial,
         retry: Retry | None = None,
@@ -142,6 +164,7 @@ class Coordinator:
         self._query = query
         self._sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}
         self._log = log
+        self._mode = mode
         copies = wants_copy(sinks)
         self._stage = stage if copies else None
         self._run_all = runner
@@ -150,7 +173,7 @@ class Coordinator:
         self._history = History(())
         self._identities: dict[str, str] = {}
         self._markers: dict[str, Marker | None] = {}
-        self._shown: dict[str, bool] = {}  # of the last decided epoch
+        self._shown: dict[str, bool] = {}  # of the last epoch
         self._actor: Actor | None = None
         self._own_position: LogPosition = -1  # of my own last record
         self._lost = False  # the last decided epoch must be evaluated again: lost, and no copy
@@ -166,6 +189,8 @@ class Coordinator:
             )
         if self._stage is None and copies:
             raise Misconfigured("these sinks need a durable copy, and there is no stage", help="pass stage=")
+        if mode == IDEMPOTENT:
+            check_appliable(sinks)
 
     # --- the two entry points ------------------------------------------------------------------
 
@@ -254,7 +279,7 @@ class Coordinator:
             _log.warning("app %s: a new epoch log begins; epochs before %d never reached it", ask.query.app, ask.epoch)
         hit(Point.BEFORE_FENCE)
         done = judge.done_after(self._history, self._shown)
-        self._append(self._history.next_position, Fence(actor, self._query, ask.epoch, done_through=done))
+        self._append(self._history.next_position, Fence(actor, self._query, ask.epoch, self._mode, done))
         hit(Point.AFTER_FENCE_RECORD)
         for name, sink in self._sinks.items():
             hit(Point.BEFORE_SINK_FENCE, name)
@@ -272,38 +297,45 @@ class Coordinator:
         hit(Point.AFTER_LOOK_AGAIN)
 
     def _settle(self) -> None:
-        """Decided and not shown: commit.  Not decided: abort.  Then drop what dead starts left."""
+        """Decided and not shown: commit.  Not decided: abort.  Then drop what dead starts left.
+
+        An epoch that was begun and not decided waits for Spark's replay.
+        """
         hit(Point.BEFORE_SETTLE)
-        if self._history.last is not None:
+        if self._history.last is not None and isinstance(self._current, Commit):
             self._commit()
         if not self._lost:
             self._abort_all()
         self._clean()
         hit(Point.AFTER_SETTLE)
 
-    # --- epoch: identify, prepare, decide, commit, return ---------------------------------------
+    # --- epoch: identify, prepare, decide, commit or apply, return ------------------------------
 
     def _epoch(self, batch: MicroBatch) -> EpochReport:
         ask = batch.ask
         self._enter(Phase.IDENTIFY)
         again = self._identify(ask)
         hit(Point.AFTER_IDENTIFY, epoch=ask.epoch)
-        if again and not self._lost:
+        if again and not self._lost and all(self._shown.values()):
             self._enter(Phase.RETURN)
             batch.discard()
             return self._return(ask.epoch, replayed=True, outcomes={})
-        self._enter(Phase.PREPARE)
-        record = self._prepare(batch)
-        self._enter(Phase.DECIDE)
-        self._decide(record)
-        self._enter(Phase.COMMIT)
-        outcomes = self._commit()
+        if self._is_applied(again):
+            self._enter(Phase.APPLY)
+            outcomes = self._apply(batch, again)
+        else:
+            self._enter(Phase.PREPARE)
+            record = self._prepare(batch, again)
+            self._enter(Phase.DECIDE)
+            self._decide(record)
+            self._enter(Phase.COMMIT)
+            outcomes = self._commit()
         self._clean()
         self._enter(Phase.RETURN)
         return self._return(ask.epoch, replayed=False, outcomes=outcomes)
 
     def _identify(self, ask: Ask) -> bool:
-        """Whether this epoch is already decided; anything but the last or the next is refused."""
+        """Whether this epoch is in the log already; anything but the last or the next is refused."""
         judge.judge(judge.IDENTIFY, Case(self._history, {}, ask)).raise_if_refused()
         last = self._history.last
         again = last is not None and ask.epoch == last.number
@@ -319,10 +351,16 @@ class Coordinator:
             )
         return again
 
-    def _prepare(self, batch: MicroBatch) -> Commit:
+    def _is_applied(self, again: bool) -> bool:
+        """The mode is the epoch's, once it is decided or some sink shows it; else it is this start's."""
+        if again and (self._lost or any(self._shown.values())):
+            return isinstance(self._current, Apply)
+        return self._mode == IDEMPOTENT
+
+    def _prepare(self, batch: MicroBatch, again: bool) -> Commit:
         """Evaluate once, let every sink vote; a no, or any error, aborts the epoch everywhere."""
-        ask, last = batch.ask, self._history.last
-        redo = last.current.decision.redo + 1 if self._lost and last is not None else 0
+        ask = batch.ask
+        redo = self._decided.decision.redo + 1 if self._lost else 0
         decision = Decision(self._query.query_id, ask.epoch, self._me, ask.fingerprint, redo)
         hit(Point.BEFORE_PREPARE, epoch=ask.epoch)
         try:
@@ -341,18 +379,19 @@ class Coordinator:
             offsets=ask.offsets,
             watermark=ask.watermark,
             copy=copy,
-            supersedes=last.current.decision.id if redo and last is not None else None,
+            supersedes=self._current.decision.id if again else None,
             done_through=judge.done_after(self._history, self._shown),
         )
 
     def _vote(self, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
-        marker = self._markers[sink.name]
-        epoch = epoch.at(marker.position + 1 if marker is not None else 1)
+        epoch = epoch.at(self._place_in(sink.name))
         hit(Point.BEFORE_SINK_PREPARE, sink.name, epoch.number)
-        if epoch.copy is None:
-            vote = sink.prepare(epoch, rows, self._me)
-        else:
+        if epoch.copy is not None:
             vote = self._prepare_from(epoch.copy, sink, epoch)
+        elif epoch.digest:  # a second evaluation is as good as the first
+            vote = self._patiently(lambda: sink.prepare(epoch, rows, self._me))
+        else:
+            vote = sink.prepare(epoch, rows, self._me)
         hit(Point.AFTER_SINK_PREPARE, sink.name, epoch.number)
         return vote
 
@@ -385,13 +424,13 @@ class Coordinator:
         hit(Point.AFTER_DECIDE, epoch=record.epoch)
 
     def _commit(self) -> dict[str, CommitOutcome]:
-        """Every sink shows the last decided epoch, or an error that says which do not."""
+        """Every sink shows the last epoch, which is decided, or an error that says which do not."""
         outcomes: dict[str, CommitOutcome] = {}
         for _ in range(self._retry.attempts):
             lost = self._commit_pending(outcomes)
             if not lost:
                 break
-            if self._current.copy is None and self._settling:
+            if self._decided.copy is None and self._settling:
                 self._lost = True  # Spark's replay of the epoch will be evaluated and decided again
                 return outcomes
             self._redo(lost)
@@ -403,42 +442,45 @@ class Coordinator:
         return outcomes
 
     def _commit_pending(self, outcomes: dict[str, CommitOutcome]) -> list[str]:
-        """Commit where the last decided epoch is not shown; the sinks that provably lost it."""
-        pending = [name for name, shown in self._shown.items() if not shown]
-        results = self._run_all([lambda name=name: self._commit_sink(name) for name in pending])  # type: ignore[misc]
-        errors: list[Exception] = []
-        lost: list[str] = []
-        for name, result in zip(pending, results, strict=True):
-            if isinstance(result, CommitOutcome):
-                outcomes[name] = result
-                self._is_shown(name)
-            elif isinstance(result, PreparedLost):
-                lost.append(name)
-            else:
-                errors.append(result if isinstance(result, Exception) else _no_answer(name, result))
-        if errors:
-            self._in_doubt(errors)
-        if lost and self._current.copy is None and not self._settling:
-            self._in_doubt([r for r in results if isinstance(r, PreparedLost)])
-        return lost
+        """Commit where the last epoch is not shown; the sinks that provably lost it."""
+        participants = self._decided.participants
+        errors = self._show([participants[name].committable for name in self._pending], outcomes)
+        lost = {name: error for name, error in errors.items() if isinstance(error, PreparedLost)}
+        if len(lost) < len(errors):
+            self._in_doubt([error for name, error in errors.items() if name not in lost])
+        if lost and self._decided.copy is None and not self._settling:
+            self._in_doubt(list(lost.values()))
+        return list(lost)
 
-    def _commit_sink(self, name: str) -> CommitOutcome:
+    def _show(self, committables: Sequence[Committable], outcomes: dict[str, CommitOutcome]) -> dict[str, Exception]:
+        """Commit these, all of them; what went wrong, by sink."""
+        results = self._run_all([lambda c=c: self._commit_sink(c) for c in committables])  # type: ignore[misc]
+        errors: dict[str, Exception] = {}
+        for committable, result in zip(committables, results, strict=True):
+            if isinstance(result, CommitOutcome):
+                outcomes[committable.sink] = result
+                self._is_shown(committable.sink, committable.digest)
+            else:
+                failed = result if isinstance(result, Exception) else _no_answer(committable.sink, result)
+                errors[committable.sink] = failed
+        return errors
+
+    def _commit_sink(self, committable: Committable) -> CommitOutcome:
         """Idempotent, so an unknown outcome is answered by asking again: the sink reads its marker first."""
-        current = self._current
-        hit(Point.BEFORE_SINK_COMMIT, name, current.epoch)
-        committable = current.participants[name].committable
+        name, epoch = committable.sink, self._current.epoch
+        hit(Point.BEFORE_SINK_COMMIT, name, epoch)
         outcome = self._patiently(lambda: self._sinks[name].commit(committable, self._me))
-        hit(Point.AFTER_SINK_COMMIT, name, current.epoch)
+        hit(Point.AFTER_SINK_COMMIT, name, epoch)
         return outcome
 
-    def _is_shown(self, name: str) -> None:
-        committable = self._current.participants[name].committable
+    def _is_shown(self, name: str, digest: Digest | None) -> None:
+        record = self._current
         self._shown[name] = True
-        self._markers[name] = Marker(committable.position, committable.decision.id)
+        self._markers[name] = Marker(record.position_of(name), record.decision_of(name).id, digest)
 
     def _redo(self, lost: Sequence[str]) -> None:
         """Prepare lost work anew from the copy and supersede the decision, for these sinks only."""
-        current = self._current
+        current = self._decided
         hit(Point.BEFORE_REDO, epoch=current.epoch)
         decision = replace(current.decision, actor=self._me, redo=current.decision.redo + 1)
         redone = dict(current.participants)
@@ -459,21 +501,127 @@ class Coordinator:
         hit(Point.AFTER_REDO_DECIDED, epoch=current.epoch)
 
     def _prepare_again(self, name: str, decision: Decision) -> Committable:
-        current = self._current
+        current = self._decided
         assert current.copy is not None, "without a copy Spark's replay is evaluated instead"
-        position = current.participants[name].committable.position
-        epoch = Epoch(decision, position, current.offsets, current.watermark, current.copy)
+        epoch = Epoch(decision, current.position_of(name), current.offsets, current.watermark, current.copy)
         return self._prepare_from(current.copy, self._sinks[name], epoch)
+
+    # --- idempotent mode: apply -----------------------------------------------------------------
+
+    def _apply(self, batch: MicroBatch, again: bool) -> dict[str, CommitOutcome]:
+        """Every sink that does not show the epoch is given it: rows and marker in one atomic write each.
+
+        The digests of all evaluations agree before the first of these writes, as far as they can be known then.
+        """
+        self._begin(batch.ask, again)
+        votes = self._votes_that_agree(batch)
+        outcomes = self._apply_where_nothing_is_held(batch, votes)
+        errors = self._show(list(votes.values()), outcomes)
+        if errors:
+            self._in_doubt(list(errors.values()))
+        hit(Point.AFTER_COMMIT, epoch=batch.ask.epoch)
+        return outcomes
+
+    def _begin(self, ask: Ask, again: bool) -> None:
+        """One record before the first sink, so that every marker of the epoch will be known."""
+        decision = Decision(self._query.query_id, ask.epoch, self._me, ask.fingerprint)
+        shown = {name: again and self._shown.get(name, False) for name in self._sinks}
+        record = Apply(
+            decision=decision,
+            participants={name: Place(self._identities[name], self._place_in(name, shown[name])) for name in shown},
+            offsets=ask.offsets,
+            watermark=ask.watermark,
+            supersedes=self._current.decision.id if again else None,
+            done_through=judge.done_after(self._history, self._shown),
+        )
+        hit(Point.BEFORE_APPLY, epoch=ask.epoch)
+        self._append(self._own_position + 1, record)
+        self._shown = shown
+        hit(Point.AFTER_APPLY, epoch=ask.epoch)
+
+    def _votes_that_agree(self, batch: MicroBatch) -> dict[str, Committable]:
+        """Of the sinks that are behind and can hold rows invisible; nothing is visible through it.
+
+        One after another: each evaluates the micro-batch, and two evaluations at once would meet in its state.
+        """
+        epoch = self._epoch_to_apply
+        hit(Point.BEFORE_PREPARE, epoch=epoch.number)
+        try:
+            behind = [sink for sink in map(self._sinks.__getitem__, self._pending) if not isinstance(sink, ApplySink)]
+            votes = {sink.name: self._vote(sink, epoch, batch.rows) for sink in behind}
+            self._agree(votes)
+        except Exception:
+            self._abort_quietly()
+            raise
+        hit(Point.AFTER_PREPARE, epoch=epoch.number)
+        return votes
+
+    def _apply_where_nothing_is_held(
+        self, batch: MicroBatch, votes: Mapping[str, Committable]
+    ) -> dict[str, CommitOutcome]:
+        """The other sinks that are behind, one after another, each held against all digests that are known by then."""
+        outcomes: dict[str, CommitOutcome] = {}
+        behind = [sink for sink in map(self._sinks.__getitem__, self._pending) if isinstance(sink, ApplySink)]
+        try:
+            for sink in behind:
+                applied = self._apply_to(sink, batch, self._agree(votes))
+                outcomes[sink.name] = applied.outcome
+                self._is_shown(sink.name, applied.digest)
+            self._agree(votes)
+        except (NonDeterministicReplay, PrepareRefused):  # and where rows are held, none of them is visible
+            self._abort_quietly()
+            raise
+        return outcomes
+
+    def _apply_to(self, sink: ApplySink, batch: MicroBatch, agreed: Digest | None) -> Applied:
+        """Idempotent, so an unknown outcome is answered by asking again: the sink reads its marker first."""
+        epoch = self._epoch_to_apply.at(self._current.position_of(sink.name))
+        hit(Point.BEFORE_SINK_COMMIT, sink.name, epoch.number)
+        try:
+            applied = self._patiently(lambda: sink.apply(epoch, batch.rows, self._me, agreed))
+        except (NonDeterministicReplay, PrepareRefused):
+            raise
+        except Exception as error:
+            self._in_doubt([error])
+        hit(Point.AFTER_SINK_COMMIT, sink.name, epoch.number)
+        return applied
+
+    @property
+    def _epoch_to_apply(self) -> Epoch:
+        record = self._current
+        return Epoch(record.decision, 0, record.offsets, record.watermark, digest=True)
+
+    def _agree(self, votes: Mapping[str, Committable]) -> Digest | None:
+        """The one digest of all evaluations so far: of the votes, and of the sinks that show the epoch."""
+        shown = [name for name, shown in self._shown.items() if shown]
+        digests = {name: vote.digest for name, vote in votes.items()}
+        digests |= {name: self._digest_in(name) for name in shown}
+        refusal = judge.disagreement(self._current.epoch, digests, shown)
+        if refusal is not None:
+            raise refusal
+        return next(iter(digests.values()), None)
+
+    def _digest_in(self, sink: str) -> Digest | None:
+        marker = self._markers[sink]
+        return marker.digest if marker is not None else None
+
+    # --- return ---------------------------------------------------------------------------------
 
     def _return(self, epoch: EpochNumber, *, replayed: bool, outcomes: dict[str, CommitOutcome]) -> EpochReport:
         if not all(self._shown.values()):  # a normal return makes Spark write commits/N
             self._in_doubt([OutcomeUnknown("no sink has said why", help="report this as a bug of Epochal")])
         hit(Point.BEFORE_RETURN, epoch=epoch)
         self._close_phase()
-        rows = max((p.committable.rows for p in self._current.participants.values()), default=0)
+        rows = self._rows_of(self._current)
         self._last_report = EpochReport(epoch, rows, replayed, dict(self._seconds), outcomes)
         _log.info("app %s, epoch %d: %s", self._query.app, epoch, _line(self._last_report))
         return self._last_report
+
+    def _rows_of(self, record: EpochRecord) -> int:
+        if isinstance(record, Commit):
+            votes = [participant.committable for participant in record.participants.values()]
+            return max(vote.rows + vote.left_out for vote in votes)
+        return max((digest.rows for digest in map(self._digest_in, record.participants) if digest), default=0)
 
     # --- appends --------------------------------------------------------------------------------
 
@@ -482,7 +630,7 @@ class Coordinator:
         if not self._append_answered(position, record) and not self._is_mine(position, record):
             raise Fenced(
                 f"position {position} of the epoch log holds another start's record",
-                epoch=record.epoch if isinstance(record, Commit) else None,
+                epoch=record.epoch if not isinstance(record, Fence) else None,
                 state=f"log {self._log.describe()}, own last position {self._own_position}",
                 help="nothing to do if the other start is wanted; else stop it and restart this query",
             )
@@ -514,7 +662,8 @@ class Coordinator:
         remedy = "make the log reachable again and restart: the next start reads what was decided and settles it"
         if isinstance(record, Commit):
             return CommitInDoubt(what, epoch=record.epoch, state=state, help=remedy)
-        return OutcomeUnknown(what, state=state, help=remedy)
+        epoch = record.epoch if isinstance(record, Apply) else None
+        return OutcomeUnknown(what, epoch=epoch, state=state, help=remedy)
 
     # --- aborting and cleaning ------------------------------------------------------------------
 
@@ -558,9 +707,25 @@ class Coordinator:
         return self._actor
 
     @property
-    def _current(self) -> Commit:
-        assert self._history.last is not None, "no epoch was decided"
+    def _current(self) -> EpochRecord:
+        assert self._history.last is not None, "no epoch was decided or begun"
         return self._history.last.current
+
+    @property
+    def _decided(self) -> Commit:
+        assert isinstance(self._current, Commit), "an epoch that was begun is not decided"
+        return self._current
+
+    @property
+    def _pending(self) -> list[str]:
+        """The sinks that do not show the last epoch."""
+        return [name for name, shown in self._shown.items() if not shown]
+
+    def _place_in(self, sink: str, shown: bool = False) -> Position:
+        """Where an epoch that the sink shows stands in it, or the next one will."""
+        marker = self._markers[sink]
+        newest = marker.position if marker is not None else 0
+        return newest if shown else newest + 1
 
     @property
     def _settling(self) -> bool:
@@ -588,16 +753,17 @@ class Coordinator:
         return call()
 
     def _in_doubt(self, errors: Sequence[Exception]) -> NoReturn:
-        """Past the decision: say what is done and what is pending, and stop."""
+        """Past the decision, or the first write of what was begun: say what is done and what is pending, and stop."""
         gravest = _gravest(errors)
         if isinstance(gravest, _NOT_CURED_BY_RESTART):
             raise gravest
         done = sorted(name for name, shown in self._shown.items() if shown)
-        pending = sorted(name for name, shown in self._shown.items() if not shown)
+        pending = sorted(self._pending)
+        stands = "decided" if isinstance(self._current, Commit) else "begun"
         raise CommitInDoubt(
-            f"decided, and not yet visible in {', '.join(pending)}: {_what(gravest)}",
+            f"{stands}, and not yet visible in {', '.join(pending)}: {_what(gravest)}",
             epoch=self._current.epoch,
-            state=f"visible in {done}, pending in {pending}, decided by {self._current.actor}",
+            state=f"visible in {done}, pending in {pending}, {stands} by {self._current.actor}",
             help=f"{_remedy(gravest)}; then restart the query: it will finish this epoch first",
         ) from gravest
 
@@ -626,11 +792,23 @@ def _gravest(errors: Sequence[Exception]) -> Exception:
     return next((e for e in errors if isinstance(e, EpochalError)), errors[0])
 
 
+def check_appliable(sinks: Sequence[Sink]) -> None:
+    """``Misconfigured`` names a sink that idempotent mode cannot give an epoch."""
+    for sink in sinks:
+        if isinstance(sink, RedoSink) and not isinstance(sink, ApplySink):
+            raise Misconfigured(
+                "the sink writes from a durable copy alone, and in idempotent mode there is none",
+                sink=sink.name,
+                state=f"{type(sink).__name__} has no method apply",
+                help='leave mode="idempotent" out, or use a sink with apply (epochal.sinks.protocol.ApplySink)',
+            )
+
+
 def _no_answer(sink: str, result: object) -> EpochalError:
     return OutcomeUnknown(
         f"commit answered {result!r}, which is no CommitOutcome",
         sink=sink,
-        state="the epoch is decided; whether this sink shows it is not known",
+        state="whether this sink shows the epoch is not known",
         help="have the sink's commit return COMMITTED or ALREADY_COMMITTED",
     )
 
@@ -644,6 +822,6 @@ def _remedy(error: Exception) -> str:
 
 
 def _line(report: EpochReport) -> str:
-    what = "already decided, replayed" if report.replayed else f"{report.rows} rows"
+    what = "already visible, replayed" if report.replayed else f"{report.rows} rows"
     times = ", ".join(f"{phase.value} {seconds * 1000:.0f} ms" for phase, seconds in report.seconds.items())
     return f"{what} ({times})"

@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -32,6 +32,12 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,120}")
 
 _63_BITS = (1 << 63) - 1
 
+TWO_PHASE = "two-phase"
+"""The mode in which an epoch is decided once for all sinks: a ``Commit`` in the log."""
+IDEMPOTENT = "idempotent"
+"""The mode in which every sink is given the epoch until it shows it: an ``Apply`` in the log, no decision, no copy."""
+MODES = (TWO_PHASE, IDEMPOTENT)
+
 
 class Phase(enum.Enum):
     """The steps of the protocol, in order; README's picture and ``coordinator.py`` follow it."""
@@ -44,6 +50,7 @@ class Phase(enum.Enum):
     PREPARE = "prepare"
     DECIDE = "decide"
     COMMIT = "commit"
+    APPLY = "apply"  # idempotent mode: in the place of prepare, decide and commit
     RETURN = "return"
 
 
@@ -52,10 +59,11 @@ NEXT: Mapping[Phase, tuple[Phase, ...]] = {
     Phase.FENCE: (Phase.LOOK_AGAIN,),
     Phase.LOOK_AGAIN: (Phase.SETTLE,),
     Phase.SETTLE: (Phase.IDENTIFY,),
-    Phase.IDENTIFY: (Phase.PREPARE, Phase.RETURN),  # RETURN: already decided, nothing is written again
+    Phase.IDENTIFY: (Phase.PREPARE, Phase.APPLY, Phase.RETURN),  # RETURN: visible already, nothing is written again
     Phase.PREPARE: (Phase.DECIDE,),
     Phase.DECIDE: (Phase.COMMIT,),
     Phase.COMMIT: (Phase.RETURN,),
+    Phase.APPLY: (Phase.RETURN,),
     Phase.RETURN: (Phase.IDENTIFY,),
 }
 """Which phase may follow which; a step that is not here is illegal, and an error leads nowhere."""
@@ -95,7 +103,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Decision:
-    """The identity of one decision; ``id`` is what markers store."""
+    """The identity of one decision, or of an ``Apply`` in idempotent mode; ``id`` is what markers store."""
 
     incarnation: str  # Spark's query id
     epoch: EpochNumber
@@ -172,6 +180,39 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Digest:
+    """What the rows of one evaluation are, in any order and any partitions, before a sink makes anything of them.
+
+    ``sum``: of a 64-bit hash of each row, modulo 2**63, so that it fits wherever a decision's id does.
+    """
+
+    rows: int
+    sum: int
+
+    @classmethod
+    def of(cls, hashes: Iterable[int]) -> Digest:
+        """Of the hashes of all rows, whatever their sign."""
+        rows = total = 0
+        for hashed in hashes:
+            rows, total = rows + 1, total + hashed
+        return cls(rows, total & _63_BITS)
+
+    def __add__(self, other: Digest) -> Digest:
+        """Of the rows of both."""
+        return Digest(self.rows + other.rows, (self.sum + other.sum) & _63_BITS)
+
+    def to_json(self) -> Json:
+        return {"rows": self.rows, "sum": self.sum}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Digest:
+        return cls(int(data["rows"]), int(data["sum"]))
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows, {self.sum:016x}"
+
+
+@dataclass(frozen=True)
 class Epoch:
     """One epoch as a sink is asked to prepare it: whose decision, at which place in this sink."""
 
@@ -180,6 +221,7 @@ class Epoch:
     offsets: str = ""
     watermark: int | None = None
     copy: Copy | None = None  # where the durable copy lies, if there is one
+    digest: bool = False  # idempotent mode: the vote and the marker carry the digest of the rows
 
     @property
     def number(self) -> EpochNumber:
@@ -203,6 +245,7 @@ class Committable:
     payload: Json = field(default_factory=dict)  # the sink's own, JSON
     version: int = COMMITTABLE_VERSION
     left_out: int = 0  # rows of the epoch that the sink does not write, as its where= says; counted apart from `rows`
+    digest: Digest | None = None  # of the rows as they were evaluated, where ``Epoch.digest`` asks for it
 
     def to_json(self) -> Json:
         return {
@@ -213,6 +256,7 @@ class Committable:
             "rows": self.rows,
             "payload": self.payload,
             **({"left_out": self.left_out} if self.left_out else {}),
+            **({"digest": self.digest.to_json()} if self.digest is not None else {}),
         }
 
     @classmethod
@@ -228,6 +272,7 @@ class Committable:
             payload=dict(data["payload"]),
             version=version,
             left_out=int(data.get("left_out", 0)),
+            digest=Digest.from_json(data["digest"]) if "digest" in data else None,
         )
 
 
@@ -237,10 +282,14 @@ UNKNOWN_DECISION = -1
 
 @dataclass(frozen=True)
 class Marker:
-    """What a sink keeps, written in the same atomic write as the rows of its newest epoch."""
+    """What a sink keeps, written in the same atomic write as the rows of its newest epoch.
+
+    ``digest``: in idempotent mode that of the rows.  Position and decision alone say which epoch it is.
+    """
 
     position: Position
     decision: int  # Decision.id
+    digest: Digest | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         known = self.decision != UNKNOWN_DECISION

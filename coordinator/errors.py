@@ -8,6 +8,7 @@ happened, where, which value, in which state, and what to do (one ``Help:`` line
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -85,6 +86,25 @@ class LogCorrupt(EpochalError):
 
 class CalledTwice(EpochalError):
     """The pipeline was called a second time for one micro-batch."""
+
+
+class NonDeterministicReplay(EpochalError):
+    """Idempotent mode: two evaluations of one epoch gave different rows, so no sink may be given the second."""
+
+    @classmethod
+    def between(
+        cls, digests: Mapping[str, object], *, epoch: int, state: str, sink: str | None = None
+    ) -> NonDeterministicReplay:
+        """``digests``: what each evaluation gave, by the name of the sink that has it or was to have it."""
+        return cls(
+            f"evaluated more than once, and not to the same rows: {', '.join(f'{n} {d}' for n, d in digests.items())}",
+            sink=sink,
+            epoch=epoch,
+            state=state,
+            help="find what differs from one evaluation to the next (a random value, the order of rows, a file, table"
+            " or service that a function reads) and put it back as it was, then restart; an epoch that no sink shows"
+            ' yet can be run with mode="two-phase" instead',
+        )
 
 
 class SinkUnavailable(EpochalError):

@@ -11,20 +11,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from epochal.checkpoints.log import Commit, Entry, Fence, LogPosition
-from epochal.coordinator.epoch import Actor, Ask, Copy, EpochNumber, Marker, Position, SinkState
-from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Fenced, MarkerLost
+from epochal.checkpoints.log import Apply, Commit, Entry, EpochRecord, Fence, LogPosition
+from epochal.coordinator.epoch import Actor, Ask, Copy, Digest, EpochNumber, Marker, Position, SinkState
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    EpochalError,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    NonDeterministicReplay,
+)
 
 
 @dataclass(frozen=True)
-class DecidedEpoch:
-    """One epoch with all its ``Commit`` records; the last one holds, an old marker stays proof."""
+class LoggedEpoch:
+    """One epoch with all its records, ``Commit`` or ``Apply``; the last one holds, an old marker stays proof."""
 
-    commits: tuple[Commit, ...]
+    records: tuple[EpochRecord, ...]
 
     @property
-    def current(self) -> Commit:
-        return self.commits[-1]
+    def current(self) -> EpochRecord:
+        return self.records[-1]
 
     @property
     def number(self) -> EpochNumber:
@@ -32,25 +39,23 @@ class DecidedEpoch:
 
     @property
     def copies(self) -> tuple[Copy, ...]:
-        return tuple(c.copy for c in self.commits if c.copy is not None)
+        return tuple(r.copy for r in self.records if isinstance(r, Commit) and r.copy is not None)
 
     def position_of(self, sink: str) -> Position:
-        return self.current.participants[sink].committable.position
+        return self.current.position_of(sink)
 
     def is_shown_by(self, sink: str, marker: Marker | None) -> bool:
         """Whether ``marker`` is that of any decision of this epoch, at this epoch's position."""
         if marker is None or marker.position != self.position_of(sink):
             return False
         return any(
-            marker.decision == commit.participants[sink].committable.decision.id
-            for commit in self.commits
-            if sink in commit.participants
+            marker.decision == record.decision_of(sink).id for record in self.records if sink in record.participants
         )
 
 
 @dataclass(frozen=True)
 class History:
-    """The epoch log, read once: the fences, and the last two decided epochs."""
+    """The epoch log, read once: the fences, and the last two epochs."""
 
     entries: tuple[Entry, ...]
 
@@ -79,16 +84,16 @@ class History:
         return frozenset(fence.actor for fence in self.fences)
 
     @cached_property
-    def epochs(self) -> tuple[DecidedEpoch, ...]:
-        """The last two decided epochs (or fewer), oldest first."""
-        commits: dict[EpochNumber, list[Commit]] = {}
+    def epochs(self) -> tuple[LoggedEpoch, ...]:
+        """The last two epochs that were decided or begun (or fewer), oldest first."""
+        records: dict[EpochNumber, list[EpochRecord]] = {}
         for entry in self.entries:
-            if isinstance(entry.record, Commit):
-                commits.setdefault(entry.record.epoch, []).append(entry.record)
-        return tuple(DecidedEpoch(tuple(commits[n])) for n in sorted(commits)[-2:])
+            if not isinstance(entry.record, Fence):
+                records.setdefault(entry.record.epoch, []).append(entry.record)
+        return tuple(LoggedEpoch(tuple(records[n])) for n in sorted(records)[-2:])
 
     @property
-    def last(self) -> DecidedEpoch | None:
+    def last(self) -> LoggedEpoch | None:
         return self.epochs[-1] if self.epochs else None
 
     @property
@@ -107,7 +112,7 @@ class History:
                 done[sink] = max(epoch, done.get(sink, epoch))
         return done
 
-    def took_part(self, sink: str) -> tuple[DecidedEpoch, ...]:
+    def took_part(self, sink: str) -> tuple[LoggedEpoch, ...]:
         """Those of the last two epochs that ``sink`` took part in, newest first."""
         return tuple(e for e in reversed(self.epochs) if sink in e.current.participants)
 
@@ -127,7 +132,7 @@ class History:
         """
         if len(self.epochs) < 2:
             return 0, ()
-        older = self.epochs[0].commits[0]
+        older = self.epochs[0].records[0]
         floor = next(e.position for e in self.entries if e.record is older)
         return floor, tuple(e for e in self.entries if e.position < floor and isinstance(e.record, Fence))
 
@@ -147,7 +152,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``refusal`` or, if that is None, which sinks show the last decided epoch."""
+    """``refusal`` or, if that is None, which sinks show the last epoch."""
 
     refusal: EpochalError | None
     shown: Mapping[str, bool] = field(default_factory=dict)
@@ -288,7 +293,7 @@ def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalErro
     return None
 
 
-def _is_just_before(took_part: Sequence[DecidedEpoch], sink: str, marker: Marker | None) -> bool:
+def _is_just_before(took_part: Sequence[LoggedEpoch], sink: str, marker: Marker | None) -> bool:
     if took_part[0].position_of(sink) == 1:
         return marker is None
     return len(took_part) > 1 and took_part[1].is_shown_by(sink, marker)
@@ -305,7 +310,7 @@ def _unknown_marker(case: Case, sink: str, marker: Marker) -> EpochalError:
     )
 
 
-def _lost_marker(case: Case, sink: str, marker: Marker | None, last: DecidedEpoch) -> EpochalError:
+def _lost_marker(case: Case, sink: str, marker: Marker | None, last: LoggedEpoch) -> EpochalError:
     found = "no marker" if marker is None else f"a marker at position {marker.position}"
     done = case.history.done_through.get(sink, "none yet")
     return MarkerLost(
@@ -346,11 +351,37 @@ def _same_fingerprint(case: Case) -> EpochalError | None:
     if (known := last.current.decision.fingerprint) == case.ask.fingerprint:
         return None
     return CheckpointMismatch(
-        f"epoch {last.number} was decided for offsets {known[:12]}, Spark now plans it as {case.ask.fingerprint[:12]}",
+        f"epoch {last.number} was {_known_as(last)} for offsets {known[:12]},"
+        f" Spark now plans it as {case.ask.fingerprint[:12]}",
         epoch=last.number,
-        state=f"decided offsets: {last.current.offsets!r}; planned now: {case.ask.offsets!r}",
-        help=f"offsets/{last.number} was rewritten after the epoch was decided: put the decided text back into it",
+        state=f"{_known_as(last)} for offsets: {last.current.offsets!r}; planned now: {case.ask.offsets!r}",
+        help=f"offsets/{last.number} was rewritten after the epoch was {_known_as(last)}: put that text back into it",
     )
+
+
+def _behind_only_in_replay(case: Case) -> EpochalError | None:
+    """Without a decision nothing but Spark's replay brings a sink up."""
+    last = case.history.last
+    if last is None or not isinstance(last.current, Apply) or case.ask.epoch == last.number:
+        return None
+    for name in last.current.participants:
+        marker = case.states[name].marker
+        if not last.is_shown_by(name, marker):
+            return MarkerLost(
+                f"the sink does not show epoch {last.number}, which was applied, and Spark asks for epoch"
+                f" {case.ask.epoch}: only a replay of epoch {last.number} can bring it up",
+                sink=name,
+                epoch=last.number,
+                state=_describe(case),
+                help="if the sink was restored to an older state, restore it to a newer one; else stop the query and"
+                f" delete commits/{last.number} and offsets/{case.ask.epoch} in the checkpoint: Spark then replays"
+                f" epoch {last.number}, and the sink is given its rows",
+            )
+    return None
+
+
+def _known_as(epoch: LoggedEpoch) -> str:
+    return "begun" if isinstance(epoch.current, Apply) else "decided"
 
 
 def _my_fence_is_newest(case: Case) -> EpochalError | None:
@@ -398,6 +429,7 @@ LOOK: tuple[Rule, ...] = (
     _markers_belong,
     _epoch_is_next_or_last,
     _same_fingerprint,
+    _behind_only_in_replay,
 )
 """What a start is held against before it has written anything."""
 
@@ -437,10 +469,32 @@ def done_after(history: History, shown: Mapping[str, bool]) -> Mapping[str, Epoc
     return done
 
 
+def disagreement(epoch: EpochNumber, digests: Mapping[str, Digest | None], shown: Sequence[str]) -> EpochalError | None:
+    """What is wrong unless all evaluations of one epoch gave the same rows; ``shown``: sinks that show theirs."""
+    for sink, digest in digests.items():
+        if digest is None:
+            return _no_digest(epoch, sink, shown)
+    if len(set(digests.values())) < 2:
+        return None
+    state = f"visible in {sorted(shown)}; nothing was written where it is not"
+    return NonDeterministicReplay.between(dict(sorted(digests.items())), epoch=epoch, state=state)
+
+
+def _no_digest(epoch: EpochNumber, sink: str, shown: Sequence[str]) -> EpochalError:
+    what = "its marker holds" if sink in shown else "it voted with"
+    return Misconfigured(
+        f"{what} no digest of the rows, so one evaluation cannot be held against another",
+        sink=sink,
+        epoch=epoch,
+        state=f"visible in {sorted(shown)}; nothing more was written",
+        help='leave mode="idempotent" out, or give the sink a digest (Epoch.digest in epochal.coordinator.epoch)',
+    )
+
+
 def _describe(case: Case) -> str:
     """One line of state for messages."""
     last = case.history.last
-    log = f"last decided epoch {last.number}" if last is not None else "no decided epoch"
+    log = f"last epoch {last.number}, {_known_as(last)}" if last is not None else "no epoch"
     sinks = ", ".join(
         f"{name}: fence {s.fence}, position {s.marker.position if s.marker else 0}" for name, s in case.states.items()
     )

@@ -13,24 +13,32 @@ import posixpath
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import EpochLog
+from epochal.coordinator import lint
 from epochal.coordinator import spark as inside
-from epochal.coordinator.coordinator import COMPACT_EVERY, Coordinator, EpochReport, Retry, Status, wants_copy
-from epochal.coordinator.epoch import Ask, EpochNumber, Phase, Query
+from epochal.coordinator.coordinator import (
+    COMPACT_EVERY,
+    Coordinator,
+    EpochReport,
+    Retry,
+    Status,
+    check_appliable,
+    wants_copy,
+)
+from epochal.coordinator.epoch import IDEMPOTENT, MODES, TWO_PHASE, Ask, EpochNumber, Phase, Query
 from epochal.coordinator.errors import CalledTwice, Misconfigured
+from epochal.coordinator.plan import PlanFacts, analyzed, read_plan
 from epochal.sinks.conditions import check_name
-from epochal.sinks.protocol import Sink
+from epochal.sinks.protocol import ApplySink, Sink
 from epochal.sinks.stage import SparkStage, check_schema, files_at, local_path
 from epochal.sinks.threads import Threads, as_exception
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-TWO_PHASE = "two-phase"
 
 _log = logging.getLogger("epochal")
 
@@ -45,7 +53,8 @@ class Guarantee:
     notes: Sequence[str] = ()
 
     def __str__(self) -> str:
-        lines = [f"app {self.app!r}, {self.mode}, one decision per epoch for {len(self.sinks)} sink(s)"]
+        decided = "one decision per epoch for" if self.mode == TWO_PHASE else "no decision, each by itself:"
+        lines = [f"app {self.app!r}, {self.mode}, {decided} {len(self.sinks)} sink(s)"]
         lines += [f"- {name}: {text.strip()}" for name, text in self.sinks.items()]
         lines += [f"* {note}" for note in self.notes]
         return "\n".join(lines)
@@ -126,6 +135,11 @@ class Pipeline:
     decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.  ``retry``: how patiently a
     server is asked again.  ``compact_every``: how many records that nobody needs any more are left in the log.
 
+    ``mode="idempotent"``, for a query that gives the same rows whenever an epoch is run: no durable copy and no
+    decision; what can be seen in the plan to give others is refused at start, but for the functions of your own
+    that ``deterministic`` names, and what cannot be seen is found by a digest of the rows.  A pipeline may be
+    started in the other mode at any time: an epoch in doubt is finished in the mode that began it.
+
     Errors are :class:`~epochal.coordinator.errors.EpochalError`; Spark shows only their text, so the object
     stays in ``last_error``.
     """
@@ -136,24 +150,27 @@ class Pipeline:
         app: str,
         sinks: Sequence[Sink],
         mode: str = TWO_PHASE,
+        deterministic: Sequence[str] = (),
         log: EpochLog | None = None,
         retry: Retry | None = None,
         compact_every: int = COMPACT_EVERY,
     ) -> None:
         _check_names(app, sinks)
-        if mode != TWO_PHASE:
-            raise Misconfigured(f"mode {mode!r} is not known", help=f"leave mode out, or pass mode={TWO_PHASE!r}")
+        _check_mode(mode, deterministic)
+        if mode == IDEMPOTENT:
+            check_appliable(sinks)
         if compact_every < 1:
             raise Misconfigured(f"compact_every={compact_every}", help="pass a number of records, 1 or more")
         self._app = app
         self._sinks = tuple(sinks)
         self._mode = mode
+        self._deterministic = tuple(deterministic)
         self._log = log
         self._retry = retry
         self._compact_every = compact_every
         self._runs: dict[tuple[str, str], _Run] = {}
         self._newest: _Run | None = None
-        self._plan: inside.PlanFacts | None = None
+        self._plan: PlanFacts | None = None
         self._lock = threading.Lock()
         self.last_error: Exception | None = None
 
@@ -216,8 +233,9 @@ class Pipeline:
         """Every check that needs no decision, then the coordinator of this start."""
         inside.check_runtime(query.spark)
         inside.check_query(query, self._sinks)
-        self._plan = query.plan()
-        self._plan.check()
+        self._check_plan(query.plan())
+        if self._mode == IDEMPOTENT:
+            lint.check(analyzed(df), deterministic=self._deterministic, batch=True)
         run.sinks = self._new_sinks()
         identity = query.identity(self._app)
         self._check_schema(run.sinks, identity, df)
@@ -228,6 +246,7 @@ class Pipeline:
             query=identity,
             sinks=sinks,
             log=self._log_at(identity.checkpoint),
+            mode=self._mode,
             stage=SparkStage(identity.checkpoint, lambda: query.spark),
             runner=Threads(lambda: query.spark),
             retry=self._retry,
@@ -258,9 +277,7 @@ class Pipeline:
         inside.check_runtime(df.sparkSession)
         _check_streaming(df)
         inside.check_output_mode(output_mode, self._sinks)
-        plan = inside.read_plan(df._jdf.queryExecution().analyzed())
-        plan.check()
-        self._plan = plan
+        self._check_plan(analyzed(df))
         sinks = self._new_sinks()
         try:
             self._check_schema(sinks, Query(self._app, "", "", ""), df)
@@ -316,8 +333,16 @@ class Pipeline:
         """Each start has connections of its own: two queries or a restart must not share them."""
         return tuple(copy.copy(sink) for sink in self._sinks)
 
+    def _check_plan(self, logical: Any) -> None:
+        """What the whole query says about replays, in this mode."""
+        plan = read_plan(logical)
+        plan.check()
+        if self._mode == IDEMPOTENT:
+            lint.check(logical, deterministic=self._deterministic)
+        self._plan = plan
+
     def _check_schema(self, sinks: Sequence[Sink], identity: Query, df: DataFrame) -> None:
-        if wants_copy(self._sinks):
+        if self._mode == TWO_PHASE and wants_copy(self._sinks):
             check_schema(df.schema, case_sensitive=df.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
         for sink in sinks:
             sink.check(identity, df.schema)
@@ -347,7 +372,9 @@ class Pipeline:
 
     def _notes(self) -> list[str]:
         notes = []
-        if wants_copy(self._sinks):
+        if self._mode == IDEMPOTENT:
+            notes += _given_again(self._sinks, self._deterministic)
+        elif wants_copy(self._sinks):
             notes.append("every micro-batch is evaluated once, into a durable copy that all sinks read")
         else:
             notes.append("one sink that votes: its own prepared rows are the durable copy")
@@ -357,7 +384,31 @@ class Pipeline:
         return notes
 
 
-def _conditions(plan: inside.PlanFacts) -> list[str]:
+def _given_again(sinks: Sequence[Sink], deterministic: Sequence[str]) -> list[str]:
+    """What idempotent mode promises in the place of a decision."""
+    notes = [
+        "every sink shows each epoch exactly once, whole and in order, provided that the query gives the same rows"
+        " whenever an epoch is run; the micro-batch is evaluated once per sink, and again on replay",
+    ]
+    if len(sinks) > 1:
+        notes.append(
+            "the rows of all evaluations are compared by a digest before a sink shows any: other rows end the query"
+            " with NonDeterministicReplay"
+        )
+        notes += [
+            f"{sink.name} cannot hold rows back: it is held against the sinks given the epoch before it, and may show"
+            " rows that a sink given the epoch after it refuses"
+            for sink in sorted(sinks, key=lambda sink: sink.name)
+            if isinstance(sink, ApplySink)
+        ]
+    else:
+        notes.append("with one sink there is nothing to compare its rows with")
+    if deterministic:
+        notes.append(f"condition: these functions depend on their arguments alone: {', '.join(deterministic)}")
+    return notes
+
+
+def _conditions(plan: PlanFacts) -> list[str]:
     """What must hold for operator state to be the same when Spark replays an epoch."""
     notes = []
     if plan.python_functions:
@@ -398,6 +449,21 @@ def _check_streaming(df: DataFrame) -> None:
             "the DataFrame is not streaming",
             state="df.isStreaming=False",
             help="read it with spark.readStream, and write it with writeStream.foreachBatch(pipeline)",
+        )
+
+
+def _check_mode(mode: str, deterministic: Sequence[str]) -> None:
+    if mode not in MODES:
+        raise Misconfigured(f"mode {mode!r} is not known", help=f"leave mode out, or pass one of {', '.join(MODES)}")
+    if isinstance(deterministic, str) or not all(isinstance(name, str) for name in deterministic):
+        raise Misconfigured(
+            f"deterministic={deterministic!r} is no list of names",
+            help='pass the names of functions: deterministic=["parse"]',
+        )
+    if deterministic and mode != IDEMPOTENT:
+        raise Misconfigured(
+            f"deterministic={list(deterministic)!r} says nothing in mode {mode!r}, which evaluates an epoch once",
+            help='leave it out, or pass mode="idempotent"',
         )
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,117 +27,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_STATEFUL = re.compile(
-    r"Aggregate|Distinct|Deduplicate(WithinWatermark)?|GlobalLimit|FlatMapGroups\w*State\w*|TransformWithState\w*"
-    r"|MapGroupsWithState"
-)
-_ORDER_DEPENDENT = {"First", "Last", "CollectList", "CollectSet", "MinBy", "MaxBy"}  # Spark calls some deterministic
 _TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NO_EPOCHS = re.compile(r"Continuous|RealTime")
 
 _DROP_IN = "use it as `df.writeStream.foreachBatch(pipeline)`, or call it in your own foreachBatch function"
-
-
-# --- the plan ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PlanFacts:
-    """What a streaming plan says about replays."""
-
-    stateful: tuple[str, ...]  # names of stateful operators
-    watermark: bool
-    unrepeatable: tuple[tuple[str, str], ...]  # (non-deterministic expression, stateful operator below it)
-    python_functions: tuple[str, ...]  # those that feed a stateful operator
-    order_dependent: tuple[str, ...] = ()  # functions in a stateful operator whose value depends on row order
-    static_sides: tuple[str, ...] = ()  # relations below a stateful operator that do not stream
-
-    def check(self) -> None:
-        """Refuse what would give operator state another content on replay."""
-        if self.unrepeatable:
-            expression, operator = self.unrepeatable[0]
-            raise Misconfigured(
-                f"{expression} feeds the stateful operator {operator} and has another value when Spark replays"
-                " an epoch, so operator state would not match what the sinks show",
-                state=f"non-deterministic upstream of state: {sorted({e for e, _ in self.unrepeatable})}",
-                help="compute it after the stateful operator, or inside your foreachBatch function before"
-                " `pipeline(df, epoch)`, or take it from the source's columns",
-            )
-
-
-def read_plan(logical: Any) -> PlanFacts:
-    """Walk a logical plan of the JVM: py4j, 5 to 160 ms."""
-    stateful: list[str] = []
-    watermark = False
-    unrepeatable: list[tuple[str, str]] = []
-    python: list[str] = []
-    ordered: list[str] = []
-    static: list[str] = []
-    for node in _nodes(logical):
-        watermark = watermark or _class(node) == "EventTimeWatermark"
-        if not _is_stateful(node):
-            continue
-        operator = _class(node)
-        stateful.append(operator)
-        python += [e.name() for e in _expressions(node) if _class(e) == "PythonUDF"]
-        ordered += [e.prettyName() for e in _expressions(node) if _class(e) in _ORDER_DEPENDENT]
-        for below in (n for child in _seq(node.children()) for n in _nodes(child)):
-            if not below.isStreaming() and not _seq(below.children()):
-                static.append(_class(below))
-            for expression in _expressions(below):
-                if _is_random(expression):
-                    unrepeatable.append((expression.sql(), operator))
-                elif _class(expression) == "PythonUDF":
-                    python.append(expression.name())
-    return PlanFacts(
-        stateful=tuple(stateful),
-        watermark=watermark,
-        unrepeatable=_distinct(unrepeatable),
-        python_functions=_distinct(python),
-        order_dependent=_distinct(ordered),
-        static_sides=_distinct(static),
-    )
-
-
-def _is_stateful(node: Any) -> bool:
-    if not node.isStreaming():
-        return False
-    if _class(node) == "Join":
-        return all(child.isStreaming() for child in _seq(node.children()))
-    return _STATEFUL.fullmatch(_class(node)) is not None
-
-
-def _is_random(expression: Any) -> bool:
-    """Where the randomness begins: not deterministic itself, though all it is made of is."""
-    return not expression.deterministic() and all(c.deterministic() for c in _seq(expression.children()))
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _seq(plan.children()):
-        yield from _nodes(child)
-
-
-def _expressions(node: Any) -> Iterator[Any]:
-    def below(expression: Any) -> Iterator[Any]:
-        yield expression
-        for child in _seq(expression.children()):
-            yield from below(child)
-
-    for expression in _seq(node.expressions()):
-        yield from below(expression)
-
-
-def _seq(scala: Any) -> list[Any]:
-    return [scala.apply(i) for i in range(scala.length())]
-
-
-def _class(thing: Any) -> str:
-    return str(thing.getClass().getSimpleName())
-
-
-def _distinct(items: Sequence[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(items))
 
 
 # --- the query --------------------------------------------------------------------------------------
@@ -180,8 +73,9 @@ class StreamingQuery:
     def trigger(self) -> str:
         return str(self._query.trigger().toString())
 
-    def plan(self) -> PlanFacts:
-        return read_plan(self._query.logicalPlan())
+    def plan(self) -> Any:
+        """The logical plan of the whole query, an object of the JVM."""
+        return self._query.logicalPlan()
 
     def identity(self, app: str) -> Query:
         return Query(app, self.query_id, self.run_id, self.checkpoint)

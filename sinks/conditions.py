@@ -15,12 +15,19 @@ from epochal.coordinator.epoch import (
     UNKNOWN_DECISION,
     Actor,
     Committable,
+    Digest,
     Epoch,
     EpochNumber,
     Marker,
     Position,
 )
-from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    NonDeterministicReplay,
+)
 
 T = TypeVar("T")
 
@@ -73,6 +80,16 @@ class Conditions:
         self._check_one_before(held, by, wanted, epoch, before)
         return False
 
+    def check_digest(self, found: Digest, agreed: Digest | None, epoch: EpochNumber) -> None:
+        """``NonDeterministicReplay`` unless this evaluation gave the rows that every other one did."""
+        if agreed is not None and found != agreed:
+            raise NonDeterministicReplay.between(
+                {self.sink: found, "the evaluation before it": agreed},
+                sink=self.sink,
+                epoch=epoch,
+                state=f"{self.where}: nothing of this evaluation was written",
+            )
+
     def _check_one_before(
         self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber, before: Position | None = None
     ) -> None:
@@ -115,7 +132,7 @@ class Conditions:
 
 def marker_of(work: Epoch | Committable) -> Marker:
     """The marker that stands once ``work`` is visible."""
-    return Marker(work.position, work.decision.id)
+    return Marker(work.position, work.decision.id, work.digest if isinstance(work, Committable) else None)
 
 
 def may_drop(owner: Actor, by: Actor) -> bool:

@@ -14,10 +14,12 @@ harmless.
 from __future__ import annotations
 
 import enum
+import hashlib
 import itertools
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from epochal.chaos import failpoints
@@ -27,6 +29,7 @@ from epochal.coordinator.epoch import (
     Committable,
     Copy,
     CopyFile,
+    Digest,
     Epoch,
     EpochNumber,
     Marker,
@@ -45,7 +48,7 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of, may_drop
-from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Stage
+from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Stage
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -205,13 +208,13 @@ class MemoryServer:
     def fence(self, app: str, sink: str, by: Actor) -> None:
         """Compare-and-set: ``by`` owns the table unless a newer actor, or an equal one, does."""
         table = self.table(app, sink)
-        self._conditions(sink).check_fence(table, by)
+        self.conditions(sink).check_fence(table, by)
         table.fence = by
 
     def prepare(self, app: str, sink: str, epoch: Epoch, rows: tuple[Row, ...], by: Actor) -> Prepared:
         """Keep the rows, invisible, unless they could never be committed."""
         table = self.table(app, sink)
-        self._conditions(sink).check_prepare(table, by, marker_of(epoch), epoch.number)
+        self.conditions(sink).check_prepare(table, by, marker_of(epoch), epoch.number)
         attempt = Prepared(next(self._serial), epoch.position, by, rows)
         table.prepared[attempt.attempt] = attempt
         return attempt
@@ -219,7 +222,7 @@ class MemoryServer:
     def already_committed(self, app: str, c: Committable, by: Actor) -> bool:
         """The three conditions as they are now."""
         table = self.table(app, c.sink)
-        return self._conditions(c.sink).already_committed(table, by, marker_of(c), c.decision.epoch)
+        return self.conditions(c.sink).already_committed(table, by, marker_of(c), c.decision.epoch)
 
     def publish(self, app: str, c: Committable, by: Actor, rows: tuple[Row, ...] | None) -> CommitOutcome:
         """Show the epoch and set its marker in one step; ``rows=None``: those that were prepared."""
@@ -236,12 +239,13 @@ class MemoryServer:
     def abort(self, app: str, sink: str, by: Actor) -> int:
         """Drop what ``by`` and older actors prepared."""
         table = self.table(app, sink)
-        self._conditions(sink).check_owner(table, by)
+        self.conditions(sink).check_owner(table, by)
         before = len(table.prepared)
         table.prepared = {n: p for n, p in table.prepared.items() if not may_drop(p.actor, by)}
         return before - len(table.prepared)
 
-    def _conditions(self, sink: str) -> Conditions:
+    def conditions(self, sink: str) -> Conditions:
+        """Those of one table's writes."""
         return Conditions(sink, self.name)
 
 
@@ -333,10 +337,11 @@ class MemorySink(_MemoryClient):
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         app = self._looked()
         written = _written(rows, self._name, epoch.number)
+        digest = digest_of(written) if epoch.digest else None
         prepared = self._request("prepare", lambda: self._server.prepare(app, self._name, epoch, written, by))
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
         payload = {"attempt": prepared.attempt}
-        return Committable(self._name, epoch.decision, epoch.position, len(written), payload)
+        return Committable(self._name, epoch.decision, epoch.position, len(written), payload, digest=digest)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         if self._already(committable, by):
@@ -374,6 +379,23 @@ class MemoryRedoSink(_MemoryClient):
             return CommitOutcome.ALREADY_COMMITTED
         rows = self._stage.read(Copy.from_json(committable.payload["copy"]))
         return self._publish(committable, by, _written(rows, self._name, committable.decision.epoch))
+
+    def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
+        asked = Committable(self._name, epoch.decision, epoch.position, 0)
+        if self._already(asked, by):
+            return Applied(CommitOutcome.ALREADY_COMMITTED, self._digest())
+        written = _written(rows, self._name, epoch.number)
+        digest = digest_of(written)
+        self._server.conditions(self._name).check_digest(digest, agreed, epoch.number)
+        return Applied(self._publish(replace(asked, rows=len(written), digest=digest), by, written), digest)
+
+    def _digest(self) -> Digest:
+        """That of the newest epoch, which was applied."""
+        app = self._looked()
+        marker = self._read(lambda: self._state(app)).marker
+        assert marker is not None, "it was there a moment ago"
+        assert marker.digest is not None, "apply writes none without"
+        return marker.digest
 
     def guarantee(self) -> str:
         return f"{self._name}: every epoch exactly once, all or nothing, in order, redone from the copy"
@@ -420,6 +442,15 @@ def as_rows(rows: Rows) -> tuple[Row, ...]:
         return tuple(row.asDict(recursive=True) for row in rows.collect())
     iterable: Iterable[Row] = rows
     return tuple(dict(row) for row in iterable)
+
+
+def digest_of(rows: Iterable[Row]) -> Digest:
+    """Of rows as their values print; the order of their columns means nothing."""
+    return Digest.of(_hash(json.dumps(row, sort_keys=True, default=repr)) for row in rows)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def _written(rows: Rows, sink: str, epoch: EpochNumber) -> tuple[Row, ...]:

@@ -23,12 +23,18 @@ How a sink answers trouble (all from ``epochal.coordinator.errors``):
 ``PreparedLost``    prepared rows are gone and nothing of them is visible (seen under the guard)
 ``MarkerLost``      the marker is absent or older than it must be
 ==================  ==========================================================================
+
+In idempotent mode there is no decision and no durable copy, and the verbs are the same: ``prepare`` is given
+the micro-batch itself, its vote and the marker carry the digest of the rows (``Epoch.digest`` asks for it),
+and ``commit`` follows once all digests agree.  A sink that cannot hold rows invisible is given the rows by
+``apply`` (:class:`ApplySink`).
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from epochal.coordinator.epoch import (
@@ -36,6 +42,7 @@ from epochal.coordinator.epoch import (
     Ask,
     Committable,
     Copy,
+    Digest,
     Epoch,
     EpochNumber,
     Query,
@@ -90,7 +97,9 @@ class Sink(Protocol):
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         """Make the rows durable and invisible at ``epoch.position``, read back, and vote yes.
 
-        Raising votes no.  ``rows`` is read once.  The committable holds no secret and no handle.
+        Raising votes no.  ``rows`` is read once.  The committable holds no secret and no handle.  With
+        ``epoch.digest`` it holds the digest of ``rows`` as this reading gave them, and ``commit`` puts it
+        into the marker.
         """
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
@@ -133,6 +142,27 @@ class ReplacingSink(Sink, Protocol):
     """
 
     replaces: bool
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What one ``apply`` did, and the digest that the marker holds now."""
+
+    outcome: CommitOutcome
+    digest: Digest
+
+
+@runtime_checkable
+class ApplySink(RedoSink, Protocol):
+    """A redo sink that can also be given an epoch of which there is no copy: what idempotent mode asks of it."""
+
+    def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
+        """Make ``rows`` visible in one atomic write together with the marker, their digest in it.
+
+        Conditional as ``commit`` is, and idempotent.  ``agreed``: the digest of every other evaluation of this
+        epoch; if that of ``rows`` is another, it is ``NonDeterministicReplay`` and nothing is written.  None:
+        this is the first.
+        """
 
 
 class Stage(Protocol):

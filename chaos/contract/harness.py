@@ -52,6 +52,10 @@ class SinkHarness:
         """Rows with those ids, all with that attempt, and any n."""
         return [{"id": key, "attempt": attempt, "n": n} for n, key in enumerate(ids)]
 
+    def reordered(self, rows: Rows) -> Rows:
+        """The same rows in another order."""
+        return list(reversed(rows))
+
     def no_partitions(self) -> Rows:
         """Rows of the same columns in no partition at all."""
         return []

@@ -25,5 +25,8 @@ class SparkHarness(SinkHarness):
     def rows(self, ids: Sequence[str], attempt: str) -> DataFrame:
         return self.spark.createDataFrame([(key, attempt, n) for n, key in enumerate(ids)], SCHEMA)
 
+    def reordered(self, rows: DataFrame) -> DataFrame:
+        return rows.repartition(3, "id").sortWithinPartitions("n", ascending=False)
+
     def no_partitions(self) -> DataFrame:
         return self.spark.createDataFrame(self.spark.sparkContext.emptyRDD(), SCHEMA)

@@ -37,7 +37,18 @@ from pyspark.errors import PySparkException
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import Actor, Committable, Epoch, EpochNumber, Json, Marker, Query, SinkState
+from epochal.coordinator.epoch import (
+    Actor,
+    Committable,
+    Digest,
+    Epoch,
+    EpochNumber,
+    Json,
+    Marker,
+    Position,
+    Query,
+    SinkState,
+)
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     Misconfigured,
@@ -51,6 +62,7 @@ from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from epochal.sinks.delta.refusals import Refusals
 from epochal.sinks.delta.staged import Note, Staged
 from epochal.sinks.delta.target import Target
+from epochal.sinks.digest import watched
 from epochal.sinks.executors import clone
 from epochal.sinks.projection import Projection
 from epochal.sinks.protocol import CommitOutcome
@@ -251,6 +263,7 @@ class DeltaSink:
             metadata = txn.metadata()
         if isinstance(self._mode, Merge):
             return self._prepare_merge(self._mode, table, txn, epoch, rows, by)
+        rows, digest = watched(rows) if epoch.digest else (rows, None)
         fitting = self._fitting(self._projection.apply(rows), metadata, epoch.number)
         with self._projection.evaluating(epoch.number):
             adds = self._write_files(txn, fitting, epoch.number)
@@ -261,7 +274,7 @@ class DeltaSink:
             self._read_back(table, adds, epoch.number)
             count = _rows(table, adds)
         payload = {"adds": adds, "table": gates.fingerprint(metadata, txn.protocol())}
-        return self._vote(epoch, count, payload, left_out)
+        return self._vote(epoch, count, payload, left_out, digest() if digest is not None else None)
 
     def _prepare_merge(
         self, mode: Merge, table: Table, txn: Transaction, epoch: Epoch, rows: DataFrame, by: Actor
@@ -288,13 +301,15 @@ class DeltaSink:
         self._tried = _Tried(epoch.decision.id, txn, written)
         return self._vote(epoch, count, {"work": work.to_json(), "table": {"id": metadata["id"]}}, left_out)
 
-    def _vote(self, epoch: Epoch, count: int, payload: Json, left_out: int) -> Committable:
+    def _vote(
+        self, epoch: Epoch, count: int, payload: Json, left_out: int, digest: Digest | None = None
+    ) -> Committable:
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
         mode = modes.name_of(self._mode)
         versioned = {"version": 1} if mode == "append" else {"version": PAYLOAD_VERSION, "mode": mode}
         about = {"offsets": epoch.offsets, "watermark": epoch.watermark}
         payload = {**versioned, **payload, **about}
-        return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out)
+        return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out, digest=digest)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Put files and marker into the log as one version; done when a new snapshot shows the marker."""
@@ -387,8 +402,20 @@ class DeltaSink:
             position, decision, generation, token = [txn.version_of(identity) for identity in self._ids()]
             identity = _identity(str(txn.metadata()["id"]))
         fence = Actor(generation, token) if generation is not None and token is not None else None
-        marker = Marker(position, decision) if position is not None and decision is not None else None
+        marker = None
+        if position is not None and decision is not None:
+            marker = Marker(position, decision, self._digest_at(txn, position))
         return SinkState(identity, fence, marker)
+
+    def _digest_ids(self) -> tuple[str, str, str]:
+        marker = f"epochal:{self._looked()}:{self._name}"
+        return f"{marker}:digested", f"{marker}:rows", f"{marker}:digest"
+
+    def _digest_at(self, txn: Transaction, position: Position) -> Digest | None:
+        """That of the newest epoch, where it was applied; an older one's stays in the log, under its position."""
+        with self._say.unavailable("the table's log"):
+            digested, rows, total = [txn.version_of(identity) for identity in self._digest_ids()]
+        return Digest(rows, total) if digested == position and rows is not None and total is not None else None
 
     def _take(self, table: Table, by: Actor) -> None:
         """Write the fence in a version of its own; any put that was under way now conflicts with it."""
@@ -410,6 +437,9 @@ class DeltaSink:
         """Rows and marker, in the transaction that read what they depend on."""
         position, decision, _, _ = self._ids()
         markers = [_txn(position, c.position), _txn(decision, c.decision.id)]
+        if c.digest is not None:
+            held = (c.position, c.digest.rows, c.digest.sum)
+            markers += [_txn(identity, value) for identity, value in zip(self._digest_ids(), held, strict=True)]
         try:
             txn, actions = self._actions(table, txn, c)
         except JavaFailure as failure:

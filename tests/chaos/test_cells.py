@@ -20,6 +20,8 @@ pytestmark = pytest.mark.timeout(1800)
 SOME = 40
 NOT_OF_THIS_TIER = {
     Point.AFTER_JOB,  # told from a thread of Spark's: only a halted process can be held there
+    Point.BEFORE_APPLY,  # of idempotent mode, which these jobs are not in: tests/kills/test_idempotent_kills.py
+    Point.AFTER_APPLY,
 }
 
 

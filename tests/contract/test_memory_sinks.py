@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from epochal.chaos import failpoints
-from epochal.chaos.contract import ABORTED, SinkContract, SinkHarness, Start, query
+from epochal.chaos.contract import ABORTED, IdempotentContract, SinkContract, SinkHarness, Start, query
 from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Json
 from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
 from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Prepared, Row, deliver
@@ -79,6 +79,18 @@ class TestMemoryRedoSink(SinkContract):
         harness.stage.clean(one.actor, keep=[])
         assert harness.stage.copies() == []
         assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+
+class TestMemorySinkInIdempotentMode(IdempotentContract):
+    @pytest.fixture
+    def harness(self) -> VotingHarness:
+        return VotingHarness()
+
+
+class TestMemoryRedoSinkInIdempotentMode(IdempotentContract):
+    @pytest.fixture
+    def harness(self) -> RedoHarness:
+        return RedoHarness()
 
 
 def test_an_answer_that_is_dropped_leaves_the_outcome_unknown() -> None:

@@ -24,6 +24,7 @@ from epochal.chaos.servers.toxiproxy import Proxy
 from epochal.chaos.simulation import Pipeline, Simulation
 from epochal.checkpoints.log import Entry, EpochLog, encode
 from epochal.checkpoints.postgres import CREATE, PostgresLog
+from epochal.coordinator.epoch import IDEMPOTENT, TWO_PHASE
 from epochal.coordinator.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 
 SECRET = "s3cr3t-Passw0rd"
@@ -323,14 +324,15 @@ def test_a_dropped_answer_to_a_compaction_is_unknown_and_its_repeat_changes_noth
 IN_SINKS = {Point.IN_WRITE, Point.BEFORE_VOTE, Point.BEFORE_PUBLISH, Point.AFTER_PUBLISH}
 IN_THE_KIT = {Point.BEFORE_CALL, Point.AT_ROW, Point.AFTER_JOB, Point.AFTER_RETURN}  # around a foreign function
 IN_REDO = {Point.BEFORE_REDO, Point.AFTER_REDO_DECIDED}
+IN_APPLY = {Point.BEFORE_APPLY, Point.AFTER_APPLY}
 EPOCHS = 3
 
 
-def simulated(dsn: str, name: str) -> Simulation:
+def simulated(dsn: str, name: str, *modes: str) -> Simulation:
     """Sinks, durable copy and Spark are simulated; coordinator and log are real."""
     log = PostgresLog(dsn, name, timeout=1)
     log.create()
-    world = Simulation(Pipeline(("delta", "pg"), ("kafka",)))
+    world = Simulation(Pipeline(("delta", "pg"), ("kafka",), modes=modes or (TWO_PHASE,)))
     world.checkpoint.log = log  # type: ignore[assignment]  # only the copy of a checkpoint asks for more
     world.logs = [world.checkpoint.log]
     return world
@@ -351,13 +353,13 @@ def ends_of(world: Simulation) -> dict[str, str]:
     "point", [point for point in Point if point not in IN_SINKS | IN_THE_KIT], ids=lambda point: point.value
 )
 def test_after_a_crash_at_any_point_the_next_start_converges(pg_database: str, point: Point) -> None:
-    first = simulated(pg_database, "first")
+    first = simulated(pg_database, "first", IDEMPOTENT if point in IN_APPLY else TWO_PHASE)
     if point in IN_REDO:
         first.order("d1", "after-decide", Action.LOSE_PREPARED)
     first.order("d1", point.value, Action.CRASH)
     assert ends_of(first) == {"d1": "killed", "d2": "finished", "last": "finished"}
 
-    settling = simulated(pg_database, "settling")
+    settling = simulated(pg_database, "settling", TWO_PHASE, IDEMPOTENT if point in IN_APPLY else TWO_PHASE)
     settling.order("d1", "after-decide", Action.CRASH, epoch=1)
     if point in IN_REDO:
         settling.order("d2", "before-settle", Action.LOSE_PREPARED)

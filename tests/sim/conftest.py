@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import pytest
 
+from epochal.chaos import failpoints
+from epochal.chaos.simulation import Pipeline
+from tests.sim.scenes import MakeScene, Scene
 from tests.sim.tally import WANTED, Tally
 
 _tally = Tally()
@@ -15,6 +20,22 @@ _tally = Tally()
 def tally() -> Tally:
     """Where a test writes down the schedules that it played."""
     return _tally
+
+
+@pytest.fixture
+def scene() -> Iterator[MakeScene]:
+    """Makes a world: ``scene(pipeline)``; all that it was told to do must have happened."""
+    worlds: list[Scene] = []
+    with contextlib.ExitStack() as stack:
+
+        def make(pipeline: Pipeline, kind: type[Scene] = Scene) -> Scene:
+            world = kind(pipeline, zombies=True)
+            stack.enter_context(failpoints.handler(world.hit))
+            worlds.append(world)
+            return world
+
+        yield make
+    assert [order for world in worlds for order in world.unstruck()] == []
 
 
 def _too_few() -> bool:

@@ -11,12 +11,12 @@ OTHERS = [kind for kind in KINDS if kind not in (*SINGLES, *PAIRS)]
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=str)
-@pytest.mark.parametrize("name", ["one", "redo", "two"])
+@pytest.mark.parametrize("name", ["one", "redo", "two", "idempotent-one"])
 def test_any_other_pair_of_faults(tally: Tally, name: str, kind: Kind) -> None:
     tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=5)
 
 
 @pytest.mark.parametrize("kind", PAIRS, ids=str)
-@pytest.mark.parametrize("name", ["redo", "votes"])
+@pytest.mark.parametrize("name", ["redo", "votes", "idempotent-redo", "one-to-idempotent", "one-to-two-phase"])
 def test_a_pair_of_faults_over_other_pipelines(tally: Tally, name: str, kind: Kind) -> None:
     tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=20)

@@ -5,76 +5,21 @@ Enumeration covers most of them as well; here each can be read, and stays when t
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from epochal.chaos import failpoints
-from epochal.chaos.history import Decided, Ended
+from epochal.chaos.history import Ended
 from epochal.chaos.schedule import Action
-from epochal.chaos.simulation import Checkpoint, Driver, Pipeline, SimulatedBatch, Simulation
+from epochal.chaos.simulation import Checkpoint, Pipeline, SimulatedBatch
 from epochal.checkpoints.log import Commit
 from epochal.coordinator.epoch import Ask
 from epochal.coordinator.errors import CheckpointMismatch, CommitInDoubt, EpochalError, Fenced, MarkerLost
+from tests.sim.scenes import APP, MakeScene, Scene, refused
 
 ONE = Pipeline(("pg",))
 TWO = Pipeline(("pg",), ("kafka",))
 THREE = Pipeline(("delta", "pg"), ("kafka",))
-APP = "flights"
-
-
-class Scene(Simulation):
-    """A world that a test directs by hand, and that is judged at the end like any other."""
-
-    def start(self, name: str, until: int, checkpoint: Checkpoint | None = None, **options: Any) -> Driver:
-        return self.driver(name, until, checkpoint, **options).go()
-
-    def ids(self, sink: str = "pg") -> list[int]:
-        return [row["id"] for row in self.server.visible(APP, sink)]
-
-    def decisions(self, epoch: int) -> list[Decided]:
-        return [d for _, d in self.history.of(Decided) if d.epoch == epoch]
-
-    def fences(self) -> list[object]:
-        return [self.server.table(APP, sink).fence for sink in self.pipeline.sinks]
-
-    def markers(self) -> list[object]:
-        return [self.server.table(APP, sink).marker for sink in self.pipeline.sinks]
-
-    def holds(self, until: int) -> None:
-        """One more start over one more epoch without faults; then everything is as if nothing had failed."""
-        self.converge(until)
-        outcome = self.outcome(until)
-        assert not outcome.wrong, f"{outcome}"
-
-
-MakeScene = Callable[[Pipeline], Scene]
-
-
-@pytest.fixture
-def scene() -> Iterator[MakeScene]:
-    """Makes a world: ``scene(pipeline)``; all that it was told to do must have happened."""
-    worlds: list[Scene] = []
-    with contextlib.ExitStack() as stack:
-
-        def make(pipeline: Pipeline) -> Scene:
-            world = Scene(pipeline, zombies=True)
-            stack.enter_context(failpoints.handler(world.hit))
-            worlds.append(world)
-            return world
-
-        yield make
-    assert [order for world in worlds for order in world.unstruck()] == []
-
-
-def refused(driver: Driver, *kinds: type[EpochalError]) -> EpochalError:
-    """The error it ended with, which is one of ``kinds``."""
-    assert isinstance(driver.error, kinds), f"{driver.name} ended with {driver.outcome}: {driver.error}"
-    return driver.error
-
 
 # a request that arrives late, a twin that wakes late
 

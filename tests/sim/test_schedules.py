@@ -23,6 +23,13 @@ def test_a_pair_of_faults(tally: Tally, name: str, kind: Kind) -> None:
     tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=25)
 
 
+@pytest.mark.parametrize("kind", PAIRS, ids=str)
+@pytest.mark.parametrize("name", ["idempotent-two", "to-idempotent", "to-two-phase"])
+def test_a_pair_of_faults_without_a_decision(tally: Tally, name: str, kind: Kind) -> None:
+    """A pause is a second driver, and what is struck in it: the two take turns at every event of either."""
+    tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=25)
+
+
 @pytest.mark.parametrize("name", PIPELINES)
 def test_three_faults_and_four_at_random(tally: Tally, name: str) -> None:
     tally.check(explore(pipelines=[PIPELINES[name]], kinds=(), samples=75), at_least=1600)

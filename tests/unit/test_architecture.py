@@ -20,7 +20,7 @@ WORDS = {"epochal.coordinator.epoch", "epochal.coordinator.errors", "epochal.coo
 FAILPOINTS = {"epochal.chaos.failpoints"}
 PROTOCOLS = {"epochal.sinks.protocol", "epochal.checkpoints.log"}
 COMMAND = "epochal.coordinator.cli"  # the console command, of which the chaos kit is a part
-SPARK_SIDE = {"epochal.coordinator.spark", "epochal.coordinator.pipeline", COMMAND}
+SPARK_SIDE = {f"epochal.coordinator.{name}" for name in ("plan", "lint", "spark", "pipeline")} | {COMMAND}
 
 
 def modules(*folders: str) -> Iterator[tuple[str, Path]]:

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from epochal.coordinator.epoch import UNKNOWN_DECISION, Actor, Committable, Decision, Epoch, Marker
-from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Fenced, MarkerLost, Misconfigured
+from epochal.coordinator.epoch import UNKNOWN_DECISION, Actor, Committable, Decision, Digest, Epoch, Marker
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    EpochalError,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    NonDeterministicReplay,
+)
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of, may_drop
 
 OLDER, MINE, RIVAL, NEWER = Actor(1, 9), Actor(2, 5), Actor(2, 7), Actor(3, 1)
@@ -168,3 +175,23 @@ def test_another_name_is_refused(name: str) -> None:
         check_name("sink name", name, "out")
     assert refused.value.what.startswith(f"sink name {name!r} is not of the form")
     assert refused.value.sink == "out"
+
+
+def test_other_rows_than_every_other_evaluation_gave() -> None:
+    agreed = Digest(2, 255)
+    for found in (Digest(2, 254), Digest(3, 255)):
+        with pytest.raises(NonDeterministicReplay, match="Help: find what differs") as refused:
+            CONDITIONS.check_digest(found, agreed, 4)
+        error = refused.value
+        assert error.what.endswith(f"to the same rows: out {found}, the evaluation before it {agreed}")
+        assert (error.sink, error.epoch) == ("out", 4)
+        assert error.state == "table t: nothing of this evaluation was written"
+    assert answer(CONDITIONS.check_digest, agreed, agreed, 4) is None
+    assert answer(CONDITIONS.check_digest, agreed, None, 4) is None
+
+
+def test_a_marker_holds_the_digest_of_its_committable() -> None:
+    decision = Decision("q", 4, MINE, "print")
+    assert marker_of(Committable("out", decision, 3, 2, digest=Digest(2, 5))).digest == Digest(2, 5)
+    assert marker_of(Committable("out", decision, 3, 2)).digest is None
+    assert marker_of(Epoch(decision, 3)).digest is None

@@ -10,10 +10,21 @@ from typing import Any
 
 import pytest
 
-from epochal.checkpoints.log import Commit, Fence, LogPosition, Record
+from epochal.checkpoints.log import Apply, Commit, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
-from epochal.coordinator.coordinator import Coordinator, Retry, wants_copy
-from epochal.coordinator.epoch import Actor, Ask, Committable, Epoch, Phase, Query, SinkState
+from epochal.coordinator.coordinator import Coordinator, Retry, serial, wants_copy
+from epochal.coordinator.epoch import (
+    IDEMPOTENT,
+    TWO_PHASE,
+    Actor,
+    Ask,
+    Committable,
+    Digest,
+    Epoch,
+    Phase,
+    Query,
+    SinkState,
+)
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     CommitInDoubt,
@@ -22,12 +33,13 @@ from epochal.coordinator.errors import (
     LogCorrupt,
     MarkerLost,
     Misconfigured,
+    NonDeterministicReplay,
     OutcomeUnknown,
     PrepareRefused,
     SinkUnavailable,
 )
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
-from epochal.sinks.protocol import CommitOutcome, Rows, Sink
+from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Sink
 
 QUERY = Query("app", "query", "run", "file:/checkpoint")
 QUICK = Retry(attempts=3, sleep=lambda _: None)
@@ -63,10 +75,25 @@ class World:
         made.create(QUERY, None)
         return made
 
-    def start(self, *sinks: Sink, compact_every: int = 1) -> Coordinator:
+    def redo(self, name: str) -> MemoryRedoSink:
+        made = MemoryRedoSink(name, self.server, self.stage)
+        made.create(QUERY, None)
+        return made
+
+    def start(self, *sinks: Sink, compact_every: int = 1, mode: str = TWO_PHASE, **options: Any) -> Coordinator:
         return Coordinator(
-            query=QUERY, sinks=sinks, log=self.log, stage=self.stage, retry=QUICK, compact_every=compact_every
+            query=QUERY,
+            sinks=sinks,
+            log=self.log,
+            mode=mode,
+            stage=self.stage,
+            retry=QUICK,
+            compact_every=compact_every,
+            **options,
         )
+
+    def apply(self, *sinks: Sink) -> Coordinator:
+        return self.start(*sinks, mode=IDEMPOTENT)
 
 
 class Mute(MemorySink):
@@ -496,3 +523,159 @@ def test_two_sinks_of_one_name_and_a_missing_stage_are_refused() -> None:
         world.start(world.sink("a"), MemorySink("a", world.server))
     with pytest.raises(Misconfigured, match="need a durable copy, and there is no stage"):
         Coordinator(query=QUERY, sinks=[world.sink("b"), world.sink("c")], log=world.log)
+
+
+# idempotent mode
+
+
+class Undigested(MemorySink):
+    """Votes without a digest, as a sink that was written before there were any."""
+
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+        return replace(super().prepare(epoch, rows, by), digest=None)
+
+
+class OtherRows(MemoryRedoSink):
+    """Says of what it wrote that it was something else."""
+
+    def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
+        return replace(super().apply(epoch, rows, by, agreed), digest=Digest(1, 1))
+
+
+class RefusingRows(MemoryRedoSink):
+    """Finds while it writes that it cannot hold these rows."""
+
+    def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:  # noqa: ARG002
+        raise PrepareRefused("too large", sink=self.name, epoch=epoch.number, help="none")
+
+
+class FromCopyAlone(MemorySink):
+    """A redo sink that knows nothing of idempotent mode."""
+
+    needs_copy = True
+
+
+def test_a_report_of_an_applied_epoch_tells_its_phases_and_rows() -> None:
+    world = World()
+    start = world.apply(world.sink("a"), world.redo("b"))
+    first = start.run(Batch(0))
+    assert list(first.seconds)[-3:] == [Phase.IDENTIFY, Phase.APPLY, Phase.RETURN]
+    assert (first.rows, first.replayed) == (1, False)
+    assert first.sinks == {"a": CommitOutcome.COMMITTED, "b": CommitOutcome.COMMITTED}
+    replayed = start.run(Batch(0))
+    assert (replayed.rows, replayed.replayed, dict(replayed.sinks)) == (1, True, {})
+    assert start.status().shown == {"a": 0, "b": 0}
+
+
+def test_the_log_tells_the_mode_of_each_start() -> None:
+    world = World()
+    for number, mode in enumerate([IDEMPOTENT, TWO_PHASE, IDEMPOTENT]):
+        world.start(world.sink("a"), mode=mode).run(Batch(number))
+    records = [entry.record for entry in world.log.read()]
+    assert [r.mode for r in records if isinstance(r, Fence)] == [IDEMPOTENT, TWO_PHASE, IDEMPOTENT]
+    assert [type(r) for r in records if not isinstance(r, Fence)][-2:] == [Commit, Apply]
+
+
+def test_a_sink_that_writes_from_a_copy_alone_is_refused_at_start() -> None:
+    world = World()
+    with pytest.raises(Misconfigured, match="FromCopyAlone has no method apply") as refused:
+        world.apply(world.sink("a"), FromCopyAlone("b", world.server))
+    assert refused.value.sink == "b"
+    world.start(FromCopyAlone("b", world.server))
+
+
+def test_a_vote_without_a_digest_is_refused_and_nothing_is_visible() -> None:
+    world = World()
+    world.sink("a")
+    with pytest.raises(Misconfigured, match="it voted with no digest"):
+        world.apply(Undigested("a", world.server)).run(Batch(0))
+    table = world.server.table("app", "a")
+    assert (table.shown, table.marker, table.prepared) == ([], None, {})
+
+
+def test_a_marker_without_a_digest_stops_the_replay() -> None:
+    world = World()
+    failing = Failing("b", world.server)
+    failing.error = SinkUnavailable("no answer", sink="b", help="start it")
+    world.sink("b")
+    with pytest.raises(CommitInDoubt, match="begun, and not yet visible in b: no answer"):
+        world.apply(world.sink("a"), failing).run(Batch(0))
+    marker = world.server.table("app", "a").marker
+    assert marker is not None
+    world.server.table("app", "a").marker = replace(marker, digest=None)
+    with pytest.raises(Misconfigured, match="its marker holds no digest"):
+        world.apply(MemorySink("a", world.server), MemorySink("b", world.server)).run(Batch(0))
+    assert world.server.visible("app", "b") == []
+
+
+def test_in_doubt_says_who_began_it_and_what_is_pending() -> None:
+    world = World()
+    failing = Failing("b", world.server)
+    failing.error = RuntimeError("a bug")
+    world.sink("b")
+    with pytest.raises(CommitInDoubt) as doubt:
+        world.apply(world.sink("a"), failing, world.redo("c")).run(Batch(0))
+    assert doubt.value.state is not None
+    assert doubt.value.state.startswith("visible in ['a', 'c'], pending in ['b'], begun by g1/")
+    again = world.apply(*(MemorySink(name, world.server) for name in "ab"), world.redo("c"))
+    assert list(again.run(Batch(0)).sinks) == ["b"]
+
+
+@pytest.mark.parametrize("kind", [OtherRows, RefusingRows])
+def test_what_a_sink_without_votes_finds_while_it_writes_stops_all_before_they_show(kind: type[MemoryRedoSink]) -> None:
+    world = World()
+    world.redo("b")
+    with pytest.raises((NonDeterministicReplay, PrepareRefused)):
+        world.apply(world.sink("a"), kind("b", world.server, world.stage)).run(Batch(0))
+    table = world.server.table("app", "a")
+    assert (table.shown, table.marker, table.prepared) == ([], None, {})
+
+
+def test_a_record_that_lost_its_position_is_fenced_and_no_sink_is_touched() -> None:
+    class Overtaken(MemoryLog):
+        def append(self, position: LogPosition, record: Record) -> bool:
+            if isinstance(record, Apply):
+                super().append(position, Fence(Actor(2, 5), QUERY, 0))
+            return super().append(position, record)
+
+    world = World()
+    world.log = Overtaken()
+    with pytest.raises(Fenced, match="position 1 of the epoch log holds another start's record") as fenced:
+        world.apply(world.sink("a")).run(Batch(0))
+    assert fenced.value.epoch == 0
+    assert not world.server.table("app", "a").prepared
+
+
+def test_a_record_that_is_never_answered_names_its_epoch() -> None:
+    world = World()
+    world.log = BrokenLog()
+    world.log.error, world.log.kind = OSError("the disk is full"), Apply
+    with pytest.raises(OutcomeUnknown, match="the apply record at position 1 was written is not known") as unknown:
+        world.apply(world.sink("a")).run(Batch(0))
+    assert unknown.value.epoch == 0
+
+
+def test_evaluations_come_one_after_another() -> None:
+    """Two at once would meet in the operator state of a query that has some."""
+    world, inside = World(), [0]
+    evaluated: list[int] = []
+    parallel: list[int] = []
+
+    def runner(tasks: Any) -> Any:
+        inside[0] = 1
+        parallel.append(len(tasks))
+        try:
+            return serial(tasks)
+        finally:
+            inside[0] = 0
+
+    class Evaluating(Batch):
+        @property
+        def rows(self) -> list[dict[str, Any]]:
+            evaluated.append(inside[0])
+            return super().rows
+
+    sinks = (world.sink("a"), world.sink("b"))
+    world.start(*sinks, world.redo("c"), mode=IDEMPOTENT, runner=runner).run(Evaluating(0))
+    assert evaluated == [0, 0, 0]
+    assert parallel[-1] == 2, "the commits come at once"

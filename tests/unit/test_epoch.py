@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Decision
+from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Decision, Digest, Marker
 
 DECISION = Decision("11111111-2222", 17, Actor(3, 42), "fingerprint-17", redo=1)
 
@@ -51,3 +51,23 @@ def test_a_committable_says_what_was_left_out_and_one_that_does_not_left_out_not
     whole, part = Committable("a", DECISION, 1, 2), Committable("a", DECISION, 1, 2, left_out=3)
     assert "left_out" not in whole.to_json()
     assert [Committable.from_json(c.to_json()).left_out for c in (whole, part)] == [0, 3]
+
+
+def test_a_digest_is_that_of_a_multiset() -> None:
+    digest = Digest.of([5, -3, 1 << 62, 1 << 62])
+    assert digest == Digest.of([1 << 62, 5, 1 << 62, -3]) == Digest.of([-3, 1 << 62]) + Digest.of([1 << 62, 5])
+    assert digest == Digest(4, 2), "the sum is taken modulo 2**63"
+    assert Digest.of([-1]) == Digest(1, (1 << 63) - 1)
+    assert len({Digest.of(hashes) for hashes in ([], [0], [0, 0], [1], [1, 0], [2])}) == 6
+    assert Digest.of([]) == Digest(0, 0)
+    assert str(Digest(3, 255)) == "3 rows, 00000000000000ff"
+
+
+def test_a_digest_says_nothing_about_which_epoch_a_marker_is_of() -> None:
+    assert Marker(1, 7, Digest(1, 2)) == Marker(1, 7) == Marker(1, 7, Digest(9, 9))
+
+
+def test_a_committable_carries_a_digest_where_it_has_one() -> None:
+    with_digest = Committable("a", DECISION, 1, 2, digest=Digest(2, 5))
+    assert Committable.from_json(with_digest.to_json()) == with_digest
+    assert "digest" not in Committable("a", DECISION, 1, 2).to_json(), "what a vote without one was, it still is"

@@ -6,10 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from epochal.checkpoints.log import Commit, Entry, Fence, Participant
-from epochal.coordinator.epoch import Actor, Ask, Committable, Copy, Decision, Marker, Query, SinkState
-from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Fenced, MarkerLost
-from epochal.coordinator.judge import IDENTIFY, LOOK, LOOK_AGAIN, Case, History, done_after, judge
+from epochal.checkpoints.log import Apply, Commit, Entry, Fence, Participant, Place
+from epochal.coordinator.epoch import Actor, Ask, Committable, Copy, Decision, Digest, Marker, Query, SinkState
+from epochal.coordinator.errors import (
+    CheckpointMismatch,
+    EpochalError,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    NonDeterministicReplay,
+)
+from epochal.coordinator.judge import IDENTIFY, LOOK, LOOK_AGAIN, Case, History, disagreement, done_after, judge
 
 QUERY = Query("app", "query", "run", "file:/checkpoint")
 G1, G2 = Actor(1, 11), Actor(2, 22)
@@ -26,7 +33,12 @@ def commit(epoch: int, position: int, actor: Actor = G1, done: int | None = None
     return Commit(decision(epoch, actor), actor, {"a": Participant("id-a", vote)}, copy=COPY, done_through=done_through)
 
 
-def log(*records: Fence | Commit) -> History:
+def begun(epoch: int, position: int, actor: Actor = G1, done: int | None = None) -> Apply:
+    done_through = {"a": done} if done is not None else {}
+    return Apply(decision(epoch, actor), {"a": Place("id-a", position)}, done_through=done_through)
+
+
+def log(*records: Fence | Commit | Apply) -> History:
     return History.of([Entry(position, record) for position, record in enumerate(records)])
 
 
@@ -41,6 +53,7 @@ def ask(epoch: int) -> Ask:
 
 FENCE = Fence(G1, QUERY, base=0)
 TWO_EPOCHS = log(FENCE, commit(0, 1), commit(1, 2, done=0))
+TWO_APPLIED = log(FENCE, begun(0, 1), begun(1, 2, done=0))
 
 
 def refusal(case: Case) -> EpochalError | None:
@@ -120,6 +133,33 @@ REFUSALS: dict[str, tuple[Case, type[EpochalError], str]] = {
         Case(TWO_EPOCHS, state(2, 1), replace(ask(1), fingerprint="else")),
         CheckpointMismatch,
         "decided for offsets print-1, Spark now plans it as else",
+    ),
+    "other offsets of an epoch that was begun": (
+        Case(TWO_APPLIED, state(2, 1), replace(ask(1), fingerprint="else")),
+        CheckpointMismatch,
+        "begun for offsets print-1, Spark now plans it as else",
+    ),
+    "behind, and Spark is past the epoch": (
+        Case(TWO_APPLIED, state(1, 0), ask(2)),
+        MarkerLost,
+        "does not show epoch 1, which was applied, and Spark asks for epoch 2",
+    ),
+    "nothing of the first epoch, and Spark is past it": (
+        Case(log(FENCE, begun(0, 1)), state(0, 0), ask(1)),
+        MarkerLost,
+        "does not show epoch 0",
+    ),
+    "two behind": (Case(TWO_APPLIED, state(0, 0), ask(1)), MarkerLost, "holds no marker"),
+    "marker of another start's record": (Case(TWO_APPLIED, state(2, 1, G2), ask(2)), CheckpointMismatch, "of no epoch"),
+    "sink of an epoch that was begun recreated": (
+        Case(TWO_APPLIED, {"a": replace(state(2, 1)["a"], identity="id-b")}, ask(2)),
+        CheckpointMismatch,
+        "it was id-a, now id-b",
+    ),
+    "behind what is done": (
+        Case(log(FENCE, begun(0, 1), begun(1, 2), Fence(G2, QUERY, 2, done_through={"a": 1})), state(1, 0), ask(1)),
+        MarkerLost,
+        "the log knows to be visible is 1",
     ),
 }
 
@@ -203,3 +243,47 @@ def test_compaction_keeps_two_epochs_and_every_fence() -> None:
 
 def test_compaction_of_a_young_log_forgets_nothing() -> None:
     assert log(FENCE, commit(0, 1)).compaction() == (0, ())
+
+
+def test_a_sink_may_be_behind_the_epoch_that_is_replayed() -> None:
+    assert judge(LOOK, Case(TWO_APPLIED, state(1, 0), ask(1))).shown == {"a": False}
+    assert judge(LOOK, Case(TWO_APPLIED, state(2, 1), ask(1))).shown == {"a": True}
+    assert judge(LOOK, Case(TWO_APPLIED, state(2, 1), ask(2))).shown == {"a": True}
+
+
+def test_what_was_begun_and_then_decided_is_decided() -> None:
+    """So a sink that is behind is brought up by whoever starts, wherever Spark is."""
+    both = log(FENCE, begun(0, 1), begun(1, 2), Fence(G2, QUERY, 1), commit(1, 2, G2))
+    assert both.last is not None
+    assert isinstance(both.last.current, Commit)
+    assert judge(LOOK, Case(both, state(1, 0, fence=G2), ask(2))).shown == {"a": False}
+    assert judge(LOOK, Case(both, state(2, 1, G2, fence=G2), ask(2))).shown == {"a": True}
+
+
+def test_compaction_keeps_two_epochs_of_either_mode() -> None:
+    history = log(FENCE, commit(0, 1), commit(1, 2), Fence(G2, QUERY, 2), begun(2, 3, G2), begun(3, 4, G2))
+    floor, kept = history.compaction()
+    assert (floor, [entry.record for entry in kept]) == (4, [FENCE, Fence(G2, QUERY, 2)])
+
+
+def test_digests_that_agree() -> None:
+    assert disagreement(0, {}, []) is None
+    assert disagreement(0, {"a": Digest(2, 5), "b": Digest(2, 5)}, ["a"]) is None
+
+
+@pytest.mark.parametrize("other", [Digest(2, 6), Digest(3, 5), Digest(0, 0)])
+def test_digests_that_disagree_are_all_told(other: Digest) -> None:
+    error = disagreement(4, {"b": Digest(2, 5), "a": other}, ["b"])
+    assert isinstance(error, NonDeterministicReplay)
+    assert (error.epoch, error.state) == (4, "visible in ['b']; nothing was written where it is not")
+    assert error.what.endswith(f"not to the same rows: a {other}, b 2 rows, 0000000000000005")
+    assert 'mode="two-phase"' in error.help
+
+
+@pytest.mark.parametrize(("shown", "says"), [(["a"], "its marker holds no digest"), ([], "it voted with no digest")])
+def test_without_a_digest_nothing_can_be_held_against_anything(shown: list[str], says: str) -> None:
+    for digests in ({"a": None}, {"b": Digest(1, 1), "a": None}):
+        error = disagreement(4, digests, shown)
+        assert isinstance(error, Misconfigured)
+        assert (error.sink, error.epoch) == ("a", 4)
+        assert says in error.what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from epochal.checkpoints.files import decode_floor, encode_floor
-from epochal.checkpoints.log import RECORD_VERSION, Commit, Entry, Fence, Participant, Record, decode, encode
-from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Decision, Query
+from epochal.checkpoints.log import (
+    RECORD_VERSION,
+    Apply,
+    Commit,
+    Entry,
+    Fence,
+    Participant,
+    Place,
+    Record,
+    decode,
+    encode,
+)
+from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Decision, Digest, Query
 from epochal.coordinator.errors import LogCorrupt
 
 DATA = Path(__file__).parent / "log_records"
@@ -42,6 +54,14 @@ COMMIT = Commit(
     done_through={"orders": 16},
 )
 PLAIN = Commit(decision=DECISION, actor=Actor(4, 43), participants={})
+APPLY = Apply(
+    decision=replace(DECISION, redo=0),
+    participants={"orders": Place("postgres:7301:16385", 18), "topic": Place("kafka:abc:def:ghi", 5)},
+    offsets='{"flights":{"0":336776}}',
+    watermark=1_357_000_000_000,
+    supersedes=9_223_372_036_854_775_805,
+    done_through={"orders": 16, "topic": 16},
+)
 
 
 # --- there and back -----------------------------------------------------------------------------
@@ -56,7 +76,13 @@ plain_json: st.SearchStrategy[Any] = st.recursive(
 actors = st.builds(Actor, integers, integers)
 decisions = st.builds(Decision, names, integers, actors, names, integers)
 committables = st.builds(
-    Committable, names, decisions, integers, integers, st.dictionaries(st.text(), plain_json, max_size=3)
+    Committable,
+    names,
+    decisions,
+    integers,
+    integers,
+    st.dictionaries(st.text(), plain_json, max_size=3),
+    digest=st.none() | st.builds(Digest, integers, integers),
 )
 copies = st.builds(Copy, names, st.lists(st.builds(CopyFile, names, integers, integers)).map(tuple), st.text())
 done = st.dictionaries(names, integers, max_size=3)
@@ -72,7 +98,16 @@ commits = st.builds(
     st.none() | integers,
     done,
 )
-records: st.SearchStrategy[Record] = st.one_of(fences, commits)
+applies = st.builds(
+    Apply,
+    decisions,
+    st.dictionaries(names, st.builds(Place, names, integers), max_size=3),
+    st.text(),
+    st.none() | st.integers(),
+    st.none() | integers,
+    done,
+)
+records: st.SearchStrategy[Record] = st.one_of(fences, commits, applies)
 
 
 @given(records)
@@ -95,7 +130,7 @@ def test_a_floor_comes_back_as_it_was(kept: list[Record], start: int) -> None:
 # --- torn, changed, foreign, newer --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("record", [FENCE, COMMIT])
+@pytest.mark.parametrize("record", [FENCE, COMMIT, APPLY])
 def test_every_torn_record_is_refused(record: Record) -> None:
     data = encode(record)
     for length in range(len(data)):
@@ -154,6 +189,8 @@ FOREIGN_RECORDS: list[tuple[object, object]] = [
     (["fence"], FENCE.to_json()),
     ("fence", COMMIT.to_json()),
     ("commit", FENCE.to_json()),
+    ("commit", APPLY.to_json()),
+    ("apply", COMMIT.to_json() | {"participants": {"orders": {"identity": "postgres:7301:16385"}}}),
     ("fence", None),
     ("fence", []),
     ("fence", FENCE.to_json() | {"query": 7}),
@@ -196,7 +233,13 @@ def test_a_newer_committable_inside_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "record"), [("fence-v1.record", FENCE), ("commit-v1.record", COMMIT), ("plain-v1.record", PLAIN)]
+    ("name", "record"),
+    [
+        ("fence-v1.record", FENCE),
+        ("commit-v1.record", COMMIT),
+        ("plain-v1.record", PLAIN),
+        ("apply-v1.record", APPLY),
+    ],
 )
 def test_records_of_version_1_stay_readable_and_are_what_is_written(name: str, record: Record) -> None:
     data = (DATA / name).read_bytes()

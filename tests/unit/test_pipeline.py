@@ -29,6 +29,12 @@ from epochal.sinks.threads import Threads
 SERVER = MemoryServer()
 
 
+class FromCopyAlone(MemorySink):
+    """A redo sink that knows nothing of idempotent mode."""
+
+    needs_copy = True
+
+
 def sinks(*names: str) -> list[MemorySink]:
     return [MemorySink(name, SERVER) for name in names]
 
@@ -42,6 +48,10 @@ def sinks(*names: str) -> list[MemorySink]:
         ({"app": "my app"}, "app 'my app' is not of the form"),
         ({"app": ""}, "app '' is not of the form"),
         ({"mode": "at-least-once"}, "mode 'at-least-once' is not known"),
+        ({"mode": "idempotent", "deterministic": "parse"}, "deterministic='parse' is no list of names"),
+        ({"mode": "idempotent", "deterministic": [len]}, "is no list of names"),
+        ({"deterministic": ["parse"]}, "says nothing in mode 'two-phase'"),
+        ({"mode": "idempotent", "sinks": [FromCopyAlone("a", SERVER)]}, "FromCopyAlone has no method apply"),
     ],
 )
 def test_a_set_up_that_cannot_work_is_refused(options: dict[str, Any], says: str) -> None:
@@ -71,6 +81,22 @@ def test_guarantee_is_text_and_data() -> None:
     assert "no isolation across sinks" in str(two)
     redo = Pipeline(app="app", sinks=[MemoryRedoSink("a", SERVER, MemoryStage())]).guarantee()
     assert "evaluated once, into a durable copy" in str(redo)
+
+
+def test_the_guarantee_of_idempotent_mode_says_on_what_it_stands() -> None:
+    alone = str(Pipeline(app="app", sinks=sinks("a"), mode="idempotent").guarantee())
+    assert "app 'app', idempotent, no decision, each by itself: 1 sink(s)" in alone
+    assert "provided that the query gives the same rows whenever an epoch is run" in alone
+    assert "with one sink there is nothing to compare its rows with" in alone
+    assert "durable copy" not in alone.partition("*")[2]
+    redo = MemoryRedoSink("b", SERVER, MemoryStage())
+    several = Pipeline(app="app", sinks=[*sinks("a"), redo], mode="idempotent", deterministic=["parse", "scale"])
+    told = str(several.guarantee())
+    assert "compared by a digest before a sink shows any" in told
+    assert "b cannot hold rows back" in told
+    assert "a cannot hold rows back" not in told
+    assert "condition: these functions depend on their arguments alone: parse, scale" in told
+    assert "no isolation across sinks" in told
 
 
 def test_status_before_any_query() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import jvm
-from epochal.chaos.contract import SinkContract
+from epochal.chaos.contract import IdempotentContract, SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.coordinator.epoch import Actor, Copy
 from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
@@ -98,3 +98,15 @@ class TestMergingDeltaSinkWithSelectAndWhere(TestDeltaSinkWithSelectAndWhere):
     def test_it_votes(self, harness: DeltaHarness) -> None:
         """For the durable copy: it merges that."""
         assert isinstance(harness.sink(), RedoSink)
+
+
+class TestDeltaSinkInIdempotentMode(IdempotentContract):
+    mode: Mode = Append()
+
+    @pytest.fixture
+    def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:
+        return DeltaHarness(spark, tmp_path, self.mode)
+
+
+class TestReplacingDeltaSinkInIdempotentMode(TestDeltaSinkInIdempotentMode):
+    mode = Overwrite()

@@ -77,7 +77,7 @@ def test_what_may_stand_upstream_of_state(job: Job) -> None:
 
 
 def test_stateful_operators_and_watermarks_are_seen(job: Job) -> None:
-    from epochal.coordinator.spark import read_plan
+    from epochal.coordinator.plan import read_plan
 
     def facts(df: DataFrame) -> tuple[tuple[str, ...], bool]:
         plan = read_plan(df._jdf.queryExecution().analyzed())

@@ -1,0 +1,51 @@
+"""The driver program of ``test_idempotent_kills.py``: one query, two Delta tables, a function that reads a file.
+
+    python idempotent_driver.py FOLDER MODE
+
+One file of ``FOLDER/source`` is one epoch; the program ends when all are done.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import epochal
+from epochal.chaos import jvm
+from epochal.chaos.nemesis import end_with_parent
+from epochal.chaos.servers.spark import spark_session
+from epochal.sinks import DeltaSink
+
+
+def main(folder: Path, mode: str) -> None:
+    from pyspark.sql import functions as f
+
+    rate = str(folder / "rate")
+
+    def looked_up(_: int) -> str:
+        with open(rate) as file:  # what nobody declares
+            return file.read()
+
+    spark = spark_session("local[1]", app="idempotent", conf=jvm.short_lived())
+    rows = spark.readStream.schema("id int").option("maxFilesPerTrigger", 1).json(str(folder / "source"))
+    rows = rows.withColumn("rate", f.udf(looked_up, "string", useArrow=False)("id"))
+    rows = rows.withColumn("at", f.current_timestamp().cast("string"))
+    pipeline = epochal.Pipeline(
+        app="idempotent",
+        sinks=[DeltaSink(str(folder / name), name=name) for name in ("alpha", "beta")],
+        mode=mode,
+        deterministic=["looked_up"] if mode == "idempotent" else (),
+    )
+    pipeline.create(rows.schema)
+    query = (
+        rows.writeStream.foreachBatch(pipeline)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,104 @@
+"""Idempotent mode under real kills: a driver dies between two sinks, and what a function reads changes meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from epochal.chaos.nemesis import Driver
+from tests.integration.delta.support import read
+from tests.kills.support import END_S, SEEN_S, ends_named
+
+PROGRAM = Path(__file__).with_name("idempotent_driver.py")
+EPOCHS, ROWS = 3, 10
+BETWEEN_THE_SINKS = ("after-sink-commit@alpha:1=barrier", "before-sink-commit@beta:1=barrier")
+pytestmark = pytest.mark.timeout(1800)
+
+Row = tuple[int, str, str]
+
+
+class Tables:
+    """Two Delta tables of one query, whose rows hold what a file said when they were evaluated, and the time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rate = folder / "rate"
+        self.rate.write_text("1.1")
+        self.starts = 0
+        (folder / "source").mkdir()
+        for epoch in range(EPOCHS):
+            lines = [json.dumps({"id": epoch * ROWS + n}) for n in range(ROWS)]
+            (folder / "source" / f"{epoch}.json").write_text("\n".join(lines))
+
+    @contextmanager
+    def start(self, *armed: str, mode: str = "idempotent") -> Iterator[Driver]:
+        self.starts += 1
+        folder = self.folder / f"start-{self.starts}"
+        with Driver([str(PROGRAM), str(self.folder), mode], folder, failpoints_armed=armed) as driver:
+            yield driver
+
+    def kill(self, *armed: str, mode: str = "idempotent") -> None:
+        """A start that is seen blocked at the first of these points, and dies there."""
+        with self.start(*armed, mode=mode) as driver:
+            driver.see_blocked(armed[0], SEEN_S)
+            assert {death.signal for death in driver.kill()} == {signal.SIGKILL}
+
+    def finish(self, mode: str = "idempotent") -> None:
+        with self.start(mode=mode) as driver:
+            assert driver.wait(END_S) == 0, driver.tail()
+
+    def rows(self, table: str) -> list[Row]:
+        found = read(self.folder / table).to_pylist()
+        return sorted((row["id"], row["rate"], row["at"]) for row in found)
+
+    def check_exact(self) -> None:
+        """Every id once, and the same rows in both tables."""
+        assert [row[0] for row in self.rows("alpha")] == list(range(EPOCHS * ROWS))
+        assert self.rows("alpha") == self.rows("beta")
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return Tables(tmp_path)
+
+
+def test_killed_between_two_sinks_the_second_is_brought_up_with_the_same_rows_and_time(tables: Tables) -> None:
+    tables.kill(*BETWEEN_THE_SINKS)
+    assert (len(tables.rows("alpha")), len(tables.rows("beta"))) == (2 * ROWS, ROWS)
+    before = tables.rows("alpha")
+    tables.finish()
+    assert set(before) < set(tables.rows("alpha"))
+    tables.check_exact()
+
+
+@pytest.mark.parametrize("point", ["after-apply", "before-vote@beta", "after-prepare", "before-return"])
+def test_killed_elsewhere_it_goes_on(tables: Tables, point: str) -> None:
+    tables.kill(f"{point}:1=barrier")
+    tables.finish()
+    tables.check_exact()
+
+
+def test_what_a_function_reads_has_changed_when_the_epoch_is_replayed(tables: Tables) -> None:
+    tables.kill(*BETWEEN_THE_SINKS)
+    before = tables.rows("alpha"), tables.rows("beta")
+    tables.rate.write_text("1.2")
+    for _ in range(2):
+        with tables.start() as driver:
+            ends_named(driver, "NonDeterministicReplay")
+            assert "evaluated more than once, and not to the same rows" in driver.tail(60)
+        assert (tables.rows("alpha"), tables.rows("beta")) == before
+    tables.rate.write_text("1.1")
+    tables.finish()
+    tables.check_exact()
+
+
+@pytest.mark.parametrize(("first", "second"), [("idempotent", "two-phase"), ("two-phase", "idempotent")])
+def test_killed_between_two_sinks_the_other_mode_goes_on(tables: Tables, first: str, second: str) -> None:
+    tables.kill(*BETWEEN_THE_SINKS, mode=first)
+    tables.finish(second)
+    tables.check_exact()
