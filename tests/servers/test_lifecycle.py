@@ -19,7 +19,7 @@ from epochal.chaos.servers.kafka import KafkaServer
 from epochal.chaos.servers.postgres import PostgresServer
 from epochal.chaos.servers.process import Command, Server, wait_until
 from epochal.chaos.servers.toxiproxy import ToxiproxyServer
-from tests.integration.kafka.support import read_topic
+from tests.integration.kafka.support import await_markers, read_topic
 
 GONE_S = 10
 
@@ -114,6 +114,7 @@ def test_kafka_keeps_committed_messages_through_crash_and_restart() -> None:
         server.crash()
         assert not guard.alive(pid)
         server.start()
+        await_markers(server.bootstrap, "t")
         assert [r.value for r in read_topic(server.bootstrap, "t")] == [b"kept"]
         server.restart()
         assert [r.value for r in read_topic(server.bootstrap, "t")] == [b"kept"]

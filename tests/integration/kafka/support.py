@@ -82,6 +82,16 @@ def hanging(bootstrap: str, topic: str) -> list[str]:
     return [f"{topic}[{n}]: {s} < {h}" for n, (s, h) in enumerate(zip(stable, high, strict=True)) if s < h]
 
 
+def await_markers(bootstrap: str, topic: str) -> None:
+    """Wait until a server that was crashed has written the markers that its log of transactions owes ``topic``.
+
+    It answers before that; a reader that comes first finds the end in front of the committed rows.
+    """
+    deadline = time.monotonic() + 60
+    while hanging(bootstrap, topic) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def _ends(bootstrap: str, partitions: Sequence[TopicPartition], isolation: str) -> list[int]:
     """Last stable offsets for read_committed, high watermarks for read_uncommitted."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", "isolation.level": isolation, "log_level": 0})

@@ -57,6 +57,7 @@ class KafkaHarness(SparkHarness):
     def restart_server(self) -> None:
         self._server.crash()
         self._server.start()
+        support.await_markers(self._server.bootstrap, self._topic)
 
     def in_another_process(self, committable: Json | None, by: Json) -> str:
         return support.in_another_process(self._server.bootstrap, self._topic, committable, by, spark={})
