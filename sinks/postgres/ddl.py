@@ -30,6 +30,7 @@ HOUSEKEEPING = (
     app text NOT NULL, sink text NOT NULL, position bigint NOT NULL,
     epoch bigint NOT NULL, incarnation text NOT NULL, decision bigint NOT NULL,
     offsets text NOT NULL, row_count bigint NOT NULL, watermark bigint,
+    digest_rows bigint, digest_sum bigint,    -- of the rows before select= and where=, in idempotent mode
     committed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (app, sink, position))""",
     """CREATE TABLE IF NOT EXISTS epochal.attempts (

@@ -15,7 +15,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from epochal.chaos.failpoints import Point, hit
@@ -23,6 +23,7 @@ from epochal.coordinator.epoch import (
     UNKNOWN_DECISION,
     Actor,
     Committable,
+    Digest,
     Epoch,
     Json,
     Marker,
@@ -39,6 +40,7 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
+from epochal.sinks.digest import watched
 from epochal.sinks.executors import check_executors, lacks_epochal
 from epochal.sinks.postgres import ddl, modes, staging
 from epochal.sinks.postgres.blockers import Row, ending_blockers
@@ -171,11 +173,26 @@ class PostgresSink:
         self._app = self._checked(query.app)
         with self._connector.session() as session:
             if by is None:
-                state = self._state(session, query.app)
-            else:
-                with self._reading(), session.transaction():
-                    state = self._owned(session, query.app, by)
-        return SinkState(state.identity, state.fence, state.marker)
+                return self._seen(session, query.app, self._state(session, query.app))
+            with self._reading(), session.transaction():
+                return self._seen(session, query.app, self._owned(session, query.app, by))
+
+    def _seen(self, session: Session, app: str, state: _State) -> SinkState:
+        """With the digest, asked for in a later statement: one that waited for the row would not see it yet."""
+        marker = state.marker
+        if marker is not None:
+            marker = replace(marker, digest=self._digest(session, app, marker.position))
+        return SinkState(state.identity, state.fence, marker)
+
+    def _digest(self, session: Session, app: str, position: Position) -> Digest | None:
+        found = session.run(
+            "SELECT digest_rows, digest_sum FROM epochal.epochs WHERE app = $1 AND sink = $2 AND position = $3",
+            app,
+            self._name,
+            position,
+        )
+        held = [Digest(int(rows), int(total)) for rows, total in found if rows is not None]
+        return held[0] if held else None
 
     def fence(self, query: Query, by: Actor) -> None:
         """Compare-and-set on the row; a back-end that holds it for too long is ended."""
@@ -202,6 +219,7 @@ class PostgresSink:
         columns = self._columns(rows.schema)
         if self._evolves:
             self._evolve(app, epoch, columns, by)
+        rows, digest = watched(rows) if epoch.digest else (rows, None)
         lines, flagged = formatted(self._projection.apply(rows))
         with self._projection.evaluating(epoch.number):
             votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
@@ -226,8 +244,15 @@ class PostgresSink:
         }
         if self._staging is not None:
             payload["publish"] = self._tried(app, self._staging, epoch, columns, attempts, by).to_json()
-        count = sum(attempts.values())
-        return Committable(self._name, epoch.decision, epoch.position, count, payload, left_out=left_out)
+        return Committable(
+            self._name,
+            epoch.decision,
+            epoch.position,
+            sum(attempts.values()),
+            payload,
+            left_out=left_out,
+            digest=digest() if digest is not None else None,
+        )
 
     def _evolve(self, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
         """Add the columns that are new, as the one who may prepare: nobody who was fenced alters a table."""
@@ -404,8 +429,9 @@ class PostgresSink:
     def _show(self, session: Session, app: str, c: Committable) -> None:
         session.run(
             "INSERT INTO epochal.epochs"
-            " (app, sink, position, epoch, incarnation, decision, offsets, row_count, watermark)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            " (app, sink, position, epoch, incarnation, decision, offsets, row_count, watermark,"
+            " digest_rows, digest_sum)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             app,
             self._name,
             c.position,
@@ -415,6 +441,8 @@ class PostgresSink:
             str(c.payload["offsets"]),
             c.rows,
             c.payload["watermark"],
+            c.digest.rows if c.digest is not None else None,
+            c.digest.sum if c.digest is not None else None,
         )
         session.run(
             "DELETE FROM epochal.attempts WHERE app = $1 AND sink = $2 AND position <= $3", app, self._name, c.position

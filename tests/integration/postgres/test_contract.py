@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from epochal.chaos.contract import SinkContract
+from epochal.chaos.contract import IdempotentContract, SinkContract
+from epochal.chaos.contract.harness import query
+from epochal.chaos.contract.idempotent import Applying
+from epochal.chaos.contract.sinks import ONE
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.chaos.servers import Postgres
 from epochal.coordinator.versions import POSTGRES
@@ -27,21 +30,21 @@ class PostgresHarness(SparkHarness):
     def __init__(self, spark: SparkSession, server: Postgres, dsn: str, mode: Mode) -> None:
         super().__init__(spark)
         self._server = server
-        self._dsn = dsn
+        self.dsn = dsn
         self._mode = mode
 
     def named(self, name: str) -> Sink:
-        return PostgresSink(self._address, table="flights", name=name, mode=self._mode, **self.options)
+        return PostgresSink(self.address, table="flights", name=name, mode=self._mode, **self.options)
 
     def neighbour(self) -> Sink:
-        return PostgresSink(self._address, table="others", name="out", mode=self._mode, **self.options)
+        return PostgresSink(self.address, table="others", name="out", mode=self._mode, **self.options)
 
     @property
-    def _address(self) -> str:
-        return support.with_password(self._dsn)
+    def address(self) -> str:
+        return support.with_password(self.dsn)
 
     def visible(self) -> list[tuple[str, str]]:
-        found = support.observe(self._dsn, "SELECT id, attempt FROM flights ORDER BY id")
+        found = support.observe(self.dsn, "SELECT id, attempt FROM flights ORDER BY id")
         return [(str(key), str(attempt)) for key, attempt in found]
 
     def restart_server(self) -> None:
@@ -52,7 +55,7 @@ class PostgresHarness(SparkHarness):
         return (
             "sys.modules['pyspark'] = None  # a commit needs no Spark\n"
             "from epochal.sinks.postgres import Append, Plain, PostgresSink, Upsert\n"
-            f"sink = PostgresSink({self._address!r}, table='flights', name='out', mode={self._mode!r}, "
+            f"sink = PostgresSink({self.address!r}, table='flights', name='out', mode={self._mode!r}, "
             f"**{self.options!r})"
         )
 
@@ -111,3 +114,28 @@ class TestPostgresSinkWithSelectAndWhere(TestPostgresSink):
 
 class TestUpsertingPostgresSinkWithSelectAndWhere(TestPostgresSinkWithSelectAndWhere):
     mode = Upsert(key=["id", "twice"])
+
+
+class TestPostgresSinkInIdempotentMode(IdempotentContract):
+    mode: Mode = Append()
+
+    @pytest.fixture
+    def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> PostgresHarness:
+        return PostgresHarness(spark, postgres_server, pg_database, self.mode)
+
+    def test_the_digest_is_that_of_the_rows_before_select_and_where(
+        self, harness: PostgresHarness, one: Applying
+    ) -> None:
+        whole = one.give(["a", "b"]).digest
+        some = PostgresSink(
+            harness.address, table="others", name="some", mode=self.mode, select=["id", "n"], where="id = 'a'"
+        )
+        some.create(query(harness.app), harness.schema)
+        other = Applying(harness, ONE, some)
+        other.fenced()
+        assert other.give(["a", "b"]).digest == whole
+        assert support.observe(harness.dsn, "SELECT id FROM others") == [("a",)]
+
+
+class TestUpsertingPostgresSinkInIdempotentMode(TestPostgresSinkInIdempotentMode):
+    mode = Upsert(key=["id", "n"])
