@@ -68,31 +68,21 @@ class TestDeltaSink(SinkContract):
         assert not isinstance(harness.sink(), RedoSink)
 
 
-class TestReplacingDeltaSink(TestDeltaSink):
-    mode = Overwrite()
-
-
-class TestMergingDeltaSink(TestDeltaSink):
-    """An id that stands twice is told apart by n, so no row of the contract replaces another."""
-
-    mode = Merge(key=["id", "n"])
-
-    def test_it_votes(self, harness: DeltaHarness) -> None:
-        """For the durable copy: it merges that."""
-        assert isinstance(harness.sink(), RedoSink)
-
-
 class ProjectedDeltaHarness(ProjectedRows, DeltaHarness):
     """The same table, of some columns and rows."""
 
 
-class TestDeltaSinkWithSelectAndWhere(TestDeltaSink):
+class TestReplacingDeltaSinkWithSelectAndWhere(TestDeltaSink):
+    mode: Mode = Overwrite()
+
     @pytest.fixture
     def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:
         return ProjectedDeltaHarness(spark, tmp_path, self.mode)
 
 
-class TestMergingDeltaSinkWithSelectAndWhere(TestDeltaSinkWithSelectAndWhere):
+class TestMergingDeltaSinkWithSelectAndWhere(TestReplacingDeltaSinkWithSelectAndWhere):
+    """An id that stands twice is told apart by a number, so no row of the contract replaces another."""
+
     mode = Merge(key=["id", "twice"])
 
     def test_it_votes(self, harness: DeltaHarness) -> None:

@@ -17,7 +17,7 @@ from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.protocol import RedoSink, Sink
 from epochal.sinks.stage import SparkStage
 from tests.integration.kafka import support
-from tests.integration.projected import ProjectedRows
+from tests.integration.projected import OPTIONS, ProjectedRows
 
 
 class KafkaHarness(SparkHarness):
@@ -79,17 +79,13 @@ class SlotsKafkaHarness(KafkaHarness):
     prepare_is_fenced = True
 
 
-class TestKafkaSinkWithSlots(SinkContract):
-    @pytest.fixture
-    def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
-        return SlotsKafkaHarness(spark, kafka_server, topic, stage)
-
-
-class ProjectedKafkaHarness(ProjectedRows, KafkaHarness):
+class ProjectedKafkaHarness(ProjectedRows, SlotsKafkaHarness):
     """The same topic; another process, which knows no projection, commits what the committable says."""
 
+    options: Mapping[str, Any] = {**OPTIONS, **SlotsKafkaHarness.options}
 
-class TestKafkaSinkWithSelectAndWhere(SinkContract):
+
+class TestKafkaSinkWithSlotsSelectAndWhere(SinkContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
         return ProjectedKafkaHarness(spark, kafka_server, topic, stage)

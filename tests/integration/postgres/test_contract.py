@@ -92,28 +92,22 @@ class TestPlainPostgresSink(TestPostgresSink):
     mode = Plain()
 
 
-class TestUpsertingPostgresSink(TestPostgresSink):
-    """An id that stands twice is told apart by n, so no row of the contract replaces another."""
-
-    mode = Upsert(key=["id", "n"])
-
-
-class TestUpsertingPostgresSinkOnTheOldestServer(OnTheOldestServer, TestUpsertingPostgresSink):
-    pass
-
-
 class ProjectedPostgresHarness(ProjectedRows, PostgresHarness):
     """The same table, of some columns and rows."""
 
 
-class TestPostgresSinkWithSelectAndWhere(TestPostgresSink):
+class TestUpsertingPostgresSinkWithSelectAndWhere(TestPostgresSink):
+    """An id that stands twice is told apart by a number, so no row of the contract replaces another."""
+
+    mode = Upsert(key=["id", "twice"])
+
     @pytest.fixture
     def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> PostgresHarness:
         return ProjectedPostgresHarness(spark, postgres_server, pg_database, self.mode)
 
 
-class TestUpsertingPostgresSinkWithSelectAndWhere(TestPostgresSinkWithSelectAndWhere):
-    mode = Upsert(key=["id", "twice"])
+class TestUpsertingPostgresSinkOnTheOldestServer(OnTheOldestServer, TestPostgresSink):
+    mode = Upsert(key=["id", "n"])
 
 
 class TestPostgresSinkInIdempotentMode(IdempotentContract):

@@ -32,12 +32,14 @@ def sink(dsn: str, mode: Mode = KEYED, **options: Any) -> PostgresSink:
 )
 def test_create_says_what_it_did_and_does_it_once(pg_database: str, mode: Mode, made: tuple[str, ...]) -> None:
     out = sink(pg_database, mode)
-    assert list(out.create(QUERY, FEED)) == [
+    *made_now, rights = out.create(QUERY, FEED)
+    assert made_now == [
         "made the schema epochal",
         'made the table "flights"',
         'made the staging table "flights__staged"',
         "registered sink out of app flights",
     ]
+    assert 'ON "flights__staged" TO <role>; GRANT ' in rights
     assert list(out.create(QUERY, FEED)) == []
     out.check(QUERY, FEED)
     columns = observe(
@@ -63,7 +65,7 @@ def test_a_table_that_is_there_is_taken_as_it_is(pg_database: str) -> None:
     before = observe(
         pg_database, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'flights'::regclass"
     )
-    assert [line for line in sink(pg_database).create(QUERY, SCHEMA) if "flights" in line] == [
+    assert list(sink(pg_database).create(QUERY, SCHEMA))[1:-1] == [
         'made the staging table "flights__staged"',
         "registered sink out of app flights",
     ]
