@@ -117,13 +117,17 @@ class Retry:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What one call did.  ``rows``: of the micro-batch.  ``replayed``: visible already, nothing was written again."""
+    """What one call did.  ``rows``: of the micro-batch; ``written``: by each sink that this start asked for a vote.
+
+    ``replayed``: visible already, nothing was written again.
+    """
 
     epoch: EpochNumber
     rows: int
     replayed: bool
     seconds: Mapping[Phase, float]
     sinks: Mapping[str, CommitOutcome] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -176,6 +180,7 @@ class Coordinator:
         self._shown: dict[str, bool] = {}  # of the last epoch
         self._actor: Actor | None = None
         self._own_position: LogPosition = -1  # of my own last record
+        self._written: dict[str, int] = {}  # rows that each sink voted for in this call
         self._lost = False  # the last decided epoch must be evaluated again: lost, and no copy
         self._phase: Phase | None = None
         self._phase_began = 0.0
@@ -213,6 +218,7 @@ class Coordinator:
             raise self._failed
         try:
             self._seconds = {}
+            self._written.clear()
             if self._actor is None:
                 self._start(batch.ask)
             return self._epoch(batch)
@@ -393,6 +399,7 @@ class Coordinator:
         else:
             vote = sink.prepare(epoch, rows, self._me)
         hit(Point.AFTER_SINK_PREPARE, sink.name, epoch.number)
+        self._written[sink.name] = vote.rows
         return vote
 
     def _prepare_from(self, copy: Copy, sink: Sink, epoch: Epoch) -> Committable:
@@ -613,7 +620,7 @@ class Coordinator:
         hit(Point.BEFORE_RETURN, epoch=epoch)
         self._close_phase()
         rows = self._rows_of(self._current)
-        self._last_report = EpochReport(epoch, rows, replayed, dict(self._seconds), outcomes)
+        self._last_report = EpochReport(epoch, rows, replayed, dict(self._seconds), outcomes, dict(self._written))
         _log.info("app %s, epoch %d: %s", self._query.app, epoch, _line(self._last_report))
         return self._last_report
 

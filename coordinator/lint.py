@@ -76,7 +76,7 @@ def _of_the_moment(operator: Any, path: Path) -> bool:  # noqa: ARG001
     cast, text = path[-1], path[-1].children().apply(0)
     if cast.dataType().typeName() not in _TIMES or class_of(text) != "Literal" or text.value() is None:
         return False
-    return _MOMENTS.match(str(text.value().toString())) is not None
+    return _MOMENTS.match(str(text.value())) is not None
 
 
 RANDOM = Line(

@@ -11,6 +11,7 @@ import json
 import logging
 import posixpath
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from epochal.coordinator.errors import CalledTwice, Misconfigured
 from epochal.coordinator.plan import PlanFacts, analyzed, read_plan
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import ApplySink, Sink
+from epochal.sinks.rejects import Rejects, with_rejects
 from epochal.sinks.stage import SparkStage, check_schema, files_at, local_path
 from epochal.sinks.threads import Threads, as_exception
 
@@ -65,7 +67,8 @@ class PipelineStatus:
     """Where the newest start of this process stands; durations in seconds.
 
     ``shown``: per sink the newest epoch that it is known to show.  ``in_doubt``: sinks that do not yet
-    show ``last_epoch``, which is decided.
+    show ``last_epoch``, which is decided.  ``rejected``: how many rows each sink of ``bad_rows=`` was given since
+    this start.
     """
 
     app: str
@@ -77,6 +80,7 @@ class PipelineStatus:
     in_doubt: Sequence[str] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: Exception | None = None
+    rejected: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if not self.query_id:
@@ -88,6 +92,7 @@ class PipelineStatus:
             for name, epoch in self.shown.items()
         ]
         lines += [f"- {name}: nothing yet, in doubt" for name in self.in_doubt if name not in self.shown]
+        lines += [f"- {name}: {rows} bad rows since this start" for name, rows in self.rejected.items()]
         if self.seconds:
             lines.append(", ".join(f"{phase} {spent * 1000:.0f} ms" for phase, spent in self.seconds.items()))
         if self.error is not None:
@@ -105,6 +110,7 @@ class _Run:
     sinks: Sequence[Sink] = ()
     epoch: EpochNumber | None = None  # the newest that we were called for
     failed: Exception | None = None
+    rejected: Counter[str] = field(default_factory=Counter)  # by the sink that has them
 
     def enter(self, epoch: EpochNumber) -> None:
         """At most one call per batch, and none after a failure: the rows of either would be lost unseen."""
@@ -155,14 +161,16 @@ class Pipeline:
         retry: Retry | None = None,
         compact_every: int = COMPACT_EVERY,
     ) -> None:
-        _check_names(app, sinks)
+        check_name("app", app)
+        sinks = with_rejects(sinks)
+        _check_sinks(sinks)
         _check_mode(mode, deterministic)
         if mode == IDEMPOTENT:
             check_appliable(sinks)
         if compact_every < 1:
             raise Misconfigured(f"compact_every={compact_every}", help="pass a number of records, 1 or more")
         self._app = app
-        self._sinks = tuple(sinks)
+        self._sinks = sinks
         self._mode = mode
         self._deterministic = tuple(deterministic)
         self._log = log
@@ -216,7 +224,13 @@ class Pipeline:
         if run.coordinator is None:
             self._start(run, query, df)
         assert run.coordinator is not None
-        return run.coordinator.run(inside.micro_batch(query, df, epoch, self._app))
+        report = run.coordinator.run(inside.micro_batch(query, df, epoch, self._app))
+        run.rejected.update(self._rejected_in(report))
+        return report
+
+    def _rejected_in(self, report: EpochReport) -> Mapping[str, int]:
+        names = [sink.name for sink in self._sinks if isinstance(sink, Rejects)]
+        return {name: report.written.get(name, 0) for name in names} if not report.replayed else {}
 
     def _run(self, query: inside.StreamingQuery) -> _Run:
         """The state of this start; that of an earlier start of the same query is let go."""
@@ -327,6 +341,7 @@ class Pipeline:
             in_doubt=tuple(status.in_doubt),
             seconds={phase.value: spent for phase, spent in seconds.items()},
             error=run.failed,
+            rejected=dict(run.rejected),
         )
 
     def _new_sinks(self) -> tuple[Sink, ...]:
@@ -467,8 +482,7 @@ def _check_mode(mode: str, deterministic: Sequence[str]) -> None:
         )
 
 
-def _check_names(app: str, sinks: Sequence[Sink]) -> None:
-    check_name("app", app)
+def _check_sinks(sinks: Sequence[Sink]) -> None:
     if not sinks:
         raise Misconfigured("the pipeline has no sink", state="sinks=[]", help="pass at least one sink")
     seen: set[str] = set()

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from epochal.coordinator.errors import EpochalError, Misconfigured, PrepareRefus
 from epochal.sinks.executors import first_cause, running_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 VERSION = 1
@@ -51,6 +51,7 @@ _SETTINGS = (
     "spark.sql.timestampType",
 )
 _LEGACY = "spark.sql.legacy."
+_WHOLE = "__epochal_row"
 
 _ROW_BY_ROW = {"Project", "Filter"}
 _OF_THE_MOMENT = re.compile(r"Current[A-Z]\w*|Now|LocalTimestamp|UnixTimestampNow")
@@ -121,6 +122,20 @@ class Projection:
         if self.select is not None:
             rows = rows.selectExpr(*(_sql(item, rows.columns) for item in self.select))
         return rows
+
+    def beside(self, rows: DataFrame, name: str, tell: Callable[[StructType], Column]) -> DataFrame:
+        """``rows`` that ``where`` lets pass, whole, and ``name``: what ``tell`` says of what the sink gets of each."""
+        from pyspark.sql import functions as f
+
+        whole = f.struct(*(_sql(column, rows.columns) for column in rows.columns))
+        marked = rows.where(self.where) if self.where is not None else rows
+        marked = marked.withColumn(_WHOLE, whole)
+        items = [_sql(item, rows.columns) for item in self.select or map(_sql_name, rows.columns)]
+        given = marked.selectExpr(*items)
+        if _WHOLE not in given.columns:  # no star among them
+            given = marked.selectExpr(*items, _WHOLE)
+        told = tell(self.check(rows.schema))
+        return given.select(_WHOLE, told.alias(name)).select(f"{_WHOLE}.*", name)
 
     def left_out(self, rows: DataFrame) -> int:
         """How many of ``rows``, of which a copy is kept, ``where`` keeps out: one job, of its columns only.
@@ -309,7 +324,11 @@ def _legacy(spark: SparkSession) -> list[str]:
 
 
 def _sql(item: str, columns: Sequence[str]) -> str:
-    return f"`{item.replace('`', '``')}`" if item in columns else item
+    return _sql_name(item) if item in columns else item
+
+
+def _sql_name(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"
 
 
 def _check_distinct(projection: Projection, schema: StructType, case_sensitive: bool) -> None:
@@ -338,7 +357,7 @@ def _is_special(parent: Any, child: Any) -> bool:
     """Whether Spark puts the clock's time in the place of a text like 'today'."""
     if _class(child) != "Literal" or child.value() is None or parent.dataType().typeName() not in _TIMES:
         return False
-    return _SPECIAL_TEXT.fullmatch(str(child.value().toString())) is not None
+    return _SPECIAL_TEXT.fullmatch(str(child.value())) is not None
 
 
 def _of_an_expression(error: Exception) -> str | None:

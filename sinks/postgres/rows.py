@@ -132,6 +132,23 @@ def formatted(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
     return rows.select(line, *flags), tuple(flagged)
 
 
+def reason(schema: T.StructType) -> Column:
+    """Why Postgres cannot hold a row, in words; NULL where it can.  Asks of text what a task sees in the line."""
+    told: list[Column] = []
+    for field in schema.fields:
+        column = F.col(f"`{field.name.replace('`', '``')}`")
+        wrong = _no_text(column) if isinstance(field.dataType, T.StringType) else _unholdable(column, field.dataType)
+        if wrong is not None:
+            told.append(F.when(wrong, F.lit(repr(field.name))))
+    names = F.concat_ws(", ", *told) if told else F.lit("")
+    return F.when(names != "", F.concat(F.lit("Postgres cannot hold the value of column "), names))
+
+
+def _no_text(column: Column) -> Column:
+    plain = column.cast(T.StringType())
+    return ~F.is_valid_utf8(plain) | F.contains(plain, F.lit("\0"))
+
+
 def _text(column: Column, kind: T.DataType) -> Column:
     """The value as COPY text; null stays null."""
     if isinstance(kind, T.StringType):

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from epochal.chaos.failpoints import Point, hit
 from epochal.coordinator.epoch import (
@@ -39,6 +39,7 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.sinks import rejects
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.digest import watched
 from epochal.sinks.executors import check_executors, lacks_epochal
@@ -49,7 +50,7 @@ from epochal.sinks.postgres.evolution import Evolution
 from epochal.sinks.postgres.modes import Append, Mode, Staging
 from epochal.sinks.postgres.publish import Publish, Staged
 from epochal.sinks.projection import Projection
-from epochal.sinks.protocol import CommitOutcome, Rows, Schema
+from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.rows import PgColumn
@@ -82,8 +83,10 @@ class PostgresSink:
     ``epochal.sinks.postgres``: how an epoch becomes visible, and to whom.  ``view``: with ``Append()``, whose rows
     lie in ``<table>__rows``, the readers' name, by default that of the table.  ``name``: the sink's stable name, by
     default ``postgres-<table>``.  ``select`` and ``where``: the columns and rows that it gets
-    (``epochal.sinks.projection``); key and other columns of ``mode`` are among them.  ``schema_evolution``: columns
-    that are new in the query are added, by ``create`` or by the first epoch that has them, instead of refused.
+    (``epochal.sinks.projection``); key and other columns of ``mode`` are among them.  ``bad_rows``: the sink of rows
+    with values that Postgres cannot hold, which else refuse the epoch (``epochal.sinks.rejects``).
+    ``schema_evolution``: columns that are new in the query are added, by ``create`` or by the first epoch that has
+    them, instead of refused.
     ``connections``: how many tasks write at once.  All times are seconds.
     """
 
@@ -97,6 +100,7 @@ class PostgresSink:
         view: str | None = None,
         select: Sequence[str] | None = None,
         where: str | None = None,
+        bad_rows: Sink | Literal["fail"] = "fail",
         schema_evolution: bool = False,
         connections: int = 4,
         connect_timeout: float = 10.0,
@@ -110,6 +114,7 @@ class PostgresSink:
         self._staging: Staging | None = None if isinstance(mode, Append) else mode
         self._target = ddl.Target.of(table, view, self._name, stages=self._staging is not None)
         self._projection = Projection.of(self._name, select, where)
+        self.bad_rows = rejects.check_bad_rows(bad_rows, self._name)
         self._evolves = schema_evolution
         if connections < 1:
             raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")
@@ -220,10 +225,10 @@ class PostgresSink:
         if self._evolves:
             self._evolve(app, epoch, columns, by)
         rows, digest = watched(rows) if epoch.digest else (rows, None)
-        lines, flagged = formatted(self._projection.apply(rows))
+        lines, flagged = formatted(self._held(rows))
         with self._projection.evaluating(epoch.number):
             votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
-            left_out = self._projection.left_out(rows) if epoch.copy is not None else 0
+            left_out = self._left_out(rows) if epoch.copy is not None else 0
         self._raise_refusals(votes, epoch, by)
         attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
         with self._connector.session() as session:
@@ -253,6 +258,22 @@ class PostgresSink:
             left_out=left_out,
             digest=digest() if digest is not None else None,
         )
+
+    def reasons(self, rows: Rows) -> Rows:
+        """See ``epochal.sinks.rejects``."""
+        from epochal.sinks.postgres.rows import reason
+
+        return self._projection.beside(rows, rejects.REASON, reason)
+
+    def _held(self, rows: Rows) -> Rows:
+        """What is written of the epoch's rows."""
+        from epochal.sinks.postgres.rows import reason
+
+        projected = self._projection.apply(rows)
+        return projected if self.bad_rows is None else projected.where(reason(projected.schema).isNull())
+
+    def _left_out(self, rows: Rows) -> int:
+        return self._projection.left_out(rows) + rejects.left_out(self, rows)
 
     def _evolve(self, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
         """Add the columns that are new, as the one who may prepare: nobody who was fenced alters a table."""
@@ -503,9 +524,13 @@ class PostgresSink:
         return (
             f"Postgres sink {self._name}: exactly once, whole epochs, in order, {how}"
             " NULL, NaN, infinities, dates and microseconds are kept exactly; arrays, maps and structs are JSON text"
-            " (binary in it is base64); what cannot be held is refused, not bent."
+            f" (binary in it is base64); what cannot be held {self._fate_of_bad_rows}, not bent."
             f"{self._projection.promise}"
         )
+
+    @property
+    def _fate_of_bad_rows(self) -> str:
+        return "is refused" if self.bad_rows is None else f"goes to sink {self.bad_rows.name!r}"
 
     # --- the row -------------------------------------------------------------------------------
 

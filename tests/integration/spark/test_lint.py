@@ -138,6 +138,8 @@ ALLOWED: dict[str, Query] = {
     "running sum": window("sum(id)"),
     "limited in order": lambda df: df.orderBy("id").limit(2),
     "a moment that is told": expr("cast('2024-01-01' AS timestamp)"),
+    "a moment that is a number": expr("cast(5 AS timestamp)"),
+    "a day that is a number": expr("cast(date'2024-01-31' AS timestamp)"),
     "a text that is no moment": expr("cast('now' AS string)"),
     "hashed": expr("xxhash64(id) + crc32(string(id))"),
     "exploded": lambda df: df.select(f.explode("a")),

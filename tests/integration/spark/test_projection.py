@@ -46,6 +46,7 @@ def test_without_select_and_where_nothing_changes() -> None:
         (["`my col` AS mine", "n * 2 AS twice", "twice + 1 AS more"], "struct<mine:string,twice:bigint,more:bigint>"),
         (["transform(items, x -> x + 1) AS items"], "struct<items:array<int>>"),
         (["named_struct('k', id, 'now', 'now') AS s", "cast('today' AS string) AS t"], None),
+        (["date_add(cast(at AS date), 1) AS next", "cast(5 AS timestamp) AS five"], None),
         (["date_format(at, 'HH') AS hour -- in the session's zone"], "struct<hour:string>"),
     ],
 )
