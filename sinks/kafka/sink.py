@@ -683,8 +683,8 @@ def _unanswered(plan: Plan, error: Exception) -> Answer:
 
 
 def _last_words(cause: str) -> str:
-    """Of a traceback the line that says what it is about."""
-    lines = [line for line in cause.splitlines() if line.strip()]
+    """Of a traceback the line that says what it is about; Spark adds one."""
+    lines = [line for line in cause.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")]
     return lines[-1] if "Traceback" in cause else lines[0]
 
 

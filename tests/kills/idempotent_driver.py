@@ -15,7 +15,8 @@ import epochal
 from epochal.chaos import jvm
 from epochal.chaos.nemesis import end_with_parent
 from epochal.chaos.servers.spark import spark_session
-from epochal.sinks import DeltaSink, KafkaSink, Sink
+from epochal.sinks import DeltaSink, KafkaSink
+from epochal.sinks.protocol import Sink
 
 
 def sink(name: str, place: str) -> Sink:

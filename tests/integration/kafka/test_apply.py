@@ -29,7 +29,7 @@ from epochal.coordinator.errors import (
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks.digest import row_hash
 from epochal.sinks.kafka import KafkaSink, produce
-from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan, Transaction
+from epochal.sinks.kafka.produce import Answer, Evaluation, Met, Outcome, Plan, Transaction
 from epochal.sinks.kafka.rows import HASH, KEPT, MET
 from epochal.sinks.kafka.sink import LOSSES, _unanswered
 from epochal.sinks.protocol import Applied, CommitOutcome
@@ -109,7 +109,8 @@ def test_rows_of_one_partition_keep_their_order_and_all_are_in_the_digest(spark:
     for part in range(4):
         mine = [n for n in found if n // 100 == part]
         assert mine == sorted(mine)
-    assert job.give(df.where("id < 3")) == Applied(ALREADY_COMMITTED, digest_of(df))
+    again = df.select(f.raise_error(f.lit("evaluated again")).cast("string").alias("v"), "id")
+    assert job.give(again) == Applied(ALREADY_COMMITTED, digest_of(df))
 
 
 def test_the_marker_says_how_many_rows_were_written(spark: SparkSession, make: Make, topic: str) -> None:
@@ -330,15 +331,15 @@ def test_columns_that_fit_no_more_are_refused(spark: SparkSession, make: Make) -
 # attempts, without Spark
 
 
-def evaluation(values: Sequence[str]) -> Evaluation:
-    """Of rows whose hash is their number, in batches of one."""
+def evaluation(values: Sequence[str], met: Sequence[Any] = ()) -> Evaluation:
+    """Of rows whose hash is their first letter, in batches of one."""
 
-    def batch(value: str) -> pa.RecordBatch:
+    def batch(value: str, met: Any) -> pa.RecordBatch:
         columns = {"key": pa.array([value.encode()]), "value": pa.array([value.encode()])}
-        met = pa.array([None], pa.struct([("number", pa.int32()), ("shown", pa.string())]))
-        return pa.RecordBatch.from_pydict({**columns, HASH: [ord(value[0])], KEPT: [True], MET: met})
+        mets = pa.array([met], pa.struct([("number", pa.int32()), ("shown", pa.string())]))
+        return pa.RecordBatch.from_pydict({**columns, HASH: [ord(value[0])], KEPT: [True], MET: mets})
 
-    return Evaluation(batch(value) for value in values)
+    return Evaluation(map(batch, values, met or [None] * len(values)))
 
 
 AB = Digest(2, ord("a") + ord("b"))
@@ -373,6 +374,13 @@ def test_other_rows_than_were_agreed_are_aborted_before_their_commit(target: Tar
     assert isinstance(answer.error, NonDeterministicReplay)
     assert nothing(target)
     assert tried(target, "b", "a", agreed=AB).outcome is Outcome.COMMITTED
+
+
+def test_what_is_objected_to_is_not_committed(target: Target) -> None:
+    """Whichever row it is, and rows of batches before it are not either."""
+    records = evaluation("ab", met=[None, {"number": 3, "shown": "12"}])
+    assert produce.attempt(planned(target), records) == Answer(Outcome.STOPPED, digest=AB, met=Met(3, 1, "12"))
+    assert nothing(target)
 
 
 def test_a_fenced_task_writes_nothing(target: Target) -> None:
