@@ -809,6 +809,8 @@ def check_appliable(sinks: Sequence[Sink]) -> None:
                 state=f"{type(sink).__name__} has no method apply",
                 help='leave mode="idempotent" out, or use a sink with apply (epochal.sinks.protocol.ApplySink)',
             )
+        if isinstance(sink, ApplySink):
+            sink.check_apply()
 
 
 def _no_answer(sink: str, result: object) -> EpochalError:

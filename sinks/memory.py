@@ -380,6 +380,9 @@ class MemoryRedoSink(_MemoryClient):
         rows = self._stage.read(Copy.from_json(committable.payload["copy"]))
         return self._publish(committable, by, _written(rows, self._name, committable.decision.epoch))
 
+    def check_apply(self) -> None:
+        """Any can."""
+
     def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
         asked = Committable(self._name, epoch.decision, epoch.position, 0)
         if self._already(asked, by):

@@ -137,6 +137,25 @@ class Projection:
         told = tell(self.check(rows.schema))
         return given.select(_WHOLE, told.alias(name)).select(f"{_WHOLE}.*", name)
 
+    def marked(self, rows: DataFrame, kept: str, *more: Column) -> DataFrame:
+        """All of ``rows``, projected, with ``more`` columns of theirs; the column ``kept``: whether the sink gets it.
+
+        Of a row that it does not get, nothing of ``select`` is computed.  Lazy; rows stay in their order.
+        """
+        from pyspark.sql import functions as f
+
+        gets = f.coalesce(f.expr(self.where), f.lit(False)) if self.where is not None else f.lit(True)
+        items = self.select if self.select is not None else ("*",)
+        return rows.select(*(self._where(gets, item, rows) for item in items), gets.alias(kept), *more)
+
+    def _where(self, gets: Column, item: str, rows: DataFrame) -> Column:
+        """An item of ``select``; what it computes, it computes of the rows that the sink gets alone."""
+        from pyspark.sql import functions as f
+
+        text = _sql(item, rows.columns)
+        parsed = self._parsed(rows.sparkSession, self, text)
+        return f.when(gets, f.expr(text)).alias(parsed.name()) if _class(parsed) == "Alias" else f.expr(text)
+
     def left_out(self, rows: DataFrame) -> int:
         """How many of ``rows``, of which a copy is kept, ``where`` keeps out: one job, of its columns only.
 
@@ -154,7 +173,7 @@ class Projection:
         except EpochalError:
             raise
         except Exception as error:
-            cause = _of_an_expression(error)
+            cause = of_an_expression(error)
             if self.is_whole or cause is None:
                 raise
             raise PrepareRefused(
@@ -360,7 +379,7 @@ def _is_special(parent: Any, child: Any) -> bool:
     return _SPECIAL_TEXT.fullmatch(str(child.value())) is not None
 
 
-def _of_an_expression(error: Exception) -> str | None:
+def of_an_expression(error: Exception) -> str | None:
     """What Spark says of a value, if that is what ended the job: an error with a condition and a SQL state."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException

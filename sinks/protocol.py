@@ -156,12 +156,15 @@ class Applied:
 class ApplySink(RedoSink, Protocol):
     """A redo sink that can also be given an epoch of which there is no copy: what idempotent mode asks of it."""
 
+    def check_apply(self) -> None:
+        """``Misconfigured``: as it was made, it cannot ``apply``, and what to change; asks no server."""
+
     def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
         """Make ``rows`` visible in one atomic write together with the marker, their digest in it.
 
         Conditional as ``commit`` is, and idempotent.  ``agreed``: the digest of every other evaluation of this
         epoch; if that of ``rows`` is another, it is ``NonDeterministicReplay`` and nothing is written.  None:
-        this is the first.
+        this is the first.  Rows that cannot be written are ``PrepareRefused`` here, and none of them is visible.
         """
 
 

@@ -60,6 +60,10 @@ class SinkHarness:
         """Rows of the same columns in no partition at all."""
         return []
 
+    def evaluated(self, ids: Sequence[str]) -> int:
+        """How many rows :meth:`rows` are, those included that the sink leaves out."""
+        return len(ids)
+
     def copy(self, rows: Rows, epoch: int, by: Actor) -> Copy | None:  # noqa: ARG002
         """The durable copy of ``rows`` for a sink that needs one, else None."""
         return None

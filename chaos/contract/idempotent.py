@@ -84,7 +84,7 @@ class IdempotentContract:
         marker = one.marker()
         assert (marker.position, marker.decision) == (1, one.begun(0).decision.id)
         assert marker.digest == applied.digest
-        assert applied.digest.rows == 3
+        assert applied.digest.rows == harness.evaluated(["a", "b", "b"])
 
     def test_epochs_follow_each_other(self, harness: SinkHarness, one: Applying) -> None:
         digests = [one.give([key], number).digest for number, key in enumerate(["a", "b", "c"])]
@@ -112,7 +112,7 @@ class IdempotentContract:
     def test_thousands_of_rows_have_the_digest_of_all_of_them(self, harness: SinkHarness, one: Applying) -> None:
         ids = [f"{number:05}" for number in range(3001)]
         applied = one.give(ids)
-        assert applied.digest.rows == len(ids)
+        assert applied.digest.rows == harness.evaluated(ids)
         assert self.ids(harness) == ids
         assert one.give([*ids[:-1], "other"], 1).digest != applied.digest
 
@@ -182,7 +182,7 @@ class IdempotentContract:
         rows = harness.rows(["a"], "any")
         with pytest.raises(NonDeterministicReplay, match="77 rows") as refused:
             one.apply(one.begun(0), rows, agreed=OTHER)
-        assert "1 rows, " in str(refused.value)
+        assert f"{harness.evaluated(['a'])} rows, " in str(refused.value)
         assert harness.visible() == []
         assert one.look(final=True).marker is None
         digest = one.give(["a"]).digest

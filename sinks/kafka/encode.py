@@ -68,7 +68,7 @@ class Encoder:
             topics = self._topics(columns)
             failures: list[str | None] = [None] * batch.num_rows
             if self.make_value is not None:
-                made, failures = values.of(columns["value"].to_pylist(), topics)
+                made, failures = values.of(_in_utc(columns["value"]).to_pylist(), topics)
                 columns["value"] = pa.array(made, pa.binary())
             partitions = self._partitions(columns, topics, spread)
             columns["partition"] = pa.array(partitions, pa.int64())
@@ -154,10 +154,12 @@ class _Values:
         self._failure: str | None = None
 
     def of(
-        self, rows: Sequence[Mapping[str, Any]], topics: Sequence[str]
+        self, rows: Sequence[Mapping[str, Any] | None], topics: Sequence[str]
     ) -> tuple[list[bytes | None], list[str | None]]:
-        """Values and failures, one of each per row."""
-        made = [self._of(row, topic) for row, topic in zip(rows, topics, strict=True)]
+        """Values and failures, one of each per row; None: the sink does not get the row."""
+        made = [
+            self._of(row, topic) if row is not None else (None, None) for row, topic in zip(rows, topics, strict=True)
+        ]
         return [value for value, _ in made], [failure for _, failure in made]
 
     def _of(self, row: Mapping[str, Any], topic: str) -> tuple[bytes | None, str | None]:
@@ -176,6 +178,30 @@ class _Values:
         if value is not None and not isinstance(value, bytes):
             raise TypeError(f"a value is bytes or None, and it returned {type(value).__name__}")
         return value
+
+
+def _in_utc(rows: pyarrow.Array) -> pyarrow.Array:
+    """The same, in whatever zone the session is that evaluates."""
+    kind = _utc(rows.type)
+    return rows.cast(kind) if kind != rows.type else rows
+
+
+def _utc(kind: pyarrow.DataType) -> pyarrow.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([_utc_field(kind.field(n)) for n in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(_utc_field(kind.key_field), _utc_field(kind.item_field))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return (pa.list_ if pa.types.is_list(kind) else pa.large_list)(_utc_field(kind.value_field))
+    return kind
+
+
+def _utc_field(field: pyarrow.Field) -> pyarrow.Field:
+    return field.with_type(_utc(field.type))
 
 
 def murmur2(keys: Sequence[bytes]) -> list[int]:

@@ -10,6 +10,10 @@ A sink that writes to a list of topics, or in several slots, writes version 2 wi
 
     "targets": {topic: id}, "slots": ever used, "span": in how many the epoch is, "before": {"marker": .., "span": ..}
 
+Version 3 is version 2 of a sink whose marker holds a digest, as in idempotent mode::
+
+    "marker": {"position": .., "decision": .., "digest": {"rows": .., "sum": ..}}
+
 The fence counts in partition 0 alone; the marker is that of the partition's own slot.
 
 This is safe because a record is only ever written in a transaction of the one transactional id, after
@@ -24,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.epoch import Actor, Json, Marker
+from epochal.coordinator.epoch import Actor, Digest, Json, Marker
 from epochal.coordinator.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.conditions import Conditions
 from epochal.sinks.kafka.client import Link, kafka
@@ -32,7 +36,8 @@ from epochal.sinks.kafka.client import Link, kafka
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-VERSION = 2
+VERSION = 3
+"""Since 2 with a list of topics and slots, since 3 with a digest; the lowest that says it all is written."""
 TAIL = 200
 """Offsets read from the end at first: enough for 100 epochs; more are read while no record is found."""
 LONGEST_TOPIC = 249
@@ -105,18 +110,25 @@ def record(place: Place, state: State, about: Json | None = None) -> bytes:
         "marker": _marker_json(state.marker),
         "epoch": about,
     }
-    if state.targets or state.slots > 1:
+    digested = state.marker is not None and state.marker.digest is not None
+    if digested or state.targets or state.slots > 1:
         slots = {"slots": state.slots, "span": state.span, "before": state.before.to_json()}
-        value |= {"version": VERSION, "targets": dict(state.targets), **slots}
+        value |= {"version": VERSION if digested else 2, "targets": dict(state.targets), **slots}
     return json.dumps(value).encode()
 
 
 def _marker_json(marker: Marker | None) -> Json | None:
-    return {"position": marker.position, "decision": marker.decision} if marker is not None else None
+    if marker is None:
+        return None
+    digest = {"digest": marker.digest.to_json()} if marker.digest is not None else {}
+    return {"position": marker.position, "decision": marker.decision, **digest}
 
 
 def _marker(data: Json | None) -> Marker | None:
-    return Marker(int(data["position"]), int(data["decision"])) if data is not None else None
+    if data is None:
+        return None
+    digest = Digest.from_json(data["digest"]) if "digest" in data else None
+    return Marker(int(data["position"]), int(data["decision"]), digest)
 
 
 def parse(place: Place, value: bytes | None) -> State:

@@ -2,6 +2,8 @@
 
 A condition is of records (``rows.py``); the first one that holds for any of them refuses the epoch, while nothing
 of it is decided.  After the decision there is only forward, so whatever a broker can object to belongs here.
+In idempotent mode nothing is prepared: every record says itself what is objected to (:func:`of_each`), and the task
+that produces them reads it.
 """
 
 from __future__ import annotations
@@ -30,31 +32,53 @@ class Objection:
     """Rows that cannot be written: which, and what is said of them."""
 
     bad: Column
-    tell: Callable[[int, Any], str]  # how many rows, and what `shown` gave
+    tell: Callable[[int, Any], str]  # how many rows, and what of `shown`
     help: str
-    shown: Column | None = None  # an aggregate over all records
+    shown: Column | None = None  # of each of these rows; the smallest is told
+    largest: bool = False  # `shown` is a number, and the largest is told
 
 
 def count(records: DataFrame, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
     """How many records there are; ``PrepareRefused`` names the first objection that any of them meets."""
     from pyspark.sql import functions as f
 
-    none = f.lit(None).cast("string")
     told = records.agg(
         f.count(f.lit(1)).alias("rows"),
         *(f.count_if(o.bad).alias(f"bad{n}") for n, o in enumerate(objections)),
-        *((o.shown if o.shown is not None else none).alias(f"shown{n}") for n, o in enumerate(objections)),
+        *(_told(o).alias(f"shown{n}") for n, o in enumerate(objections)),
     ).collect()[0]
     for n, objection in enumerate(objections):
-        if told[f"bad{n}"]:
-            raise PrepareRefused(
-                objection.tell(told[f"bad{n}"], told[f"shown{n}"]),
-                sink=sink,
-                epoch=epoch,
-                state="nothing of the epoch was decided",
-                help=objection.help,
-            )
+        if bad := told[f"bad{n}"]:
+            raise refusal(objection, bad, told[f"shown{n}"], sink, epoch, "nothing of the epoch was decided")
     return int(told["rows"])
+
+
+def of_each(objections: Sequence[Objection]) -> Column:
+    """The first of ``objections`` that a record meets, by number, and what it shows, as text; NULL: it meets none."""
+    from pyspark.sql import functions as f
+
+    cases = f.lit(None)
+    for number, objection in reversed(list(enumerate(objections))):
+        met = f.struct(f.lit(number).alias("number"), _shown(objection).cast("string").alias("shown"))
+        cases = f.when(objection.bad, met).otherwise(cases)
+    return cases
+
+
+def refusal(met: Objection, rows: int, shown: object, sink: str, epoch: EpochNumber, state: str) -> PrepareRefused:
+    """What is said when so many rows meet an objection."""
+    return PrepareRefused(met.tell(rows, shown), sink=sink, epoch=epoch, state=state, help=met.help)
+
+
+def _told(objection: Objection) -> Column:
+    from pyspark.sql import functions as f
+
+    return (f.max if objection.largest else f.min)(f.when(objection.bad, _shown(objection)))
+
+
+def _shown(objection: Objection) -> Column:
+    from pyspark.sql import functions as f
+
+    return objection.shown if objection.shown is not None else f.lit(None).cast("string")
 
 
 def of_json(column: str, bad: str) -> Objection:
@@ -77,7 +101,7 @@ def of_values(scrub: Callable[[str], str]) -> Objection:
         f.isnotnull(FAILURE),
         lambda rows, shown: f"value= made no value of {rows} rows, and was asked no more: {scrub(shown):.300}",
         "see what the function says; the epoch is evaluated again at the next start",
-        f.min(FAILURE),
+        f.col(FAILURE),
     )
 
 
@@ -106,7 +130,7 @@ def _unknown_topic(column: str, targets: Mapping[str, Topic]) -> Objection:
         bad,
         lambda rows, shown: f"{rows} rows are for topics that are not declared (column {column!r}): {shown}",
         f"declare the topic, of {sorted(targets)} as they are in topics=, or keep such rows out with where=",
-        f.min(f.when(bad, f.coalesce(f.concat(f.lit("'"), topic, f.lit("'")), f.lit("NULL")))),
+        f.coalesce(f.concat(f.lit("'"), topic, f.lit("'")), f.lit("NULL")),
     )
 
 
@@ -141,7 +165,7 @@ def _no_such_partition(column: str, targets: Mapping[str, Topic]) -> Objection:
         f.coalesce(bad, f.lit(False)),
         lambda rows, shown: f"{rows} rows are for partitions that do not exist (column {column!r}): {shown}; {there}",
         "partitions count from 0; NULL leaves the choice to the partitioner",
-        f.min(f.when(bad, partition)),
+        partition,
     )
 
 
@@ -176,7 +200,8 @@ def _too_large(encoding: Encoding, targets: Mapping[str, Topic]) -> Iterator[Obj
                 f"the largest has {largest} bytes, the limit is {limit}"
             ),
             f"raise max.message.bytes of the topic (it is {topic.max_message_bytes}), or make rows smaller",
-            f.max(f.when(mine, size)),
+            size,
+            largest=True,
         )
 
 

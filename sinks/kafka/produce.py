@@ -8,6 +8,10 @@
 Invariants: no row is produced before init, fence and marker were read in this order by this producer;
 a transaction whose commit was asked for is never aborted, its producer is dropped and the marker decides;
 whatever happens comes back as an :class:`Answer`, never as the text of an exception.
+
+Of an epoch that is *applied* (idempotent mode) there is no copy and was no vote: the records are those of an
+:class:`Evaluation`, whose digest and objections are known once all are read.  They are judged then, before the commit
+is asked for; what does not pass is aborted, and nothing of it is visible.
 """
 
 from __future__ import annotations
@@ -23,18 +27,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
 from epochal.coordinator import errors
-from epochal.coordinator.epoch import Actor, EpochNumber, Json, Marker, Position
+from epochal.coordinator.epoch import Actor, Digest, EpochNumber, Json, Marker, Position
 from epochal.coordinator.errors import (
     CommitInDoubt,
     EpochalError,
     Misconfigured,
     OutcomeUnknown,
+    PrepareRefused,
     SinkUnavailable,
 )
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
 from epochal.sinks.kafka.marker import Before, Place, State
-from epochal.sinks.kafka.rows import ROUTES
+from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,26 +63,44 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Met:
+    """The first objection that records of an evaluation meet: its number, how many do, and what is shown of them."""
+
+    number: int
+    rows: int
+    shown: str | None
+
+
+@dataclass(frozen=True)
 class Answer:
     """What an attempt has to say, as plain data."""
 
     outcome: Outcome
     error: EpochalError | None = None
+    digest: Digest | None = None  # that of the marker, if it shows the epoch; else of the rows that were evaluated
+    met: Met | None = None  # STOPPED by it, and the error is for the driver to tell
 
     def to_json(self) -> str:
         e = self.error
         told = [type(e).__name__, e.what, e.help, e.sink, e.epoch, e.state] if e is not None else None
-        return json.dumps({"outcome": self.outcome.value, "error": told})
+        digest = self.digest.to_json() if self.digest is not None else None
+        met = [self.met.number, self.met.rows, self.met.shown] if self.met is not None else None
+        return json.dumps({"outcome": self.outcome.value, "error": told, "digest": digest, "met": met})
 
     @classmethod
     def from_json(cls, text: str) -> Answer:
         data: Json = json.loads(text)
-        told = data["error"]
-        if told is None:
-            return cls(Outcome(data["outcome"]))
-        kind, what, help_line, sink, epoch, state = told
-        error = getattr(errors, kind)(what, help=help_line, sink=sink, epoch=epoch, state=state)
-        return cls(Outcome(data["outcome"]), error)
+        digest = Digest.from_json(data["digest"]) if data["digest"] is not None else None
+        met = Met(*data["met"]) if data["met"] is not None else None
+        return cls(Outcome(data["outcome"]), _error(data["error"]), digest, met)
+
+
+def _error(told: Any) -> EpochalError | None:
+    if told is None:
+        return None
+    kind, what, help_line, sink, epoch, state = told
+    error: EpochalError = getattr(errors, kind)(what, help=help_line, sink=sink, epoch=epoch, state=state)
+    return error
 
 
 @dataclass(frozen=True)
@@ -91,7 +114,7 @@ class Plan:
     decision: int
     position: Position
     epoch: EpochNumber
-    rows: int
+    rows: int | None  # None: nobody counted them yet, the epoch is applied
     partitioner: str
     max_message_bytes: tuple[int, ...]  # of each topic
     transaction_timeout: float
@@ -99,16 +122,29 @@ class Plan:
     targets: Mapping[str, str] = field(default_factory=dict)  # of several topics, name to id
     span: int = 1  # slots of the epoch; `place` is that of one of them, `rows` are its rows
     before: Before | None = None  # with several slots: where each of them must stand
+    agreed: Digest | None = None  # of every other evaluation, when it is applied
+    largest: frozenset[int] = frozenset()  # the objections of which the largest number is told
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether there is no decision and no copy."""
+        return self.rows is None
+
+    @property
+    def what(self) -> str:
+        """The rows, for people."""
+        return f"{self.rows} rows" if not self.is_applied else "the rows"
 
     @property
     def marker(self) -> Marker:
-        """What the transaction sets."""
+        """What the transaction sets, but for the digest."""
         return Marker(self.position, self.decision)
 
-    def after(self, state: State) -> State:
+    def after(self, state: State, digest: Digest | None = None) -> State:
         """What the slot's partition says once it is committed, where it said ``state``."""
         before = self.before if self.before is not None else Before(state.marker, state.span)
-        return replace(state, fence=self.by, marker=self.marker, targets=self.targets, span=self.span, before=before)
+        set_ = replace(self.marker, digest=digest)
+        return replace(state, fence=self.by, marker=set_, targets=self.targets, span=self.span, before=before)
 
     def already_committed(self, state: State) -> bool:
         """Whether the slot shows the epoch; an error unless it does, or may be written now."""
@@ -117,6 +153,63 @@ class Plan:
             stood = self.before.of_slot(self.place.slot)
             before = stood.position if stood is not None else 0
         return self.place.conditions.already_committed(state, self.by, self.marker, self.epoch, before)
+
+
+class Objected(Exception):
+    """Inside an attempt: nothing of the epoch may be committed, as records meet an objection."""
+
+    def __init__(self, met: Met) -> None:
+        super().__init__(met)
+        self.met = met
+
+
+class Evaluation:
+    """The records of an epoch that is applied, and what is known once all are read."""
+
+    def __init__(self, batches: Iterable[pyarrow.RecordBatch], largest: frozenset[int] = frozenset()) -> None:
+        self._batches = batches
+        self._largest = largest
+        self._met: dict[int, tuple[int, str | None]] = {}
+        self._digest = Digest(0, 0)
+        self.digest: Digest | None = None  # of all rows, those that the sink does not get included; None: not all read
+
+    def __iter__(self) -> Iterator[Sequence[Row]]:
+        """The records to be produced; none once one was objected to."""
+        for batch in self._batches:
+            self._digest += _digest(batch.column(HASH))
+            for met in batch.column(MET).drop_null().to_pylist():
+                self._meet(met["number"], met["shown"])
+            if not self._met:
+                yield _rows(batch.filter(batch.column(KEPT)))
+        self.digest = self._digest
+
+    def judge(self, plan: Plan) -> Digest:
+        """``NonDeterministicReplay``, or what is objected to; the digest where there is nothing."""
+        assert self.digest is not None, "judged when all records are read"
+        plan.place.conditions.check_digest(self.digest, plan.agreed, plan.epoch)
+        if self.met is not None:
+            raise Objected(self.met)
+        return self.digest
+
+    @property
+    def met(self) -> Met | None:
+        """The first objection of all that were met so far."""
+        return min((Met(number, *of) for number, of in self._met.items()), key=lambda met: met.number, default=None)
+
+    def _meet(self, number: int, shown: str | None) -> None:
+        rows, before = self._met.get(number, (0, None))
+        both = [text for text in (before, shown) if text is not None]
+        told = max(both, key=int, default=None) if number in self._largest else min(both, default=None)
+        self._met[number] = rows + 1, told
+
+
+def _digest(hashes: pyarrow.Array) -> Digest:
+    """Of a batch; by halves, of which no sum overflows."""
+    import pyarrow.compute as pc
+
+    low = pc.sum(pc.bit_wise_and(hashes, 0xFFFFFFFF)).as_py() or 0
+    high = pc.sum(pc.shift_right(hashes, 32)).as_py() or 0
+    return replace(Digest.of([low + (high << 32)]), rows=len(hashes))
 
 
 class Transaction:
@@ -242,7 +335,8 @@ def task(plan: Plan, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow
     """For ``mapInArrow``: records in, one answer out."""
     import pyarrow
 
-    answer = attempt(plan, (_rows(batch) for batch in batches))
+    records = Evaluation(batches, plan.largest) if plan.is_applied else (_rows(batch) for batch in batches)
+    answer = attempt(plan, records)
     yield pyarrow.RecordBatch.from_pydict({"answer": [answer.to_json()]})
 
 
@@ -277,7 +371,17 @@ def _routed(
 
 
 def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
-    """Produce the epoch unless it is there; never raises an ``Exception``."""
+    """Produce the epoch unless it is there; never raises an ``Exception``.
+
+    An epoch that is applied comes as an :class:`Evaluation`, and whatever the outcome, its digest is told where known.
+    """
+    answer = _attempt(plan, batches)
+    if answer.digest is None and isinstance(batches, Evaluation):
+        return replace(answer, digest=batches.digest)
+    return answer
+
+
+def _attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
     try:
         transaction, state, already = guarded(
             plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
@@ -286,7 +390,7 @@ def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
         return Answer(Outcome.STOPPED, error)
     if already:
         transaction.drop()
-        return Answer(Outcome.ALREADY_COMMITTED)
+        return Answer(Outcome.ALREADY_COMMITTED, digest=_digest_of(state))
     try:
         _write(plan, transaction, state, batches)
         failpoints.hit(Point.BEFORE_PUBLISH, plan.place.sink, plan.epoch)
@@ -323,6 +427,17 @@ def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable
         sent += transaction.send(plan.topics[0], batch[:1])
         failpoints.hit(Point.IN_WRITE, plan.place.sink, plan.epoch)
         sent += transaction.send(plan.topics[0], batch[1:])
+    digest, about = None, plan.about
+    if isinstance(batches, Evaluation):
+        digest, about = batches.judge(plan), {**about, "rows": sent}
+    else:
+        _check_count(plan, sent)
+    transaction.flush()
+    transaction.send_state(b"marker", plan.after(state, digest), about)
+    transaction.flush()
+
+
+def _check_count(plan: Plan, sent: int) -> None:
     if sent != plan.rows:
         raise CommitInDoubt(
             f"the durable copy gave {sent} rows, and {plan.rows} were voted for",
@@ -331,13 +446,16 @@ def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable
             state="the transaction was aborted, nothing of the epoch is visible",
             help="bring the copy back as it was (from a backup of the checkpoint), then restart the query",
         )
-    transaction.flush()
-    transaction.send_state(b"marker", plan.after(state), plan.about)
-    transaction.flush()
+
+
+def _digest_of(state: State) -> Digest | None:
+    return state.marker.digest if state.marker is not None else None
 
 
 def _failed(plan: Plan, transaction: Transaction, error: Exception) -> Answer:
     """What an error before the commit request means: in any case nothing is visible."""
+    if isinstance(error, Objected):
+        return Answer(Outcome.STOPPED, met=error.met)
     if isinstance(error, EpochalError):
         return Answer(Outcome.STOPPED, error)
     return _explain(plan, _first_cause(transaction, error), transaction.is_overdue)
@@ -380,17 +498,25 @@ def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> 
     little later, partition by partition; a new ``init_transactions`` is answered when all that is done.
     """
     error = error if error is not None else TimeoutError("committed, and not yet shown to readers")
+    answer = landed(plan, f"the commit of {plan.what} was asked for and not answered", error)
+    return answer if answer is not None else _explain(plan, error, late)
+
+
+def landed(plan: Plan, what: str, error: Exception) -> Answer | None:
+    """Bar whoever produces the epoch, then ask the marker; None: nothing of it is visible.
+
+    ``what`` happened, with ``error``: so it is told where the marker cannot be read.
+    """
     try:
-        transaction, _, landed = guarded(
+        transaction, state, shown = guarded(
             plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
         )
     except (SinkUnavailable, Misconfigured) as unreachable:
-        what = f"the commit of {plan.rows} rows was asked for and not answered"
         return Answer(Outcome.STOPPED, unknown(plan, what, error, f"the marker could not be read: {unreachable.what}"))
     except EpochalError as stopped:
         return Answer(Outcome.STOPPED, stopped)
     transaction.drop()
-    return Answer(Outcome.COMMITTED) if landed else _explain(plan, error, late)
+    return Answer(Outcome.COMMITTED, digest=_digest_of(state)) if shown else None
 
 
 def unknown(plan: Plan, what: str, error: Exception, state: str) -> OutcomeUnknown:
@@ -406,7 +532,7 @@ def unknown(plan: Plan, what: str, error: Exception, state: str) -> OutcomeUnkno
 
 def _unavailable(plan: Plan, error: Exception) -> SinkUnavailable:
     return SinkUnavailable(
-        f"Kafka at {plan.link.bootstrap} did not take {plan.rows} rows: {_text(plan, error)}",
+        f"Kafka at {plan.link.bootstrap} did not take {plan.what}: {_text(plan, error)}",
         sink=plan.place.sink,
         epoch=plan.epoch,
         state="the transaction was not committed, nothing of the epoch is visible",
@@ -414,8 +540,16 @@ def _unavailable(plan: Plan, error: Exception) -> SinkUnavailable:
     )
 
 
-def _refused(plan: Plan, why: str) -> CommitInDoubt:
+def _refused(plan: Plan, why: str) -> EpochalError:
     where = ", ".join(map(repr, plan.topics))
+    if plan.is_applied:
+        return PrepareRefused(
+            f"the rows cannot be produced into {where}: {plan.link.scrub(why)}",
+            sink=plan.place.sink,
+            epoch=plan.epoch,
+            state="nothing of the epoch is visible in Kafka",
+            help="remove what the broker objects to (rights, settings of the topic), then restart the query",
+        )
     return CommitInDoubt(
         f"{plan.rows} rows that were voted for cannot be produced into {where}: {plan.link.scrub(why)}",
         sink=plan.place.sink,

@@ -36,6 +36,8 @@ VERSION = 3
 """Since 2 with a projection, since 3 with headers, partition and topic; the lowest that says it all is written."""
 ROUTES = ("topic", "partition", "headers")
 """What a row may say itself of where it goes; also the names of these columns of a record."""
+HASH, KEPT, MET = "__epochal_hash", "__epochal_kept", "__epochal_met"
+"""Columns where there is no copy of an epoch: a row's hash, whether the sink gets the row, what is objected to it."""
 HEADERS = "array<struct<key:string,value:binary>>"
 
 _JSON = {
@@ -107,7 +109,10 @@ class Encoding:
         return self.apply(self.projection.apply(rows))
 
     def apply(self, rows: DataFrame, *more: Column) -> DataFrame:
-        """The records of rows that are projected, and ``more`` columns; the value to be ``made`` is a struct as yet."""
+        """The records of rows that are projected, and ``more`` columns; the value to be ``made`` is a struct as yet.
+
+        Where rows are ``marked``, one that the sink does not get has no value.
+        """
         from pyspark.sql import functions as f
 
         key = _column(self.key) if self.key is not None else f.lit(None)
@@ -116,6 +121,8 @@ class Encoding:
         else:
             row = f.struct(*map(_column, self._valued(rows.columns)))
             value = row if self.made else f.to_json(row, _JSON).cast("binary")
+        if KEPT in rows.columns:
+            value = f.when(f.col(KEPT), value)
         routes = [_ROUTE[role](_column(name)).alias(role) for role, name in self.routes.items()]
         return rows.select(key.cast("binary").alias("key"), value.alias("value"), *routes, *more)
 
@@ -150,7 +157,7 @@ class Encoding:
 
     def _valued(self, columns: Sequence[str]) -> list[str]:
         """Those of a row's columns that are its value."""
-        return [name for name in columns if name not in self.routes.values()]
+        return [name for name in columns if name not in (HASH, KEPT, *self.routes.values())]
 
 
 def _column(name: str) -> Column:

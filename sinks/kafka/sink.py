@@ -2,43 +2,49 @@
 
 Kafka holds no prepared rows, so the durable copy is the prepared work, and a commit applies it in one
 transaction together with the marker.  A decided epoch whose transaction is lost is simply produced again.
+In idempotent mode ``apply`` evaluates and produces in one Spark job; what a vote would have refused, its task does.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import Actor, Committable, Copy, Epoch, Json, Query, SinkState
+from epochal.coordinator.epoch import Actor, Committable, Copy, Digest, Epoch, Json, Query, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     CommitInDoubt,
+    EpochalError,
     Misconfigured,
     PrepareRefused,
     SinkUnavailable,
 )
 from epochal.sinks import stage
 from epochal.sinks.conditions import check_name, looked, marker_of
-from epochal.sinks.executors import check_executors, clone, running_session
+from epochal.sinks.digest import row_hash
+from epochal.sinks.executors import check_executors, clone, first_cause, running_session
 from epochal.sinks.kafka import encode, marker, objections, produce, slots, topics
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log, read_options
 from epochal.sinks.kafka.encode import SLOT, Encoder, MakeValue
 from epochal.sinks.kafka.marker import Before, Place, State
-from epochal.sinks.kafka.produce import Answer, Outcome, Plan
-from epochal.sinks.kafka.rows import ROUTES, Encoding
+from epochal.sinks.kafka.objections import Objection
+from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan
+from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES, Encoding
 from epochal.sinks.kafka.topics import Declared, Topics
-from epochal.sinks.projection import Projection, settings_of, take_settings
-from epochal.sinks.protocol import CommitOutcome, Rows, Schema
+from epochal.sinks.projection import Projection, of_an_expression, settings_of, take_settings
+from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema
 from epochal.sinks.threads import Threads
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 PARTITIONERS = ("murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random")
 ATTEMPTS = 10
@@ -140,6 +146,7 @@ class KafkaSink:
         self._longest: float | None = None  # seconds that one transaction may last
         self._session: SparkSession | None = None
         self._settings: Mapping[str, str] = {}  # those that the session was given
+        self._evaluated: tuple[int, Digest] | None = None  # the newest epoch that was applied, and its rows
 
     @property
     def name(self) -> str:
@@ -219,16 +226,8 @@ class KafkaSink:
                 epoch=epoch.number,
                 help="give the coordinator a stage",
             )
-        place, seen = self._seen()
-        now = topics.describe(self._link(), self._declared, place)
-        if (now.identity, now.ids) != (seen.identity, seen.ids):
-            raise PrepareRefused(
-                f"{_what(now, place)} is not the one that was looked at",
-                sink=self._name,
-                epoch=epoch.number,
-                state=f"was {seen.identity}, {seen.ids}; is {now.identity}, {now.ids}",
-                help="the topic was dropped and made again; restart the query to have it looked at",
-            )
+        place, _ = self._seen()
+        now = self._as_looked_at(epoch)
         cut = self._cut(place, epoch, by)
         encoding = self._meant(rows.sparkSession)
         copied = stage.read_copy(self._own_session(encoding.settings), epoch.copy)  # as a commit will read it
@@ -267,6 +266,30 @@ class KafkaSink:
             )
         )
 
+    def check_apply(self) -> None:
+        if self._slots > 1:
+            raise Misconfigured(
+                f"slots={self._slots} would write an epoch in {self._slots} transactions, and in idempotent mode there"
+                " is no decision that holds them together",
+                sink=self._name,
+                help='take slots=1, with a transaction_timeout= that an epoch fits in, or leave mode="idempotent" out',
+            )
+
+    def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
+        """Evaluate and produce in one job: what is objected to, or is not as agreed, is found before its commit."""
+        place, _ = self._seen()
+        link = self._link()
+        state = slots.read_all(link, place)
+        if place.conditions.already_committed(state, by, marker_of(epoch), epoch.number):
+            return _applied(CommitOutcome.ALREADY_COMMITTED, self._bar_and_read(link, place, state.slots))
+        with self._refusing(epoch):
+            self._check_one_slot(epoch, state)
+            self._check_session(epoch, rows.sparkSession)
+            now = self._as_looked_at(epoch)
+            records, found = self._judged(rows, now)
+            plan = self._plan_to_apply(link, place, epoch, now, found, by)
+        return self._settle(plan, records, found, agreed)
+
     def abort(self, query: Query, by: Actor) -> None:
         """Nothing prepared lies in Kafka; what a dead producer left open is ended."""
         place, link = self._place(query), self._link()
@@ -275,7 +298,7 @@ class KafkaSink:
         place.conditions.check_owner(self._bar_and_read(link, place, state.slots), by)
 
     def close(self) -> None:
-        self._looked = self._session = None
+        self._looked = self._session = self._evaluated = None
 
     def guarantee(self) -> str:
         return (
@@ -289,7 +312,8 @@ class KafkaSink:
             "Conditions: acknowledged writes last (replication, min.insync.replicas), rows stay as long as readers "
             "need them (retention, compaction), "
             f"nobody else writes to the marker topic __epochal.<app>.{self._name} or uses its transactional id, "
-            "and producing an epoch takes less than the transaction timeout."
+            "and producing an epoch takes less than the transaction timeout. In idempotent mode its rows are judged "
+            "while they are produced: those of an epoch that is refused are rows of an aborted transaction."
             f"{self._encoding.projection.promise}"
         )
 
@@ -387,6 +411,20 @@ class KafkaSink:
         before = Before(state.marker, state.span if state.marker is not None else 0)
         return {"span": state.slots, "before": before.to_json()}
 
+    def _as_looked_at(self, epoch: Epoch) -> Topics:
+        """The topics as they are now, if they are those that were looked at."""
+        place, seen = self._seen()
+        now = topics.describe(self._link(), self._declared, place)
+        if (now.identity, now.ids) != (seen.identity, seen.ids):
+            raise PrepareRefused(
+                f"{_what(now, place)} is not the one that was looked at",
+                sink=self._name,
+                epoch=epoch.number,
+                state=f"was {seen.identity}, {seen.ids}; is {now.identity}, {now.ids}",
+                help="the topic was dropped and made again; restart the query to have it looked at",
+            )
+        return now
+
     def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
         """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, where they are kept.
 
@@ -394,24 +432,30 @@ class KafkaSink:
         """
         schema = encoding.projection.check(copied.schema)
         encoding.check(schema, self._name)
-        refusals = {column: (f"bad{n}", bad) for n, (column, bad) in enumerate(encoding.refusals(schema))}
+        refusals = _refusals(encoding, schema)
         rows = encoding.projection.apply(copied)
         records = encoding.apply(rows, *(bad.alias(name) for name, bad in refusals.values()))
         staged: list[Copy] = []
         if self._make_value is not None or self._slots > 1:
-            partitions = {name: topic.partitions for name, topic in now.targets.items()}
-            encoder = Encoder(self._make_value, partitions, encoding.partitioner, self._slots)
             assert epoch.copy is not None, "asked for at once"
-            made = encoder.records(records)
+            made = self._encoder(now).records(records)
             staged = stage.write_parts(epoch.copy, self._name, epoch.number, made, SLOT, self._slots)
             kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
             records = reduce(lambda some, more: some.unionByName(more), kept)
-        found = [
-            *([objections.of_values(self._link().scrub)] if self._make_value is not None else []),
-            *(objections.of_json(column, name) for column, (name, _) in refusals.items()),
-            *objections.of_records(encoding, now.targets, self._tombstones),
-        ]
+        found = self._objections({column: name for column, (name, _) in refusals.items()}, now)
         return objections.count(records, found, self._name, epoch.number), staged
+
+    def _encoder(self, now: Topics) -> Encoder:
+        partitions = {name: topic.partitions for name, topic in now.targets.items()}
+        return Encoder(self._make_value, partitions, self._encoding.partitioner, self._slots)
+
+    def _objections(self, refusals: Mapping[str, str], now: Topics) -> list[Objection]:
+        """All of them.  ``refusals``: column of the rows to that of the records that says which JSON cannot hold."""
+        return [
+            *([objections.of_values(self._link().scrub)] if self._make_value is not None else []),
+            *(objections.of_json(column, name) for column, name in refusals.items()),
+            *objections.of_records(self._encoding, now.targets, self._tombstones),
+        ]
 
     def _refuse(self, epoch: Epoch, what: str, help_line: str) -> PrepareRefused:
         return PrepareRefused(
@@ -467,7 +511,7 @@ class KafkaSink:
         session = self._own_session(encoding.settings)
         if staged := _staged(committable):
             kept = stage.read_copy(session, staged[plan.place.slot])
-            records = kept.select(*(name for name in ("key", "value", *ROUTES) if name in kept.columns))
+            records = kept.select(*_record(kept))
         else:
             records = encoding.records(stage.read_copy(session, Copy.from_json(committable.payload["copy"])))
         answers = records.coalesce(1).mapInArrow(
@@ -480,6 +524,115 @@ class KafkaSink:
             why = produce.unknown(plan, what, error, "its task may have asked for the commit before")
             return Answer(Outcome.LOST, why)
         return Answer.from_json(told[0]["answer"])
+
+    # --- idempotent mode ------------------------------------------------------------------------
+
+    @contextmanager
+    def _refusing(self, epoch: Epoch) -> Iterator[None]:
+        """Set-up that has gone wrong since the start refuses the epoch: nothing was written yet."""
+        try:
+            yield
+        except Misconfigured as error:
+            raise PrepareRefused(
+                error.what, sink=self._name, epoch=epoch.number, state=error.state, help=error.help
+            ) from error
+
+    def _check_one_slot(self, epoch: Epoch, state: State) -> None:
+        """A slot that is idle must be marked as well, in a transaction of its own."""
+        if state.slots > 1:
+            raise PrepareRefused(
+                f"the sink was written in {state.slots} slots before, each of which has a marker of its own, and in"
+                " idempotent mode there is no decision that holds them together",
+                sink=self._name,
+                epoch=epoch.number,
+                state="nothing of the epoch is visible in Kafka",
+                help='leave mode="idempotent" out, or give the sink another name= (its readers are the same)',
+            )
+
+    def _check_session(self, epoch: Epoch, session: SparkSession) -> None:
+        """The rows are evaluated in the query's own session, where nothing may be set for what is made of them."""
+        encoding, key = self._encoding, "spark.sql.legacy.timeParserPolicy"
+        as_they_are = encoding.projection.is_whole and (encoding.value is not None or encoding.made)
+        if not as_they_are and (policy := session.conf.get(key)) != _EXACT[key]:
+            raise PrepareRefused(
+                f"under {key}={policy} times have another text than the one that is promised",
+                sink=self._name,
+                epoch=epoch.number,
+                state="nothing of the epoch is visible in Kafka",
+                help=f'set {key} to {_EXACT[key]}, or leave mode="idempotent" out: it has a session of its own',
+            )
+
+    def _judged(self, rows: DataFrame, now: Topics) -> tuple[DataFrame, list[Objection]]:
+        """The records, those that the sink does not get included, with hash and objections of each; lazy."""
+        from pyspark.sql import functions as f
+
+        encoding = self._encoding
+        schema = encoding.projection.check(rows.schema)
+        encoding.check(schema, self._name)
+        refusals = _refusals(encoding, schema)
+        marked = encoding.projection.marked(rows, KEPT, row_hash(rows).alias(HASH))
+        bad = [condition.alias(name) for name, condition in refusals.values()]
+        records = encoding.apply(marked, f.col(HASH), f.col(KEPT), *bad)
+        if self._make_value is not None:
+            records = self._encoder(now).records(records)
+        found = self._objections({column: name for column, (name, _) in refusals.items()}, now)
+        met = f.when(f.col(KEPT), objections.of_each(found)).alias(MET)
+        return records.select(*_record(records), HASH, KEPT, met), found
+
+    def _plan_to_apply(
+        self, link: Link, place: Place, epoch: Epoch, now: Topics, found: Sequence[Objection], by: Actor
+    ) -> Plan:
+        return Plan(
+            link=link,
+            place=place,
+            topics=self._declared.names,
+            by=by,
+            decision=epoch.decision.id,
+            position=epoch.position,
+            epoch=epoch.number,
+            rows=None,
+            partitioner=self._encoding.partitioner,
+            max_message_bytes=tuple(target.max_message_bytes for target in now.targets.values()),
+            transaction_timeout=self._timeout(link),
+            about={"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark},
+            targets=dict(now.ids) if now.several else {},
+            largest=frozenset(number for number, objection in enumerate(found) if objection.largest),
+        )
+
+    def _settle(self, plan: Plan, records: DataFrame, found: Sequence[Objection], agreed: Digest | None) -> Applied:
+        """Every attempt evaluates again, and is held against the first of which the rows are known."""
+        if self._evaluated is not None and self._evaluated[0] != plan.decision:
+            self._evaluated = None
+
+        def attempt() -> Answer:
+            first = self._evaluated[1] if self._evaluated is not None else None
+            answer = self._evaluate(replace(plan, agreed=agreed if agreed is not None else first), records, found)
+            if answer.digest is not None and first is None:
+                self._evaluated = plan.decision, answer.digest
+            return answer
+
+        answer = settled(plan, attempt)
+        assert answer.digest is not None, "that of the marker, which was read"
+        return Applied(_SHOWN[answer.outcome], answer.digest)
+
+    def _evaluate(self, plan: Plan, records: DataFrame, found: Sequence[Objection]) -> Answer:
+        """One attempt: rows are evaluated wherever Spark likes, and produced in one task."""
+        barrier = _may_use_barrier(records.sparkSession)
+        answers = records.repartition(1).mapInArrow(partial(produce.task, plan), "answer string", barrier=barrier)
+        try:
+            told = answers.collect()
+        except Exception as error:
+            return _unanswered(plan, error)
+        if not told:  # Spark knows that there are no rows, and starts no task for them
+            return produce.attempt(plan, Evaluation(()))
+        answer = Answer.from_json(told[0]["answer"])
+        if answer.met is None:
+            return answer
+        met, state = answer.met, "the transaction was aborted, nothing of the epoch is visible"
+        refusal = objections.refusal(found[met.number], met.rows, met.shown, self._name, plan.epoch, state)
+        return replace(answer, error=refusal)
+
+    # --- sessions -------------------------------------------------------------------------------
 
     def _own_session(self, settings: Mapping[str, str]) -> SparkSession:
         """A clone of the session with the settings that order and text of the rows depend on.
@@ -496,23 +649,71 @@ class KafkaSink:
         return self._session
 
 
+def _record(records: DataFrame) -> list[str]:
+    """The columns that are produced."""
+    return [name for name in ("key", "value", *ROUTES) if name in records.columns]
+
+
+def _refusals(encoding: Encoding, schema: StructType) -> dict[str, tuple[str, Column]]:
+    """By column of the projected rows: the name of one of the records, which says what JSON cannot hold."""
+    return {column: (f"bad{n}", bad) for n, (column, bad) in enumerate(encoding.refusals(schema))}
+
+
+def _applied(outcome: CommitOutcome, state: State) -> Applied:
+    assert state.marker is not None, "it was there a moment ago"
+    assert state.marker.digest is not None, "apply writes none without"
+    return Applied(outcome, state.marker.digest)
+
+
+def _unanswered(plan: Plan, error: Exception) -> Answer:
+    """The job of an epoch that is applied has failed: what became of the epoch is known at once."""
+    what = "the Spark job that evaluates and produces the rows failed"
+    answer = produce.landed(plan, what, error)
+    if answer is not None:
+        return answer
+    cause = of_an_expression(error)
+    refusal = PrepareRefused(
+        f"{what}: {plan.link.scrub(cause or _last_words(first_cause(error))):.500}",
+        sink=plan.place.sink,
+        epoch=plan.epoch,
+        state="nothing of the epoch is visible in Kafka",
+        help="see what Spark says of the job; an expression of select= or where= must have a result for every row",
+    )
+    return Answer(Outcome.STOPPED if cause is not None else Outcome.LOST, refusal)
+
+
+def _last_words(cause: str) -> str:
+    """Of a traceback the line that says what it is about; Spark adds one."""
+    lines = [line for line in cause.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")]
+    return lines[-1] if "Traceback" in cause else lines[0]
+
+
 def _staged(committable: Committable) -> list[Copy]:
     """The records of each slot, where they were kept."""
     return [Copy.from_json(copy) for copy in committable.payload.get("staged", ())]
 
 
+_SHOWN = {
+    Outcome.COMMITTED: CommitOutcome.COMMITTED,
+    Outcome.ALREADY_COMMITTED: CommitOutcome.ALREADY_COMMITTED,
+}
+
+
 def settle(plan: Plan, attempt: Callable[[], Answer]) -> CommitOutcome:
-    """Attempt until there is an answer; bounded in interruptions, dead tasks and expired transactions."""
+    """Attempt until the epoch is shown."""
+    return _SHOWN[settled(plan, attempt).outcome]
+
+
+def settled(plan: Plan, attempt: Callable[[], Answer]) -> Answer:
+    """The answer that says so; bounded in interruptions, dead tasks and expired transactions."""
     expired = lost = 0
     for number in range(ATTEMPTS):
         answer = attempt()
-        if answer.outcome is Outcome.COMMITTED:
-            return CommitOutcome.COMMITTED
-        if answer.outcome is Outcome.ALREADY_COMMITTED:
-            return CommitOutcome.ALREADY_COMMITTED
+        if answer.outcome in _SHOWN:
+            return answer
         lost += answer.outcome is Outcome.LOST
         if answer.error is not None and (answer.outcome is Outcome.STOPPED or lost >= LOSSES):
-            raise _after_the_decision(answer.error)
+            raise _definite(plan, answer.error)
         expired += answer.outcome is Outcome.EXPIRED
         if expired >= EXPIRIES:
             raise _too_long(plan, expired)
@@ -526,20 +727,22 @@ def settle(plan: Plan, attempt: Callable[[], Answer]) -> CommitOutcome:
     )
 
 
-def _after_the_decision(error: Exception) -> Exception:
-    """Set-up that has gone wrong since the vote does not undo the decision."""
+def _definite(plan: Plan, error: Exception) -> Exception:
+    """Set-up that has gone wrong since the vote does not undo the decision; where there is none, it refuses."""
     if not isinstance(error, Misconfigured):
         return error
-    return CommitInDoubt(error.what, help=error.help, sink=error.sink, epoch=error.epoch, state=error.state)
+    kind = PrepareRefused if plan.is_applied else CommitInDoubt
+    return kind(error.what, help=error.help, sink=error.sink, epoch=error.epoch, state=error.state)
 
 
-def _too_long(plan: Plan, expired: int) -> CommitInDoubt:
-    seconds = plan.transaction_timeout
-    return CommitInDoubt(
-        f"{plan.rows} rows could not be produced within the transaction timeout of {seconds:g} s, {expired} times",
+def _too_long(plan: Plan, expired: int) -> EpochalError:
+    seconds, stands = plan.transaction_timeout, "" if plan.is_applied else "; it is decided, and must become visible"
+    kind = PrepareRefused if plan.is_applied else CommitInDoubt
+    return kind(
+        f"{plan.what} could not be produced within the transaction timeout of {seconds:g} s, {expired} times",
         sink=plan.place.sink,
         epoch=plan.epoch,
-        state="nothing of the epoch is visible in Kafka; it is decided, and must become visible",
+        state=f"nothing of the epoch is visible in Kafka{stands}",
         help="raise transaction_timeout= (and the broker's transaction.max.timeout.ms), speed up the brokers or "
         "the link to them, and restart the query; make later epochs smaller with the source's limit per trigger",
     )

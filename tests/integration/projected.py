@@ -17,6 +17,9 @@ class ProjectedRows(SparkHarness):
 
     options = OPTIONS
 
+    def evaluated(self, ids: Sequence[str]) -> int:
+        return 2 * len(ids)
+
     def rows(self, ids: Sequence[str], attempt: str) -> DataFrame:
         some = [(key, attempt, n) for n, key in enumerate(ids)]
         others = [(f"left out {key}", attempt, n) for key, n in zip(ids, (-1, None) * len(ids), strict=False)]

@@ -1,8 +1,9 @@
-"""The driver program of ``test_idempotent_kills.py``: one query, two Delta tables, a function that reads a file.
+"""The driver program of ``test_idempotent_kills.py``: one query, two sinks, a function that reads a file.
 
-    python idempotent_driver.py FOLDER MODE
+    python idempotent_driver.py FOLDER MODE APP ALPHA BETA
 
-One file of ``FOLDER/source`` is one epoch; the program ends when all are done.
+``ALPHA`` and ``BETA`` are folders of Delta tables, or ``kafka://SERVERS/TOPIC``.  One file of ``FOLDER/source`` is one
+epoch; the program ends when all are done.
 """
 
 from __future__ import annotations
@@ -14,10 +15,18 @@ import epochal
 from epochal.chaos import jvm
 from epochal.chaos.nemesis import end_with_parent
 from epochal.chaos.servers.spark import spark_session
-from epochal.sinks import DeltaSink
+from epochal.sinks import DeltaSink, KafkaSink
+from epochal.sinks.protocol import Sink
 
 
-def main(folder: Path, mode: str) -> None:
+def sink(name: str, place: str) -> Sink:
+    if not place.startswith("kafka://"):
+        return DeltaSink(place, name=name)
+    servers, _, topic = place.removeprefix("kafka://").partition("/")
+    return KafkaSink(servers, topic=topic, name=name, partitions=2)
+
+
+def main(folder: Path, mode: str, app: str, alpha: str, beta: str) -> None:
     from pyspark.sql import functions as f
 
     rate = str(folder / "rate")
@@ -31,8 +40,8 @@ def main(folder: Path, mode: str) -> None:
     rows = rows.withColumn("rate", f.udf(looked_up, "string", useArrow=False)("id"))
     rows = rows.withColumn("at", f.current_timestamp().cast("string"))
     pipeline = epochal.Pipeline(
-        app="idempotent",
-        sinks=[DeltaSink(str(folder / name), name=name) for name in ("alpha", "beta")],
+        app=app,
+        sinks=[sink("alpha", alpha), sink("beta", beta)],
         mode=mode,
         deterministic=["looked_up"] if mode == "idempotent" else (),
     )
@@ -48,4 +57,4 @@ def main(folder: Path, mode: str) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from epochal.chaos import servers
 from epochal.chaos.nemesis import Driver
 from tests.integration.delta.support import read
+from tests.integration.kafka.support import await_markers, read_topic
 from tests.kills.support import END_S, SEEN_S, ends_named
 
 PROGRAM = Path(__file__).with_name("idempotent_driver.py")
@@ -23,10 +25,16 @@ Row = tuple[int, str, str]
 
 
 class Tables:
-    """Two Delta tables of one query, whose rows hold what a file said when they were evaluated, and the time."""
+    """Two sinks of one query, whose rows hold what a file said when they were evaluated, and the time.
 
-    def __init__(self, folder: Path) -> None:
+    Delta tables; those that are named in ``topics`` are topics of a broker.
+    """
+
+    def __init__(self, folder: Path, app: str = "idempotent", bootstrap: str = "", topics: Sequence[str] = ()) -> None:
         self.folder = folder
+        self.app = app
+        self.bootstrap = bootstrap
+        self.topics = topics
         self.rate = folder / "rate"
         self.rate.write_text("1.1")
         self.starts = 0
@@ -39,8 +47,15 @@ class Tables:
     def start(self, *armed: str, mode: str = "idempotent") -> Iterator[Driver]:
         self.starts += 1
         folder = self.folder / f"start-{self.starts}"
-        with Driver([str(PROGRAM), str(self.folder), mode], folder, failpoints_armed=armed) as driver:
+        places = [self.place(name) for name in ("alpha", "beta")]
+        program = [str(PROGRAM), str(self.folder), mode, self.app, *places]
+        with Driver(program, folder, failpoints_armed=armed) as driver:
             yield driver
+
+    def place(self, name: str) -> str:
+        if name not in self.topics:
+            return str(self.folder / name)
+        return f"kafka://{self.bootstrap}/{self.app}-{name}"
 
     def kill(self, *armed: str, mode: str = "idempotent") -> None:
         """A start that is seen blocked at the first of these points, and dies there."""
@@ -53,7 +68,12 @@ class Tables:
             assert driver.wait(END_S) == 0, driver.tail()
 
     def rows(self, table: str) -> list[Row]:
-        found = read(self.folder / table).to_pylist()
+        if table in self.topics:
+            await_markers(self.bootstrap, f"{self.app}-{table}")
+            records = read_topic(self.bootstrap, f"{self.app}-{table}")
+            found = [json.loads(record.value or b"") for record in records]
+        else:
+            found = read(self.folder / table).to_pylist()
         return sorted((row["id"], row["rate"], row["at"]) for row in found)
 
     def check_exact(self) -> None:
@@ -94,6 +114,74 @@ def test_what_a_function_reads_has_changed_when_the_epoch_is_replayed(tables: Ta
         assert (tables.rows("alpha"), tables.rows("beta")) == before
     tables.rate.write_text("1.1")
     tables.finish()
+    tables.check_exact()
+
+
+# Kafka, which cannot hold rows back: it shows the epoch before a sink that can is asked to
+
+
+@pytest.fixture
+def with_kafka(tmp_path: Path, kafka_server: servers.Kafka, topic_name: str) -> Callable[..., Tables]:
+    return lambda *topics: Tables(tmp_path, topic_name, kafka_server.bootstrap, topics)
+
+
+def test_kafka_shows_the_epoch_and_delta_is_brought_up(with_kafka: Callable[..., Tables]) -> None:
+    tables = with_kafka("alpha")
+    tables.kill(*BETWEEN_THE_SINKS)
+    before = tables.rows("alpha"), tables.rows("beta")
+    assert (len(before[0]), len(before[1])) == (2 * ROWS, ROWS)
+    tables.rate.write_text("1.2")
+    with tables.start() as driver:
+        ends_named(driver, "NonDeterministicReplay")
+    assert (tables.rows("alpha"), tables.rows("beta")) == before
+    tables.rate.write_text("1.1")
+    tables.finish()
+    assert set(before[0]) < set(tables.rows("alpha"))
+    tables.check_exact()
+
+
+def test_of_two_topics_the_second_aborts_what_the_first_does_not_show(with_kafka: Callable[..., Tables]) -> None:
+    tables = with_kafka("alpha", "beta")
+    tables.kill(*BETWEEN_THE_SINKS)
+    before = tables.rows("alpha"), tables.rows("beta")
+    assert (len(before[0]), len(before[1])) == (2 * ROWS, ROWS)
+    tables.rate.write_text("1.2")
+    for _ in range(2):
+        with tables.start() as driver:
+            ends_named(driver, "NonDeterministicReplay")
+            assert "nothing of this evaluation was written" in driver.tail(60)
+        assert (tables.rows("alpha"), tables.rows("beta")) == before
+    tables.rate.write_text("1.1")
+    tables.finish()
+    tables.check_exact()
+
+
+@pytest.mark.parametrize("point", ["in-write@alpha", "before-publish@alpha", "after-publish@alpha"])
+def test_killed_where_kafka_is_written_it_goes_on(with_kafka: Callable[..., Tables], point: str) -> None:
+    tables = with_kafka("alpha")
+    tables.kill(f"{point}:1=barrier")
+    assert len(tables.rows("alpha")) == (2 * ROWS if point.startswith("after") else ROWS)
+    assert len(tables.rows("beta")) == ROWS
+    tables.finish()
+    tables.check_exact()
+
+
+@pytest.mark.parametrize("point", ["in-write@alpha", "after-publish@alpha"])
+def test_a_task_that_dies_where_kafka_is_written_changes_nothing(with_kafka: Callable[..., Tables], point: str) -> None:
+    tables = with_kafka("alpha")
+    with tables.start(f"{point}:1=kill") as driver:
+        assert driver.wait(END_S) == 0, driver.tail()
+    assert list(tables.folder.glob("start-1/**/0.blocked"))
+    tables.check_exact()
+
+
+@pytest.mark.parametrize(("first", "second"), [("idempotent", "two-phase"), ("two-phase", "idempotent")])
+def test_with_kafka_the_modes_take_turns_on_an_epoch_in_doubt(
+    with_kafka: Callable[..., Tables], first: str, second: str
+) -> None:
+    tables = with_kafka("alpha")
+    tables.kill("after-sink-commit@alpha:1=barrier", mode=first)
+    tables.finish(second)
     tables.check_exact()
 
 

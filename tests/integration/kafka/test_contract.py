@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import servers
-from epochal.chaos.contract import SinkContract
+from epochal.chaos.contract import IdempotentContract, SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.coordinator.epoch import Actor, Copy, Json
 from epochal.sinks.kafka import KafkaSink
@@ -63,6 +63,12 @@ class KafkaHarness(SparkHarness):
         return support.in_another_process(self._server.bootstrap, self._topic, committable, by, spark={})
 
 
+class TestKafkaSinkInIdempotentMode(IdempotentContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
+        return KafkaHarness(spark, kafka_server, topic, stage)
+
+
 class TestKafkaSink(SinkContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
@@ -86,6 +92,12 @@ class ProjectedKafkaHarness(ProjectedRows, SlotsKafkaHarness):
 
 
 class TestKafkaSinkWithSlotsSelectAndWhere(SinkContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
+        return ProjectedKafkaHarness(spark, kafka_server, topic, stage)
+
+
+class TestKafkaSinkWithSelectAndWhereInIdempotentMode(IdempotentContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
         return ProjectedKafkaHarness(spark, kafka_server, topic, stage)
