@@ -31,7 +31,8 @@ lane-logs:
 
 lane-tables:
 	@$(PYTEST) tests/integration/postgres tests/integration/spark tests/integration/test_postgres_log.py \
-	    tests/integration/delta/test_contract.py tests/servers tests/chaos --ignore=tests/chaos/test_cells.py
+	    tests/integration/hadoop tests/integration/delta/test_contract.py tests/servers tests/chaos \
+	    --ignore=tests/chaos/test_cells.py
 
 lane-rest:
 	@$(PYTEST) $(FAST) tests/kills

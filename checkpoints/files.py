@@ -1,14 +1,9 @@
-"""An epoch log in a folder of a local disk.
-
-::
-
-    00000000000000000007.floor      below 7 only the entries that this file holds exist
-    00000000000000000007.record     the record at position 7
-    .<name>.<random>.tmp            being written, or left by a dead process; claimed while alive
+"""An epoch log in a folder of a local disk; ``names.py`` says which files lie in it.
 
 Rules, on which "a position is never created twice, and an answer is never taken back" rests:
 
-1. A name comes into being whole: written under a temporary name, synced, linked (taken: EEXIST).
+1. A name comes into being whole: written as a draft, synced, linked (taken: EEXIST).  A draft is claimed
+   while its writer lives.
 2. Nothing is answered before the folder is synced, neither what was written nor what was read.
 3. A floor is durable before anything below it is deleted.  Then records go first, lowest first, and
    older floors after them, so a name that was missed by a listing always leaves a trace.
@@ -25,45 +20,31 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-import re
-import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
 from epochal.checkpoints.disk import Disk
-from epochal.checkpoints.log import Entry, LogPosition, Record, decode, encode
+from epochal.checkpoints.log import Entry, LogPosition, Record, encode
+from epochal.checkpoints.names import (
+    LISTINGS,
+    Names,
+    draft_name,
+    encode_floor,
+    floor_name,
+    gone,
+    read_settled,
+    record_name,
+    restless,
+    settled,
+    sort_names,
+)
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
-from epochal.coordinator.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
 
-FLOOR_VERSION = 1
-LISTINGS = 40
-"""How often a reader looks again at a folder that changes under it."""
-
-_NAME = re.compile(r"(?P<position>\d{20})\.(?P<kind>record|floor)")
-_TEMPORARY = re.compile(r"\.\d{20}\.(record|floor)\.[0-9a-f]{16}\.tmp")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK)
-
-
-@dataclass(frozen=True)
-class _Names:
-    """What a folder holds, in ascending order."""
-
-    floors: tuple[LogPosition, ...] = ()
-    records: tuple[LogPosition, ...] = ()
-    temporary: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def floor(self) -> LogPosition:
-        return self.floors[-1] if self.floors else 0
-
-    @property
-    def end(self) -> LogPosition:
-        return self.records[-1] + 1 if self.records else 0
 
 
 class FilesLog:
@@ -86,13 +67,13 @@ class FilesLog:
     def append(self, position: LogPosition, record: Record) -> bool:
         """See :meth:`EpochLog.append`."""
         with self._outcome_unknown(f"the append at position {position}"):
-            names = self._settled()
+            names = settled(self._list, self.describe())
             if not is_free(position, floor=names.floor, end=names.end, where=self.describe()):
                 return False
             self._make_folder()
             epoch = epoch_of(record)
             before = partial(failpoints.hit, Point.LOG_BEFORE_APPEND, epoch=epoch)
-            with self._created(_record(position), encode(record), before) as created:
+            with self._created(record_name(position), encode(record), before) as created:
                 if created is None:
                     return False
                 failpoints.hit(Point.LOG_AFTER_APPEND, epoch=epoch)
@@ -105,64 +86,28 @@ class FilesLog:
             if floor <= present:
                 return
             check_compaction(entries, floor, kept)
-            with self._created(_floor(floor), encode_floor(floor, kept)):
+            with self._created(floor_name(floor), encode_floor(floor, kept)):
                 failpoints.hit(Point.LOG_AFTER_FLOOR)
             self._delete_below(floor)
 
     # --- reading --------------------------------------------------------------------------------
 
     def _read(self) -> tuple[LogPosition, list[Entry]]:
-        names = self._list()
-        for _ in range(LISTINGS):
-            # A file that a compaction took away between the listing and the reading: look again.
-            with contextlib.suppress(FileNotFoundError):
-                entries = self._entries(names)
-                if self._list() == names:
-                    return names.floor, self._checked(names, entries)
-            names = self._list()
-        raise self._restless()
-
-    def _entries(self, names: _Names) -> list[Entry]:
-        kept: list[Entry] = []
-        if names.floors:
-            path = self._path(_floor(names.floor))
-            kept = decode_floor(self._disk.read(path), names.floor, path)
-        return kept + [self._entry(p) for p in names.records if p >= names.floor]
-
-    def _entry(self, position: LogPosition) -> Entry:
-        path = self._path(_record(position))
-        return Entry(position, decode(self._disk.read(path), path))
-
-    def _checked(self, names: _Names, entries: list[Entry]) -> list[Entry]:
-        check_order(names.records, names.floor, self.describe())
+        where = self.describe()
+        names, entries = read_settled(self._list, lambda name: self._disk.read(self._path(name)), self._path, where)
+        check_order(names.records, names.floor, where)
         if names.floors or names.records:
             self._disk.sync_folder(self._folder)
-        return entries
+        return names.floor, entries
 
-    def _settled(self) -> _Names:
-        """Two listings that agree."""
-        names = self._list()
-        for _ in range(LISTINGS):
-            if (again := self._list()) == names:
-                return names
-            names = again
-        raise self._restless()
-
-    def _list(self) -> _Names:
+    def _list(self) -> Names:
         try:
             found = self._disk.list(self._folder)
         except FileNotFoundError:
             if self._made:
-                raise self._gone() from None
-            return _Names()
-        positions: dict[str, list[LogPosition]] = {"floor": [], "record": []}
-        for name in found:
-            if match := _NAME.fullmatch(name):
-                positions[match["kind"]].append(int(match["position"]))
-            elif not _TEMPORARY.fullmatch(name):
-                raise self._foreign(name)
-        temporary = tuple(n for n in found if _TEMPORARY.fullmatch(n))
-        return _Names(tuple(sorted(positions["floor"])), tuple(sorted(positions["record"])), temporary)
+                raise gone(self.describe()) from None
+            return Names()
+        return sort_names(found, self.describe())
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -188,7 +133,7 @@ class FilesLog:
     def _draft(self, name: str) -> tuple[str, int]:
         """A new temporary file and a claimed handle on it."""
         for _ in range(LISTINGS):
-            path = self._path(f".{name}.{secrets.token_hex(8)}.tmp")
+            path = self._path(draft_name(name))
             handle = self._disk.create(path)
             try:
                 if self._claim(handle):
@@ -197,7 +142,7 @@ class FilesLog:
                 self._disk.close(handle)
                 raise
             self._disk.close(handle)
-        raise self._restless()
+        raise restless(self.describe())
 
     def _claim(self, handle: int) -> bool:
         """False when a compaction took the file for a dead one's, in the moment before the claim."""
@@ -224,16 +169,15 @@ class FilesLog:
         return True
 
     def _is_last(self, position: LogPosition) -> bool:
-        names = self._list()
-        return position >= names.floor and position + 1 >= names.end
+        return self._list().ends_with(position)
 
     def _delete_below(self, floor: LogPosition) -> None:
         names = self._list()
         for record in (p for p in names.records if p < floor):
-            self._unlink(_record(record))
+            self._unlink(record_name(record))
         for older in (p for p in names.floors if p < floor):
-            self._unlink(_floor(older))
-        for temporary in names.temporary:
+            self._unlink(floor_name(older))
+        for temporary in names.drafts:
             self._unlink_if_dead(temporary)
         self._disk.sync_folder(self._folder)
 
@@ -297,71 +241,8 @@ class FilesLog:
                 help="make the folder writable (disk full? read-only?); the same request may be repeated",
             ) from error
 
-    def _restless(self) -> SinkUnavailable:
-        return SinkUnavailable(
-            f"the epoch log {self.describe()} changed under each of {LISTINGS} looks at it",
-            help="find out which processes append to it or compact it; only one query may",
-        )
-
-    def _gone(self) -> LogCorrupt:
-        return LogCorrupt(
-            f"the folder of the epoch log {self.describe()} is gone",
-            state="this process has written to it before",
-            help="restore the checkpoint from a backup, with its epoch log",
-        )
-
-    def _foreign(self, name: str) -> LogCorrupt:
-        return LogCorrupt(
-            f"the epoch log {self.describe()} holds a foreign file: {name!r}",
-            state="only files of the epoch log may lie in its folder",
-            help="move that file elsewhere, or upgrade Epochal if a newer version wrote it",
-        )
-
     def _without_links(self, error: OSError) -> Misconfigured:
         return Misconfigured(
             f"the file system of the epoch log {self.describe()} has no hard links: {error}",
             help="put the checkpoint on a local disk with hard links (ext4, xfs, btrfs, apfs)",
         )
-
-
-def encode_floor(floor: LogPosition, kept: Sequence[Entry]) -> bytes:
-    """What a floor file holds: a line with version and checksum, one with floor and count, the entries."""
-    lines = b"".join(b"%d %b" % (e.position, encode(e.record)) for e in kept)
-    body = b"%d %d\n%b" % (floor, len(kept), lines)
-    return b"epochal-floor %d %b\n%b" % (FLOOR_VERSION, _checksum(body), body)
-
-
-def decode_floor(data: bytes, floor: LogPosition, where: str) -> list[Entry]:
-    """The entries that :func:`encode_floor` was given; ``where`` names the file in the error."""
-    try:
-        first, _, body = data.partition(b"\n")
-        word, version, checksum = first.split(b" ")
-        if word != b"epochal-floor":
-            raise ValueError("not a floor of an epoch log")
-        if version != b"%d" % FLOOR_VERSION:
-            raise ValueError(f"floor of version {version.decode(errors='replace')}; this Epochal reads {FLOOR_VERSION}")
-        if checksum != _checksum(body):
-            raise ValueError("checksum does not match: torn or foreign")
-        second, *lines = body.split(b"\n")[:-1]
-        if second != b"%d %d" % (floor, len(lines)):
-            raise ValueError(f"says {second!r}, not floor {floor} and {len(lines)} entries")
-        split = [line.partition(b" ") for line in lines]
-        return [Entry(int(position), decode(record + b"\n", where)) for position, _, record in split]
-    except ValueError as error:
-        raise LogCorrupt(
-            f"{where} is not a whole floor of the epoch log: {error}",
-            state=f"{len(data)} bytes, beginning {data[:40]!r}",
-            help="restore the file from a backup of the checkpoint, or upgrade Epochal if it is newer",
-        ) from error
-
-
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest().encode()
-
-
-def _record(position: LogPosition) -> str:
-    return f"{position:020}.record"
-
-
-def _floor(position: LogPosition) -> str:
-    return f"{position:020}.floor"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.hadoop import HadoopLog, of_session
 from epochal.checkpoints.log import EpochLog
 from epochal.coordinator import lint
 from epochal.coordinator import spark as inside
@@ -39,7 +40,7 @@ from epochal.sinks.stage import SparkStage, check_schema, files_at, local_path
 from epochal.sinks.threads import Threads, as_exception
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger("epochal")
@@ -259,7 +260,7 @@ class Pipeline:
         return Coordinator(
             query=identity,
             sinks=sinks,
-            log=self._log_at(identity.checkpoint),
+            log=self._log_at(identity.checkpoint, query.spark),
             mode=self._mode,
             stage=SparkStage(identity.checkpoint, lambda: query.spark),
             runner=Threads(lambda: query.spark),
@@ -368,21 +369,18 @@ class Pipeline:
         Coordinator(
             query=ask.query,
             sinks=sinks,
-            log=self._log_at(ask.query.checkpoint),
+            log=self._log_at(ask.query.checkpoint, session),
             stage=SparkStage(ask.query.checkpoint, lambda: session),
             retry=self._retry,
         ).check(ask)
 
-    def _log_at(self, checkpoint: str) -> EpochLog:
+    def _log_at(self, checkpoint: str, spark: SparkSession) -> EpochLog:
+        """The log that was passed, else one below the checkpoint; Misconfigured where none can be there."""
         if self._log is not None:
             return self._log
         local = local_path(checkpoint)
         if local is None:
-            raise Misconfigured(
-                "the checkpoint is not on a local file system, where the default epoch log is kept",
-                state=f"checkpoint {checkpoint}",
-                help="pass log=PostgresLog(dsn, name) from epochal.checkpoints.postgres",
-            )
+            return HadoopLog(f"{checkpoint}/epochal/log", lambda: of_session(spark))
         return FilesLog(posixpath.join(local, "epochal", "log"))
 
     def _notes(self) -> list[str]:

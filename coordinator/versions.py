@@ -27,6 +27,7 @@ DELTALAKE = "1.6"
 
 KAFKA_BROKER = "4.3.1"
 POSTGRES = ("16", "18")
+HADOOP = "3.5.0"
 TOXIPROXY = "2.12.0"
 TOXIPROXY_PYTHON = "0.1.1"
 GO_WHEEL = "1.26.6"
@@ -66,6 +67,23 @@ SPARK_KAFKA_JARS = Jars(
 )
 
 KAFKA_BROKER_JARS = Jars("kafka-broker", (f"org.apache.kafka:kafka_{SCALA}:{KAFKA_BROKER}",), transitive=True)
+
+# A name node and data nodes of the Hadoop that PySpark ships. The cluster's class is made for tests and wants their
+# libraries; the rest of what it names is in PySpark.
+HDFS_JARS = Jars(
+    "hdfs",
+    (
+        f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP}",
+        "org.junit.jupiter:junit-jupiter-api:5.13.3",
+        "org.junit.platform:junit-platform-commons:1.13.3",
+        "org.opentest4j:opentest4j:1.3.0",
+        "org.mockito:mockito-core:4.11.0",
+        "net.bytebuddy:byte-buddy:1.15.11",
+        "net.bytebuddy:byte-buddy-agent:1.15.11",
+        "org.objenesis:objenesis:3.3",
+    ),
+    transitive=False,
+)
 
 # For the plain foreachBatch job that the demo runs beside ours; Epochal itself needs no JDBC.
 POSTGRES_JDBC_JARS = Jars("postgres-jdbc", ("org.postgresql:postgresql:42.7.7",), transitive=False)

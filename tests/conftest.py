@@ -15,6 +15,7 @@ from epochal.coordinator.versions import POSTGRES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from epochal.chaos.servers.hdfs import HdfsServer
     from epochal.chaos.servers.toxiproxy import Proxy, ToxiproxyServer
 
 
@@ -43,6 +44,15 @@ def kafka_server() -> Iterator[servers.Kafka]:
     server.start()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def hdfs_server() -> Iterator[HdfsServer]:
+    """One HDFS for the whole run; a test that crashes it need not start it again."""
+    from epochal.chaos.servers.hdfs import HdfsServer
+
+    with HdfsServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +98,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(autouse=True)
 def _servers_are_up(request: pytest.FixtureRequest) -> None:
     """Start again what an earlier test left down."""
-    for name in ("postgres_server", "kafka_server"):
+    for name in ("postgres_server", "kafka_server", "hdfs_server"):
         if name in request.fixturenames:
             server = request.getfixturevalue(name)
             if not server.running():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -28,6 +29,14 @@ def resolve(jars: Jars) -> list[Path]:
             known = _resolve_in_child(jars, directory / "ivy")
             _write(directory / listing, known)
     return known
+
+
+def of_pyspark() -> Path:
+    """The folder of the jars that PySpark brings."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise ServerUnavailable("jars are resolved by pyspark, which is missing", "`pip install 'epochal[chaos]'`")
+    return Path(spec.submodule_search_locations[0]) / "jars"
 
 
 def _digest(jars: Jars) -> str:

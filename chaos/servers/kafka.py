@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import re
 import subprocess
 import uuid
@@ -226,15 +225,6 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
 
 def class_path() -> list[Path]:
     """The broker's jars, and of PySpark's the Scala library, which Ivy leaves out, and a working logger."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
-        raise ServerUnavailable(
-            "Kafka's jars are resolved by pyspark, which is missing", "`pip install 'epochal[chaos]'`"
-        )
-    pyspark_jars = Path(spec.submodule_search_locations[0]) / "jars"
-    borrowed = [
-        jar
-        for pattern in ("slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "scala-library-*.jar")
-        for jar in sorted(pyspark_jars.glob(pattern))
-    ]
+    patterns = ("slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "scala-library-*.jar")
+    borrowed = [jar for pattern in patterns for jar in sorted(jars.of_pyspark().glob(pattern))]
     return [*borrowed, *jars.resolve(KAFKA_BROKER_JARS)]

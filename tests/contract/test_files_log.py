@@ -17,8 +17,9 @@ from epochal.chaos import failpoints
 from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
 from epochal.chaos.failpoints import FailpointError, Point
 from epochal.checkpoints.disk import Disk
-from epochal.checkpoints.files import LISTINGS, FilesLog, encode_floor
+from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Entry, EpochLog, Record
+from epochal.checkpoints.names import LISTINGS, encode_floor
 from epochal.coordinator.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from epochal.checkpoints.files import decode_floor, encode_floor
 from epochal.checkpoints.log import (
     RECORD_VERSION,
     Apply,
@@ -25,6 +24,7 @@ from epochal.checkpoints.log import (
     decode,
     encode,
 )
+from epochal.checkpoints.names import decode_floor, encode_floor
 from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Decision, Digest, Query
 from epochal.coordinator.errors import LogCorrupt
 

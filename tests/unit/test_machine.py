@@ -15,6 +15,7 @@ from epochal.chaos.checker import Verdict
 from epochal.chaos.machine import DEEP, DEFAULT, CoordinatorMachine, FilesLogMachine, fuzz
 from epochal.checkpoints import files
 from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.names import encode_floor
 from epochal.coordinator import judge
 from epochal.coordinator.coordinator import Coordinator
 from epochal.coordinator.epoch import Actor, Ask
@@ -113,7 +114,6 @@ def never_looks_again(patch: Patch) -> None:
 
 def keeps_nothing(patch: Patch) -> None:
     """A compaction loses what it was to keep."""
-    encode_floor = files.encode_floor
     patch.setattr(files, "encode_floor", lambda floor, _: encode_floor(floor, ()))
 
 

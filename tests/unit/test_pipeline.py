@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 
 import epochal
 import epochal.sinks
+from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator import spark as inside
 from epochal.coordinator import versions
 from epochal.coordinator.epoch import Query
@@ -27,6 +28,7 @@ from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.threads import Threads
 
 SERVER = MemoryServer()
+SPARK: Any = None  # a session that nobody asks
 
 
 class FromCopyAlone(MemorySink):
@@ -203,10 +205,26 @@ def test_what_would_hang_the_query_becomes_an_exception(error: BaseException) ->
     assert type(error).__name__ in str(result)
 
 
-def test_the_default_log_needs_a_local_checkpoint() -> None:
-    with pytest.raises(Misconfigured, match="not on a local file system") as refused:
-        Pipeline(app="app", sinks=sinks("a"))._log_at("s3a://bucket/checkpoint")
-    assert "log=PostgresLog" in str(refused.value)
+@pytest.mark.parametrize(
+    ("checkpoint", "kind"),
+    [
+        ("file:/data/checkpoint", "files:/data/checkpoint/epochal/log"),
+        ("hdfs://cluster/checkpoint", "hadoop:hdfs://cluster/checkpoint/epochal/log"),
+        ("viewfs://cluster/checkpoint", "hadoop:viewfs://cluster/checkpoint/epochal/log"),
+    ],
+)
+def test_the_default_log_lies_in_the_checkpoint(checkpoint: str, kind: str) -> None:
+    assert Pipeline(app="app", sinks=sinks("a"))._log_at(checkpoint, SPARK).describe() == kind
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "abfss", "gs", "never-heard-of"])
+def test_a_checkpoint_where_no_log_can_lie_is_refused_unless_one_is_passed(scheme: str) -> None:
+    checkpoint = f"{scheme}://bucket/checkpoint"
+    with pytest.raises(Misconfigured, match=f"the epoch log cannot lie on {scheme}://") as refused:
+        Pipeline(app="app", sinks=sinks("a"))._log_at(checkpoint, SPARK)
+    assert "log=PostgresLog" in refused.value.help
+    passed = MemoryLog()
+    assert Pipeline(app="app", sinks=sinks("a"), log=passed)._log_at(checkpoint, SPARK) is passed
 
 
 BLOCKED = """

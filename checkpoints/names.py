@@ -1,0 +1,180 @@
+"""What a log that is a folder of files has in it, and how a folder that changes is read.
+
+::
+
+    00000000000000000007.floor      below 7 only the entries that this file holds exist
+    00000000000000000007.record     the record at position 7
+    .<name>.<random>.tmp            a draft: being written, or left by a dead process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from epochal.checkpoints.log import Entry, LogPosition, decode, encode
+from epochal.coordinator.errors import LogCorrupt, SinkUnavailable
+
+FLOOR_VERSION = 1
+LISTINGS = 40
+"""How often a reader looks again at a folder that changes under it."""
+
+_NAME = re.compile(r"(?P<position>\d{20})\.(?P<kind>record|floor)")
+_DRAFT = re.compile(r"\.(?P<position>\d{20})\.(record|floor)\.[0-9a-f]{16}\.tmp")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a folder holds, in ascending order."""
+
+    floors: tuple[LogPosition, ...] = ()
+    records: tuple[LogPosition, ...] = ()
+    drafts: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def floor(self) -> LogPosition:
+        return self.floors[-1] if self.floors else 0
+
+    @property
+    def end(self) -> LogPosition:
+        return self.records[-1] + 1 if self.records else 0
+
+    def ends_with(self, position: LogPosition) -> bool:
+        """Whether no name says more than a record at ``position`` does."""
+        return position >= self.floor and position + 1 >= self.end
+
+
+def sort_names(found: Iterable[str], where: str) -> Names:
+    """The names of a listing; one that is none of ours is ``LogCorrupt``."""
+    positions: dict[str, list[LogPosition]] = {"floor": [], "record": []}
+    drafts = []
+    for name in found:
+        if match := _NAME.fullmatch(name):
+            positions[match["kind"]].append(int(match["position"]))
+        elif _DRAFT.fullmatch(name):
+            drafts.append(name)
+        else:
+            raise _foreign(name, where)
+    return Names(tuple(sorted(positions["floor"])), tuple(sorted(positions["record"])), tuple(drafts))
+
+
+def record_name(position: LogPosition) -> str:
+    return f"{position:020}.record"
+
+
+def floor_name(position: LogPosition) -> str:
+    return f"{position:020}.floor"
+
+
+def draft_name(name: str) -> str:
+    """A name that nobody else takes, for what will be called ``name``."""
+    return f".{name}.{secrets.token_hex(8)}.tmp"
+
+
+def drafted_for(draft: str) -> LogPosition:
+    """The position of what a draft would have become."""
+    match = _DRAFT.fullmatch(draft)
+    assert match is not None, draft
+    return int(match["position"])
+
+
+def settled(look: Callable[[], Names], where: str) -> Names:
+    """Two listings that agree."""
+    names = look()
+    for _ in range(LISTINGS):
+        if (again := look()) == names:
+            return names
+        names = again
+    raise restless(where)
+
+
+def read_settled(
+    look: Callable[[], Names], read: Callable[[str], bytes], where: Callable[[str], str], whole: str
+) -> tuple[Names, list[Entry]]:
+    """Names that were there before and after the reading, and the entries that they hold.
+
+    ``where`` tells in errors where a name is, ``whole`` where the log is.
+    """
+    names = look()
+    for _ in range(LISTINGS):
+        # A file that a compaction took away between the listing and the reading: look again.
+        with contextlib.suppress(FileNotFoundError):
+            entries = _entries(names, read, where)
+            if look() == names:
+                return names, entries
+        names = look()
+    raise restless(whole)
+
+
+def _entries(names: Names, read: Callable[[str], bytes], where: Callable[[str], str]) -> list[Entry]:
+    kept: list[Entry] = []
+    if names.floors:
+        name = floor_name(names.floor)
+        kept = decode_floor(read(name), names.floor, where(name))
+    there = [(p, record_name(p)) for p in names.records if p >= names.floor]
+    return kept + [Entry(p, decode(read(name), where(name))) for p, name in there]
+
+
+def encode_floor(floor: LogPosition, kept: Sequence[Entry]) -> bytes:
+    """What a floor file holds: a line with version and checksum, one with floor and count, the entries."""
+    lines = b"".join(b"%d %b" % (e.position, encode(e.record)) for e in kept)
+    body = b"%d %d\n%b" % (floor, len(kept), lines)
+    return b"epochal-floor %d %b\n%b" % (FLOOR_VERSION, _checksum(body), body)
+
+
+def decode_floor(data: bytes, floor: LogPosition, where: str) -> list[Entry]:
+    """The entries that :func:`encode_floor` was given; ``where`` names the file in the error."""
+    try:
+        first, _, body = data.partition(b"\n")
+        word, version, checksum = first.split(b" ")
+        if word != b"epochal-floor":
+            raise ValueError("not a floor of an epoch log")
+        if version != b"%d" % FLOOR_VERSION:
+            raise ValueError(f"floor of version {version.decode(errors='replace')}; this Epochal reads {FLOOR_VERSION}")
+        if checksum != _checksum(body):
+            raise ValueError("checksum does not match: torn or foreign")
+        second, *lines = body.split(b"\n")[:-1]
+        if second != b"%d %d" % (floor, len(lines)):
+            raise ValueError(f"says {second!r}, not floor {floor} and {len(lines)} entries")
+        split = [line.partition(b" ") for line in lines]
+        return [Entry(int(position), decode(record + b"\n", where)) for position, _, record in split]
+    except ValueError as error:
+        raise LogCorrupt(
+            f"{where} is not a whole floor of the epoch log: {error}",
+            state=f"{len(data)} bytes, beginning {data[:40]!r}",
+            help="restore the file from a backup of the checkpoint, or upgrade Epochal if it is newer",
+        ) from error
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()
+
+
+# --- errors -----------------------------------------------------------------------------------------
+
+
+def restless(where: str) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"the epoch log {where} changed under each of {LISTINGS} looks at it",
+        help="find out which processes append to it or compact it; only one query may",
+    )
+
+
+def gone(where: str) -> LogCorrupt:
+    return LogCorrupt(
+        f"the folder of the epoch log {where} is gone",
+        state="this process has written to it before",
+        help="restore the checkpoint from a backup, with its epoch log",
+    )
+
+
+def _foreign(name: str, where: str) -> LogCorrupt:
+    return LogCorrupt(
+        f"the epoch log {where} holds a foreign file: {name!r}",
+        state="only files of the epoch log may lie in its folder",
+        help="move that file elsewhere, or upgrade Epochal if a newer version wrote it",
+    )
