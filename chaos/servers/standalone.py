@@ -1,0 +1,158 @@
+"""Spark's own cluster on loopback: a master and workers, as `spark-class` of the installed PySpark starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from epochal.chaos.servers import guard, jars, java
+from epochal.chaos.servers.errors import ServerUnavailable
+from epochal.chaos.servers.process import LOOPBACK, Command, Server, free_port, wait_until
+
+EXECUTOR_TIMEOUT_S = 60.0
+NOT_INHERITED = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS")
+DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+class _Daemon(Server):
+    """A Java class of Spark's; nothing of this process's Python reaches its executors through the environment."""
+
+    def __init__(self, *, directory: Path | None = None, port: int | None = None) -> None:
+        super().__init__(directory=directory, port=port)
+        self.web_port = free_port()
+
+    def _prepare(self) -> None:
+        pass
+
+    def _run(self, main: str, *arguments: str) -> Command:
+        home = jars.of_pyspark().parent
+        environment = {
+            "SPARK_HOME": str(home),
+            "JAVA_HOME": str(java.java_home()),
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": DAEMON,
+        }
+        without = [part for name in NOT_INHERITED for part in ("-u", name)]
+        settings = [f"{name}={value}" for name, value in environment.items()]
+        places = ["--host", LOOPBACK, "--port", str(self.port), "--webui-port", str(self.web_port)]
+        return Command(["env", *without, *settings, str(home / "bin" / "spark-class"), main, *places, *arguments])
+
+
+class SparkMaster(_Daemon):
+    """The master; `url` is what drivers and workers are told."""
+
+    kind = "spark-master"
+
+    @property
+    def url(self) -> str:
+        return f"spark://{self.address}"
+
+    def _command(self) -> Command:
+        return self._run("org.apache.spark.deploy.master.Master")
+
+    def _ready(self) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            return bool(self.state()["status"] == "ALIVE")
+        return False
+
+    def state(self) -> dict[str, Any]:
+        """What its page says, as JSON."""
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{self.web_port}/json/", timeout=2) as page:
+            found: dict[str, Any] = json.load(page)
+            return found
+
+
+class SparkWorker(_Daemon):
+    """A worker of a master that runs; its executors are its child processes."""
+
+    kind = "spark-worker"
+
+    def __init__(self, master: SparkMaster, *, cores: int = 1, memory_mb: int = 1024) -> None:
+        super().__init__()
+        self._master = master
+        self._size = ["--cores", str(cores), "--memory", f"{memory_mb}m"]
+
+    def _command(self) -> Command:
+        work = ["--work-dir", str(self.directory / "work")]
+        return self._run("org.apache.spark.deploy.worker.Worker", *self._size, *work, self._master.url)
+
+    def _ready(self) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            alive = [w["port"] for w in self._master.state()["workers"] if w["state"] == "ALIVE"]
+            return self.port in alive
+        return False
+
+    def executors(self) -> list[int]:
+        """The process ids of its executors."""
+        below = guard.descendants(self.pid) if self.pid is not None else []
+        return [pid for pid in below if b"CoarseGrainedExecutorBackend" in _arguments(pid)]
+
+
+class StandaloneCluster:
+    """A master and its workers; as a context manager started on entry and closed on exit."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self.master = SparkMaster()
+        self.workers: Sequence[SparkWorker] = [SparkWorker(self.master) for _ in range(workers)]
+
+    @property
+    def url(self) -> str:
+        return self.master.url
+
+    def executors(self) -> list[int]:
+        """The process ids of all executors there are."""
+        return [pid for worker in self.workers for pid in worker.executors()]
+
+    def wait_for_executors(self, count: int) -> list[int]:
+        """Until there are as many; ServerUnavailable if that takes too long."""
+        found = wait_until(lambda: there if len(there := self.executors()) >= count else None, EXECUTOR_TIMEOUT_S)
+        if found is None:
+            raise ServerUnavailable(
+                f"no {count} executors within {EXECUTOR_TIMEOUT_S:.0f} s", "the log above says why", self.log_tail()
+            )
+        return found
+
+    def log_tail(self) -> str:
+        """The end of all their logs."""
+        return "\n".join(server.log_tail() for server in (self.master, *self.workers))
+
+    def start(self) -> StandaloneCluster:
+        try:
+            self.master.start()
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda worker: worker.start(), self.workers))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        for server in (*self.workers, self.master):
+            server.close()
+
+    def __enter__(self) -> StandaloneCluster:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def spark_submit() -> str:
+    """The program of the installed PySpark; it wants SPARK_HOME in its environment."""
+    return os.fspath(jars.of_pyspark().parent / "bin" / "spark-submit")
+
+
+def _arguments(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
