@@ -163,7 +163,7 @@ class Pipeline:
         compact_every: int = COMPACT_EVERY,
     ) -> None:
         check_name("app", app)
-        sinks = with_rejects(sinks)
+        given, sinks = tuple(sinks), with_rejects(sinks)
         _check_sinks(sinks)
         _check_mode(mode, deterministic)
         if mode == IDEMPOTENT:
@@ -171,7 +171,8 @@ class Pipeline:
         if compact_every < 1:
             raise Misconfigured(f"compact_every={compact_every}", help="pass a number of records, 1 or more")
         self._app = app
-        self._sinks = sinks
+        self._given = given
+        self._sinks = sinks  # those for bad rows, too
         self._mode = mode
         self._deterministic = tuple(deterministic)
         self._log = log
@@ -347,7 +348,7 @@ class Pipeline:
 
     def _new_sinks(self) -> tuple[Sink, ...]:
         """Each start has connections of its own: two queries or a restart must not share them."""
-        return tuple(copy.copy(sink) for sink in self._sinks)
+        return with_rejects([copy.copy(sink) for sink in self._given])
 
     def _check_plan(self, logical: Any) -> None:
         """What the whole query says about replays, in this mode."""

@@ -33,20 +33,20 @@ class SortingSink(Sink, Protocol):
     bad_rows: Sink | None
     """Who gets the rows that this sink cannot hold; None: they refuse the epoch."""
 
-    def reasons(self, rows: Rows) -> Rows:
-        """``rows`` with the column ``_reason``: why the sink cannot hold the row; NULL where it can, or need not."""
+    def reasons(self, epoch: Epoch, rows: Rows) -> Rows:
+        """``rows`` with the column ``_reason``: why the sink cannot hold the row; NULL where it can, or need not.
+
+        The same whenever it is asked of one epoch, also while it is prepared in another thread.
+        """
 
 
 class Rejects:
-    """``into``, as the sink of the rows that ``of`` cannot hold."""
+    """``into``, as the sink of the rows that ``of`` cannot hold: the very object that writes the others."""
 
     def __init__(self, of: SortingSink, into: Sink) -> None:
         _check_into(of, into)
         self._of = of
         self._into = into
-
-    def __copy__(self) -> Rejects:
-        return Rejects(copy.copy(self._of), copy.copy(self._into))
 
     def __repr__(self) -> str:
         return f"Rejects(of={self._of!r}, into={self._into!r})"
@@ -70,7 +70,7 @@ class Rejects:
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         """Counts what it leaves out by itself, so that the vote can be held against the copy."""
         rows, digest = watched(rows) if epoch.digest else (rows, None)
-        rejected = self._rejected(rows)
+        rejected = self._rejected(epoch, rows)
         vote = self._into.prepare(replace(epoch, digest=False), rejected, by)
         left_out = epoch.copy.rows - int(rejected.count()) if epoch.copy is not None else 0
         return replace(vote, left_out=vote.left_out + left_out, digest=digest() if digest is not None else None)
@@ -87,10 +87,10 @@ class Rejects:
     def guarantee(self) -> str:
         return f"{self._into.guarantee()} Of every epoch: the rows that sink {self._of.name!r} cannot hold, and why."
 
-    def _rejected(self, rows: DataFrame) -> DataFrame:
+    def _rejected(self, epoch: Epoch, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
-        reasoned: DataFrame = self._of.reasons(rows).where(f.isnotnull(REASON))
+        reasoned: DataFrame = self._of.reasons(epoch, rows).where(f.isnotnull(REASON))
         return reasoned.select(*map(_column, rows.columns), f.lit(self._of.name).alias(SINK), REASON)
 
     def _schema(self, schema: Schema) -> Schema:
@@ -108,12 +108,12 @@ class Rejects:
 
 
 def with_rejects(sinks: Sequence[Sink]) -> tuple[Sink, ...]:
-    """The sinks, and after each that has ``bad_rows=`` the one that gets them."""
+    """The sinks, and after each that has ``bad_rows=`` one of its own that gets them."""
     found: list[Sink] = []
     for sink in sinks:
         found.append(sink)
         if isinstance(sink, SortingSink) and sink.bad_rows is not None:
-            found.append(Rejects(sink, sink.bad_rows))
+            found.append(Rejects(sink, copy.copy(sink.bad_rows)))
     return tuple(found)
 
 
@@ -130,11 +130,11 @@ def check_bad_rows(bad_rows: object, sink: str) -> Sink | None:
     return bad_rows
 
 
-def left_out(sink: SortingSink, rows: DataFrame) -> int:
+def left_out(sink: SortingSink, epoch: Epoch, rows: DataFrame) -> int:
     """How many of ``rows``, of which a copy is kept, are another's: one job."""
     from pyspark.sql import functions as f
 
-    return int(sink.reasons(rows).where(f.isnotnull(REASON)).count()) if sink.bad_rows is not None else 0
+    return int(sink.reasons(epoch, rows).where(f.isnotnull(REASON)).count()) if sink.bad_rows is not None else 0
 
 
 def _check_into(of: Sink, into: Sink) -> None:

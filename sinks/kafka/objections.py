@@ -32,6 +32,7 @@ class Objection:
     """Rows that cannot be written: which, and what is said of them."""
 
     bad: Column
+    reason: str  # of one row
     tell: Callable[[int, Any], str]  # how many rows, and what of `shown`
     help: str
     shown: Column | None = None  # of each of these rows; the smallest is told
@@ -64,6 +65,13 @@ def of_each(objections: Sequence[Objection]) -> Column:
     return cases
 
 
+def reason_of_each(objections: Sequence[Objection]) -> Column:
+    """The first of ``objections`` that a record meets, in words; NULL: it meets none."""
+    from pyspark.sql import functions as f
+
+    return f.coalesce(f.lit(None), *(f.when(objection.bad, objection.reason) for objection in objections))
+
+
 def refusal(met: Objection, rows: int, shown: object, sink: str, epoch: EpochNumber, state: str) -> PrepareRefused:
     """What is said when so many rows meet an objection."""
     return PrepareRefused(met.tell(rows, shown), sink=sink, epoch=epoch, state=state, help=met.help)
@@ -87,6 +95,7 @@ def of_json(column: str, bad: str) -> Objection:
 
     return Objection(
         f.col(bad),
+        f"JSON cannot hold the value of column {column!r} exactly",
         lambda rows, _: f"JSON cannot hold these values exactly: column {column!r} in {rows} rows",
         "NaN, infinities, years outside 0001 to 9999 and text that is not UTF-8 have no place in JSON: "
         "replace them, cast the column to string, or encode the row yourself with value=",
@@ -99,6 +108,7 @@ def of_values(scrub: Callable[[str], str]) -> Objection:
 
     return Objection(
         f.isnotnull(FAILURE),
+        "value= made no value of it",
         lambda rows, shown: f"value= made no value of {rows} rows, and was asked no more: {scrub(shown):.300}",
         "see what the function says; the epoch is evaluated again at the next start",
         f.col(FAILURE),
@@ -128,6 +138,7 @@ def _unknown_topic(column: str, targets: Mapping[str, Topic]) -> Objection:
     bad = ~f.coalesce(topic.isin(*targets), f.lit(False))
     return Objection(
         bad,
+        f"its topic is not declared (column {column!r})",
         lambda rows, shown: f"{rows} rows are for topics that are not declared (column {column!r}): {shown}",
         f"declare the topic, of {sorted(targets)} as they are in topics=, or keep such rows out with where=",
         f.coalesce(f.concat(f.lit("'"), topic, f.lit("'")), f.lit("NULL")),
@@ -140,6 +151,7 @@ def _no_value(column: str | None) -> Objection:
     where = f"column {column!r} is NULL" if column is not None else "the function of value= returned None"
     return Objection(
         f.isnull("value"),
+        f"it has no value ({where})",
         lambda rows, _: f"{rows} rows have no value ({where}): each would be a tombstone, which deletes its key",
         "pass tombstones=True if that is what these rows are for, or keep them out with where=",
     )
@@ -150,6 +162,7 @@ def _nameless_header(column: str) -> Objection:
 
     return Objection(
         f.coalesce(f.exists("headers", lambda header: f.isnull(header["key"])), f.lit(False)),
+        f"it has a header without a key (column {column!r})",
         lambda rows, _: f"{rows} rows have a header without a key (column {column!r})",
         "give every header a key; its value may be NULL, and so may the whole column",
     )
@@ -163,6 +176,7 @@ def _no_such_partition(column: str, targets: Mapping[str, Topic]) -> Objection:
     there = ", ".join(f"{name!r} has {topic.partitions}" for name, topic in sorted(targets.items()))
     return Objection(
         f.coalesce(bad, f.lit(False)),
+        f"its partition does not exist (column {column!r})",
         lambda rows, shown: f"{rows} rows are for partitions that do not exist (column {column!r}): {shown}; {there}",
         "partitions count from 0; NULL leaves the choice to the partitioner",
         partition,
@@ -178,6 +192,7 @@ def _keyless(encoding: Encoding, compacted: Sequence[str]) -> Objection:
     names = ", ".join(map(repr, compacted))
     return Objection(
         bad,
+        f"it has no key (column {encoding.key!r} is null), and the topic is compacted",
         lambda rows, _: f"{rows} rows have no key (column {encoding.key!r} is null), and topic {names} is compacted",
         "give these rows a key, or filter them out",
     )
@@ -195,6 +210,7 @@ def _too_large(encoding: Encoding, targets: Mapping[str, Topic]) -> Iterator[Obj
         limit = topic.max_message_bytes - OVERHEAD
         yield Objection(
             mine & (size > limit),
+            f"it is larger than topic {name!r} takes: the limit is {limit} bytes",
             lambda rows, largest, name=name, limit=limit: (  # type: ignore[misc]
                 f"{rows} rows are larger than topic {name!r} takes: "
                 f"the largest has {largest} bytes, the limit is {limit}"

@@ -36,7 +36,7 @@ VERSION = 3
 """Since 2 with a projection, since 3 with headers, partition and topic; the lowest that says it all is written."""
 ROUTES = ("topic", "partition", "headers")
 """What a row may say itself of where it goes; also the names of these columns of a record."""
-HASH, KEPT, MET = "__epochal_hash", "__epochal_kept", "__epochal_met"
+HASH, KEPT, MET, WHOLE_ROW = "__epochal_hash", "__epochal_kept", "__epochal_met", "__epochal_row"
 """Columns where there is no copy of an epoch: a row's hash, whether the sink gets the row, what is objected to it."""
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -157,7 +157,7 @@ class Encoding:
 
     def _valued(self, columns: Sequence[str]) -> list[str]:
         """Those of a row's columns that are its value."""
-        return [name for name in columns if name not in (HASH, KEPT, *self.routes.values())]
+        return [name for name in columns if name not in (HASH, KEPT, WHOLE_ROW, *self.routes.values())]
 
 
 def _column(name: str) -> Column:

@@ -8,12 +8,13 @@ In idempotent mode ``apply`` evaluates and produces in one Spark job; what a vot
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
@@ -26,7 +27,7 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks import stage
+from epochal.sinks import rejects, stage
 from epochal.sinks.conditions import check_name, looked, marker_of
 from epochal.sinks.digest import row_hash
 from epochal.sinks.executors import check_executors, clone, first_cause, running_session
@@ -36,10 +37,10 @@ from epochal.sinks.kafka.encode import SLOT, Encoder, MakeValue
 from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan
-from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES, Encoding
+from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES, WHOLE_ROW, Encoding
 from epochal.sinks.kafka.topics import Declared, Topics
 from epochal.sinks.projection import Projection, of_an_expression, settings_of, take_settings
-from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema
+from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Sink
 from epochal.sinks.threads import Threads
 
 if TYPE_CHECKING:
@@ -79,8 +80,9 @@ class KafkaSink:
     vote, and what it returned is kept.  ``slots``: so many transactions side by side write an epoch
     (``epochal.sinks.kafka.slots``), for epochs that one does not write in time; it may change between starts.
     ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); all other columns
-    are of the selected ones.  Rows are projected again when they are produced, after the decision: by the text and
-    under the settings of the session that prepared the epoch, which its committable keeps; only
+    are of the selected ones.  ``bad_rows``: the sink of rows that Kafka, a topic or JSON cannot hold, which else
+    refuse the epoch (``epochal.sinks.rejects``).  Rows are projected again when they are produced, after the decision:
+    by the text and under the settings of the session that prepared the epoch, which its committable keeps; only
     ``spark.sql.legacy.timeParserPolicy`` is
     always ``CORRECTED``.  ``name`` is the sink's stable name, by default ``kafka-<topic>``, and needed with ``topics``.
     ``transaction_timeout`` (seconds) bounds how long producing one epoch may take, by default 300 or the
@@ -105,6 +107,7 @@ class KafkaSink:
         slots: int = 1,
         select: Sequence[str] | None = None,
         where: str | None = None,
+        bad_rows: Sink | Literal["fail"] = "fail",
         name: str | None = None,
         partitioner: str = "murmur2_random",
         transaction_timeout: float | None = None,
@@ -131,6 +134,8 @@ class KafkaSink:
             headers=headers,
             made=callable(value),
         )
+        self.bad_rows = rejects.check_bad_rows(bad_rows, self._name)
+        _check_bad_rows(self.bad_rows, self._make_value, self._name)
         self._slots = slots
         self._ever_used = 1  # slots, as the sink was last seen
         _check_slots(slots, partitioner, self._name)
@@ -142,6 +147,8 @@ class KafkaSink:
         self._partitions = partitions
         self._replication = replication
         self._topic_config = dict(topic_config or {})
+        self._lock = threading.Lock()
+        self._judged_by: tuple[int, Topics] | None = None  # the newest epoch's decision, and the topics as they were
         self._looked: tuple[Place, Topics] | None = None  # where, and what was seen there
         self._longest: float | None = None  # seconds that one transaction may last
         self._session: SparkSession | None = None
@@ -157,7 +164,10 @@ class KafkaSink:
         return f"KafkaSink({self._bootstrap!r}, topic={self._topic!r}{several}, name={self._name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_session": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"} | {"_session": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
         """Make the target topic and the marker topic where they are missing."""
@@ -227,13 +237,13 @@ class KafkaSink:
                 help="give the coordinator a stage",
             )
         place, _ = self._seen()
-        now = self._as_looked_at(epoch)
+        now = self._topics_of(epoch)
         cut = self._cut(place, epoch, by)
         encoding = self._meant(rows.sparkSession)
         copied = stage.read_copy(self._own_session(encoding.settings), epoch.copy)  # as a commit will read it
         with encoding.projection.evaluating(epoch.number):
             count, staged = self._check_rows(epoch, encoding, copied, now)
-            left_out = encoding.projection.left_out(copied)
+            left_out = encoding.projection.left_out(copied) + rejects.left_out(self, epoch, copied)
         if count + left_out != epoch.copy.rows:
             told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows}"
             raise self._refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
@@ -285,7 +295,7 @@ class KafkaSink:
         with self._refusing(epoch):
             self._check_one_slot(epoch, state)
             self._check_session(epoch, rows.sparkSession)
-            now = self._as_looked_at(epoch)
+            now = self._topics_of(epoch)
             records, found = self._judged(rows, now)
             plan = self._plan_to_apply(link, place, epoch, now, found, by)
         return self._settle(plan, records, found, agreed)
@@ -314,8 +324,14 @@ class KafkaSink:
             f"nobody else writes to the marker topic __epochal.<app>.{self._name} or uses its transactional id, "
             "and producing an epoch takes less than the transaction timeout. In idempotent mode its rows are judged "
             "while they are produced: those of an epoch that is refused are rows of an aborted transaction."
-            f"{self._encoding.projection.promise}"
+            f"{self._fate_of_bad_rows}{self._encoding.projection.promise}"
         )
+
+    @property
+    def _fate_of_bad_rows(self) -> str:
+        if self.bad_rows is None:
+            return ""
+        return f" Rows that Kafka, a topic or JSON cannot hold go to sink {self.bad_rows.name!r}."
 
     def _place(self, query: Query) -> Place:
         check_name("app", query.app, self._name)
@@ -425,6 +441,24 @@ class KafkaSink:
             )
         return now
 
+    def _topics_of(self, epoch: Epoch) -> Topics:
+        """As they were when an epoch was first judged: what a row is refused for must be the same to all who ask."""
+        with self._lock:
+            if self._judged_by is None or self._judged_by[0] != epoch.decision.id:
+                self._judged_by = epoch.decision.id, self._as_looked_at(epoch)
+            return self._judged_by[1]
+
+    def reasons(self, epoch: Epoch, rows: DataFrame) -> DataFrame:
+        """See ``epochal.sinks.rejects``; of a copy, as the vote reads it."""
+        from pyspark.sql import functions as f
+
+        if epoch.copy is not None:
+            rows = stage.read_copy(self._own_session(self._meant(rows.sparkSession).settings), epoch.copy)
+        whole = f.struct(*(_quoted(name) for name in rows.columns)).alias(WHOLE_ROW)
+        records, found = self._marked(rows, self._topics_of(epoch), whole)
+        reason = f.when(f.col(KEPT), objections.reason_of_each(found)).alias(rejects.REASON)
+        return records.select(WHOLE_ROW, reason).select(f"{WHOLE_ROW}.*", rejects.REASON)
+
     def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
         """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, where they are kept.
 
@@ -435,14 +469,16 @@ class KafkaSink:
         refusals = _refusals(encoding, schema)
         rows = encoding.projection.apply(copied)
         records = encoding.apply(rows, *(bad.alias(name) for name, bad in refusals.values()))
+        found = self._objections({column: name for column, (name, _) in refusals.items()}, now)
+        if self.bad_rows is not None:
+            records = records.where(objections.reason_of_each(found).isNull())
         staged: list[Copy] = []
-        if self._make_value is not None or self._slots > 1:
+        if self._make_value is not None or self._slots > 1 or self.bad_rows is not None:
             assert epoch.copy is not None, "asked for at once"
             made = self._encoder(now).records(records)
             staged = stage.write_parts(epoch.copy, self._name, epoch.number, made, SLOT, self._slots)
             kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
             records = reduce(lambda some, more: some.unionByName(more), kept)
-        found = self._objections({column: name for column, (name, _) in refusals.items()}, now)
         return objections.count(records, found, self._name, epoch.number), staged
 
     def _encoder(self, now: Topics) -> Encoder:
@@ -566,18 +602,27 @@ class KafkaSink:
         """The records, those that the sink does not get included, with hash and objections of each; lazy."""
         from pyspark.sql import functions as f
 
+        records, found = self._marked(rows, now, row_hash(rows).alias(HASH))
+        met = f.when(f.col(KEPT), objections.of_each(found)).alias(MET)
+        if self.bad_rows is not None:
+            fine = (f.col(KEPT) & objections.reason_of_each(found).isNull()).alias(KEPT)
+            return records.select(*_record(records), HASH, fine, f.when(f.lit(False), met).alias(MET)), found
+        return records.select(*_record(records), HASH, KEPT, met), found
+
+    def _marked(self, rows: DataFrame, now: Topics, more: Column) -> tuple[DataFrame, list[Objection]]:
+        """The records of all ``rows``, with ``KEPT``, one more column of the rows, and what is objected to; lazy."""
+        from pyspark.sql import functions as f
+
         encoding = self._encoding
         schema = encoding.projection.check(rows.schema)
         encoding.check(schema, self._name)
         refusals = _refusals(encoding, schema)
-        marked = encoding.projection.marked(rows, KEPT, row_hash(rows).alias(HASH))
+        marked = encoding.projection.marked(rows, KEPT, more)
         bad = [condition.alias(name) for name, condition in refusals.values()]
-        records = encoding.apply(marked, f.col(HASH), f.col(KEPT), *bad)
+        records = encoding.apply(marked, f.col(marked.columns[-1]), f.col(KEPT), *bad)
         if self._make_value is not None:
             records = self._encoder(now).records(records)
-        found = self._objections({column: name for column, (name, _) in refusals.items()}, now)
-        met = f.when(f.col(KEPT), objections.of_each(found)).alias(MET)
-        return records.select(*_record(records), HASH, KEPT, met), found
+        return records, self._objections({column: name for column, (name, _) in refusals.items()}, now)
 
     def _plan_to_apply(
         self, link: Link, place: Place, epoch: Epoch, now: Topics, found: Sequence[Objection], by: Actor
@@ -639,14 +684,20 @@ class KafkaSink:
 
         ``settings`` are those under which the epoch's projection is meant, whatever the session says now.
         """
-        if self._session is None or self._session._jsc is None or self._settings != settings:
-            self._session, self._settings = clone(_active_session(self._name)), settings
-            self._session.conf.set("spark.sql.session.timeZone", "UTC")
-            if settings:
-                take_settings(self._session, settings)
-            for key, value in _EXACT.items():
-                self._session.conf.set(key, value)
-        return self._session
+        with self._lock:
+            if self._session is None or self._session._jsc is None or self._settings != settings:
+                session = clone(_active_session(self._name))
+                session.conf.set("spark.sql.session.timeZone", "UTC")
+                if settings:
+                    take_settings(session, settings)
+                for key, value in _EXACT.items():
+                    session.conf.set(key, value)
+                self._session, self._settings = session, settings
+            return self._session
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _record(records: DataFrame) -> list[str]:
@@ -799,6 +850,15 @@ def _check_slots(number: object, partitioner: str, sink: str) -> None:
             sink=sink,
             state=f"slots={number}: a row's partition is chosen before its slot",
             help=f"with several slots take one of {', '.join(encode.PARTITIONERS)}",
+        )
+
+
+def _check_bad_rows(bad_rows: Sink | None, value: MakeValue | None, sink: str) -> None:
+    if bad_rows is not None and value is not None:
+        raise Misconfigured(
+            "bad_rows= beside a function of value=, which would be asked twice and may answer otherwise",
+            sink=sink,
+            help="make the value in the query, before the pipeline, and name its column with value=",
         )
 
 

@@ -228,7 +228,7 @@ class PostgresSink:
         lines, flagged = formatted(self._held(rows))
         with self._projection.evaluating(epoch.number):
             votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
-            left_out = self._left_out(rows) if epoch.copy is not None else 0
+            left_out = self._left_out(epoch, rows) if epoch.copy is not None else 0
         self._raise_refusals(votes, epoch, by)
         attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
         with self._connector.session() as session:
@@ -259,7 +259,7 @@ class PostgresSink:
             digest=digest() if digest is not None else None,
         )
 
-    def reasons(self, rows: Rows) -> Rows:
+    def reasons(self, epoch: Epoch, rows: Rows) -> Rows:  # noqa: ARG002
         """See ``epochal.sinks.rejects``."""
         from epochal.sinks.postgres.rows import reason
 
@@ -272,8 +272,8 @@ class PostgresSink:
         projected = self._projection.apply(rows)
         return projected if self.bad_rows is None else projected.where(reason(projected.schema).isNull())
 
-    def _left_out(self, rows: Rows) -> int:
-        return self._projection.left_out(rows) + rejects.left_out(self, rows)
+    def _left_out(self, epoch: Epoch, rows: Rows) -> int:
+        return self._projection.left_out(rows) + rejects.left_out(self, epoch, rows)
 
     def _evolve(self, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
         """Add the columns that are new, as the one who may prepare: nobody who was fenced alters a table."""
