@@ -85,8 +85,12 @@ class SlotsKafkaHarness(KafkaHarness):
     prepare_is_fenced = True
 
 
-class ProjectedKafkaHarness(ProjectedRows, SlotsKafkaHarness):
+class ProjectedKafkaHarness(ProjectedRows, KafkaHarness):
     """The same topic; another process, which knows no projection, commits what the committable says."""
+
+
+class ProjectedSlotsKafkaHarness(ProjectedRows, SlotsKafkaHarness):
+    """The same with two transactions per epoch."""
 
     options: Mapping[str, Any] = {**OPTIONS, **SlotsKafkaHarness.options}
 
@@ -94,7 +98,7 @@ class ProjectedKafkaHarness(ProjectedRows, SlotsKafkaHarness):
 class TestKafkaSinkWithSlotsSelectAndWhere(SinkContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
-        return ProjectedKafkaHarness(spark, kafka_server, topic, stage)
+        return ProjectedSlotsKafkaHarness(spark, kafka_server, topic, stage)
 
 
 class TestKafkaSinkWithSelectAndWhereInIdempotentMode(IdempotentContract):
