@@ -1,8 +1,13 @@
-"""The sinks.  Each is imported when it is first asked for, so that none needs another's client library."""
+"""The sinks.  Each is imported when it is first asked for, so that none needs another's client library.
+
+Sinks of other packages stand beside them: a package that registers a class under the entry point ``epochal.sinks``
+has it imported by its name from here.  One of Epochal's own names is never another's.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.errors import Misconfigured
@@ -25,9 +30,13 @@ _MODULES = {  # name: (module, extra that installs what it needs)
 }
 
 
+GROUP = "epochal.sinks"
+"""Of entry points: ``name = "package.module:Class"``."""
+
+
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _registered(name)
     module, extra = _MODULES[name]
     try:
         return getattr(importlib.import_module(module), name)
@@ -37,4 +46,25 @@ def __getattr__(name: str) -> Any:
         raise Misconfigured(
             f"{name} needs the package {error.name}, which is not installed",
             help=f"pip install 'epochal[{extra}]' (and epochal[spark] where there is no Spark yet)",
+        ) from error
+
+
+def _registered(name: str) -> Any:
+    """A sink of another package, by the one entry point that has this name."""
+    found = {entry.value: entry for entry in importlib.metadata.entry_points(group=GROUP, name=name)}
+    if not found:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if len(found) > 1:
+        raise Misconfigured(
+            f"several packages register a sink {name}",
+            state=f"entry points {sorted(found)}",
+            help="import it from its own package, or uninstall all but one",
+        )
+    [(value, entry)] = found.items()
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise Misconfigured(
+            f"the sink {name} is registered as {value} and is not there: {error}",
+            help="reinstall its package, with what it needs",
         ) from error
