@@ -63,6 +63,7 @@ planted: venv    ## plant known bugs in copies of the checkout: the suite must c
 
 bench: venv      ## rows per second and small epochs, beside a plain foreachBatch (long)
 	$(BIN)/python benchmarks/main_job.py
+	$(BIN)/python benchmarks/modes.py --rounds 3
 
 check: venv      ## lint and types
 	$(BIN)/ruff check $(SOURCE)
