@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from epochal.chaos import servers
-from tests.integration.kafka.support import produce, read_topic
+from tests.integration.kafka.support import await_markers, hanging, produce, read_topic
 
 
 def test_pg(pg_database: str) -> None:
@@ -24,3 +28,24 @@ def test_kafka(kafka_server: servers.Kafka, topic_name: str) -> None:
 
 def test_spark(spark: SparkSession) -> None:
     assert spark.range(5).count() == 5
+
+
+def test_rows_whose_markers_are_owed_are_waited_for(kafka_server: servers.Kafka, topic_name: str) -> None:
+    kafka_server.create_topic(topic_name)
+    options = {"bootstrap.servers": kafka_server.bootstrap, "transactional.id": topic_name, "log_level": 0}
+    producer = Producer(options)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic_name, b"late")
+    producer.flush(30)
+    assert hanging(kafka_server.bootstrap, topic_name) != []
+
+    def commit_later() -> None:
+        time.sleep(1)
+        producer.commit_transaction(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        committed = pool.submit(commit_later)
+        await_markers(kafka_server.bootstrap, topic_name)
+        assert [r.value for r in read_topic(kafka_server.bootstrap, topic_name)] == [b"late"]
+        committed.result(30)

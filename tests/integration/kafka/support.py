@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from epochal.chaos import jvm
 from epochal.chaos.contract import act_in_another_process
+from epochal.chaos.servers.process import wait_until
 from epochal.coordinator.epoch import Json
 
 APP = "flights"
@@ -83,13 +84,12 @@ def hanging(bootstrap: str, topic: str) -> list[str]:
 
 
 def await_markers(bootstrap: str, topic: str) -> None:
-    """Wait until a server that was crashed has written the markers that its log of transactions owes ``topic``.
+    """Wait until the broker has written the markers that its log of transactions owes ``topic``.
 
-    It answers before that; a reader that comes first finds the end in front of the committed rows.
+    One that was crashed answers before that; a reader that comes first finds the end in front of the committed rows.
     """
-    deadline = time.monotonic() + 60
-    while hanging(bootstrap, topic) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    written = wait_until(lambda: None if hanging(bootstrap, topic) else True, 60)
+    assert written, hanging(bootstrap, topic)
 
 
 def _ends(bootstrap: str, partitions: Sequence[TopicPartition], isolation: str) -> list[int]:

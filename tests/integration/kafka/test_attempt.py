@@ -23,6 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from epochal.chaos import failpoints, servers
 from epochal.chaos.failpoints import AnswerDropped, FailpointError, Point
+from epochal.chaos.servers.process import wait_until
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     CommitInDoubt,
@@ -37,7 +38,7 @@ from epochal.sinks.kafka.produce import Answer, Outcome, Transaction
 from epochal.sinks.kafka.sink import settle
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.kafka.attempts import ONE, QUERY, TWO, Target, rows
-from tests.integration.kafka.support import SECRET, hanging, read_topic
+from tests.integration.kafka.support import SECRET, await_markers, hanging, read_topic
 
 if TYPE_CHECKING:
     from epochal.chaos.servers.toxiproxy import Proxy
@@ -363,11 +364,8 @@ def test_a_broker_crash_in_mid_write_loses_and_doubles_nothing(kafka_server: ser
 
 def until_expired(target: Target) -> None:
     """Wait until the broker has ended the transaction that is open: its time is over."""
-    deadline = time.monotonic() + 60
-    while hanging(target.bootstrap, target.topic) == [] and time.monotonic() < deadline:
-        time.sleep(0.05)
-    while hanging(target.bootstrap, target.topic) != [] and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_until(lambda: hanging(target.bootstrap, target.topic) or None, 60)
+    await_markers(target.bootstrap, target.topic)
 
 
 @pytest.mark.timeout(300)
