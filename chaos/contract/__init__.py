@@ -28,12 +28,13 @@ pytest.register_assert_rewrite(*(f"epochal.chaos.contract.{name}" for name in ("
 from epochal.chaos.contract.harness import ABORTED, SinkHarness, act_in_another_process, query  # noqa: E402
 from epochal.chaos.contract.idempotent import IdempotentContract  # noqa: E402
 from epochal.chaos.contract.logs import LogContract, ProcessContract  # noqa: E402
-from epochal.chaos.contract.sinks import SinkContract, Start  # noqa: E402
+from epochal.chaos.contract.sinks import ModeContract, SinkContract, Start  # noqa: E402
 
 __all__ = [
     "ABORTED",
     "IdempotentContract",
     "LogContract",
+    "ModeContract",
     "ProcessContract",
     "SinkContract",
     "SinkHarness",

@@ -73,8 +73,11 @@ TWO = Actor(2, 22)
 MANY = 5003  # no multiple of anybody's block
 
 
-class SinkContract:
-    """Subclass it as ``Test...`` and define the fixture ``harness``."""
+class ModeContract:
+    """What rests on the way in which rows are written: all that a sink of several modes owes again in each of them.
+
+    Subclass it as ``Test...`` and define the fixture ``harness``.
+    """
 
     @pytest.fixture
     def harness(self) -> SinkHarness:
@@ -167,19 +170,6 @@ class SinkContract:
         assert self.ids(harness) == ["a"]
         assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
 
-    def test_another_process_sees_that_it_is_already_committed(self, harness: SinkHarness, one: Start) -> None:
-        committable = one.show(["a"])
-        outcome = harness.in_another_process(committable.to_json(), ONE.to_json())
-        assert outcome == CommitOutcome.ALREADY_COMMITTED.name
-        assert self.ids(harness) == ["a"]
-
-    def test_another_process_of_an_older_actor_is_fenced(self, harness: SinkHarness, one: Start) -> None:
-        committable = one.prepare(["a"])
-        self.newer(harness)
-        outcome = harness.in_another_process(committable.to_json(), ONE.to_json())
-        assert outcome == Fenced.__name__
-        assert harness.visible() == []
-
     def test_a_newer_actor_finishes_an_older_decision(self, harness: SinkHarness, one: Start) -> None:
         committable = one.prepare(["a"])
         newer = self.newer(harness)
@@ -192,12 +182,6 @@ class SinkContract:
         self.newer(harness)
         with pytest.raises(Fenced):
             one.commit(committable)
-        assert harness.visible() == []
-
-    def test_commit_by_an_equal_generation_with_another_token_is_fenced(self, harness: SinkHarness, one: Start) -> None:
-        committable = one.prepare(["a"])
-        with pytest.raises(Fenced):
-            Start(harness, SAME_GENERATION).commit(committable)
         assert harness.visible() == []
 
     def test_commit_by_a_newer_actor_that_did_not_fence_is_fenced(self, harness: SinkHarness, one: Start) -> None:
@@ -229,42 +213,12 @@ class SinkContract:
 
     # fence
 
-    @pytest.mark.usefixtures("one")
-    def test_a_fence_can_be_read(self, harness: SinkHarness) -> None:
-        assert Start(harness, TWO).look().fence == ONE
-
-    def test_before_any_fence_there_is_none(self, harness: SinkHarness) -> None:
-        sink = harness.sink()
-        sink.create(query(harness.app), harness.schema)
-        state = sink.look(query(harness.app))
-        assert (state.fence, state.marker) == (None, None)
-
     def test_fencing_twice_is_fine_and_keeps_what_is_prepared(self, harness: SinkHarness, one: Start) -> None:
         committable = one.prepare(["a"])
         one.fenced()
         assert one.look().fence == ONE
         assert one.commit(committable) is CommitOutcome.COMMITTED
         assert self.ids(harness) == ["a"]
-
-    @pytest.mark.usefixtures("one")
-    def test_a_newer_fence_takes_over(self, harness: SinkHarness) -> None:
-        newer = self.newer(harness)
-        assert newer.look(final=True).fence == TWO
-        newer.show(["a"])
-        assert self.ids(harness) == ["a"]
-
-    def test_an_older_fence_is_refused(self, harness: SinkHarness, one: Start) -> None:
-        newer = self.newer(harness)
-        with pytest.raises(Fenced):
-            one.fenced()
-        assert newer.look().fence == TWO
-        newer.show(["a"])
-
-    def test_a_fence_of_equal_generation_with_another_token_is_refused(self, harness: SinkHarness, one: Start) -> None:
-        with pytest.raises(Fenced):
-            Start(harness, SAME_GENERATION).fenced()
-        assert one.look().fence == ONE
-        one.show(["a"])
 
     # position and marker
 
@@ -298,13 +252,6 @@ class SinkContract:
         with pytest.raises(CheckpointMismatch):
             newer.commit(first)
         assert self.ids(harness) == ["b"]
-
-    def test_the_same_epoch_of_another_query_is_not_already_committed(self, harness: SinkHarness, one: Start) -> None:
-        committable = one.show(["a"])
-        foreign = replace(committable, decision=replace(committable.decision, incarnation="q2"))
-        with pytest.raises(CheckpointMismatch):
-            one.commit(foreign)
-        assert self.ids(harness) == ["a"]
 
     def test_a_position_long_gone_is_a_mismatch(self, harness: SinkHarness, one: Start) -> None:
         loser = one.prepare(["a"])
@@ -355,6 +302,127 @@ class SinkContract:
                 newer.commit(committable)
         assert harness.visible() == []
 
+    def test_abort_leaves_what_is_committed(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.show(["a"])
+        one.prepare(["b"], 1)
+        one.abort()
+        assert self.ids(harness) == ["a"]
+        assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+    def test_abort_by_an_older_actor_is_fenced_and_drops_nothing(self, harness: SinkHarness, one: Start) -> None:
+        newer = self.newer(harness)
+        committable = newer.prepare(["a"])
+        with pytest.raises(Fenced):
+            one.abort()
+        assert newer.commit(committable) is CommitOutcome.COMMITTED
+        assert self.ids(harness) == ["a"]
+
+    # look
+
+    def test_look_disturbs_nothing(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.prepare(["a"])
+        stranger = Start(harness, TWO)
+        assert stranger.look() == stranger.look()
+        stranger.sink.close()
+        assert one.look().fence == ONE
+        assert one.commit(committable) is CommitOutcome.COMMITTED
+        assert self.ids(harness) == ["a"]
+
+    # the server
+
+    def test_prepared_rows_survive_a_restart_of_the_server(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.prepare(["a"])
+        one.sink.close()
+        harness.restart_server()
+        assert Start(harness, ONE).commit(committable) is CommitOutcome.COMMITTED
+        assert self.ids(harness) == ["a"]
+
+    # names, apps, set-up
+
+    def test_create_again_changes_nothing(self, harness: SinkHarness, one: Start) -> None:
+        one.show(["a"])
+        before = one.look()
+        harness.sink().create(query(harness.app), harness.schema)
+        assert one.look() == before
+        assert self.ids(harness) == ["a"]
+
+    def test_a_committable_survives_json_and_holds_no_secret(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.prepare(["a"])
+        text = json.dumps(committable.to_json())
+        assert Committable.from_json(json.loads(text)) == committable
+        assert not [secret for secret in harness.secrets if secret in text]
+
+    def test_the_guarantee_names_the_sink(self, one: Start) -> None:
+        assert one.sink.name in one.sink.guarantee()
+
+
+class SinkContract(ModeContract):
+    """All that a sink owes.  Subclass it as ``Test...`` and define the fixture ``harness``."""
+
+    # by whom, from where
+
+    def test_another_process_sees_that_it_is_already_committed(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.show(["a"])
+        outcome = harness.in_another_process(committable.to_json(), ONE.to_json())
+        assert outcome == CommitOutcome.ALREADY_COMMITTED.name
+        assert self.ids(harness) == ["a"]
+
+    def test_another_process_of_an_older_actor_is_fenced(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.prepare(["a"])
+        self.newer(harness)
+        outcome = harness.in_another_process(committable.to_json(), ONE.to_json())
+        assert outcome == Fenced.__name__
+        assert harness.visible() == []
+
+    def test_commit_by_an_equal_generation_with_another_token_is_fenced(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.prepare(["a"])
+        with pytest.raises(Fenced):
+            Start(harness, SAME_GENERATION).commit(committable)
+        assert harness.visible() == []
+
+    # fence
+
+    @pytest.mark.usefixtures("one")
+    def test_a_fence_can_be_read(self, harness: SinkHarness) -> None:
+        assert Start(harness, TWO).look().fence == ONE
+
+    def test_before_any_fence_there_is_none(self, harness: SinkHarness) -> None:
+        sink = harness.sink()
+        sink.create(query(harness.app), harness.schema)
+        state = sink.look(query(harness.app))
+        assert (state.fence, state.marker) == (None, None)
+
+    @pytest.mark.usefixtures("one")
+    def test_a_newer_fence_takes_over(self, harness: SinkHarness) -> None:
+        newer = self.newer(harness)
+        assert newer.look(final=True).fence == TWO
+        newer.show(["a"])
+        assert self.ids(harness) == ["a"]
+
+    def test_an_older_fence_is_refused(self, harness: SinkHarness, one: Start) -> None:
+        newer = self.newer(harness)
+        with pytest.raises(Fenced):
+            one.fenced()
+        assert newer.look().fence == TWO
+        newer.show(["a"])
+
+    def test_a_fence_of_equal_generation_with_another_token_is_refused(self, harness: SinkHarness, one: Start) -> None:
+        with pytest.raises(Fenced):
+            Start(harness, SAME_GENERATION).fenced()
+        assert one.look().fence == ONE
+        one.show(["a"])
+
+    # position and marker
+
+    def test_the_same_epoch_of_another_query_is_not_already_committed(self, harness: SinkHarness, one: Start) -> None:
+        committable = one.show(["a"])
+        foreign = replace(committable, decision=replace(committable.decision, incarnation="q2"))
+        with pytest.raises(CheckpointMismatch):
+            one.commit(foreign)
+        assert self.ids(harness) == ["a"]
+
+    # several attempts, abort
+
     def test_abort_is_idempotent_and_may_find_nothing(self, harness: SinkHarness, one: Start) -> None:
         one.abort()
         one.prepare(["a"])
@@ -362,13 +430,6 @@ class SinkContract:
         one.abort()
         one.show(["b"])
         assert self.ids(harness) == ["b"]
-
-    def test_abort_leaves_what_is_committed(self, harness: SinkHarness, one: Start) -> None:
-        committable = one.show(["a"])
-        one.prepare(["b"], 1)
-        one.abort()
-        assert self.ids(harness) == ["a"]
-        assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
 
     def test_abort_in_another_process_drops_what_is_prepared(self, harness: SinkHarness, one: Start) -> None:
         committable = one.prepare(["a"])
@@ -388,14 +449,6 @@ class SinkContract:
         assert newer.commit(committable) is CommitOutcome.COMMITTED
         assert self.ids(harness) == ["a"]
 
-    def test_abort_by_an_older_actor_is_fenced_and_drops_nothing(self, harness: SinkHarness, one: Start) -> None:
-        newer = self.newer(harness)
-        committable = newer.prepare(["a"])
-        with pytest.raises(Fenced):
-            one.abort()
-        assert newer.commit(committable) is CommitOutcome.COMMITTED
-        assert self.ids(harness) == ["a"]
-
     def test_abort_by_an_equal_generation_with_another_token_is_fenced_and_drops_nothing(
         self, harness: SinkHarness, one: Start
     ) -> None:
@@ -406,15 +459,6 @@ class SinkContract:
         assert self.ids(harness) == ["a"]
 
     # look
-
-    def test_look_disturbs_nothing(self, harness: SinkHarness, one: Start) -> None:
-        committable = one.prepare(["a"])
-        stranger = Start(harness, TWO)
-        assert stranger.look() == stranger.look()
-        stranger.sink.close()
-        assert one.look().fence == ONE
-        assert one.commit(committable) is CommitOutcome.COMMITTED
-        assert self.ids(harness) == ["a"]
 
     def test_the_final_look_shows_what_an_older_actor_committed(self, harness: SinkHarness, one: Start) -> None:
         committable = one.show(["a"])
@@ -437,13 +481,6 @@ class SinkContract:
         assert one.commit(committable) is CommitOutcome.COMMITTED
 
     # the server
-
-    def test_prepared_rows_survive_a_restart_of_the_server(self, harness: SinkHarness, one: Start) -> None:
-        committable = one.prepare(["a"])
-        one.sink.close()
-        harness.restart_server()
-        assert Start(harness, ONE).commit(committable) is CommitOutcome.COMMITTED
-        assert self.ids(harness) == ["a"]
 
     def test_abort_after_a_restart_of_the_server_drops_what_is_prepared(self, harness: SinkHarness, one: Start) -> None:
         committable = one.prepare(["a"])
@@ -481,13 +518,6 @@ class SinkContract:
         assert one.commit(committable) is CommitOutcome.COMMITTED
         assert other.look(final=True).marker is None
 
-    def test_create_again_changes_nothing(self, harness: SinkHarness, one: Start) -> None:
-        one.show(["a"])
-        before = one.look()
-        harness.sink().create(query(harness.app), harness.schema)
-        assert one.look() == before
-        assert self.ids(harness) == ["a"]
-
     def test_check_accepts_what_create_made(self, harness: SinkHarness, one: Start) -> None:
         before = one.look()
         harness.sink().check(query(harness.app), harness.schema)
@@ -510,12 +540,3 @@ class SinkContract:
             with pytest.raises(Misconfigured, match="is not of the form") as refused:
                 verb()
             assert repr(app) in str(refused.value)
-
-    def test_a_committable_survives_json_and_holds_no_secret(self, harness: SinkHarness, one: Start) -> None:
-        committable = one.prepare(["a"])
-        text = json.dumps(committable.to_json())
-        assert Committable.from_json(json.loads(text)) == committable
-        assert not [secret for secret in harness.secrets if secret in text]
-
-    def test_the_guarantee_names_the_sink(self, one: Start) -> None:
-        assert one.sink.name in one.sink.guarantee()

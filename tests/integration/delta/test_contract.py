@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import jvm
-from epochal.chaos.contract import IdempotentContract, SinkContract
+from epochal.chaos.contract import IdempotentContract, ModeContract, SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.coordinator.epoch import Actor, Copy
 from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
@@ -72,12 +72,15 @@ class ProjectedDeltaHarness(ProjectedRows, DeltaHarness):
     """The same table, of some columns and rows."""
 
 
-class TestReplacingDeltaSinkWithSelectAndWhere(TestDeltaSink):
+class TestReplacingDeltaSinkWithSelectAndWhere(ModeContract):
     mode: Mode = Overwrite()
 
     @pytest.fixture
     def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:
         return ProjectedDeltaHarness(spark, tmp_path, self.mode)
+
+    def test_it_votes(self, harness: DeltaHarness) -> None:
+        assert not isinstance(harness.sink(), RedoSink)
 
 
 class TestMergingDeltaSinkWithSelectAndWhere(TestReplacingDeltaSinkWithSelectAndWhere):

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import servers
-from epochal.chaos.contract import IdempotentContract, SinkContract
+from epochal.chaos.contract import IdempotentContract, ModeContract, SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.coordinator.epoch import Actor, Copy, Json
 from epochal.sinks.kafka import KafkaSink
@@ -95,7 +95,7 @@ class ProjectedSlotsKafkaHarness(ProjectedRows, SlotsKafkaHarness):
     options: Mapping[str, Any] = {**OPTIONS, **SlotsKafkaHarness.options}
 
 
-class TestKafkaSinkWithSlotsSelectAndWhere(SinkContract):
+class TestKafkaSinkWithSlotsSelectAndWhere(ModeContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
         return ProjectedSlotsKafkaHarness(spark, kafka_server, topic, stage)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from epochal.chaos.contract import IdempotentContract, SinkContract
+from epochal.chaos.contract import IdempotentContract, ModeContract, SinkContract
 from epochal.chaos.contract.harness import query
 from epochal.chaos.contract.idempotent import Applying
 from epochal.chaos.contract.sinks import ONE
@@ -60,13 +60,17 @@ class PostgresHarness(SparkHarness):
         )
 
 
-class TestPostgresSink(SinkContract):
+class OnPostgres:
+    """To be mixed in: an empty database per test, and a sink of this mode."""
+
     mode: Mode = Append()
 
     @pytest.fixture
     def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> PostgresHarness:
         return PostgresHarness(spark, postgres_server, pg_database, self.mode)
 
+
+class TestPostgresSink(OnPostgres, SinkContract):
     def test_it_votes(self, harness: PostgresHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
@@ -88,7 +92,7 @@ class TestPostgresSinkOnTheOldestServer(OnTheOldestServer, TestPostgresSink):
     pass
 
 
-class TestPlainPostgresSink(TestPostgresSink):
+class TestPlainPostgresSink(OnPostgres, ModeContract):
     mode = Plain()
 
 
@@ -96,7 +100,7 @@ class ProjectedPostgresHarness(ProjectedRows, PostgresHarness):
     """The same table, of some columns and rows."""
 
 
-class TestUpsertingPostgresSinkWithSelectAndWhere(TestPostgresSink):
+class TestUpsertingPostgresSinkWithSelectAndWhere(ModeContract):
     """An id that stands twice is told apart by a number, so no row of the contract replaces another."""
 
     mode = Upsert(key=["id", "twice"])
@@ -106,17 +110,11 @@ class TestUpsertingPostgresSinkWithSelectAndWhere(TestPostgresSink):
         return ProjectedPostgresHarness(spark, postgres_server, pg_database, self.mode)
 
 
-class TestUpsertingPostgresSinkOnTheOldestServer(OnTheOldestServer, TestPostgresSink):
+class TestUpsertingPostgresSinkOnTheOldestServer(OnTheOldestServer, OnPostgres, ModeContract):
     mode = Upsert(key=["id", "n"])
 
 
-class TestPostgresSinkInIdempotentMode(IdempotentContract):
-    mode: Mode = Append()
-
-    @pytest.fixture
-    def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> PostgresHarness:
-        return PostgresHarness(spark, postgres_server, pg_database, self.mode)
-
+class TestPostgresSinkInIdempotentMode(OnPostgres, IdempotentContract):
     def test_the_digest_is_that_of_the_rows_before_select_and_where(
         self, harness: PostgresHarness, one: Applying
     ) -> None:
