@@ -1,9 +1,8 @@
 """The epoch log: durable decisions, compare-and-append.  The append of a ``Commit`` is *the* commit point.
 
 Record kinds: :class:`Fence` (a start took over), :class:`Commit` (an epoch is decided), :class:`Apply`
-(idempotent mode: an epoch is begun).  Operators will add ``Operator``.  A record is written as one line
-of JSON with a version and a checksum over the rest; whatever does not check is :class:`LogCorrupt`, never
-an empty log.
+(idempotent mode: an epoch is begun).  A record is written as one line of JSON with a version and a checksum
+over the rest; whatever does not check is :class:`LogCorrupt`, never an empty log.
 """
 
 from __future__ import annotations

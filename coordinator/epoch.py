@@ -244,7 +244,7 @@ class Committable:
     rows: int
     payload: Json = field(default_factory=dict)  # the sink's own, JSON
     version: int = COMMITTABLE_VERSION
-    left_out: int = 0  # rows of the epoch that the sink does not write, as its where= says; counted apart from `rows`
+    left_out: int = 0  # rows of the epoch that where= keeps out, or bad_rows= is given; counted apart from `rows`
     digest: Digest | None = None  # of the rows as they were evaluated, where ``Epoch.digest`` asks for it
 
     def to_json(self) -> Json:

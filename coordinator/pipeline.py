@@ -140,7 +140,8 @@ class Pipeline:
 
     ``app`` and the sinks' names are how a restart finds its markers: keep them stable.  ``log`` is where
     decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.  ``retry``: how patiently a
-    server is asked again.  ``compact_every``: how many records that nobody needs any more are left in the log.
+    server is asked again, a ``Retry`` of ``epochal.coordinator.coordinator``.  ``compact_every``: how many records
+    that nobody needs any more are left in the log.
 
     ``mode="idempotent"``, for a query that gives the same rows whenever an epoch is run: no durable copy and no
     decision; what can be seen in the plan to give others is refused at start, but for the functions of your own
@@ -285,9 +286,10 @@ class Pipeline:
         return done
 
     def check(self, df: DataFrame, checkpoint: str | None = None, output_mode: str = "append") -> None:
-        """Every check of a start, on a DataFrame that is not started yet; writes nothing.
+        """The checks of a start that need no running query, on a DataFrame that is not started yet; writes nothing.
 
-        With ``checkpoint`` (the checkpointLocation to be) its epoch log is held against the sinks, too.
+        With ``checkpoint`` (the checkpointLocation to be) its epoch log is held against the sinks, too.  Left to the
+        start: the trigger, a temporary checkpoint, what a function of the user's own makes of the first batch.
         """
         inside.check_session(df)
         inside.check_runtime(df.sparkSession)

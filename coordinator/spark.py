@@ -1,8 +1,8 @@
 """What Spark knows about a micro-batch, read from inside foreachBatch.
 
-The only file besides ``pipeline.py`` that touches Spark.  Inside foreachBatch the DataFrame shows a
-``LogicalRDD`` and a clone of the session, so query, checkpoint and plan are asked of the JVM's list of
-active queries; offsets are read from Spark's own ``offsets/N`` file, which is on disk before we are called.
+Inside foreachBatch the DataFrame shows a ``LogicalRDD`` and a clone of the session, so query, checkpoint and
+plan are asked of the JVM's list of active queries; offsets are read from Spark's own ``offsets/N`` file, which is on
+disk before we are called.  What a plan says is read in ``plan.py`` and ``lint.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator import versions
 from epochal.coordinator.epoch import Ask, EpochNumber, Query
@@ -24,8 +24,6 @@ from epochal.sinks.stage import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-T = TypeVar("T")
 
 _TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NO_EPOCHS = re.compile(r"Continuous|RealTime")
@@ -232,6 +230,3 @@ def _watermark(text: str, epoch: EpochNumber, path: str) -> int | None:
             state=f"{path} begins {text[:60]!r}",
             help="restore the checkpoint; a torn file has lost what the epoch was to read",
         ) from error
-
-
-# --- threads ----------------------------------------------------------------------------------------

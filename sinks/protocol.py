@@ -1,4 +1,5 @@
-"""What a sink is: six verbs, and the types that say what kind of promise it can make.
+"""What a sink is: two verbs of set-up (create, check), five of the protocol (look, fence, prepare, commit, abort), and
+the types that say what kind of promise it can make.
 
 No algorithm lives here (that is ``coordinator/coordinator.py``) and no base class: a sink is any
 object with these methods.  Reference implementations: ``sinks/memory.py``.

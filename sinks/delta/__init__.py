@@ -1,6 +1,9 @@
-"""Delta tables: a sink that votes.  ``sink`` is the protocol, ``modes`` what a user can ask for, ``merge`` how rows are
-merged, ``jvm`` all that is private to Delta, ``gates`` what a table can hold, ``staged`` what is prepared and not yet
-visible."""
+"""The Delta sink: it votes, or merges from the durable copy.
+
+``sink.py`` the protocol · ``modes.py`` what a user can ask for · ``target.py`` which table is meant · ``merge.py`` how
+rows are merged · ``gates.py`` what a table can hold · ``staged.py`` what is prepared and not yet visible · ``jvm.py``
+all that is private to Delta · ``refusals.py`` what the sink says when it cannot go on
+"""
 
 from epochal.sinks.delta.modes import Append, Merge, Overwrite
 from epochal.sinks.delta.sink import DeltaSink

@@ -1,4 +1,4 @@
-"""The Kafka sink's six verbs.  Runs in the driver; the rows travel in ``produce.py``.
+"""The Kafka sink's verbs.  Runs in the driver; the rows travel in ``produce.py``.
 
 Kafka holds no prepared rows, so the durable copy is the prepared work, and a commit applies it in one
 transaction together with the marker.  A decided epoch whose transaction is lost is simply produced again.
@@ -69,26 +69,31 @@ _EXACT = {  # of the sink's own clone of the session: the same rows in the same 
 class KafkaSink:
     """Every epoch once, in one Kafka transaction.
 
-    ``topic`` gets the rows; with ``topics``, a list, it is the column (string) that names for each row one of
-    them.  ``key`` names the column (string or binary) whose bytes are the key; rows without one go to random
-    partitions.  ``value`` names the column whose bytes are the value; by default it is the row as JSON
-    (``epochal.sinks.kafka.rows`` says exactly how).  A NULL as value refuses the epoch, unless ``tombstones``.
-    ``partition`` names the column (an integer from 0; NULL: by ``partitioner``) and ``headers`` the column
-    (``array<struct<key:string,value:binary>>``) of a row's partition and headers.  ``value`` may also be a function:
-    it is called without arguments once per task, and returns a function of a row (a dict of the columns that a JSON
-    value would have) and its topic that returns the value's bytes, or None; it is asked once per row, before the
-    vote, and what it returned is kept.  ``slots``: so many transactions side by side write an epoch
-    (``epochal.sinks.kafka.slots``), for epochs that one does not write in time; it may change between starts.
-    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); all other columns
-    are of the selected ones.  ``bad_rows``: the sink of rows that Kafka, a topic or JSON cannot hold, which else
-    refuse the epoch (``epochal.sinks.rejects``).  Rows are projected again when they are produced, after the decision:
-    by the text and under the settings of the session that prepared the epoch, which its committable keeps; only
-    ``spark.sql.legacy.timeParserPolicy`` is
-    always ``CORRECTED``.  ``name`` is the sink's stable name, by default ``kafka-<topic>``, and needed with ``topics``.
-    ``transaction_timeout`` (seconds) bounds how long producing one epoch may take, by default 300 or the
-    broker's maximum; ``request_timeout`` (seconds) every single request.  ``options`` are librdkafka's own names
-    and values, or a function that returns them, called in the driver whenever they are needed: a place for
-    secrets.  ``partitions``, ``replication`` and ``topic_config`` are for ``create``.
+    ``topic``: the topic that gets the rows; with ``topics`` the column (string) that names one of them for each row.
+    ``topics``: a list, all that rows may name; the sink needs a ``name`` then.
+    ``key``: the column (string or binary) whose bytes are the key; rows without one go to random partitions.
+    ``value``: the column whose bytes are the value; by default the row as JSON (``epochal.sinks.kafka.rows`` says
+    exactly how).  Or a function: it is called without arguments once per task, and returns a function of a row (a dict
+    of the columns that a JSON value would have) and its topic that returns the value's bytes, or None; that one is
+    asked once per row, before the vote, and what it returned is kept.
+    ``headers``: the column (``array<struct<key:string,value:binary>>``) of a row's headers.
+    ``partition``: the column (an integer from 0) of a row's partition; NULL: ``partitioner`` chooses.
+    ``tombstones``: a NULL as value is meant; else it refuses the epoch.
+    ``slots``: so many transactions side by side write an epoch (``epochal.sinks.kafka.slots``), for epochs that one
+    does not write in time; it may change between starts.
+    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); all columns that are
+    named here are of the selected ones.  Rows are projected again when they are produced, after the decision: by the
+    text and under the settings of the session that prepared the epoch, which its committable keeps; only
+    ``spark.sql.legacy.timeParserPolicy`` is always ``CORRECTED``.
+    ``bad_rows``: the sink of rows that Kafka, a topic or JSON cannot hold, which else refuse the epoch
+    (``epochal.sinks.rejects``).
+    ``name``: the sink's stable name, by default ``kafka-<topic>``.
+    ``partitioner``: one of librdkafka's (``PARTITIONERS``); the default is what Java's producer does.
+    ``transaction_timeout``: seconds that producing one epoch may take, by default 300 or the broker's maximum.
+    ``request_timeout``: seconds that a single request may take.
+    ``options``: librdkafka's own names and values, or a function that returns them, called in the driver whenever they
+    are needed: a place for secrets.
+    ``partitions``, ``replication`` and ``topic_config`` are for topics that ``create`` makes.
     """
 
     needs_copy = True

@@ -4,7 +4,7 @@ Prepared rows lie in ``<table>__rows`` under the next position, where the reader
 them, and commit moves one number; or they wait in ``<table>__staged``, and commit writes them into the
 table itself.  Read in this order:
 
-- ``sink.py``     the six verbs: what is asked of the server, and in which order
+- ``sink.py``     the verbs: what is asked of the server, and in which order
 - ``write.py``    a task's part: COPY, register, look at the fence, COMMIT, vote
 - ``modes.py``    what a user can ask for: append, plain, upsert
 - ``publish.py``  how staged rows go into the table, and what is asked of them before

@@ -1,4 +1,4 @@
-"""The six verbs, over the one row in ``epochal.sinks`` that everything turns on.
+"""The verbs, over the one row in ``epochal.sinks`` that everything turns on.
 
 Whoever changes what readers see, or may come to see, holds that row: fence, commit and abort
 ``FOR UPDATE``, a task's last step ``FOR SHARE``.  What it says under the lock is the truth::
@@ -87,7 +87,10 @@ class PostgresSink:
     with values that Postgres cannot hold, which else refuse the epoch (``epochal.sinks.rejects``).
     ``schema_evolution``: columns that are new in the query are added, by ``create`` or by the first epoch that has
     them, instead of refused.
-    ``connections``: how many tasks write at once.  All times are seconds.
+    ``connections``: how many tasks write at once, each on a connection of its own.
+    Seconds: ``connect_timeout`` for a connection; ``lock_timeout`` for the sink's row while another holds it;
+    ``answer_timeout`` for a statement that touches a few rows, COMMIT included; ``bulk_timeout`` for one whose time
+    grows with the epoch (writing, counting, publishing, deleting).
     """
 
     def __init__(
