@@ -253,7 +253,7 @@ def missing(session: Session, what: str, sink: str) -> Misconfigured:
         f"{what} does not exist",
         sink=sink,
         state=session.where,
-        help="call pipeline.create() once, or have its printed SQL run",
+        help="call pipeline.create() once, or have the SQL run that PostgresSink.ddl(app, schema) returns",
     )
 
 

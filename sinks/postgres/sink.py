@@ -570,7 +570,7 @@ class PostgresSink:
                 f"there is no table {self._target.own} of app {app!r}",
                 sink=self._name,
                 state=session.where,
-                help="call pipeline.create() once, or have its printed SQL run",
+                help="call pipeline.create() once, or have the SQL run that PostgresSink.ddl(app, schema) returns",
             )
         system, database, table, generation, token, published, decision = found[0]
         fence = Actor(generation, token) if generation is not None else None
