@@ -96,6 +96,7 @@ class Commit:
     copy: Copy | None = None
     supersedes: int | None = None  # Decision.id of the record it replaces
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
+    judgements: Mapping[str, Json] = field(default_factory=dict)  # of bad_rows=, by the sink that gets them
 
     @property
     def epoch(self) -> EpochNumber:
@@ -118,6 +119,7 @@ class Commit:
             "copy": self.copy.to_json() if self.copy is not None else None,
             "supersedes": self.supersedes,
             "done_through": dict(self.done_through),
+            **({"judgements": dict(self.judgements)} if self.judgements else {}),
         }
 
     @classmethod
@@ -132,6 +134,7 @@ class Commit:
             copy=Copy.from_json(copy) if copy is not None else None,
             supersedes=int(supersedes) if supersedes is not None else None,
             done_through={str(k): int(v) for k, v in data["done_through"].items()},
+            judgements=dict(data.get("judgements", {})),
         )
 
 
@@ -165,6 +168,7 @@ class Apply:
     watermark: int | None = None
     supersedes: int | None = None  # Decision.id of the record of the same epoch that it goes on from
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
+    judgements: Mapping[str, Json] = field(default_factory=dict)  # of bad_rows=, by the sink that gets them
 
     @property
     def actor(self) -> Actor:
@@ -188,6 +192,7 @@ class Apply:
             "watermark": self.watermark,
             "supersedes": self.supersedes,
             "done_through": dict(self.done_through),
+            **({"judgements": dict(self.judgements)} if self.judgements else {}),
         }
 
     @classmethod
@@ -200,6 +205,7 @@ class Apply:
             watermark=int(mark) if mark is not None else None,
             supersedes=int(supersedes) if supersedes is not None else None,
             done_through={str(k): int(v) for k, v in data["done_through"].items()},
+            judgements=dict(data.get("judgements", {})),
         )
 
 

@@ -25,7 +25,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeVar
 
@@ -56,6 +56,7 @@ from epochal.coordinator.epoch import (
     Digest,
     Epoch,
     EpochNumber,
+    Json,
     Marker,
     Phase,
     Position,
@@ -77,6 +78,7 @@ from epochal.coordinator.errors import (
 )
 from epochal.coordinator.judge import Case, History
 from epochal.sinks.protocol import Applied, ApplySink, CommitOutcome, MicroBatch, RedoSink, Rows, Sink, Stage
+from epochal.sinks.rejects import Rejects
 
 _log = logging.getLogger("epochal")
 
@@ -373,6 +375,7 @@ class Coordinator:
             copy = self._stage.write(ask.epoch, self._me, batch.rows) if self._stage is not None else None
             hit(Point.AFTER_COPY, epoch=ask.epoch)
             epoch = Epoch(decision, 0, ask.offsets, ask.watermark, copy)
+            judgements = self._judgements(epoch, lambda: batch.rows)
             votes = self._each(lambda sink: self._vote(sink, epoch, batch.rows))
         except Exception:
             self._abort_quietly()
@@ -387,6 +390,7 @@ class Coordinator:
             copy=copy,
             supersedes=self._current.decision.id if again else None,
             done_through=judge.done_after(self._history, self._shown),
+            judgements=judgements,
         )
 
     def _vote(self, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
@@ -487,13 +491,19 @@ class Coordinator:
 
     def _redo(self, lost: Sequence[str]) -> None:
         """Prepare lost work anew from the copy and supersede the decision, for these sinks only."""
-        current = self._decided
+        current, stage = self._decided, self._stage
+        copy = current.copy
+        assert copy is not None, "without a copy Spark's replay is evaluated instead"
+        assert stage is not None, "only a stage makes copies"
         hit(Point.BEFORE_REDO, epoch=current.epoch)
         decision = replace(current.decision, actor=self._me, redo=current.decision.redo + 1)
+        epoch = Epoch(decision, 0, current.offsets, current.watermark, copy)
         redone = dict(current.participants)
         try:
+            judgements = self._judged_as_before(epoch, lambda: stage.read(copy), lost)
             for name in lost:
-                redone[name] = replace(redone[name], committable=self._prepare_again(name, decision))
+                vote = self._prepare_from(copy, self._sinks[name], epoch.at(current.position_of(name)))
+                redone[name] = replace(redone[name], committable=vote)
         except Exception as error:
             self._in_doubt([error])
         record = replace(
@@ -503,15 +513,39 @@ class Coordinator:
             participants=redone,
             supersedes=current.decision.id,
             done_through=judge.done_after(self._history, self._shown),
+            judgements=judgements,
         )
         self._append(self._own_position + 1, record)
         hit(Point.AFTER_REDO_DECIDED, epoch=current.epoch)
 
-    def _prepare_again(self, name: str, decision: Decision) -> Committable:
-        current = self._decided
-        assert current.copy is not None, "without a copy Spark's replay is evaluated instead"
-        epoch = Epoch(decision, current.position_of(name), current.offsets, current.watermark, current.copy)
-        return self._prepare_from(current.copy, self._sinks[name], epoch)
+    # --- bad_rows= ------------------------------------------------------------------------------
+
+    def _judgements(self, epoch: Epoch, rows: Callable[[], Rows]) -> dict[str, Json]:
+        """What tells the rows of a pair of sinks apart, by the name of the one that gets the bad ones."""
+        return {
+            sink.name: self._patiently(lambda sink=sink: sink.judgement(epoch, rows()))  # type: ignore[misc]
+            for sink in self._sinks.values()
+            if isinstance(sink, Rejects)
+        }
+
+    def _judged_as_before(self, epoch: Epoch, rows: Callable[[], Rows], given: Collection[str]) -> dict[str, Json]:
+        """The same, for an epoch that the sinks ``given`` are to have once more: where the other one of a pair keeps
+        its rows, nothing may have changed, or a row would be in both, or in neither."""
+        now = self._judgements(epoch, rows)
+        for sink in self._sinks.values():
+            if not isinstance(sink, Rejects) or (sink.name in given) == (sink.of in given):
+                continue
+            before = self._current.judgements.get(sink.name)
+            if now[sink.name] != before:
+                raise PrepareRefused(
+                    f"what sink {sink.of!r} cannot hold is no longer what it was, and one of the two keeps its rows",
+                    sink=sink.name,
+                    epoch=epoch.number,
+                    state=f"was {before}, is {now[sink.name]}",
+                    help="set back what has changed (the topic's settings, select=, where= or another argument of the"
+                    " sink, the session's settings) until this epoch is through",
+                )
+        return now
 
     # --- idempotent mode: apply -----------------------------------------------------------------
 
@@ -520,7 +554,7 @@ class Coordinator:
 
         The digests of all evaluations agree before the first of these writes, as far as they can be known then.
         """
-        self._begin(batch.ask, again)
+        self._begin(batch, again)
         votes = self._votes_that_agree(batch)
         outcomes = self._apply_where_nothing_is_held(batch, votes)
         errors = self._show(list(votes.values()), outcomes)
@@ -529,10 +563,16 @@ class Coordinator:
         hit(Point.AFTER_COMMIT, epoch=batch.ask.epoch)
         return outcomes
 
-    def _begin(self, ask: Ask, again: bool) -> None:
+    def _begin(self, batch: MicroBatch, again: bool) -> None:
         """One record before the first sink, so that every marker of the epoch will be known."""
+        ask = batch.ask
         decision = Decision(self._query.query_id, ask.epoch, self._me, ask.fingerprint)
         shown = {name: again and self._shown.get(name, False) for name in self._sinks}
+        epoch = Epoch(decision, 0, ask.offsets, ask.watermark, digest=True)
+        try:
+            judgements = self._judged_as_before(epoch, lambda: batch.rows, [name for name in shown if not shown[name]])
+        except PrepareRefused as error:
+            self._in_doubt([error])
         record = Apply(
             decision=decision,
             participants={name: Place(self._identities[name], self._place_in(name, shown[name])) for name in shown},
@@ -540,6 +580,7 @@ class Coordinator:
             watermark=ask.watermark,
             supersedes=self._current.decision.id if again else None,
             done_through=judge.done_after(self._history, self._shown),
+            judgements=judgements,
         )
         hit(Point.BEFORE_APPLY, epoch=ask.epoch)
         self._append(self._own_position + 1, record)

@@ -10,11 +10,12 @@ written by themselves, this one is part of the epoch.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from epochal.coordinator.epoch import Actor, Committable, Epoch, Query, SinkState
+from epochal.coordinator.epoch import Actor, Committable, Epoch, Json, Query, SinkState
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks.digest import watched
 from epochal.sinks.protocol import CommitOutcome, RedoSink, ReplacingSink, Rows, Schema, Sink
@@ -39,6 +40,10 @@ class SortingSink(Sink, Protocol):
         The same whenever it is asked of one epoch, also while it is prepared in another thread.
         """
 
+    def judgement(self, epoch: Epoch, rows: Rows) -> Json:
+        """All that ``reasons`` rests on beside the rows: a later start has to find the same of an epoch that one of
+        the two sinks shows, else a row could come into both, or into neither."""
+
 
 class Rejects:
     """``into``, as the sink of the rows that ``of`` cannot hold: the very object that writes the others."""
@@ -54,6 +59,11 @@ class Rejects:
     @property
     def name(self) -> str:
         return self._into.name
+
+    @property
+    def of(self) -> str:
+        """The sink that could not hold the rows."""
+        return self._of.name
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
         return self._into.create(query, self._schema(schema))
@@ -74,6 +84,11 @@ class Rejects:
         vote = self._into.prepare(replace(epoch, digest=False), rejected, by)
         left_out = epoch.copy.rows - int(rejected.count()) if epoch.copy is not None else 0
         return replace(vote, left_out=vote.left_out + left_out, digest=digest() if digest is not None else None)
+
+    def judgement(self, epoch: Epoch, rows: Rows) -> Json:
+        """What tells the rows of the two apart, as the log keeps it."""
+        told: Json = json.loads(json.dumps(self._of.judgement(epoch, rows)))
+        return told
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         return self._into.commit(committable, by)

@@ -464,6 +464,16 @@ class KafkaSink:
         reason = f.when(f.col(KEPT), objections.reason_of_each(found)).alias(rejects.REASON)
         return records.select(WHOLE_ROW, reason).select(f"{WHOLE_ROW}.*", rejects.REASON)
 
+    def judgement(self, epoch: Epoch, rows: DataFrame) -> Json:
+        """See ``epochal.sinks.rejects``."""
+        targets = self._topics_of(epoch).targets.values()
+        return {
+            "schema": rows.schema.simpleString(),
+            "encoding": self._meant(rows.sparkSession).to_json(),
+            "tombstones": self._tombstones,
+            "topics": {t.name: [t.partitions, t.max_message_bytes, t.is_compacted] for t in targets},
+        }
+
     def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
         """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, where they are kept.
 

@@ -49,7 +49,7 @@ from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
 from epochal.sinks.postgres.evolution import Evolution
 from epochal.sinks.postgres.modes import Append, Mode, Staging
 from epochal.sinks.postgres.publish import Publish, Staged
-from epochal.sinks.projection import Projection
+from epochal.sinks.projection import Projection, settings_of
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
 
 if TYPE_CHECKING:
@@ -267,6 +267,15 @@ class PostgresSink:
         from epochal.sinks.postgres.rows import reason
 
         return self._projection.beside(rows, rejects.REASON, reason)
+
+    def judgement(self, epoch: Epoch, rows: Rows) -> Json:  # noqa: ARG002
+        """See ``epochal.sinks.rejects``."""
+        settings = {} if self._projection.is_whole else dict(settings_of(rows.sparkSession))
+        return {
+            "schema": rows.schema.simpleString(),
+            "projection": self._projection.to_json(),
+            "settings": settings,
+        }
 
     def _held(self, rows: Rows) -> Rows:
         """What is written of the epoch's rows."""

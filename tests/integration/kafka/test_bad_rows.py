@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from epochal import Pipeline
 from epochal.chaos import failpoints, servers
 from epochal.chaos.failpoints import Point
-from epochal.coordinator.errors import Misconfigured, PrepareRefused
+from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
 from epochal.sinks import DeltaSink, KafkaSink
 from tests.integration.delta.support import read
 from tests.integration.kafka.support import read_topic
@@ -154,6 +154,42 @@ def test_a_limit_that_is_raised_after_the_decision_brings_nothing_back(job: Sort
     with at(Point.BEFORE_SINK_COMMIT, "topic", lambda: job.limit(1_000_000)) as struck:
         job.run(job.made(), job.rows())
     assert struck == [0]
+    job.check_sorted()
+
+
+def test_of_a_pair_that_shows_an_epoch_by_half_the_rest_is_told_apart_as_before(job: Sorted) -> None:
+    """A limit that is raised by then would leave row 3 in neither."""
+    with at(Point.BEFORE_SINK_COMMIT, "bad", gone) as struck:
+        job.fails(job.made(mode="idempotent"))
+    assert struck
+    job.limit(1_000_000)
+    error = job.fails(job.made(mode="idempotent"))
+    assert isinstance(error, CommitInDoubt)
+    assert "what sink 'topic' cannot hold is no longer what it was" in str(error)
+    assert job.bad() == []
+    job.limit(LIMIT)
+    job.run(job.made(mode="idempotent"), job.rows())
+    job.check_sorted()
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_rejects_that_were_lost_after_the_decision_are_told_apart_as_before(job: Sorted, changed: bool) -> None:
+    def lose() -> None:
+        for file in (job.folder / "bad").glob("*.parquet"):
+            file.unlink()
+        if changed:
+            job.limit(1_000_000)
+
+    with at(Point.BEFORE_SINK_COMMIT, "bad", lose) as struck:
+        if not changed:
+            job.run(job.made(), job.rows())
+        else:
+            error = job.fails(job.made())
+            assert isinstance(error, CommitInDoubt)
+            assert "what sink 'topic' cannot hold is no longer what it was" in str(error)
+            job.limit(LIMIT)
+            job.run(job.made(), job.rows())
+    assert struck
     job.check_sorted()
 
 
