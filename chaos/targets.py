@@ -122,10 +122,12 @@ class FunctionReader:
 def readers(of: Target, named: Sequence[str]) -> tuple[Reader, tuple[str, ...], Sequence[SinkReader]]:
     """(all readers as one, the outputs' names, those that can also tell of leftovers).
 
-    ``named``: ``[output=]module:function`` each; without any, our own sinks are read by readers of ours.
+    ``named``: ``[output=]module:function`` each, where an output is called as the sink is if there is one sink; without
+    any, our own sinks are read by readers of ours.
     """
     if named:
-        functions = [_function_reader(text) for text in named]
+        only = of.sinks[0].name if len(of.sinks) == 1 else "output"
+        functions = [_function_reader(text, only) for text in named]
         names = tuple(reader.sink for reader in functions)
         if len(set(names)) != len(names):
             raise Usage(f"two readers of one name: {list(names)}; write name=module:function")
@@ -139,6 +141,6 @@ def readers(of: Target, named: Sequence[str]) -> tuple[Reader, tuple[str, ...], 
     return Readers(own), tuple(sorted(reader.sink for reader in own)), own
 
 
-def _function_reader(text: str) -> FunctionReader:
+def _function_reader(text: str, unnamed: str) -> FunctionReader:
     name, equals, named = text.rpartition("=")
-    return FunctionReader(name if equals else "output", function(named, ""))
+    return FunctionReader(name if equals else unnamed, function(named, ""))

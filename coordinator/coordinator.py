@@ -25,7 +25,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeVar
 
@@ -264,6 +264,8 @@ class Coordinator:
             if verdict.refusal is None or tuple(self._log.read()[-1:]) == case.history.entries[-1:]:
                 break
         verdict.raise_if_refused()
+        if self._mode == IDEMPOTENT:
+            check_appliable(self._sinks.values())  # as they were found, now
         self._take(case, verdict.shown)
         fences = [f.actor for f in case.history.fences] + [s.fence for s in case.states.values() if s.fence]
         hit(Point.AFTER_LOOK)
@@ -840,7 +842,7 @@ def _gravest(errors: Sequence[Exception]) -> Exception:
     return next((e for e in errors if isinstance(e, EpochalError)), errors[0])
 
 
-def check_appliable(sinks: Sequence[Sink]) -> None:
+def check_appliable(sinks: Iterable[Sink]) -> None:
     """``Misconfigured`` names a sink that idempotent mode cannot give an epoch."""
     for sink in sinks:
         if isinstance(sink, RedoSink) and not isinstance(sink, ApplySink):

@@ -63,6 +63,15 @@ def _unsorted(operator: Any, path: Path) -> bool:  # noqa: ARG001
     return not own_order and not any(class_of(outer) in _SORTING for outer in path[:-1])
 
 
+def _by_rows(operator: Any, path: Path) -> bool:  # noqa: ARG001
+    """An aggregate over a frame that is told in rows, and is not the whole partition."""
+    frame = path[-1].windowSpec().frameSpecification()
+    if class_of(path[-1].windowFunction()) != "AggregateExpression" or str(frame.frameType()) != "RowFrame":
+        return False
+    ends = (class_of(frame.lower()).rstrip("$"), class_of(frame.upper()).rstrip("$"))
+    return ends != ("UnboundedPreceding", "UnboundedFollowing")
+
+
 def _without_sort(operator: Any, path: Path) -> bool:  # noqa: ARG001
     """Whether nothing below, up to the first operator that makes other rows, is a sort of all rows."""
     below = operator
@@ -124,6 +133,14 @@ WINDOW = Line(
     "depends on the order of rows that are equal in its ORDER BY",
     "use rank or dense_rank, or an aggregate over the peers",
     frozenset({"RowNumber", "NTile", "Lag", "Lead", "NthValue"}),
+)
+FRAME = Line(
+    ("sum(n) OVER (ORDER BY at ROWS ...)",),
+    "takes in some of the rows that are equal in its ORDER BY and not the others",
+    "use RANGE, which takes in all of them, or the whole partition",
+    frozenset({"WindowExpression"}),
+    where=_by_rows,
+    only="any aggregate, over some of the rows",
 )
 SKETCH = Line(
     ("percentile_approx", "approx_percentile", "histogram_numeric"),
@@ -195,7 +212,7 @@ BATCH_TIME = Line(
 
 _IN_WORDS = (FUNCTION, CLOSURE, ANY)
 
-TABLE = (RANDOM, PLACE, FILE, BLOCK, ORDER, TIES, WINDOW, SKETCH, REFLECTION, MOMENT, NOW, LIMIT, SAMPLE)
+TABLE = (RANDOM, PLACE, FILE, BLOCK, ORDER, TIES, WINDOW, FRAME, SKETCH, REFLECTION, MOMENT, NOW, LIMIT, SAMPLE)
 """What is refused wherever it stands; the other lines have conditions of their own."""
 WHOLE_TABLE = (*TABLE, BATCH_TIME, FUNCTION, CLOSURE, ANY)
 

@@ -34,7 +34,7 @@ from epochal.coordinator.epoch import IDEMPOTENT, MODES, TWO_PHASE, Ask, EpochNu
 from epochal.coordinator.errors import CalledTwice, Misconfigured
 from epochal.coordinator.plan import PlanFacts, analyzed, read_plan
 from epochal.sinks.conditions import check_name
-from epochal.sinks.protocol import ApplySink, Sink
+from epochal.sinks.protocol import ApplySink, RedoSink, Sink
 from epochal.sinks.rejects import Rejects, with_rejects
 from epochal.sinks.stage import SparkStage, check_schema, files_at, local_path
 from epochal.sinks.threads import Threads, as_exception
@@ -310,7 +310,7 @@ class Pipeline:
         return Guarantee(
             self._app,
             self._mode,
-            {s.name: s.guarantee().removeprefix(f"{s.name}: ") for s in self._sinks},
+            {s.name: f"{s.guarantee().removeprefix(f'{s.name}: ')} {_in_mode(s, self._mode)}" for s in self._sinks},
             tuple(self._notes()),
         )
 
@@ -373,6 +373,7 @@ class Pipeline:
             query=ask.query,
             sinks=sinks,
             log=self._log_at(ask.query.checkpoint, session),
+            mode=self._mode,
             stage=SparkStage(ask.query.checkpoint, lambda: session),
             retry=self._retry,
         ).check(ask)
@@ -398,6 +399,20 @@ class Pipeline:
             notes.append("no isolation across sinks: during a commit they differ by at most one epoch")
         notes += _conditions(self._plan) if self._plan is not None else []
         return notes
+
+
+def _in_mode(sink: Sink, mode: str) -> str:
+    """What the mode of the pipeline makes of a sink's promise."""
+    if mode == IDEMPOTENT:
+        return (
+            "In idempotent mode it is given an epoch by itself, without a decision that holds it to other sinks:"
+            " exactly once if the query gives the same rows whenever the epoch is run."
+        )
+    written = " Its rows are written after that, from the durable copy." if isinstance(sink, RedoSink) else ""
+    return (
+        "In two-phase mode it shows an epoch once that is decided for all sinks, and the rows of one evaluation,"
+        f" whatever the query is.{written}"
+    )
 
 
 def _given_again(sinks: Sequence[Sink], deterministic: Sequence[str]) -> list[str]:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from epochal.coordinator.epoch import EpochNumber, Json
 from epochal.coordinator.errors import EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.executors import first_cause, running_session
+from epochal.sinks.formats import check_part
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -99,8 +100,7 @@ class Projection:
 
     @classmethod
     def from_json(cls, sink: str, data: Json) -> Projection:
-        if data["version"] > VERSION:
-            raise ValueError(f"projection of version {data['version']}; this Epochal reads up to {VERSION}")
+        check_part("projection", data["version"], VERSION, sink)
         return cls(sink, tuple(data["select"]) if data["select"] is not None else None, data["where"])
 
     def __getstate__(self) -> dict[str, Any]:

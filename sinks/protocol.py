@@ -158,7 +158,10 @@ class ApplySink(RedoSink, Protocol):
     """A redo sink that can also be given an epoch of which there is no copy: what idempotent mode asks of it."""
 
     def check_apply(self) -> None:
-        """``Misconfigured``: as it was made, it cannot ``apply``, and what to change; asks no server."""
+        """``Misconfigured``: as it was made, or as a ``look`` has found it, it cannot ``apply``, and what to change.
+
+        Asks no server itself.
+        """
 
     def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
         """Make ``rows`` visible in one atomic write together with the marker, their digest in it.

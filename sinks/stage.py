@@ -131,7 +131,12 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """Files behind Hadoop's FileSystem, reached through Spark's JVM; a closed file there is durable."""
+    """Files behind Hadoop's FileSystem, reached through Spark's JVM.
+
+    Nothing can be synced there that another has written and closed: HDFS syncs what is asked for while it is written,
+    and Spark's writers ask for nothing.  So a copy, as Spark's own files of a checkpoint, rests on the file system
+    keeping what it has closed: docs/deployment.md says what that takes.
+    """
 
     def __init__(self, spark: Callable[[], SparkSession]) -> None:
         self._spark = spark
@@ -161,10 +166,10 @@ class HadoopFiles:
             reader.close()
 
     def sync(self, folder: str, top: str) -> None:
-        pass
+        """Nothing to be done by a reader."""
 
     def sync_file(self, path: str) -> None:
-        pass
+        """As above."""
 
     def delete(self, folder: str, recursive: bool = True) -> None:
         path, fs, _ = self._open(folder)

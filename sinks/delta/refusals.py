@@ -72,15 +72,6 @@ class Refusals:
             help="undo what was changed in the table since the epoch was prepared (see its history)",
         )
 
-    def too_new(self, c: Committable, known: int) -> CommitInDoubt:
-        return CommitInDoubt(
-            f"the epoch was prepared by a newer Epochal: its committable is of version {c.payload['version']}",
-            sink=self.sink,
-            epoch=c.decision.epoch,
-            state=f"this one reads up to version {known}; nothing was written",
-            help="start the query with the newer Epochal: it will finish this epoch first",
-        )
-
     def unknown(self, epoch: EpochNumber | None = None, state: str | None = None) -> OutcomeUnknown:
         return OutcomeUnknown(
             "no answer to a commit, and a new snapshot does not show it (yet)",

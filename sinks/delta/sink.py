@@ -7,9 +7,9 @@ Four *transaction ids* of the table hold what Epochal knows, each a 63-bit numbe
     epochal:<app>:<sink>:generation   fence     }  written by fence
     epochal:<app>:<sink>:token        fence     }
 
-Every commit first reads all four, in its own transaction.  Delta then refuses the commit if another has
-written one of them since, so the conditions that were judged still hold when the rows become visible: an
-older start, or the same commit twice, cannot get through.
+A fifth, ``:version``, is that of this form, and is written with the fence.  Every commit first reads all of them, in
+its own transaction.  Delta then refuses the commit if another has written one of them since, so the conditions that
+were judged still hold when the rows become visible: an older start, or the same commit twice, cannot get through.
 
 A version of the log is created only where there is none.  But a put that was slow can land below a log
 that was cleaned up meanwhile: it succeeds, and nobody reads it.  So what was written counts only after a
@@ -53,7 +53,7 @@ from epochal.coordinator.errors import (
     CheckpointMismatch,
     Misconfigured,
 )
-from epochal.sinks import keyed
+from epochal.sinks import formats, keyed
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.delta import gates, jvm, modes
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
@@ -78,6 +78,8 @@ ATTEMPTS = 10
 
 PAYLOAD_VERSION = 2
 """Since 2 with a mode; an epoch that is appended is written as version 1, which older ones read."""
+MARKER_VERSION = 1
+"""Of the transaction ids."""
 
 
 class _Kind(enum.Enum):
@@ -313,8 +315,7 @@ class DeltaSink:
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Put files and marker into the log as one version; done when a new snapshot shows the marker."""
-        if committable.payload["version"] > PAYLOAD_VERSION:
-            raise self._say.too_new(committable, PAYLOAD_VERSION)
+        formats.check_vote(committable, PAYLOAD_VERSION)
         self._looked()
         table = self._table()
         answer: _Answer | None = None
@@ -397,15 +398,20 @@ class DeltaSink:
         return marker, f"{marker}:decision", f"{marker}:generation", f"{marker}:token"
 
     def _state(self, txn: Transaction) -> SinkState:
-        """What the snapshot holds.  All four are read, so that a commit of ``txn`` depends on all four."""
+        """What the snapshot holds.  All ids are read, so that a commit of ``txn`` depends on all of them."""
         with self._say.unavailable("the table's log"):
+            version = txn.version_of(self._version_id())
             position, decision, generation, token = [txn.version_of(identity) for identity in self._ids()]
             identity = _identity(str(txn.metadata()["id"]))
+        formats.check_marker(f"Delta table {self._target}", version or 1, MARKER_VERSION, self._name)
         fence = Actor(generation, token) if generation is not None and token is not None else None
         marker = None
         if position is not None and decision is not None:
             marker = Marker(position, decision, self._digest_at(txn, position))
         return SinkState(identity, fence, marker)
+
+    def _version_id(self) -> str:
+        return f"epochal:{self._looked()}:{self._name}:version"
 
     def _digest_ids(self) -> tuple[str, str, str]:
         marker = f"epochal:{self._looked()}:{self._name}"
@@ -430,7 +436,8 @@ class DeltaSink:
                 raise self._say.unknown(state=answer.why)
             was_mine = is_mine
             _, _, generation, token = self._ids()
-            answer = self._put(txn, [_txn(generation, by.generation), _txn(token, by.token)], "fence", -1, str(by))
+            held = {self._version_id(): MARKER_VERSION, generation: by.generation, token: by.token}
+            answer = self._put(txn, [_txn(identity, value) for identity, value in held.items()], "fence", -1, str(by))
         raise self._say.contended(ATTEMPTS, answer.why if answer is not None else None)
 
     def _publish(self, table: Table, txn: Transaction, c: Committable) -> _Answer:

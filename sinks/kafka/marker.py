@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from epochal.coordinator.epoch import Actor, Digest, Json, Marker
 from epochal.coordinator.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.conditions import Conditions
+from epochal.sinks.formats import check_marker
 from epochal.sinks.kafka.client import Link, kafka
 
 if TYPE_CHECKING:
@@ -132,11 +133,12 @@ def _marker(data: Json | None) -> Marker | None:
 
 
 def parse(place: Place, value: bytes | None) -> State:
-    """The state that a record holds; one that is foreign, or newer than this version, is refused."""
+    """The state that a record holds; ``Misconfigured`` for one that is foreign, or of a newer version."""
     try:
         data: Json = json.loads(value or b"")
-        if data["version"] > VERSION or (data["app"], data["sink"]) != (place.app, place.sink):
-            raise ValueError("of another app, sink or version")
+        if (data["app"], data["sink"]) != (place.app, place.sink):
+            raise ValueError("of another app or sink")
+        check_marker(f"topic {place.topic}", int(data["version"]), VERSION, place.sink)
         old = State(Actor.from_json(data["fence"]), _marker(data["marker"]))
         if data["version"] == 1:
             return old
@@ -152,7 +154,7 @@ def parse(place: Place, value: bytes | None) -> State:
             f"topic {place.topic} holds a record that is not this sink's: {value!r:.300}",
             sink=place.sink,
             state=f"app {place.app}, version {VERSION}: {error}",
-            help="give the sink another name, or update Epochal where a newer one has run",
+            help="give the sink another name; nobody but the sink may write to that topic",
         ) from None
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.formats import check_part
 from epochal.sinks.projection import Projection
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ class Encoding:
 
     @classmethod
     def from_json(cls, data: Json, sink: str = "") -> Encoding:
-        if data["version"] > VERSION:
-            raise ValueError(f"encoding of version {data['version']}; this Epochal writes up to {VERSION}")
+        check_part("encoding", data["version"], VERSION, sink)
         plain = cls(data["key"], data["value"], data["partitioner"])
         if data["version"] == 1:
             return plain

@@ -27,7 +27,7 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks import rejects, stage
+from epochal.sinks import formats, rejects, stage
 from epochal.sinks.conditions import check_name, looked, marker_of
 from epochal.sinks.digest import row_hash
 from epochal.sinks.executors import check_executors, clone, first_cause, running_session
@@ -56,6 +56,8 @@ LOSSES = 4
 """How often the task of an epoch may die; Spark itself does not repeat a barrier stage that returns results."""
 FENCE_ATTEMPTS = 10
 MOST_SLOTS = 64
+PAYLOAD_VERSION = 1
+"""Of what a vote holds; how rows become records has a version of its own (``rows.py``)."""
 
 _EXACT = {  # of the sink's own clone of the session: the same rows in the same order, whatever the user has set
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
@@ -254,6 +256,7 @@ class KafkaSink:
             raise self._refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
         payload = {
+            "version": PAYLOAD_VERSION,
             "copy": epoch.copy.to_json(),
             "identity": now.identity,
             **({"topics": dict(now.ids)} if now.several else {"topic": self._topic}),
@@ -266,6 +269,7 @@ class KafkaSink:
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Attempts until one answers; each begins with init and marker, so none can show a row twice."""
+        formats.check_vote(committable, PAYLOAD_VERSION)
         place, _ = self._seen()
         link = self._link()
         state = slots.read_all(link, place)
@@ -289,6 +293,7 @@ class KafkaSink:
                 sink=self._name,
                 help='take slots=1, with a transaction_timeout= that an epoch fits in, or leave mode="idempotent" out',
             )
+        self._check_one_slot(self._ever_used)
 
     def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
         """Evaluate and produce in one job: what is objected to, or is not as agreed, is found before its commit."""
@@ -298,7 +303,7 @@ class KafkaSink:
         if place.conditions.already_committed(state, by, marker_of(epoch), epoch.number):
             return _applied(CommitOutcome.ALREADY_COMMITTED, self._bar_and_read(link, place, state.slots))
         with self._refusing(epoch):
-            self._check_one_slot(epoch, state)
+            self._check_one_slot(state.slots)
             self._check_session(epoch, rows.sparkSession)
             now = self._topics_of(epoch)
             records, found = self._judged(rows, now)
@@ -588,15 +593,14 @@ class KafkaSink:
                 error.what, sink=self._name, epoch=epoch.number, state=error.state, help=error.help
             ) from error
 
-    def _check_one_slot(self, epoch: Epoch, state: State) -> None:
+    def _check_one_slot(self, ever_used: int) -> None:
         """A slot that is idle must be marked as well, in a transaction of its own."""
-        if state.slots > 1:
-            raise PrepareRefused(
-                f"the sink was written in {state.slots} slots before, each of which has a marker of its own, and in"
+        if ever_used > 1:
+            raise Misconfigured(
+                f"the sink was written in {ever_used} slots before, each of which has a marker of its own, and in"
                 " idempotent mode there is no decision that holds them together",
                 sink=self._name,
-                epoch=epoch.number,
-                state="nothing of the epoch is visible in Kafka",
+                state="nothing more was written",
                 help='leave mode="idempotent" out, or give the sink another name= (its readers are the same)',
             )
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.rows import PgColumn
     from epochal.sinks.postgres.session import Session
 
+VERSION = 1
+"""Of all that is kept of a sink in these tables; in its row since its newest fence."""
 HOUSEKEEPING = (
     "CREATE SCHEMA IF NOT EXISTS epochal",
     "CREATE SEQUENCE IF NOT EXISTS epochal.attempt",
@@ -25,6 +27,7 @@ HOUSEKEEPING = (
     generation bigint, token bigint,      -- the fence: who may act
     published bigint NOT NULL DEFAULT 0,  -- the position that readers see
     decision bigint,                      -- the marker: whose epoch stands there
+    version int NOT NULL DEFAULT 1,       -- of Epochal's own form of this row and what belongs to it
     PRIMARY KEY (app, sink))""",
     """CREATE TABLE IF NOT EXISTS epochal.epochs (
     app text NOT NULL, sink text NOT NULL, position bigint NOT NULL,

@@ -39,7 +39,7 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks import rejects
+from epochal.sinks import formats, rejects
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.digest import watched
 from epochal.sinks.executors import check_executors, lacks_epochal
@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.rows import PgColumn
     from epochal.sinks.postgres.session import Session
     from epochal.sinks.postgres.write import Task
+
+PAYLOAD_VERSION = 1
+"""Of what a vote holds."""
 
 
 @dataclass(frozen=True)
@@ -208,11 +211,12 @@ class PostgresSink:
         with self._connector.session() as session, self._ending_blockers(session, query.app, by), session.transaction():
             self._conditions.check_fence(self._state(session, query.app, lock=True), by)
             session.run(
-                "UPDATE epochal.sinks SET generation = $3, token = $4 WHERE app = $1 AND sink = $2",
+                "UPDATE epochal.sinks SET generation = $3, token = $4, version = $5 WHERE app = $1 AND sink = $2",
                 query.app,
                 self._name,
                 by.generation,
                 by.token,
+                ddl.VERSION,
             )
 
     # --- epoch ---------------------------------------------------------------------------------
@@ -245,6 +249,7 @@ class PostgresSink:
                 help="start the query again; see whether somebody deletes from epochal.attempts",
             )
         payload: Json = {
+            "version": PAYLOAD_VERSION,
             "app": app,
             "attempts": [[attempt, count] for attempt, count in sorted(attempts.items())],
             "offsets": epoch.offsets,
@@ -394,6 +399,7 @@ class PostgresSink:
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """One short transaction; a lost answer is resolved by the marker, on a new connection."""
+        formats.check_vote(committable, PAYLOAD_VERSION)
         app = self._looked()
         try:
             return self._publish(app, committable, by)
@@ -562,7 +568,7 @@ class PostgresSink:
             found = session.run(
                 "SELECT (SELECT system_identifier FROM pg_control_system()), (SELECT oid FROM pg_database"
                 " WHERE datname = current_database())::bigint, to_regclass($3)::oid::bigint,"
-                " generation, token, published, decision FROM epochal.sinks WHERE app = $1 AND sink = $2"
+                " generation, token, published, decision, version FROM epochal.sinks WHERE app = $1 AND sink = $2"
                 + (" FOR SHARE" if share else "")
                 + (" FOR UPDATE" if lock else ""),
                 app,
@@ -581,7 +587,8 @@ class PostgresSink:
                 state=session.where,
                 help="call pipeline.create() once, or have the SQL run that PostgresSink.ddl(app, schema) returns",
             )
-        system, database, table, generation, token, published, decision = found[0]
+        system, database, table, generation, token, published, decision, version = found[0]
+        formats.check_marker(f"epochal.sinks, {session.where}", version, ddl.VERSION, self._name)
         fence = Actor(generation, token) if generation is not None else None
         return _State(f"postgres:{system}/{database}/{table}", fence, published, decision)
 

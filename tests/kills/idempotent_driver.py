@@ -2,8 +2,8 @@
 
     python idempotent_driver.py FOLDER MODE APP ALPHA BETA
 
-``ALPHA`` and ``BETA`` are folders of Delta tables, or ``kafka://SERVERS/TOPIC``.  One file of ``FOLDER/source`` is one
-epoch; the program ends when all are done.
+``ALPHA`` and ``BETA`` are folders of Delta tables, ``kafka://SERVERS/TOPIC``, or ``postgresql://...`` with a table of
+the sink's name.  One file of ``FOLDER/source`` is one epoch; the program ends when all are done.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import epochal
 from epochal.chaos import jvm
 from epochal.chaos.nemesis import end_with_parent
 from epochal.chaos.servers.spark import spark_session
-from epochal.sinks import DeltaSink, KafkaSink
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.protocol import Sink
 
 
 def sink(name: str, place: str) -> Sink:
+    if place.startswith("postgresql://"):
+        return PostgresSink(place, table=name, name=name)
     if not place.startswith("kafka://"):
         return DeltaSink(place, name=name)
     servers, _, topic = place.removeprefix("kafka://").partition("/")

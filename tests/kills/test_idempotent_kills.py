@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from epochal.chaos import servers
 from epochal.chaos.nemesis import Driver
@@ -27,11 +29,21 @@ Row = tuple[int, str, str]
 class Tables:
     """Two sinks of one query, whose rows hold what a file said when they were evaluated, and the time.
 
-    Delta tables; those that are named in ``topics`` are topics of a broker.
+    Delta tables; those that are named in ``topics`` are topics of a broker, and those in ``tables`` lie in Postgres.
     """
 
-    def __init__(self, folder: Path, app: str = "idempotent", bootstrap: str = "", topics: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        app: str = "idempotent",
+        bootstrap: str = "",
+        topics: Sequence[str] = (),
+        dsn: str = "",
+        tables: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
+        self.dsn = dsn
+        self.tables = tables
         self.app = app
         self.bootstrap = bootstrap
         self.topics = topics
@@ -53,6 +65,8 @@ class Tables:
             yield driver
 
     def place(self, name: str) -> str:
+        if name in self.tables:
+            return self.dsn
         if name not in self.topics:
             return str(self.folder / name)
         return f"kafka://{self.bootstrap}/{self.app}-{name}"
@@ -72,6 +86,9 @@ class Tables:
             await_markers(self.bootstrap, f"{self.app}-{table}")
             records = read_topic(self.bootstrap, f"{self.app}-{table}")
             found = [json.loads(record.value or b"") for record in records]
+        elif table in self.tables:
+            with psycopg.connect(self.dsn, row_factory=dict_row) as connection:
+                found = connection.execute(f"SELECT * FROM {table}".encode()).fetchall()
         else:
             found = read(self.folder / table).to_pylist()
         return sorted((row["id"], row["rate"], row["at"]) for row in found)
@@ -114,6 +131,21 @@ def test_what_a_function_reads_has_changed_when_the_epoch_is_replayed(tables: Ta
         assert (tables.rows("alpha"), tables.rows("beta")) == before
     tables.rate.write_text("1.1")
     tables.finish()
+    tables.check_exact()
+
+
+def test_postgres_shows_the_epoch_and_delta_is_brought_up(tmp_path: Path, pg_database: str) -> None:
+    tables = Tables(tmp_path, dsn=pg_database, tables=["alpha"])
+    tables.kill(*BETWEEN_THE_SINKS)
+    before = tables.rows("alpha"), tables.rows("beta")
+    assert (len(before[0]), len(before[1])) == (2 * ROWS, ROWS)
+    tables.rate.write_text("1.2")
+    with tables.start() as driver:
+        ends_named(driver, "NonDeterministicReplay")
+    assert (tables.rows("alpha"), tables.rows("beta")) == before
+    tables.rate.write_text("1.1")
+    tables.finish()
+    assert set(before[0]) < set(tables.rows("alpha"))
     tables.check_exact()
 
 

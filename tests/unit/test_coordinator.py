@@ -584,6 +584,33 @@ def test_a_sink_that_writes_from_a_copy_alone_is_refused_at_start() -> None:
     world.start(FromCopyAlone("b", world.server))
 
 
+class Found(MemoryRedoSink):
+    """What keeps it from idempotent mode shows when it is looked at."""
+
+    looked = False
+
+    def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
+        self.looked = True
+        return super().look(query, by=by)
+
+    def check_apply(self) -> None:
+        if self.looked:
+            raise Misconfigured("it was written in slots", sink=self.name, help="none")
+
+
+def test_what_a_look_finds_in_the_way_of_idempotent_mode_is_refused_before_anything_is_written() -> None:
+    world = World()
+    world.redo("b")
+    for _ in range(2):
+        start = world.apply(world.sink("a"), Found("b", world.server, world.stage))
+        with pytest.raises(Misconfigured, match="it was written in slots"):
+            start.check(Batch(0).ask)
+        with pytest.raises(Misconfigured, match="it was written in slots"):
+            start.run(Batch(0))
+    assert (list(world.log.read()), world.server.table("app", "a").fence) == ([], None)
+    world.start(Found("b", world.server, world.stage)).run(Batch(0))
+
+
 def test_a_vote_without_a_digest_is_refused_and_nothing_is_visible() -> None:
     world = World()
     world.sink("a")

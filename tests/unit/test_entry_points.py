@@ -39,7 +39,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_registered_sink_is_imported_by_its_name(site: Path) -> None:
     """As the page of authors shows it."""
     page = (ROOT / "docs" / "authors.md").read_text()
-    [shown] = re.findall(r"<!-- entry point -->\n```toml\n(.*?)```", page, re.DOTALL)
+    [shown] = re.findall(r"<!-- examples/pyproject.toml -->\n```toml\n(.*?)```", page, re.DOTALL)
+    assert shown in (ROOT / "examples" / "pyproject.toml").read_text()
     assert shown.startswith(f'[project.entry-points."{sinks.GROUP}"]\n')
     registered = dict(re.findall(r'^(\w+) = "(.*)"$', shown, re.MULTILINE))
     assert registered == {"SqliteSink": SQLITE}

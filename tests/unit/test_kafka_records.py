@@ -52,8 +52,10 @@ def test_a_record_of_every_version_is_written_and_read_as_it_was(text: str) -> N
 
 
 def test_a_record_of_a_version_to_come_is_refused() -> None:
-    with pytest.raises(Misconfigured, match="update Epochal where a newer one has run"):
+    with pytest.raises(Misconfigured, match="a newer Epochal has run this sink") as refused:
         marker.parse(PLACE, THIRD.replace('"version": 3', '"version": 4').encode())
+    assert "fence and marker are of version 4" in refused.value.what
+    assert "topic __epochal.flights.out; this one reads up to version 3" in str(refused.value.state)
 
 
 def test_the_digest_of_the_epoch_before_stays_with_it() -> None:

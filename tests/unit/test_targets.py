@@ -73,6 +73,9 @@ def test_readers_are_named(job: str) -> None:
     assert (names, own) == (("a", "b"), ())
     assert reader.read() == {"a": [{"id": 1}], "b": []}
     assert targets.readers(target, [f"{job}:read"])[1] == ("output",)
+    one, several = (targets.target(f"{job}:{name}") for name in ("memory", "pipeline"))
+    assert targets.readers(one, [f"{job}:read"])[1] == ("m",)
+    assert targets.readers(several, [f"{job}:read"])[1] == ("output",)
 
 
 def test_our_own_sinks_need_no_reader(job: str) -> None:

@@ -295,7 +295,10 @@ def test_slots_are_refused_when_the_pipeline_is_made(make: Make, topic: str) -> 
 def test_a_sink_that_was_written_in_slots_is_refused(spark: SparkSession, make: Make) -> None:
     df = spark.range(2).toDF("id")
     make(slots=2).start(df)
-    assert "was written in 2 slots before" in make().refuses(df)
+    job = make()
+    assert "was written in 2 slots before" in job.refuses(df)
+    with pytest.raises(Misconfigured, match="was written in 2 slots before"):
+        job.sink.check_apply()  # as a start asks after its look
 
 
 def test_another_text_of_times_is_refused(spark: SparkSession, make: Make) -> None:

@@ -55,6 +55,10 @@ def window(text: str) -> Query:
     return lambda df: df.selectExpr(f"{text} OVER (PARTITION BY k ORDER BY id) AS x")
 
 
+def framed(rows: str) -> Query:
+    return expr(f"sum(id) OVER (PARTITION BY k ORDER BY at ROWS BETWEEN {rows})")
+
+
 def guess(name: int) -> int:
     return name
 
@@ -88,6 +92,7 @@ CASES: dict[str, tuple[lint.Line, Query]] = {
     "lag": (lint.WINDOW, window("lag(id)")),
     "lead": (lint.WINDOW, window("lead(id)")),
     "nth_value": (lint.WINDOW, window("nth_value(id, 2)")),
+    "sum(n) OVER (ORDER BY at ROWS ...)": (lint.FRAME, framed("1 PRECEDING AND CURRENT ROW")),
     "percentile_approx": (lint.SKETCH, grouped("percentile_approx(id, 0.5)")),
     "approx_percentile": (lint.SKETCH, grouped("approx_percentile(id, 0.5)")),
     "histogram_numeric": (lint.SKETCH, grouped("histogram_numeric(id, 3)")),
@@ -136,6 +141,8 @@ ALLOWED: dict[str, Query] = {
     "peers": window("rank()"),
     "dense": window("dense_rank()"),
     "running sum": window("sum(id)"),
+    "the whole partition": framed("UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"),
+    "no order": lambda df: df.selectExpr("sum(id) OVER (PARTITION BY k) AS x"),
     "limited in order": lambda df: df.orderBy("id").limit(2),
     "a moment that is told": expr("cast('2024-01-01' AS timestamp)"),
     "a moment that is a number": expr("cast(5 AS timestamp)"),

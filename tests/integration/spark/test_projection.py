@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
-from epochal.coordinator.errors import Misconfigured, PrepareRefused
+from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
 from epochal.sinks.projection import Projection, settings_of, take_settings
 
 INNER = StructType().add("x", "integer").add("y", "string")
@@ -206,5 +206,5 @@ def test_a_projection_travels_as_plain_data(spark: SparkSession) -> None:  # noq
     assert pickle.loads(pickle.dumps(made)) == made
     assert Projection.from_json("out", made.to_json()) == made
     assert Projection.from_json("out", projection().to_json()) == projection()
-    with pytest.raises(ValueError, match="projection of version 2"):
+    with pytest.raises(CommitInDoubt, match="its projection is of version 2"):
         Projection.from_json("out", {**made.to_json(), "version": 2})
