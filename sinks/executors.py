@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.errors import Misconfigured, SinkUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,16 +29,25 @@ def clone(session: SparkSession) -> SparkSession:
     return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
 
 
-def check_executors(sink: str, module: str, extra: str) -> None:
+def check_executors(sink: str, module: str, extra: str, reach: Callable[[], str] | None = None) -> None:
     """Refuse executors that cannot import ``module``, which ``epochal[extra]`` brings.
 
-    One executor is asked for all; nothing is asked where no Spark runs.
+    ``reach`` runs there, too, and says why the server cannot be reached, or nothing.  One executor is asked for all;
+    nothing is asked where no Spark runs.
     """
     spark = running_session()
     if spark is None:
         return
     one = spark.range(1, numPartitions=1)
-    missing = _answer(one.mapInArrow(partial(_import, module), "missing string"))
+    missing, unreached = _answer(one.mapInArrow(partial(_ask, module, reach), "missing string, unreached string"))
+    if unreached:
+        raise SinkUnavailable(
+            f"an executor has no connection: {unreached}",
+            sink=sink,
+            state="one task was asked; nothing was written",
+            help="the server, and every file that the connection names (sslrootcert, sslcert, sslkey), must be found"
+            " from each executor as from the driver",
+        )
     if missing:
         raise Misconfigured(
             f"the executors' Python cannot load {module}: {missing}",
@@ -63,17 +72,18 @@ def first_cause(error: Exception) -> str:
     return str(throwable.toString())
 
 
-def _answer(probe: DataFrame) -> str:
+def _answer(probe: DataFrame) -> tuple[str, str]:
     """Epochal itself may be what is missing, then the task cannot even answer."""
     try:
-        return str(probe.collect()[0][0])
+        ((missing, unreached),) = probe.collect()
+        return missing, unreached
     except Exception as error:
         if lacks_epochal(error):
-            return "Epochal is not installed there"
+            return "Epochal is not installed there", ""
         raise
 
 
-def _import(module: str, batches: Batches) -> Batches:
+def _ask(module: str, reach: Callable[[], str] | None, batches: Batches) -> Batches:
     """Runs in a worker; a function of the module, so that the worker has to load Epochal."""
     import pyarrow
 
@@ -84,4 +94,5 @@ def _import(module: str, batches: Batches) -> Batches:
         missing = ""
     except ImportError as error:
         missing = str(error)
-    yield pyarrow.RecordBatch.from_pydict({"missing": [missing]})
+    unreached = reach() if reach is not None and not missing else ""
+    yield pyarrow.RecordBatch.from_pydict({"missing": [missing], "unreached": [unreached]})

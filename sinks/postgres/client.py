@@ -85,6 +85,11 @@ class Connector:
             raise
         self._idle.append(session)
 
+    def anew(self) -> contextlib.AbstractContextManager[Session]:
+        """A new session in the place of the idle ones: it knows the secret that holds now."""
+        self.close()
+        return self.session()
+
     def _awake(self) -> Session | None:
         while self._idle:
             session = self._idle.pop()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo, TransactionStatus
 
 from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.postgres.client import Limits, Place, ServerRefused
@@ -28,6 +29,15 @@ _SAID_NO = ("0A", "22", "23", "28", "3D", "3F", "42", "44", "54", "XX")
 """SQLSTATE classes that a repetition does not cure."""
 
 _KEEPALIVE = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+
+
+_FILES = ("service", "servicefile", "passfile")
+"""Options whose files have been read by then."""
+
+_ELSEWHERE = ("hostaddr", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir", "requirepeer", "require_auth")
+"""Options that are not given by default, and that another environment may give (``PGHOSTADDR``): empty is not given."""
+
+_UTF8 = ("UTF8", "UNICODE")
 
 
 class _Silence(psycopg.OperationalError):
@@ -88,9 +98,12 @@ class Session:
             raise SinkUnavailable(
                 f"cannot connect to {where}: {_text(error, options)}",
                 sink=sink,
-                help="see whether the server is up and whether the connection string is right",
+                help=_remedy(error),
             ) from None
         connection.limit = limits.answer + GRACE_S
+        info = connection.info
+        where = f"Postgres at {info.host}:{info.port}, database {info.dbname}"
+        _refuse_encoding(connection, sink, where)
         return cls(connection, sink, where, limits)
 
     def run(self, statement: str, *values: object, limit: float | None = None) -> list[Row]:
@@ -112,8 +125,19 @@ class Session:
         self._connection.limit = (limit or self._limits.answer) + GRACE_S
         return self._connection.execute(statement.encode(), values or None)
 
+    def place(self) -> Place:
+        """How this session was had, for another process: nothing is left to its environment and its files to fill in.
+
+        All that libpq found here is in it: environment, service file, password file, the name of the user.
+        """
+        used = {o.keyword.decode(): o.val.decode() for o in self._connection.pgconn.info if o.val is not None}
+        password = (self._connection.pgconn.password or b"").decode()  # also one out of a password file
+        named = {name: value for name, value in used.items() if name not in _FILES}
+        return Place(make_conninfo(**{**dict.fromkeys(_ELSEWHERE, ""), **named, "password": password}))
+
     def backend(self) -> int:
-        """The server's process id of this session's back-end."""
+        """The server's process id of this transaction's back-end: a pooler may give the next one another."""
+        assert self._connection.info.transaction_status is not TransactionStatus.IDLE, "asked within a transaction"
         return int(self.run("SELECT pg_backend_pid()")[0][0])
 
     @contextlib.contextmanager
@@ -223,8 +247,38 @@ def _options(place: Place, sink: str, limits: Limits) -> dict[str, Any]:
 
 
 def _where(options: dict[str, Any]) -> str:
-    host = options.get("host") or options.get("hostaddr") or "the local socket"
-    return f"Postgres at {host}:{options.get('port') or 5432}, database {options.get('dbname') or '(default)'}"
+    """Where we are about to connect to, as far as it is known before libpq has read its files."""
+    if options.get("service"):
+        return f"Postgres, service {options['service']!r}"
+    environment = {o.keyword.decode(): o.val.decode() for o in Conninfo.get_defaults() if o.val is not None}
+    known = {**environment, **options}
+    host = known.get("host") or known.get("hostaddr") or "the local socket"
+    return f"Postgres at {host}:{known.get('port') or 5432}, database {known.get('dbname') or '(default)'}"
+
+
+def _refuse_encoding(connection: _Connection, sink: str, where: str) -> None:
+    """Rows are sent as UTF-8: under another encoding the server would keep other characters, without an error."""
+    encoding = connection.info.parameter_status("client_encoding") or "unknown"
+    if encoding.upper().replace("-", "") not in _UTF8:  # a pooler repeats what it was asked for, in our letters
+        connection.close()
+        raise Misconfigured(
+            f"the connection's client_encoding is {encoding}",
+            sink=sink,
+            state=where,
+            help="leave client_encoding out of the connection string and of its options=",
+        )
+
+
+def _remedy(error: psycopg.Error) -> str:
+    said = str(error)
+    if "certificate" in said or "SSL" in said:
+        return (
+            "sslrootcert= names the certificate of the authority that signed the server's, or is `system`; host= is a"
+            " name in the server's certificate; the server has ssl=on"
+        )
+    if "service" in said:
+        return "PGSERVICEFILE, or ~/.pg_service.conf, of the driver's user defines the service"
+    return "see whether the server is up and whether the connection string is right"
 
 
 def _text(error: BaseException, options: dict[str, Any]) -> str:

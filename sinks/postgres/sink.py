@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from epochal.chaos.failpoints import Point, hit
@@ -45,7 +46,7 @@ from epochal.sinks.digest import watched
 from epochal.sinks.executors import check_executors, lacks_epochal
 from epochal.sinks.postgres import ddl, modes, staging
 from epochal.sinks.postgres.blockers import Row, ending_blockers
-from epochal.sinks.postgres.client import Connector, Dsn, Limits, ServerRefused
+from epochal.sinks.postgres.client import Connector, Dsn, Limits, Place, ServerRefused
 from epochal.sinks.postgres.evolution import Evolution
 from epochal.sinks.postgres.modes import Append, Mode, Staging
 from epochal.sinks.postgres.publish import Publish, Staged
@@ -81,7 +82,8 @@ class _State:
 class PostgresSink:
     """Writes every epoch to a table, exactly once.
 
-    ``dsn``: a libpq connection string or URI, or a function that returns one (asked on the driver).
+    ``dsn``: a libpq connection string or URI, or a function that returns one (asked on the driver).  What it leaves
+    out comes from the driver's environment, service file and password file; tasks are sent what was found there.
     ``table``: ``[schema.]name``.  ``mode``: ``Append()``, ``Plain()`` or ``Upsert(key=...)`` of
     ``epochal.sinks.postgres``: how an epoch becomes visible, and to whom.  ``view``: with ``Append()``, whose rows
     lie in ``<table>__rows``, the readers' name, by default that of the table.  ``name``: the sink's stable name, by
@@ -159,15 +161,18 @@ class PostgresSink:
 
     def check(self, query: Query, schema: Schema) -> None:
         """Refuse what can never work: server, table, types, constraints, key, view, rights, executors."""
+        from epochal.sinks.postgres.write import reached
+
         where, columns = (self._checked(query.app), self._name, self._target), self._columns(schema)
         with self._connector.session() as session:
+            place = session.place()
             if self._evolves:
                 columns = self._evolution(query.app, columns).known(session)
             if self._staging is not None:
                 staging.check(session, *where, self._staging, columns)
             else:
                 ddl.check(session, *where, columns)
-        check_executors(self._name, "psycopg", "postgres")
+        check_executors(self._name, "psycopg", "postgres", partial(reached, place, self._name, self._limits))
 
     def _columns(self, schema: Schema) -> list[PgColumn]:
         from epochal.sinks.postgres.rows import columns
@@ -208,7 +213,7 @@ class PostgresSink:
     def fence(self, query: Query, by: Actor) -> None:
         """Compare-and-set on the row; a back-end that holds it for too long is ended."""
         self._app = self._checked(query.app)
-        with self._connector.session() as session, self._ending_blockers(session, query.app, by), session.transaction():
+        with self._connector.session() as session, session.transaction(), self._ending_blockers(session, query.app, by):
             self._conditions.check_fence(self._state(session, query.app, lock=True), by)
             session.run(
                 "UPDATE epochal.sinks SET generation = $3, token = $4, version = $5 WHERE app = $1 AND sink = $2",
@@ -226,15 +231,16 @@ class PostgresSink:
         from epochal.sinks.postgres.rows import formatted
 
         app = self._looked()
-        with self._connector.session() as session:
+        with self._connector.anew() as session:
             self._conditions.check_prepare(self._state(session, app), by, marker_of(epoch), epoch.number)
+            place = session.place()
         columns = self._columns(rows.schema)
         if self._evolves:
             self._evolve(app, epoch, columns, by)
         rows, digest = watched(rows) if epoch.digest else (rows, None)
         lines, flagged = formatted(self._held(rows))
         with self._projection.evaluating(epoch.number):
-            votes = self._written(lines, self._task(app, epoch, by, columns, flagged))
+            votes = self._written(lines, self._task(place, app, epoch, by, columns, flagged))
             left_out = self._left_out(epoch, rows) if epoch.copy is not None else 0
         self._raise_refusals(votes, epoch, by)
         attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
@@ -326,12 +332,20 @@ class PostgresSink:
     def _staged(self, session: Session, epoch: int, position: Position, attempts: Mapping[int, int]) -> Staged:
         return Staged(session, self._target, self._name, epoch, position, attempts, self._limits.bulk)
 
-    def _task(self, app: str, epoch: Epoch, by: Actor, columns: Sequence[PgColumn], flagged: tuple[str, ...]) -> Task:
+    def _task(
+        self,
+        place: Place,
+        app: str,
+        epoch: Epoch,
+        by: Actor,
+        columns: Sequence[PgColumn],
+        flagged: tuple[str, ...],
+    ) -> Task:
         from epochal.sinks.postgres.write import Task
 
         names = ", ".join([*(ddl.quoted(column.name) for column in columns), "_epoch", "_attempt"])
         return Task(
-            place=self._connector.place(),
+            place=place,
             limits=self._limits,
             app=app,
             sink=self._name,
@@ -499,9 +513,9 @@ class PostgresSink:
         try:
             with (
                 self._connector.session() as session,
-                self._ending_blockers(session, app, by),
                 self._reading(),
                 session.transaction(),
+                self._ending_blockers(session, app, by),
             ):
                 state = self._state(session, app, lock=True)
         except SinkUnavailable:
@@ -521,8 +535,8 @@ class PostgresSink:
         app = self._checked(query.app)
         with (
             self._connector.session() as session,
-            self._ending_blockers(session, app, by),
             session.transaction(bulk=True),
+            self._ending_blockers(session, app, by),
         ):
             state = self._owned(session, app, by)
             session.run(f"DELETE FROM {self._target.rows} WHERE _epoch > $1", state.published, limit=self._limits.bulk)

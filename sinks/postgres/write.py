@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from epochal.chaos.failpoints import Point, hit
 from epochal.coordinator.epoch import Actor, Json
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.errors import EpochalError, Misconfigured
 from epochal.sinks.postgres.client import Limits, Place, ServerRefused, open_session
 
 if TYPE_CHECKING:  # it needs psycopg, which may be what a task has to say no about
@@ -57,6 +57,15 @@ class _Stale(Exception):
     def __init__(self, fence: Actor | None, published: int) -> None:
         self.vote: Json = {"fence": fence.to_json() if fence else None, "published": published}
         super().__init__(str(self.vote))
+
+
+def reached(place: Place, sink: str, limits: Limits) -> str:
+    """Why this worker has no session with the server; empty where it has one."""
+    try:
+        open_session(place, sink, limits).close()
+    except EpochalError as error:
+        return error.what
+    return ""
 
 
 def writer(task: Task) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

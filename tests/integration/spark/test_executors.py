@@ -108,6 +108,6 @@ def test_a_probe_that_fails_otherwise_fails_the_check(monkeypatch: pytest.Monkey
     def broken(*_: object) -> object:
         raise ZeroDivisionError("of the probe itself")
 
-    monkeypatch.setattr("epochal.sinks.executors._import", broken)
+    monkeypatch.setattr("epochal.sinks.executors._ask", broken)
     with pytest.raises(Exception, match="of the probe itself"):
         check_executors("out", "json", "kafka")

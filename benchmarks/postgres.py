@@ -1,0 +1,259 @@
+"""What the reader view of a Postgres sink costs beside a plain table, and whether publishing stays as fast as it was.
+
+``python benchmarks/postgres.py [--rounds N] [--rows N] [--epochs N ...]`` starts its own server and leaves none
+running.  The epochs are written as tasks write them and published by the sink, without Spark.
+
+Figures are processor time of the server's back-end, which other work on the machine hardly changes, and beside it the
+time by the clock.  All tables lie in the server's memory: where they are read from a disk the ratios are nearer to 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+from bench import HERE, environment
+from pyspark.sql.types import DoubleType, LongType, StringType, StructType
+
+from epochal.chaos.servers.postgres import PostgresServer
+from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, Query
+from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.client import Limits, Place, open_session
+from epochal.sinks.postgres.session import Session
+from epochal.sinks.postgres.write import Task, _write
+
+SCHEMA = StructType().add("id", LongType()).add("k", StringType()).add("v", StringType()).add("x", DoubleType())
+COLUMNS = tuple(SCHEMA.names)
+BY = Actor(1, 1)
+SIDE = 100  # epochs at the beginning and at the end that are compared
+LOOK_UPS = 300
+SETTINGS = {"shared_buffers": "1GB", "autovacuum_naptime": "10s"}
+
+SCANS = {
+    "count(*)": "SELECT count(*) FROM {}",
+    "sums of two numbers": "SELECT sum(x), max(id) FROM {}",
+    "aggregates over all columns": "SELECT count(id), sum(x), max(k), sum(length(v)) FROM {}",
+    "group by": "SELECT left(k, 2), count(*), sum(x) FROM {} GROUP BY 1",
+}
+LOOK_UP = "SELECT id, v FROM {} WHERE id = %s"
+
+
+Took = tuple[float, float]
+"""Milliseconds: of the back-end's processor time, and by the clock."""
+
+
+class Clock:
+    """Started when it is made; for one back-end, which does nothing else."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._began = self._now()
+
+    def read(self) -> Took:
+        processor, clock = self._now()
+        return (processor - self._began[0]) * 1000, (clock - self._began[1]) * 1000
+
+    def _now(self) -> Took:
+        nanoseconds = Path(f"/proc/{self._pid}/schedstat").read_text().split()[0]
+        return int(nanoseconds) / 1e9, time.perf_counter()
+
+
+class Loaded:
+    """One sink with ``rows`` rows in ``epochs`` epochs, and a plain table with the same rows."""
+
+    def __init__(self, server: PostgresServer, rows: int, epochs: int) -> None:
+        self.dsn = server.create_database(f"epochs_{epochs}")
+        self.rows, self.epochs, self.each = rows, epochs, rows // epochs
+        self._sink = PostgresSink(self.dsn, table="flights", name="out")
+        self._query = Query("bench", "q1", "r1", "file:/checkpoint")
+        self.published = self._load()
+
+    def _load(self) -> list[Took]:
+        """What each publish took, COMMIT included."""
+        self._sink.create(self._query, SCHEMA)
+        self._sink.look(self._query)
+        self._sink.fence(self._query, BY)
+        taken = []
+        with contextlib.closing(open_session(Place(self.dsn), "out", Limits())) as tasks:
+            for number in range(self.epochs):
+                committable = self._prepared(tasks, number)
+                clock = Clock(self._backend())
+                self._sink.commit(committable, BY)
+                taken.append(clock.read())
+        self._sink.close()
+        return taken
+
+    def _backend(self) -> int:
+        """Of the one session that the sink uses over and over."""
+        with self._sink._connector.session() as session, session.transaction():
+            return session.backend()
+
+    def _prepared(self, session: Session, number: int) -> Committable:
+        epoch = Epoch(Decision("q1", number, BY, f"fingerprint-{number}", 0), number + 1, offsets="[]", watermark=0)
+        task = Task(
+            place=Place(self.dsn),
+            limits=Limits(),
+            app="bench",
+            sink="out",
+            epoch=number,
+            position=epoch.position,
+            actor=BY,
+            copy=f"COPY flights__rows ({', '.join(COLUMNS)}, _epoch, _attempt) FROM STDIN",
+            columns=COLUMNS,
+            flagged=(),
+        )
+        vote = _write(task, session, self._batch(number), iter(()))  # a task without its connecting
+        attempts = [[vote["attempt"], vote["rows"]]]
+        payload = {"app": "bench", "attempts": attempts, "offsets": epoch.offsets, "watermark": epoch.watermark}
+        return Committable("out", epoch.decision, epoch.position, int(vote["rows"]), payload)
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        ids = range(number * self.each, (number + 1) * self.each)
+        lines = [f"{i}\t{i * 2654435761 % 2**64:016x}\t{f'{i * 40503 % 2**32:020d}' * 5}\t{i / 7}\n" for i in ids]
+        return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], names=["line"])
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """The plain table, the index that docs/sinks.md names and its peer, statistics, all of it in memory."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for statement in (
+                "CREATE TABLE plain AS SELECT id, k, v, x, _epoch AS epoch FROM flights__rows ORDER BY id",
+                "CREATE INDEX ON plain (id)",
+                "CREATE INDEX ON plain USING brin (epoch) WITH (pages_per_range = 32)",
+                "CREATE INDEX ON flights__rows (id) INCLUDE (_epoch)",
+                "SELECT brin_summarize_new_values('flights__rows__epoch_idx')",
+                "VACUUM ANALYZE",
+                "SELECT sum(length(v)) FROM flights__rows",
+                "SELECT sum(length(v)) FROM plain",
+            ):
+                connection.execute(statement.encode())
+
+    def scans(self, rounds: int) -> dict[str, Turns]:
+        """Per query, reader and round; view and table take turns, and no index serves a scan."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute("SET enable_indexonlyscan = off; SET max_parallel_workers_per_gather = 0")
+            return {
+                name: turns(
+                    connection, rounds, {r: lambda r=r, sql=sql: run(connection, sql.format(r)) for r in READERS}
+                )
+                for name, sql in SCANS.items()
+            }
+
+    def look_ups(self, rounds: int) -> dict[str, Turns]:
+        """The same of LOOK_UPS queries by key, of the rows of one epoch, and of a count that an index alone answers."""
+        found: dict[str, Turns] = {}
+        step = max(1, self.rows // LOOK_UPS)
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for prepared in (False, True):
+                by_key = {
+                    r: lambda r=r, p=prepared: [
+                        run(connection, LOOK_UP.format(r), i, prepare=p) for i in range(0, step * LOOK_UPS, step)
+                    ]
+                    for r in READERS
+                }
+                found[f"{LOOK_UPS} look-ups by key{', prepared' if prepared else ''}"] = turns(
+                    connection, rounds, by_key
+                )
+            counted = {r: lambda r=r: run(connection, f"SELECT count(*) FROM {r} WHERE id >= 0") for r in READERS}
+            found["count(*) by the index alone"] = turns(connection, rounds, counted)
+            middle = self.epochs // 2
+            of_epoch = {
+                "plain": lambda: run(connection, "SELECT count(*), sum(x) FROM plain WHERE epoch = %s", middle),
+                "flights": lambda: run(
+                    connection, "SELECT count(*), sum(x) FROM flights__rows WHERE _epoch = %s", middle
+                ),
+            }
+            found["the rows of one epoch"] = turns(connection, rounds, of_epoch)
+        return found
+
+
+READERS = ("plain", "flights")
+
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+def run(connection: Connection, sql: str, *values: object, prepare: bool = False) -> None:
+    connection.execute(sql.encode(), values or None, prepare=prepare).fetchall()
+
+
+Turns = Mapping[str, Sequence[Took]]
+
+
+def turns(connection: Connection, rounds: int, jobs: Mapping[str, Callable[[], object]]) -> Turns:
+    """What each job took in each round, in turn; one more round before warms up."""
+    taken: dict[str, list[Took]] = {name: [] for name in jobs}
+    for turn in range(rounds + 1):
+        for name, job in jobs.items():
+            clock = Clock(connection.info.backend_pid)
+            job()
+            if turn:
+                taken[name].append(clock.read())
+    return taken
+
+
+def median(taken: Sequence[Took], which: int) -> float:
+    return round(statistics.median(each[which] for each in taken), 3)
+
+
+def line(epochs: int, what: str, taken: Turns) -> dict[str, object]:
+    pairs = list(zip(taken["flights"], taken["plain"], strict=True))
+    return {
+        "epochs": epochs,
+        "what": what,
+        "plain_ms": median(taken["plain"], 0),
+        "view_ms": median(taken["flights"], 0),
+        "times_plain": round(statistics.median(view[0] / plain[0] for view, plain in pairs), 3),
+        "times_plain_by_the_clock": round(statistics.median(view[1] / plain[1] for view, plain in pairs), 3),
+    }
+
+
+def publishing(loaded: Loaded) -> dict[str, object]:
+    """The first ten warm up."""
+    first, last = loaded.published[10 : 10 + SIDE], loaded.published[-SIDE:]
+    return {
+        "epochs": loaded.epochs,
+        "rows_per_epoch": loaded.each,
+        "first_ms": median(first, 0),
+        "last_ms": median(last, 0),
+        "last_by_first": round(median(last, 0) / median(first, 0), 3),
+        "first_ms_by_the_clock": median(first, 1),
+        "last_ms_by_the_clock": median(last, 1),
+        "every_thousandth": [median(loaded.published[n : n + SIDE], 0) for n in range(0, loaded.epochs, 1000)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9, help="that count, after one for warm-up")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--epochs", type=int, nargs="+", default=[10, 1_000, 10_000])
+    options = parser.parse_args()
+    lines, publishes = [], []
+    with PostgresServer(settings=SETTINGS) as server:
+        for epochs in options.epochs:
+            loaded = Loaded(server, options.rows, epochs)
+            if epochs >= 10 * SIDE:
+                publishes.append(publishing(loaded))
+                print(publishes[-1], flush=True)
+            loaded.settle()
+            for what, taken in {**loaded.scans(options.rounds), **loaded.look_ups(options.rounds)}.items():
+                lines.append(line(epochs, what, taken))
+                print(lines[-1], flush=True)
+    result = {"environment": environment(), "rounds": options.rounds, "rows": options.rows}
+    path = HERE / "results" / f"postgres-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}.json"
+    path.write_text(json.dumps({**result, "publish": publishes, "lines": lines}, indent=1) + "\n", encoding="utf-8")
+    print(f"\nwritten to {path.relative_to(HERE.parent)}")
+
+
+if __name__ == "__main__":
+    main()
