@@ -593,6 +593,16 @@ def test_a_vote_without_a_digest_is_refused_and_nothing_is_visible() -> None:
     assert (table.shown, table.marker, table.prepared) == ([], None, {})
 
 
+def test_a_no_of_one_vote_is_what_ends_the_epoch_and_nothing_is_visible() -> None:
+    world = World()
+    world.sink("b")
+    with pytest.raises(PrepareRefused, match="no"):
+        world.apply(world.sink("a"), Refusing("b", world.server), world.redo("c")).run(Batch(0))
+    for name in "abc":
+        table = world.server.table("app", name)
+        assert (table.shown, table.marker, table.prepared) == ([], None, {})
+
+
 def test_a_marker_without_a_digest_stops_the_replay() -> None:
     world = World()
     failing = Failing("b", world.server)

@@ -127,6 +127,23 @@ def test_who_was_fenced_meanwhile_adds_nothing(
     assert "more" not in columns(pg_database, "flights__rows")
 
 
+def test_nobody_fences_while_columns_are_added(
+    spark: SparkSession, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support.sink(pg_database).create(QUERY, SCHEMA)
+    sink, run, held = began(pg_database), Evolution.run, []
+
+    def watched(*given: Any) -> Any:
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            observe(pg_database, "SELECT FROM epochal.sinks FOR UPDATE NOWAIT")
+        held.append(True)
+        return run(*given)
+
+    monkeypatch.setattr(Evolution, "run", watched)
+    sink.prepare(epoch(), wider(spark, 1), ONE)
+    assert held == [True]
+
+
 def test_a_view_that_somebody_wrote_anew_is_left_alone(spark: SparkSession, pg_database: str) -> None:
     support.sink(pg_database).create(QUERY, SCHEMA)
     observe(
@@ -176,6 +193,25 @@ def _refused_to_who_does_not_own(dsn: str, name: str, mode: Mode) -> None:
         writer.check(QUERY, WIDER)
     writer.close()
     assert refused.value.help.startswith(f"GRANT postgres TO {name}, or")
+
+
+def test_who_owns_the_table_alone_cannot_show_the_new_column(pg_database: str) -> None:
+    needs = list(support.sink(pg_database).create(QUERY, SCHEMA))[-1]
+    name = f"owns_rows_{pg_database.rpartition('_')[2]}"
+    observe(pg_database, f"CREATE ROLE {name} LOGIN")
+    try:
+        observe(pg_database, needs.partition(": ")[2].replace("<role>", name))
+        observe(pg_database, f"ALTER TABLE flights__rows OWNER TO {name}")
+        writer = PostgresSink(
+            pg_database.replace("postgres@", f"{name}@"), table="flights", name="out", schema_evolution=True
+        )
+        with pytest.raises(Misconfigured, match=f'the role {name} does not own "flights", which lacks "more"'):
+            writer.check(QUERY, WIDER)
+        observe(pg_database, f"ALTER VIEW flights OWNER TO {name}")
+        writer.check(QUERY, WIDER)
+        writer.close()
+    finally:
+        observe(pg_database, f"REASSIGN OWNED BY {name} TO postgres; DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 def test_a_table_in_a_schema_needs_a_right_on_that_too(pg_database: str) -> None:
