@@ -49,7 +49,8 @@ def test_an_epoch_is_shown_when_every_slot_shows_it(states: list[State], shown: 
 
 
 @pytest.mark.parametrize(
-    ("states", "span"), [([NEW, NEW], 1), ([FIRST, NEW], 1), ([GROWN, NEW], 1), ([SECOND, FIRST], 2), ([FIRST, FIRST], 2)]
+    ("states", "span"),
+    [([NEW, NEW], 1), ([FIRST, NEW], 1), ([GROWN, NEW], 1), ([SECOND, FIRST], 2), ([FIRST, FIRST], 2)],
 )
 def test_the_slots_of_an_epoch_are_those_of_the_one_that_is_shown(states: list[State], span: int) -> None:
     assert slots.shown(PLACE, states).span == span
