@@ -511,7 +511,19 @@ class Coordinator:
         current = self._decided
         assert current.copy is not None, "without a copy Spark's replay is evaluated instead"
         epoch = Epoch(decision, current.position_of(name), current.offsets, current.watermark, current.copy)
-        return self._prepare_from(current.copy, self._sinks[name], epoch)
+        vote, decided = (
+            self._prepare_from(current.copy, self._sinks[name], epoch),
+            current.participants[name].committable,
+        )
+        if vote.rows != decided.rows:
+            raise PrepareRefused(
+                f"voted for {vote.rows} rows of a copy of which {decided.rows} were decided",
+                sink=name,
+                epoch=current.epoch,
+                state=f"copy {current.copy.root}, decided by {current.decision.actor}",
+                help="start the query as it was when the epoch was decided: where= and what the sink writes to",
+            )
+        return vote
 
     # --- idempotent mode: apply -----------------------------------------------------------------
 

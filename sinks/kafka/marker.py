@@ -13,6 +13,7 @@ A sink that writes to a list of topics, or in several slots, writes version 2 wi
 Version 3 is version 2 of a sink whose marker holds a digest, as in idempotent mode::
 
     "marker": {"position": .., "decision": .., "digest": {"rows": .., "sum": ..}}
+    "judged": by what its rows were, where another sink gets those that were left out (``topics.judgement``)
 
 The fence counts in partition 0 alone; the marker is that of the partition's own slot.
 
@@ -97,6 +98,7 @@ class State:
     slots: int = 1  # ever used, the owner of the fence included
     span: int = 1  # in how many of them the newest epoch is
     before: Before = field(default_factory=Before)  # that epoch
+    judged: Json | None = None  # by what its rows were, where those that were left out are another sink's
 
 
 def record(place: Place, state: State, about: Json | None = None) -> bytes:
@@ -114,6 +116,8 @@ def record(place: Place, state: State, about: Json | None = None) -> bytes:
     if digested or state.targets or state.slots > 1:
         slots = {"slots": state.slots, "span": state.span, "before": state.before.to_json()}
         value |= {"version": VERSION if digested else 2, "targets": dict(state.targets), **slots}
+    if state.judged is not None:
+        value["judged"] = state.judged
     return json.dumps(value).encode()
 
 
@@ -146,6 +150,7 @@ def parse(place: Place, value: bytes | None) -> State:
             slots=int(data["slots"]),
             span=int(data["span"]),
             before=Before.from_json(data["before"]),
+            judged=data.get("judged"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Misconfigured(

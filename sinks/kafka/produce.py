@@ -124,6 +124,7 @@ class Plan:
     before: Before | None = None  # with several slots: where each of them must stand
     agreed: Digest | None = None  # of every other evaluation, when it is applied
     largest: frozenset[int] = frozenset()  # the objections of which the largest number is told
+    judged: Json | None = None  # by what its rows are, which the marker keeps for who gets those that are left out
 
     @property
     def is_applied(self) -> bool:
@@ -144,7 +145,8 @@ class Plan:
         """What the slot's partition says once it is committed, where it said ``state``."""
         before = self.before if self.before is not None else Before(state.marker, state.span)
         set_ = replace(self.marker, digest=digest)
-        return replace(state, fence=self.by, marker=set_, targets=self.targets, span=self.span, before=before)
+        about = {"targets": self.targets, "span": self.span, "before": before, "judged": self.judged}
+        return replace(state, fence=self.by, marker=set_, **about)  # type: ignore[arg-type]
 
     def already_committed(self, state: State) -> bool:
         """Whether the slot shows the epoch; an error unless it does, or may be written now."""

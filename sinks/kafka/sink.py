@@ -149,6 +149,7 @@ class KafkaSink:
         self._topic_config = dict(topic_config or {})
         self._lock = threading.Lock()
         self._judged_by: tuple[int, Topics] | None = None  # the newest epoch's decision, and the topics as they were
+        self._judged_before: Json | None = None  # by what rows of the epoch that the sink shows were
         self._looked: tuple[Place, Topics] | None = None  # where, and what was seen there
         self._longest: float | None = None  # seconds that one transaction may last
         self._session: SparkSession | None = None
@@ -202,6 +203,7 @@ class KafkaSink:
         if by is not None and state.fence == by:
             state = self._bar_and_read(link, place, state.slots)
         self._ever_used = state.slots
+        self._judged_before = state.judged
         return SinkState(seen.identity, state.fence, state.marker)
 
     def fence(self, query: Query, by: Actor) -> None:
@@ -445,7 +447,8 @@ class KafkaSink:
         """As they were when an epoch was first judged: what a row is refused for must be the same to all who ask."""
         with self._lock:
             if self._judged_by is None or self._judged_by[0] != epoch.decision.id:
-                self._judged_by = epoch.decision.id, self._as_looked_at(epoch)
+                now = self._as_looked_at(epoch)
+                self._judged_by = epoch.decision.id, topics.as_judged(now, epoch.decision, self._judged_before)
             return self._judged_by[1]
 
     def reasons(self, epoch: Epoch, rows: DataFrame) -> DataFrame:
@@ -642,6 +645,7 @@ class KafkaSink:
             about={"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark},
             targets=dict(now.ids) if now.several else {},
             largest=frozenset(number for number, objection in enumerate(found) if objection.largest),
+            judged=topics.judgement(now, epoch.decision) if self.bad_rows is not None else None,
         )
 
     def _settle(self, plan: Plan, records: DataFrame, found: Sequence[Objection], agreed: Digest | None) -> Applied:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from epochal.coordinator.epoch import Decision, Json
 from epochal.coordinator.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.kafka.client import Link, kafka
 from epochal.sinks.kafka.marker import LONGEST_TOPIC, Place
@@ -18,6 +19,8 @@ LONGEST_TRANSACTION = 300.0
 SHORT_RETENTION_H = 24
 """A topic that keeps its rows for fewer hours gets a warning: a reader that is away for a night loses some."""
 
+_JUDGE = ("cleanup.policy", "max.message.bytes")
+"""The settings of a topic that say which rows it takes, beside its partitions."""
 _TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_TOPIC}}}")
 
 
@@ -80,6 +83,32 @@ class Topics:
     def ids(self) -> Mapping[str, str]:
         """Name to id of the targets."""
         return {name: topic.id for name, topic in self.targets.items()}
+
+
+def judgement(now: Topics, decision: Decision) -> Json:
+    """By what the rows of an epoch are judged that is applied: its next start may find the topics changed."""
+    targets = {
+        name: {
+            "partitions": topic.partitions,
+            "config": {key: topic.config[key] for key in _JUDGE if key in topic.config},
+        }
+        for name, topic in now.targets.items()
+    }
+    return {"query": decision.incarnation, "epoch": decision.epoch, "topics": targets}
+
+
+def as_judged(now: Topics, decision: Decision, before: Json | None) -> Topics:
+    """The targets as they were when the sink came to show this very epoch; as they are now, if it does not.
+
+    So a row that was left out then is left out still, and goes to the sink of bad rows; and no other does.
+    """
+    if before is None or (before["query"], before["epoch"]) != (decision.incarnation, decision.epoch):
+        return now
+    then = {
+        name: Topic(name, "", int(topic["partitions"]), 0, None, topic["config"])
+        for name, topic in before["topics"].items()
+    }
+    return replace(now, targets=then)
 
 
 def describe(link: Link, declared: Declared, place: Place) -> Topics:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from epochal.coordinator.epoch import Actor, Digest, Marker
+from epochal.coordinator.epoch import Actor, Decision, Digest, Json, Marker
 from epochal.coordinator.errors import Misconfigured, PrepareRefused
-from epochal.sinks.kafka import marker
+from epochal.sinks.kafka import marker, topics
 from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.produce import Answer, Evaluation, Met, Outcome
 from epochal.sinks.kafka.rows import HASH, KEPT, MET
+from epochal.sinks.kafka.topics import Topic, Topics
 
 PLACE = Place("flights", "out")
 ACTOR = Actor(3, 33)
@@ -31,12 +33,16 @@ THIRD = (
     f' "epoch": {{"rows": 1}}, {REST}'
 )
 
+JUDGED: Json = {"query": "q1", "epoch": 4, "topics": {"t": {"partitions": 2, "config": {"max.message.bytes": "2000"}}}}
+FOURTH = f'{THIRD[:-1]}, "judged": {json.dumps(JUDGED)}}}'
+
 PLAIN = Marker(7, 70)
 DIGESTED = Marker(7, 70, DIGEST)
 STATES: dict[str, tuple[State, dict[str, Any] | None]] = {
     FIRST: (State(ACTOR, PLAIN), None),
     SECOND: (State(ACTOR, PLAIN, {"a": "id-a"}, slots=2, span=2), None),
     THIRD: (State(ACTOR, DIGESTED, before=Before(Marker(6, 60), 1)), {"rows": 1}),
+    FOURTH: (State(ACTOR, DIGESTED, before=Before(Marker(6, 60), 1), judged=JUDGED), {"rows": 1}),
 }
 
 
@@ -54,6 +60,24 @@ def test_a_record_of_every_version_is_written_and_read_as_it_was(text: str) -> N
 def test_a_record_of_a_version_to_come_is_refused() -> None:
     with pytest.raises(Misconfigured, match="update Epochal where a newer one has run"):
         marker.parse(PLACE, THIRD.replace('"version": 3', '"version": 4').encode())
+
+
+def test_an_epoch_that_is_shown_is_judged_as_it_was_and_every_other_by_the_topics_as_they_are() -> None:
+    there = Topic("t", "id-t", 2, 3, None, {"max.message.bytes": "2000", "retention.ms": "-1"})
+    marker_topic = replace(there, name="m", id="id-m")
+    then = Topics("c", {"t": there, "left": there}, marker_topic, True)
+    told = topics.judgement(then, Decision("q1", 4, ACTOR, "f"))
+    assert told["topics"] == dict.fromkeys(("t", "left"), JUDGED["topics"]["t"])
+    grown = replace(there, partitions=5, config={"max.message.bytes": "9000", "cleanup.policy": "compact"})
+    now = Topics("c", {"t": grown, "new": grown}, marker_topic, True)
+    judged = topics.as_judged(now, Decision("q1", 4, Actor(9, 99), "f"), told).targets
+    assert [(n, t.partitions, t.max_message_bytes, t.is_compacted) for n, t in judged.items()] == [
+        ("t", 2, 2000, False),
+        ("left", 2, 2000, False),
+    ]
+    for decision in (Decision("q1", 5, ACTOR, "f"), Decision("q2", 4, ACTOR, "f")):
+        assert topics.as_judged(now, decision, told) is now
+    assert topics.as_judged(now, Decision("q1", 4, ACTOR, "f"), None) is now
 
 
 def test_the_digest_of_the_epoch_before_stays_with_it() -> None:

@@ -157,6 +157,17 @@ def test_a_limit_that_is_raised_after_the_decision_brings_nothing_back(job: Sort
     job.check_sorted()
 
 
+def test_what_the_topic_shows_was_judged_for_the_other_sink_too(job: Sorted) -> None:
+    """Without a decision the next start judges again what a lost one has shown in the topic alone."""
+    with at(Point.BEFORE_SINK_COMMIT, "bad", gone) as struck:
+        job.fails(job.made(mode="idempotent"))
+    assert struck
+    assert job.sent() == [1]
+    job.limit(1_000_000)
+    job.run(job.made(mode="idempotent"), job.rows())
+    job.check_sorted()
+
+
 def test_a_function_that_makes_the_value_is_refused(tmp_path: Path) -> None:
     def make() -> Any:
         return lambda row, _: str(row).encode()
