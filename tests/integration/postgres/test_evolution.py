@@ -207,7 +207,7 @@ def test_who_owns_the_table_alone_cannot_show_the_new_column(pg_database: str) -
         )
         with pytest.raises(Misconfigured, match=f'the role {name} does not own "flights", which lacks "more"'):
             writer.check(QUERY, WIDER)
-        observe(pg_database, f"ALTER VIEW flights OWNER TO {name}")
+        observe(pg_database, f"GRANT postgres TO {name}")  # as the help line says
         writer.check(QUERY, WIDER)
         writer.close()
     finally:
@@ -239,10 +239,22 @@ def test_what_is_not_there_is_made_as_ever(pg_database: str, mode: Mode) -> None
     sink.check(QUERY, WIDER)
 
 
+@pytest.mark.parametrize("table", ["flights", "flights__staged"])
+def test_a_column_that_one_of_the_tables_has_is_added_to_the_other(pg_database: str, table: str) -> None:
+    sink = support.sink(pg_database, mode=Plain(), schema_evolution=True)
+    sink.create(QUERY, SCHEMA)
+    observe(pg_database, f"ALTER TABLE {table} ADD COLUMN more bigint")
+    sink.check(QUERY, WIDER)
+    (other,) = {"flights", "flights__staged"} - {table}
+    assert list(sink.create(QUERY, WIDER)) == [f'added the column "more" to "{other}"']
+
+
 def test_a_view_that_is_gone_is_made_with_the_new_column(pg_database: str) -> None:
     sink = support.sink(pg_database, schema_evolution=True)
     sink.create(QUERY, SCHEMA)
     observe(pg_database, "DROP VIEW flights")
+    with pytest.raises(Misconfigured, match='the reader view "flights"'):
+        sink.check(QUERY, WIDER)
     added, made, _ = sink.create(QUERY, WIDER)
     assert (added, made) == ('added the column "more" to "flights__rows"', 'made the reader view "flights"')
     assert shown(pg_database) == []
