@@ -504,8 +504,7 @@ class Coordinator:
         try:
             judgements = self._judged_as_before(epoch, lambda: stage.read(copy), lost)
             for name in lost:
-                vote = self._prepare_from(copy, self._sinks[name], epoch.at(current.position_of(name)))
-                redone[name] = replace(redone[name], committable=vote)
+                redone[name] = replace(redone[name], committable=self._prepare_again(name, epoch, copy))
         except Exception as error:
             self._in_doubt([error])
         record = replace(
@@ -519,6 +518,20 @@ class Coordinator:
         )
         self._append(self._own_position + 1, record)
         hit(Point.AFTER_REDO_DECIDED, epoch=current.epoch)
+
+    def _prepare_again(self, name: str, epoch: Epoch, copy: Copy) -> Committable:
+        """The same rows as were decided, so far as their number tells."""
+        decided = self._decided.participants[name].committable
+        vote = self._prepare_from(copy, self._sinks[name], epoch.at(decided.position))
+        if vote.rows != decided.rows:
+            raise PrepareRefused(
+                f"voted for {vote.rows} rows of a copy of which {decided.rows} were decided",
+                sink=name,
+                epoch=epoch.number,
+                state=f"copy {copy.root}, decided by {self._decided.decision.actor}",
+                help="start the query as it was when the epoch was decided: where= and what the sink writes to",
+            )
+        return vote
 
     # --- bad_rows= ------------------------------------------------------------------------------
 

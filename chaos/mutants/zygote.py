@@ -12,6 +12,7 @@ and answers each with one: ``{"code": pytest's, "red": [test, phase, text] or nu
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import importlib
 import importlib.metadata
@@ -19,8 +20,9 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +154,8 @@ def _measured(path: str, chosen: Chosen) -> Iterator[coverage.Coverage]:
         data_file=None, config_file=False, include=[str(here / folder / "*") for folder in FOLDERS], messages=False
     )
     measured.start()
-    yield measured
+    with _bare_threads_too():
+        yield measured
     measured.stop()
     data = measured.get_data()
     reached = {
@@ -162,6 +165,25 @@ def _measured(path: str, chosen: Chosen) -> Iterator[coverage.Coverage]:
         for file in data.measured_files()
     }
     Path(path).write_text(json.dumps({"seconds": chosen.seconds, "reached": reached}), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _bare_threads_too() -> Iterator[None]:
+    """Threads of ``_thread``, in which the simulation's drivers run, take the tracer that those of ``threading`` do."""
+    start = _thread.start_new_thread
+
+    def started(function: Callable[..., object], args: tuple[Any, ...]) -> int:
+        def traced() -> None:
+            sys.settrace(threading.gettrace())
+            function(*args)
+
+        return start(traced, ())
+
+    _thread.start_new_thread = started  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        _thread.start_new_thread = start
 
 
 def _foreign_modules() -> list[str]:

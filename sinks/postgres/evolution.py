@@ -90,8 +90,7 @@ class Evolution:
                 sink=self.sink,
                 help="add the columns to the table and to the view by hand",
             )
-        names = [*shown, *(name for name in new if name not in shown)]
-        query = ddl.view_query(self.app, self.sink, self.target, names)
+        query = ddl.view_query(self.app, self.sink, self.target, [*shown, *new])
         step = Step(
             f"CREATE OR REPLACE VIEW {self.target.reader} AS {query}", f"added them to the view {self.target.reader}"
         )

@@ -10,7 +10,17 @@ from epochal.chaos import failpoints
 from epochal.chaos.contract import ABORTED, IdempotentContract, SinkContract, SinkHarness, Start, query
 from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Json
 from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
-from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Prepared, Row, deliver
+from epochal.sinks.memory import (
+    Delivery,
+    MemoryRedoSink,
+    MemoryServer,
+    MemorySink,
+    MemoryStage,
+    Prepared,
+    Row,
+    deliver,
+    digest_of,
+)
 from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Sink
 
 
@@ -200,3 +210,8 @@ def test_rows_may_be_anything_that_is_iterated_once() -> None:
     evaluations: list[int] = []
     MemoryStage().write(0, Actor(1, 1), Lazy())
     assert evaluations == [1]
+
+
+def test_a_digest_knows_rows_and_not_the_order_of_their_columns() -> None:
+    assert digest_of([{"a": 1, "b": 2}]) == digest_of([{"b": 2, "a": 1}])
+    assert digest_of([{"a": 1, "b": 2}]) != digest_of([{"a": 2, "b": 1}])

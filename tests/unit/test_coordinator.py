@@ -442,6 +442,33 @@ def test_rows_that_a_sink_leaves_out_are_held_against_the_copy() -> None:
         start.run(Batch(1))
 
 
+class Changed(Forgetful):
+    """Loses what it has prepared, and when it is asked again leaves out what it took before."""
+
+    asked = 0
+
+    def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+        self.asked += 1
+        taken, left = (list(rows), 0) if self.asked == 1 else ([], len(list(rows)))
+        return replace(super().prepare(epoch, taken, by), left_out=left)
+
+
+def test_lost_rows_are_redone_as_they_were_decided_or_not_at_all() -> None:
+    world = World()
+    world.sink("a")
+    with pytest.raises(CommitInDoubt, match="voted for 0 rows of a copy of which 1 were decided"):
+        world.start(Changed("a", world.server), world.sink("b")).run(Batch(0))
+    assert [len(world.server.visible("app", name)) for name in "ab"] == [0, 1]
+
+
+def test_rows_that_are_left_out_are_rows_of_the_epoch() -> None:
+    world = World()
+    chooser = Chooser("a", world.server)
+    chooser.create(QUERY, None)
+    report = world.start(chooser).run(Batch(0))
+    assert (report.rows, dict(report.written)) == (1, {"a": 0})
+
+
 def test_a_call_while_another_is_running_is_refused() -> None:
     world, inside, go = World(), threading.Event(), threading.Event()
 
@@ -564,6 +591,7 @@ def test_a_report_of_an_applied_epoch_tells_its_phases_and_rows() -> None:
     assert first.sinks == {"a": CommitOutcome.COMMITTED, "b": CommitOutcome.COMMITTED}
     replayed = start.run(Batch(0))
     assert (replayed.rows, replayed.replayed, dict(replayed.sinks)) == (1, True, {})
+    assert (dict(first.written), dict(replayed.written)) == ({"a": 1}, {})
     assert start.status().shown == {"a": 0, "b": 0}
 
 
@@ -618,6 +646,16 @@ def test_a_vote_without_a_digest_is_refused_and_nothing_is_visible() -> None:
         world.apply(Undigested("a", world.server)).run(Batch(0))
     table = world.server.table("app", "a")
     assert (table.shown, table.marker, table.prepared) == ([], None, {})
+
+
+def test_a_no_of_one_vote_is_what_ends_the_epoch_and_nothing_is_visible() -> None:
+    world = World()
+    world.sink("b")
+    with pytest.raises(PrepareRefused, match="no"):
+        world.apply(world.sink("a"), Refusing("b", world.server), world.redo("c")).run(Batch(0))
+    for name in "abc":
+        table = world.server.table("app", name)
+        assert (table.shown, table.marker, table.prepared) == ([], None, {})
 
 
 def test_a_marker_without_a_digest_stops_the_replay() -> None:

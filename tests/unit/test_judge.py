@@ -227,6 +227,14 @@ def test_a_copy_is_needed_while_one_sink_of_several_is_not_done() -> None:
         assert log(FENCE, both, Fence(G2, QUERY, 1, done_through=done)).needed_copies() == needed
 
 
+def test_an_epoch_without_a_copy_needs_none() -> None:
+    """One sink that votes has its rows by itself, and an epoch that is applied has no copy at all."""
+    alone = replace(commit(0, 1), copy=None)
+    assert log(FENCE, alone).needed_copies() == ()
+    assert log(FENCE, begun(0, 1)).needed_copies() == ()
+    assert log(FENCE, begun(0, 1), Fence(G2, QUERY, 0), commit(0, 1, G2)).needed_copies() == (COPY,)
+
+
 def test_compaction_keeps_two_epochs_and_every_fence() -> None:
     old = Fence(Actor(0, 5), QUERY, 0)
     newest = Fence(Actor(3, 33), QUERY, 4)

@@ -44,6 +44,8 @@ def test_a_name_is_one_column_and_never_its_letters() -> None:
     assert (mode.keys, mode.updates, mode.order, mode.deletes) == (("id",), ("ab",), ("seq",), ("gone",))
     assert (Merge(key="id").updates, Merge(key="id", update=()).updates) == (None, ())
     keyed.check(mode, "out")
+    keyed.check(Merge(key="id", delete_when="gone"), "out")
+    keyed.check_columns(Merge(key="id"), KINDS, "out")
 
 
 @pytest.mark.parametrize(

@@ -57,15 +57,20 @@ FILES = {
         def unused() -> bool:
             return True
 
+        def beside(lock) -> None:
+            lock.release()
+
         def until(n: int) -> int:
             while n < 3:
                 n = n + 1
             return n
         ''',
     "tests/unit/test_account.py": """
+        import _thread
+
         import pytest
 
-        from epochal.coordinator.account import Account, until
+        from epochal.coordinator.account import Account, beside, until
         from epochal.coordinator.errors import Empty
 
         def test_more_than_there_is_is_refused() -> None:
@@ -79,6 +84,12 @@ FILES = {
 
         def test_it_ends() -> None:
             assert until(0) == 3
+
+        def test_a_thread_of_its_own() -> None:
+            lock = _thread.allocate_lock()
+            lock.acquire()
+            _thread.start_new_thread(beside, (lock,))
+            assert lock.acquire(timeout=1)
         """,
     "tests/red/test_red.py": "def test_red() -> None:\n    assert False\n",
 }
@@ -243,6 +254,7 @@ def test_mutants_are_caught_survive_or_do_not_end(small: Path) -> None:
     assert (found["unused negate: True"].verdict, found["unused negate: True"].by) == ("not run", "no test reaches it")
     assert (found["Account.take drop-set: self.last = amount"].verdict, run.code) == ("survived", 1)
     assert found["until arithmetic: n + 1"].verdict == "caught"
+    assert found["beside drop-call: lock.release()"].by.endswith("test_a_thread_of_its_own")
     assert {tried.verdict for tried in run.tried} == {"caught", "explained", "survived", "not run"}
     assert [line for line in lines if "self.last" in line and line.startswith("survived")]
     assert (small / "coordinator/account.py").read_bytes() == before

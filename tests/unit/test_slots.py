@@ -48,6 +48,14 @@ def test_an_epoch_is_shown_when_every_slot_shows_it(states: list[State], shown: 
     assert slots.shown(PLACE, states).marker == shown
 
 
+@pytest.mark.parametrize(
+    ("states", "span"),
+    [([NEW, NEW], 1), ([FIRST, NEW], 1), ([GROWN, NEW], 1), ([SECOND, FIRST], 2), ([FIRST, FIRST], 2)],
+)
+def test_the_slots_of_an_epoch_are_those_of_the_one_that_is_shown(states: list[State], span: int) -> None:
+    assert slots.shown(PLACE, states).span == span
+
+
 def test_the_state_of_one_slot_is_its_own() -> None:
     state = State(ONE, M1)
     assert slots.shown(PLACE, [state]) == state
@@ -81,7 +89,8 @@ def test_slots_have_ids_that_no_other_sink_can_have() -> None:
 
 
 def test_a_record_tells_of_slots_from_version_2_on() -> None:
-    for state, version in ((State(ONE, M1), 1), (replace(GROWN, targets={"a": "id"}), 2)):
+    one_of_several = State(ONE, M1, targets={"a": "id"})
+    for state, version in ((State(ONE, M1), 1), (one_of_several, 2), (replace(GROWN, targets={"a": "id"}), 2)):
         value = marker.record(PLACE, state)
         assert f'"version": {version}'.encode() in value
         assert marker.parse(PLACE, value) == state

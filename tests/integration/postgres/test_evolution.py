@@ -127,6 +127,23 @@ def test_who_was_fenced_meanwhile_adds_nothing(
     assert "more" not in columns(pg_database, "flights__rows")
 
 
+def test_nobody_fences_while_columns_are_added(
+    spark: SparkSession, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support.sink(pg_database).create(QUERY, SCHEMA)
+    sink, run, held = began(pg_database), Evolution.run, []
+
+    def watched(*given: Any) -> Any:
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            observe(pg_database, "SELECT FROM epochal.sinks FOR UPDATE NOWAIT")
+        held.append(True)
+        return run(*given)
+
+    monkeypatch.setattr(Evolution, "run", watched)
+    sink.prepare(epoch(), wider(spark, 1), ONE)
+    assert held == [True]
+
+
 def test_a_view_that_somebody_wrote_anew_is_left_alone(spark: SparkSession, pg_database: str) -> None:
     support.sink(pg_database).create(QUERY, SCHEMA)
     observe(
@@ -178,6 +195,25 @@ def _refused_to_who_does_not_own(dsn: str, name: str, mode: Mode) -> None:
     assert refused.value.help.startswith(f"GRANT postgres TO {name}, or")
 
 
+def test_who_owns_the_table_alone_cannot_show_the_new_column(pg_database: str) -> None:
+    needs = list(support.sink(pg_database).create(QUERY, SCHEMA))[-1]
+    name = f"owns_rows_{pg_database.rpartition('_')[2]}"
+    observe(pg_database, f"CREATE ROLE {name} LOGIN")
+    try:
+        observe(pg_database, needs.partition(": ")[2].replace("<role>", name))
+        observe(pg_database, f"ALTER TABLE flights__rows OWNER TO {name}")
+        writer = PostgresSink(
+            pg_database.replace("postgres@", f"{name}@"), table="flights", name="out", schema_evolution=True
+        )
+        with pytest.raises(Misconfigured, match=f'the role {name} does not own "flights", which lacks "more"'):
+            writer.check(QUERY, WIDER)
+        observe(pg_database, f"GRANT postgres TO {name}")  # as the help line says
+        writer.check(QUERY, WIDER)
+        writer.close()
+    finally:
+        observe(pg_database, f"REASSIGN OWNED BY {name} TO postgres; DROP OWNED BY {name}; DROP ROLE {name}")
+
+
 def test_a_table_in_a_schema_needs_a_right_on_that_too(pg_database: str) -> None:
     observe(pg_database, 'CREATE SCHEMA "s 1"')
     needs = list(support.sink(pg_database, table="s 1.flights").create(QUERY, SCHEMA))[-1]
@@ -203,10 +239,22 @@ def test_what_is_not_there_is_made_as_ever(pg_database: str, mode: Mode) -> None
     sink.check(QUERY, WIDER)
 
 
+@pytest.mark.parametrize("table", ["flights", "flights__staged"])
+def test_a_column_that_one_of_the_tables_has_is_added_to_the_other(pg_database: str, table: str) -> None:
+    sink = support.sink(pg_database, mode=Plain(), schema_evolution=True)
+    sink.create(QUERY, SCHEMA)
+    observe(pg_database, f"ALTER TABLE {table} ADD COLUMN more bigint")
+    sink.check(QUERY, WIDER)
+    (other,) = {"flights", "flights__staged"} - {table}
+    assert list(sink.create(QUERY, WIDER)) == [f'added the column "more" to "{other}"']
+
+
 def test_a_view_that_is_gone_is_made_with_the_new_column(pg_database: str) -> None:
     sink = support.sink(pg_database, schema_evolution=True)
     sink.create(QUERY, SCHEMA)
     observe(pg_database, "DROP VIEW flights")
+    with pytest.raises(Misconfigured, match='the reader view "flights"'):
+        sink.check(QUERY, WIDER)
     added, made, _ = sink.create(QUERY, WIDER)
     assert (added, made) == ('added the column "more" to "flights__rows"', 'made the reader view "flights"')
     assert shown(pg_database) == []
