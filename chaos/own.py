@@ -21,6 +21,7 @@ from typing import Any
 
 from epochal.chaos.bench import FOLDER, KAFKA, POSTGRES
 from epochal.chaos.menus import Moments
+from epochal.chaos.roles import SERVERS
 from epochal.chaos.targets import RUN
 from epochal.coordinator.epoch import IDEMPOTENT, TWO_PHASE
 from epochal.coordinator.pipeline import Pipeline
@@ -43,6 +44,11 @@ class Own:
     moments: Moments
     make: Callable[[], Pipeline]
     workload: str = "rows"
+
+    @property
+    def servers(self) -> Sequence[str]:
+        """Those that it needs: its sinks are named after them."""
+        return [kind for kind in SERVERS if kind in self.moments.sinks]
 
 
 def make(names: Sequence[str] = SINKS, mode: str = TWO_PHASE) -> Pipeline:

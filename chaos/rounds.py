@@ -89,7 +89,9 @@ def play(
 def _ourselves(plan: Plan, tell: Tell, menu: Nemesis | None) -> list[Result]:
     until = time.monotonic() + plan.seconds
     results: list[Result] = []
-    with bench(SERVERS, proxied=True) as where:
+    ours = own.named(plan.target)
+    servers = SERVERS if ours is None or not plan.target else ours.servers  # rounds in turn need all of them
+    with bench(servers, proxied=bool(servers)) as where:
         while not results or time.monotonic() < until:
             seed = plan.seed + len(results)
             this = _next(plan, menu, seed)

@@ -129,6 +129,8 @@ def test_our_own_pipelines_are_struck_where_they_really_are(name: str, monkeypat
     assert sorted(found.moments.sinks) == sorted(told.sinks)
     assert replace(found.moments, sinks=()) == replace(told, sinks=(), losing=())
     assert set(told.losing) == {sink.name for sink in found.sinks if not isinstance(sink, KafkaSink)}
+    kinds = {PostgresSink: "postgres", KafkaSink: "kafka"}
+    assert set(own.OWN[name].servers) == {kinds[type(sink)] for sink in found.sinks if type(sink) in kinds}
     replaced = [sink for sink in found.sinks if isinstance(sink, ReplacingSink)]
     assert bool(replaced) is (own.OWN[name].workload == "complete")
     readers = targets.readers(found, [])[2]
