@@ -50,12 +50,14 @@ test-browser: venv ## reports in a real headless Chromium; without one "Error 3"
 	@$(BIN)/python -m tests.browser.chromium
 	$(PYTEST) tests/browser
 
-# Two million traces take most of an hour; each workload of the third tier a few minutes.
+# Two million traces take most of an hour; each workload and each pipeline of the third tier a few minutes.
 chaos: venv      ## all four tiers against ourselves, the last one for MINUTES=n (10); long
 	$(BIN)/epochal chaos simulate --traces 2000000
 	$(BIN)/epochal chaos fuzz --minutes 5
 	for workload in rows map state window join dedup; do \
 	    $(BIN)/epochal chaos run --tier 3 --workload $$workload || exit $$?; done
+	for pipeline in upsert plain overwrite idempotent; do \
+	    $(BIN)/epochal chaos run --tier 3 --target epochal.chaos.own:$$pipeline || exit $$?; done
 	$(BIN)/epochal chaos run --minutes $(or $(MINUTES),10) --report chaos-report.html --history chaos-histories
 
 planted: venv    ## plant known bugs in copies of the checkout: the suite must catch each (long)

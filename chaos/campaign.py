@@ -51,8 +51,10 @@ EPOCH_S = 30.0  # for an epoch and a restart in one process, at most
 LAST_TRIES = 3
 BEYOND = 10**9  # ids of one run
 
-IN_THE_CALL = frozenset({Point.AT_ROW, Point.AFTER_JOB, Point.AFTER_PREPARE, Point.BEFORE_DECIDE})
-"""Where an epoch is under way and undecided: a reader that looks now must see nothing of it."""
+IN_THE_CALL = frozenset(
+    {Point.AT_ROW, Point.AFTER_JOB, Point.AFTER_PREPARE, Point.BEFORE_DECIDE, Point.BEFORE_APPLY, Point.AFTER_APPLY}
+)
+"""Where an epoch is under way and not to be shown yet: a reader that looks now must see nothing of it."""
 
 Tell = Callable[[str], None]
 
@@ -84,6 +86,7 @@ class Campaign:
         targets.source(plan.source)
         self._fed: dict[int, Sequence[Input]] = {}
         self._expected: Mapping[int, tuple[Row, ...]] = {}
+        self._after: Mapping[int, tuple[Row, ...]] = {}
         self._clean_was_exact = False
         self._ended = False
         self.history = LockedHistory()
@@ -135,6 +138,7 @@ class Campaign:
             rows=self._plan.source,
             master=self._plan.master,
             conf=self._plan.conf,
+            repeats=self._target.idempotent,
         )
         return Starts(
             self._folder,
@@ -310,6 +314,7 @@ class Campaign:
         inputs = self._workload.inputs(epoch, self._base + epoch * workloads.STRIDE)
         self._fed[epoch] = inputs
         self._expected = self._keys.rows(self._workload.expected(self._fed))
+        self._after = self._keys.named(self._workload.after(self._fed))
         self._listener.add(Fed(tuple(map(self._keys.key, self._workload.accounts(inputs)))))
         workloads.feed(self._around.source, epoch, inputs)
 
@@ -324,6 +329,8 @@ class Campaign:
             pending=self._workload.pending(self._fed),
             rewrites=not self._target.ours,
             proves_nothing=proves_nothing,
+            after=self._after,
+            in_parts=tuple(reader.sink for reader in self._own if reader.in_parts),
         )
 
     def _findings(self, run: Run) -> dict[str, Finding]:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -84,8 +84,11 @@ class Run:
     Of the expected rows only key and value count: attempts differ from run to run.  ``counted``: a row is not
     one input but as many as its value says, and ``pending`` more are still in the state.  ``rewrites``: the
     output may replace a row by that of a newer evaluation, as an upsert does; what is read at one time still
-    has to be of one evaluation.  ``proves_nothing``: why this run is no pass, whatever the invariants say: it broke
-    off, or too little of what was planned has struck.
+    has to be of one evaluation.  ``after``: where epochs replace and delete rows of earlier ones, all that is there
+    after each epoch; ``expected`` are the rows that it writes then, and a sink shows what is there after one epoch, and
+    nothing else at any time.  ``in_parts``: sinks that promise no more than that each part of an epoch is whole.
+    ``proves_nothing``: why this run is no pass, whatever the invariants say: it broke off, or too little of what was
+    planned has struck.
 
     What is looked up more than once is kept; each judgement begins with a Run of its own.
     """
@@ -97,6 +100,8 @@ class Run:
     pending: int = 0
     rewrites: bool = False
     proves_nothing: str = ""
+    after: Mapping[int, tuple[Row, ...]] = field(default_factory=dict)
+    in_parts: tuple[str, ...] = ()
 
     @cached_property
     def reads(self) -> list[tuple[int, Content]]:
@@ -104,8 +109,43 @@ class Run:
 
     @cached_property
     def filled_epochs(self) -> list[int]:
-        """The epochs that have rows, in order."""
+        """The epochs that change what readers see, in order."""
+        if self.after:
+            return [epoch for epoch, _ in self._contents[1:]]
         return sorted(epoch for epoch, rows in self.expected.items() if rows)
+
+    @cached_property
+    def due(self) -> list[Row]:
+        """The rows that are there in the end."""
+        if self.after:
+            return list(self.after[max(self.after)])
+        return [row for rows in self.expected.values() for row in rows]
+
+    @cached_property
+    def _contents(self) -> list[tuple[int, Counter[tuple[int, int]]]]:
+        """Where rows are replaced: each content that there is in turn, beginning with none, and whose it is."""
+        found: list[tuple[int, Counter[tuple[int, int]]]] = [(-1, Counter())]
+        for epoch, rows in sorted(self.after.items()):
+            if keys(rows) != found[-1][1]:
+                found.append((epoch, keys(rows)))
+        return found
+
+    @cached_property
+    def _numbers(self) -> Mapping[frozenset[tuple[tuple[int, int], int]], int]:
+        return {frozenset(content.items()): number for number, (_, content) in enumerate(self._contents)}
+
+    def reached(self, rows: Sequence[Row]) -> int | None:
+        """How many of the epochs that change something are shown; None for what is there after no epoch."""
+        if self.after:
+            return self._numbers.get(frozenset(keys(rows).items()))
+        return len({row.epoch for row in rows}.intersection(self.filled_epochs))
+
+    def epochs_in(self, rows: Sequence[Row]) -> set[int]:
+        """The epochs that these rows show: those that wrote them, and where rows are replaced all before."""
+        shown = {row.epoch for row in rows}
+        if self.after and (reached := self.reached(rows)) is not None:
+            shown.update(self.filled_epochs[:reached])
+        return shown
 
     @cached_property
     def changes(self) -> list[tuple[int, str, tuple[Row, ...], tuple[Row, ...]]]:
@@ -127,7 +167,7 @@ class Run:
     @cached_property
     def all_keys(self) -> Counter[tuple[int, int]]:
         """What is expected, as a multiset of epoch and input."""
-        return keys([row for rows in self.expected.values() for row in rows])
+        return keys(self.due)
 
     @cached_property
     def final_keys(self) -> Mapping[str, Counter[tuple[int, int]]]:
@@ -213,17 +253,28 @@ def all_or_nothing(run: Run) -> Iterator[str | int]:
         yield _reads_while_undecided(run, epoch)
     yield _times(run)
     wanted = {epoch: keys(rows) for epoch, rows in run.expected.items()}
-    partial: dict[tuple[Row, ...], list[int]] = {}  # sinks show the same, most of the time
+    partial: dict[tuple[Row, ...], list[str]] = {}  # sinks show the same, most of the time
     for at, sink, rows, _ in run.changes:
+        if sink in run.in_parts:
+            continue
         if rows not in partial:
-            partial[rows] = _partial(wanted, rows)
-        yield from (f"read {at}: {sink} shows part of {epoch}" for epoch in partial[rows])
+            partial[rows] = _of_no_epoch(run, rows) if run.after else _partial(wanted, rows)
+        yield from (f"read {at}: {sink} shows {what}" for what in partial[rows])
 
 
-def _partial(wanted: Mapping[int, Counter[tuple[int, int]]], rows: Sequence[Row]) -> list[int]:
+def _partial(wanted: Mapping[int, Counter[tuple[int, int]]], rows: Sequence[Row]) -> list[str]:
     found = keys(rows)
     shown = {row.epoch for row in rows} & wanted.keys()
-    return [epoch for epoch in shown if any(found[key] < number for key, number in wanted[epoch].items())]
+    return [f"part of {epoch}" for epoch in shown if any(found[key] < number for key, number in wanted[epoch].items())]
+
+
+def _of_no_epoch(run: Run, rows: Sequence[Row]) -> list[str]:
+    """What is there after no epoch, told by how it differs from what is there after the newest that it has rows of."""
+    if run.reached(rows) is not None:
+        return []
+    newest = max((row.epoch for row in rows), default=-1)
+    wanted, found = keys(run.after.get(newest, ())), keys(rows)
+    return [f"what is there after no epoch; beside epoch {newest}: {_differences(wanted - found, found - wanted)}"]
 
 
 def _reads_while_undecided(run: Run, epoch: int) -> int:
@@ -271,6 +322,23 @@ def _mixed(at: int, attempts: Mapping[tuple[int, int], set[int]]) -> Iterator[st
 
 def in_order(run: Run) -> Iterator[str | int]:
     yield _times(run)
+    yield from _forward(run) if run.after else _growing(run)
+
+
+def _forward(run: Run) -> Iterator[str]:
+    """Where rows are replaced: always what is there after some epoch, and never that of an earlier one again."""
+    newest: dict[str, int] = {}
+    for at, sink, rows, _ in run.changes:
+        reached = run.reached(rows)
+        if reached is None:
+            yield from (f"read {at}: {sink} shows {what}" for what in _of_no_epoch(run, rows))
+        elif reached < newest.get(sink, 0):
+            yield f"read {at}: {sink} shows {reached} epochs, and had shown {newest[sink]}"
+        newest[sink] = max(newest.get(sink, 0), reached or 0)
+
+
+def _growing(run: Run) -> Iterator[str]:
+    """Where rows are added: none goes away, and no epoch is shown before an earlier one."""
     filled = run.filled_epochs
     for at, sink, rows, before in run.changes:
         if rows[: len(before)] != before and (gone := _shown(run, before) - _shown(run, rows)):
@@ -286,7 +354,7 @@ def _shown(run: Run, rows: Sequence[Row]) -> Counter[Row]:
 
 
 def agreement(run: Run) -> Iterator[str | int]:
-    filled, sinks = run.filled_epochs, set(run.sinks)
+    sinks = set(run.sinks)
     before: list[tuple[Row, ...]] = []
     for at, content in run.reads:
         if content.keys() < sinks:
@@ -296,8 +364,9 @@ def agreement(run: Run) -> Iterator[str | int]:
         if rows_of == before:
             continue
         before = rows_of
-        reached = {sink: _reached(filled, rows) for sink, rows in zip(run.sinks, rows_of, strict=True)}
-        if max(reached.values()) - min(reached.values()) > 1:
+        told = {sink: run.reached(rows) for sink, rows in zip(run.sinks, rows_of, strict=True)}
+        reached = {sink: number for sink, number in told.items() if number is not None}  # else it is I5 that is broken
+        if reached and max(reached.values()) - min(reached.values()) > 1:
             yield f"read {at}: epochs shown {reached}"
     final = _final(run)
     if all(final.get(sink, ()) == final.get(run.sinks[0], ()) for sink in run.sinks):
@@ -305,11 +374,6 @@ def agreement(run: Run) -> Iterator[str | int]:
     at_rest = {sink: what(final.get(sink, ())) for sink in run.sinks}
     if any(rows != at_rest[run.sinks[0]] for rows in at_rest.values()):
         yield f"at rest the sinks differ: { {sink: sum(rows.values()) for sink, rows in at_rest.items()} }"
-
-
-def _reached(filled: Sequence[int], rows: Sequence[Row]) -> int:
-    """How many of the epochs that have rows are shown."""
-    return len({row.epoch for row in rows}.intersection(filled))
 
 
 def one_decision(run: Run) -> Iterator[str | int]:
@@ -321,7 +385,7 @@ def one_decision(run: Run) -> Iterator[str | int]:
         newest[decided.epoch] = decided.decision
     first = {d.epoch: at for at, d in reversed(list(run.history.of(Decided)))}
     for at, sink, rows, _ in run.changes:
-        for epoch in {row.epoch for row in rows}:
+        for epoch in run.epochs_in(rows):
             if first.get(epoch, at) >= at:
                 yield f"read {at}: {sink} shows epoch {epoch}, which was not decided"
 
@@ -331,7 +395,7 @@ def decided_is_visible(run: Run) -> Iterator[str | int]:
     decided = {d.epoch for _, d in run.history.of(Decided)}
     for sink in run.sinks:
         yield len(decided)
-        shown = {row.epoch for row in final.get(sink, ())}
+        shown = run.epochs_in(final.get(sink, ()))
         hidden = [e for e in run.filled_epochs if e in decided and e not in shown]
         if hidden:
             yield f"{sink} never showed decided epochs {hidden}"
@@ -370,7 +434,7 @@ def one_position(run: Run) -> Iterator[str | int]:
 
 
 def next_epoch_equality(run: Run) -> Iterator[str | int]:
-    final, expected = _final(run), what([row for rows in run.expected.values() for row in rows])
+    final, expected = _final(run), what(run.due)
     _one_epoch_after_the_faults(run)
     for sink in run.sinks:
         found = what(final.get(sink, ()))
@@ -421,6 +485,8 @@ def accounted(run: Run) -> Iterator[str | int]:
     final = _final(run)
     fed = Counter(key for _, event in run.history.of(Fed) for key in event.keys)
     yield sum(fed.values())
+    if run.after and not run.counted:  # a key is fed with every change to it, and may be deleted in the end
+        fed = Counter({row.key for row in run.due if row.key in fed})
     for sink in run.sinks:
         rows = final.get(sink, ())
         if run.counted:

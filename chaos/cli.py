@@ -146,7 +146,9 @@ def run(
     source: Annotated[
         str, typer.Option(help="package.module:function of (spark, rows) between the kit's rows and the target.")
     ] = "",
-    workload: Annotated[str, typer.Option(help=f"What is fed: {', '.join(workloads.NAMES)}.")] = WORKLOAD,
+    workload: Annotated[
+        str, typer.Option(help=f"What is fed: {', '.join(workloads.NAMES)}; {WORKLOAD}, or what our own target is for.")
+    ] = "",
     server: Annotated[
         list[str] | None, typer.Option(help="Start this server for the target: postgres, kafka; may be repeated.")
     ] = None,
@@ -173,20 +175,21 @@ def run(
 
     Example: epochal chaos run --target my.job:write --reader my.job:rows --report out.html
 
-    Without --target: our own three sinks, on servers of the kit's.
+    Without --target: our own sinks, on servers of the kit's; one of our pipelines is --target epochal.chaos.own:upsert,
+    or pipeline, plain, overwrite, idempotent.
     """
-    from epochal.chaos import rounds
+    from epochal.chaos import own, rounds
 
     if tier not in (3, 4):
         raise Usage(f"--tier {tier}: 3 or 4; tier 1 is `epochal chaos simulate`, tier 2 `epochal chaos fuzz`")
-    if not target and tier == TIER and not strike and (strikes is not None or workload != WORKLOAD or master != MASTER):
+    if not target and tier == TIER and not strike and (strikes is not None or workload or master != MASTER):
         raise Usage("without --target, --strikes, --workload and --master change from round to round: leave them out")
     asked = [parse_strike(text) for text in strike or ()]
     plan = Plan(
         target=target,
         readers=tuple(reader or ()),
         source=source,
-        workload=workload,
+        workload=workload or (ours.workload if (ours := own.named(target)) is not None else WORKLOAD),
         tier=tier,
         seed=seed,
         strikes=len(asked) if asked and strikes is None else strikes or STRIKES,

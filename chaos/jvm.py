@@ -118,7 +118,7 @@ def _exercise(folder: Path, conf: Mapping[str, str]) -> None:
         rows = program.stream(spark, settings)
         pipeline = Pipeline(app=name, sinks=[DeltaSink(str(folder / f"{name}-lake"), name="delta")])
         pipeline.create(rows.schema)
-        program.start(rows, pipeline, settings.checkpoint).awaitTermination()
+        program.start(rows, pipeline, settings.checkpoint, name).awaitTermination()
         spark.read.format("delta").load(str(folder / f"{name}-lake")).collect()
         if name in workloads.STATEFUL:
             program.compare_state(spark, settings)

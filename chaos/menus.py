@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from epochal.chaos import workloads
 from epochal.chaos.failpoints import Point
@@ -28,15 +29,45 @@ FOREIGN_MENU = (
 """For any batch function: before the call, at rows inside tasks, after its jobs, before ``commits/N``."""
 
 
-def our_menu(sinks: Sequence[str]) -> tuple[Strike, ...]:
+@dataclass(frozen=True)
+class Moments:
+    """What a pipeline of ours goes through.
+
+    ``losing``: sinks whose prepared rows can be lost, as often as it takes to reach the points of a redo.
+    ``idempotent``: nothing is copied, decided or redone; ``applied`` are sinks that are given the rows without a vote.
+    """
+
+    sinks: Sequence[str]
+    losing: Sequence[str] = ()
+    idempotent: bool = False
+    applied: Sequence[str] = ()
+
+    def reaches(self, point: Point, sink: str = "") -> bool:
+        """Whether there is such a moment."""
+        if point in DECIDING:
+            return not self.idempotent and (bool(self.losing) or point not in IN_A_REDO)
+        if point in APPLYING:
+            return self.idempotent
+        return not (point in VOTING and sink in self.applied)
+
+
+DECIDING = frozenset(
+    {Point.AFTER_COPY, Point.BEFORE_DECIDE, Point.AFTER_DECIDE, Point.BEFORE_REDO, Point.AFTER_REDO_DECIDED}
+)
+APPLYING = frozenset({Point.BEFORE_APPLY, Point.AFTER_APPLY})
+VOTING = frozenset({Point.BEFORE_SINK_PREPARE, Point.BEFORE_VOTE, Point.AFTER_SINK_PREPARE})
+
+
+def our_menu(of: Moments) -> tuple[Strike, ...]:
     """For a pipeline: every kind of moment in an epoch, in each of its sinks."""
+    before, after = APPLYING_POINTS if of.idempotent else DECIDING_POINTS
     one = (
         Strike("kill", "driver", Point.AFTER_PREPARE, 0),
-        Strike("kill", "driver", Point.BEFORE_DECIDE, 0),
-        Strike("kill", "driver", Point.AFTER_DECIDE, 0),
+        Strike("kill", "driver", before, 0),
+        Strike("kill", "driver", after, 0),
         Strike("kill", "driver", Point.BEFORE_RETURN, 0),
-        Strike("pause", "driver", Point.BEFORE_DECIDE, 0),
-        Strike("raise", "driver", Point.AFTER_DECIDE, 0),
+        Strike("pause", "driver", before, 0),
+        Strike("raise", "driver", after, 0),
         Strike("kill", "worker", Point.AT_ROW, 0, nth=3),
     )
     each = (
@@ -46,8 +77,17 @@ def our_menu(sinks: Sequence[str]) -> tuple[Strike, ...]:
         ("kill", Point.AFTER_SINK_COMMIT),
         ("pause", Point.BEFORE_PUBLISH),
     )
-    return one + tuple(Strike(action, "driver", point, 0, sink) for sink in sinks for action, point in each)
+    return one + tuple(
+        Strike(action, "driver", point, 0, sink)
+        for sink in of.sinks
+        for action, point in each
+        if of.reaches(point, sink)
+    )
 
+
+DECIDING_POINTS = Point.BEFORE_DECIDE, Point.AFTER_DECIDE
+APPLYING_POINTS = Point.BEFORE_APPLY, Point.AFTER_APPLY
+"""Around the record of an epoch."""
 
 ANSWERED = frozenset({Point.AFTER_PUBLISH, Point.LOG_AFTER_APPEND})
 """Where a request was applied and its answer can be lost."""
@@ -63,11 +103,8 @@ FOREIGN_ERRORS = (
 """What can be done to a batch function without another process."""
 
 
-def our_errors(sinks: Sequence[str], losing: Sequence[str] = ()) -> tuple[Strike, ...]:
-    """Tier 3: an error at every point of a start, of an epoch and of each sink; lost answers where one can be.
-
-    ``losing``: sinks whose prepared rows get lost as often as it takes to reach the points of a redo.
-    """
+def our_errors(of: Moments) -> tuple[Strike, ...]:
+    """Tier 3: an error at every point of a start, of an epoch and of each sink; lost answers where one can be."""
     one = (
         Point.BEFORE_LOOK,
         Point.AFTER_LOOK,
@@ -92,6 +129,8 @@ def our_errors(sinks: Sequence[str], losing: Sequence[str] = ()) -> tuple[Strike
         Point.AFTER_PREPARE,
         Point.BEFORE_DECIDE,
         Point.AFTER_DECIDE,
+        Point.BEFORE_APPLY,
+        Point.AFTER_APPLY,
         Point.AFTER_COMMIT,
         Point.BEFORE_CLEAN,
         Point.BEFORE_RETURN,
@@ -111,12 +150,13 @@ def our_errors(sinks: Sequence[str], losing: Sequence[str] = ()) -> tuple[Strike
         Point.AFTER_PUBLISH,
         Point.AFTER_SINK_COMMIT,
     )
-    reached = [point for point in one if losing or point not in IN_A_REDO]
-    cells = [(point, "") for point in reached] + [(point, sink) for sink in sinks for point in each]
+    cells = [(point, "") for point in one] + [(point, sink) for sink in of.sinks for point in each]
     errors = [
-        Strike("drop-answer" if point in ANSWERED else "raise", "driver", point, 0, sink) for point, sink in cells
+        Strike("drop-answer" if point in ANSWERED else "raise", "driver", point, 0, sink)
+        for point, sink in cells
+        if of.reaches(point, sink)
     ]
-    return (*errors, *losses(losing))
+    return (*errors, *losses(of.losing))
 
 
 def losses(sinks: Sequence[str]) -> tuple[Strike, ...]:

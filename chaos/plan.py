@@ -78,7 +78,6 @@ class Result:
 
 def default_menu(target: Target, tier: int) -> Menu:
     """What strikes a target when nobody says otherwise."""
-    sinks = [sink.name for sink in target.sinks]
     if tier == IN_ONE_PROCESS:
-        return Menu(menus.our_errors(sinks) if target.ours else menus.FOREIGN_ERRORS)
-    return Menu(menus.our_menu(sinks) if target.ours else menus.FOREIGN_MENU)
+        return Menu(menus.our_errors(target.moments) if target.ours else menus.FOREIGN_ERRORS)
+    return Menu(menus.our_menu(target.moments) if target.ours else menus.FOREIGN_MENU)

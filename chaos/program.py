@@ -60,6 +60,7 @@ class Settings:
     restarts: int = 0  # how often the query is started again in this process when it fails
     state: bool = False  # compare the operator state with that of a run without failure
     conf: Mapping[str, str] = field(default_factory=dict)
+    repeats: bool = False  # every evaluation gives the same rows: then none of them is told from another
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1))
@@ -93,11 +94,12 @@ def stream(spark: SparkSession, settings: Settings) -> DataFrame:
     """The kit's rows, through the workload's query, each with the attempt that its evaluation gave it."""
     from pyspark.sql import functions as f
 
-    attempt = f.udf(lambda _: uuid.uuid4().hex, "string", useArrow=False)
+    another = f.udf(lambda _: uuid.uuid4().hex, "string", useArrow=False).asNondeterministic()("id")
     reader = spark.readStream.schema(workloads.SCHEMA).option("maxFilesPerTrigger", 1)
     fed = _held(reader.json(settings.source).repartition(2))
     work = workloads.make_workload(settings.workload, settings.base)
-    rows = work.query(fed).withColumn("attempt", attempt.asNondeterministic()("id"))
+    attempt = f.lit(None).cast("string") if settings.repeats else another
+    rows = work.query(fed).withColumn("attempt", attempt)
     if (between := targets.source(settings.rows)) is not None:
         rows = between(spark, rows)
     return rows
@@ -270,16 +272,16 @@ def run_query(rows: DataFrame, target: targets.Target, function: Points, setting
     try:
         if settings.create and target.pipeline is not None:
             target.pipeline.create(rows.schema)
-        start(rows, function, settings.checkpoint).awaitTermination()
+        start(rows, function, settings.checkpoint, settings.workload).awaitTermination()
     except Exception as error:
         return error
     return None
 
 
-def start(rows: DataFrame, function: targets.BatchFunction, checkpoint: str) -> Any:
+def start(rows: DataFrame, function: targets.BatchFunction, checkpoint: str, workload: str) -> Any:
     """The query, for all input that is there."""
     writer = rows.writeStream.foreachBatch(function).option("checkpointLocation", checkpoint)
-    return writer.trigger(availableNow=True).start()
+    return writer.outputMode(workloads.output_mode(workload)).trigger(availableNow=True).start()
 
 
 def evaluate(df: DataFrame, epoch: int) -> None:  # noqa: ARG001
@@ -290,7 +292,7 @@ def evaluate(df: DataFrame, epoch: int) -> None:  # noqa: ARG001
 def compare_state(spark: SparkSession, settings: Settings) -> dict[str, Any]:
     """The operator state of this checkpoint, and that of the same query over the same files without failure."""
     reference = f"{settings.checkpoint}-reference"
-    start(stream(spark, settings), evaluate, reference).awaitTermination()
+    start(stream(spark, settings), evaluate, reference, settings.workload).awaitTermination()
     newest = epochs(Path(settings.checkpoint, "commits"))[-1]
     return {
         "epoch": newest,

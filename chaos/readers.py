@@ -1,14 +1,16 @@
-"""What our own sinks show to readers that know nothing of Spark or Epochal, and what they still hold at rest."""
+"""What our own sinks show to readers that know nothing of Spark or Epochal, and what they still hold at rest.
+
+A topic of records that replace each other by their key (tombstones are asked for) is read as the table that they make.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from epochal.chaos.roles import Output, RoleError
 from epochal.coordinator.epoch import Query
@@ -18,7 +20,6 @@ from epochal.sinks.protocol import Sink
 TIMEOUT_S = 30
 PASSES = 10
 Rows = Sequence[Mapping[str, Any]]
-T = TypeVar("T")
 
 
 class SinkReader(Protocol):
@@ -26,6 +27,11 @@ class SinkReader(Protocol):
 
     @property
     def sink(self) -> str: ...
+    @property
+    def in_parts(self) -> bool:
+        """Whether an epoch is promised to be whole in each of several parts alone."""
+        ...
+
     def read(self) -> Output: ...
     def left(self) -> tuple[str, ...] | None:
         """What nobody needs any more; None where such things are kept on purpose."""
@@ -62,13 +68,20 @@ def _decision(sink: Sink, app: str, incarnation: str) -> int:
 
 @dataclass(frozen=True)
 class PostgresReader:
-    """psycopg, through the view."""
+    """psycopg, through the view or from the table itself."""
 
     of: PostgresSink
+    in_parts = False
 
     @property
     def sink(self) -> str:
         return self.of.name
+
+    @property
+    def _published(self) -> str:
+        """The position that readers see, in SQL; its one parameter is the sink's name."""
+        own = self.of._target.own
+        return f"(SELECT max(published) FROM epochal.sinks s WHERE s.sink = %s AND s.rows_table = '{own}'::regclass)"
 
     def _query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         import psycopg
@@ -88,19 +101,17 @@ class PostgresReader:
     def lose_prepared(self) -> str:
         rows = self.of._target.rows
         lost = self._query(
-            f"WITH lost AS (DELETE FROM {rows} WHERE _epoch > (SELECT max(published) FROM epochal.sinks s"
-            f" WHERE s.sink = %s AND s.rows_table = '{rows}'::regclass) RETURNING 1) SELECT count(*) FROM lost",
+            f"WITH lost AS (DELETE FROM {rows} WHERE _epoch > {self._published} RETURNING 1) SELECT count(*) FROM lost",
             self.of.name,
         )
         return f"{lost[0][0]} rows of {rows}" if lost[0][0] else ""
 
     def left(self) -> tuple[str, ...]:
-        """Rows beyond the marker, and transactions that wait for a client."""
-        rows, name = self.of._target.rows, self.of.name
+        """Rows beyond the marker, where rows are staged all of them; and transactions that wait for a client."""
+        rows, staged = self.of._target.rows, self.of._staging is not None
         prepared = self._query(
-            f"SELECT r._epoch, count(*) FROM {rows} r WHERE r._epoch > (SELECT max(published) FROM epochal.sinks s"
-            f" WHERE s.sink = %s AND s.rows_table = '{rows}'::regclass) GROUP BY 1 ORDER BY 1",
-            name,
+            f"SELECT _epoch, count(*) FROM {rows} WHERE _epoch > {self._published} OR {staged} GROUP BY 1 ORDER BY 1",
+            self.of.name,
         )
         idle = self._query(
             "SELECT pid, application_name FROM pg_stat_activity"
@@ -121,6 +132,10 @@ class KafkaReader:
     @property
     def sink(self) -> str:
         return self.of.name
+
+    @property
+    def in_parts(self) -> bool:
+        return self.of._slots > 1
 
     def _consumer(self, isolation: str) -> Any:
         from confluent_kafka import Consumer
@@ -147,9 +162,11 @@ class KafkaReader:
         try:
             partitions = self._partitions(consumer)
             places = [TopicPartition(self.of._topic, number, OFFSET_BEGINNING) for number in partitions]
-            return {self.sink: [json.loads(value) for value in _twice_the_same(consumer, places)]}
+            records = _twice_the_same(consumer, places)
         finally:
             consumer.close()
+        values = _newest(records) if self.of._tombstones else [record.value for record in records]
+        return {self.sink: [json.loads(value) for value in values if value is not None]}
 
     def _partitions(self, consumer: Any) -> list[int]:
         known = consumer.list_topics(self.of._topic, timeout=TIMEOUT_S).topics
@@ -184,36 +201,50 @@ class KafkaReader:
             consumer.close()
 
 
-def _twice_the_same(consumer: Any, places: Sequence[Any]) -> list[bytes]:
+class Record(NamedTuple):
+    """A record as a consumer sees it; without a value it is a tombstone."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def _newest(records: Sequence[Record]) -> list[bytes | None]:
+    """Of each key the last record; those of one key lie in one partition."""
+    return list({record.key: record.value for record in records}.values())
+
+
+def _twice_the_same(consumer: Any, places: Sequence[Any]) -> list[Record]:
     """Partitions are read at different moments: a transaction in between would look torn, so two passes agree."""
-    before: list[bytes] | None = None
+    before: list[Record] | None = None
     for _ in range(PASSES):
         consumer.assign(places)
-        values = _to_the_end(consumer, {place.partition for place in places})
-        if before is not None and Counter(values) == Counter(before):
-            return values
-        before = values
+        records = sorted(_to_the_end(consumer, {place.partition for place in places}), key=lambda r: r[:2])
+        if records == before:
+            return records
+        before = records
     raise TimeoutError(f"in {PASSES} passes no two showed the same")
 
 
-def _to_the_end(consumer: Any, partitions: set[int]) -> list[bytes]:
-    """Values up to the end that each partition had when it was reached."""
+def _to_the_end(consumer: Any, partitions: set[int]) -> list[Record]:
+    """Records up to the end that each partition had when it was reached."""
     from confluent_kafka import KafkaError, KafkaException
 
-    values: list[bytes] = []
+    records: list[Record] = []
     deadline = time.monotonic() + TIMEOUT_S
     while partitions:
         for message in consumer.consume(10_000, timeout=0.5):
             error = message.error()
             if error is None:
-                values.append(message.value())
+                records.append(Record(message.partition(), message.offset(), message.key(), message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
                 partitions.discard(message.partition())
             else:
                 raise KafkaException(error)
         if time.monotonic() > deadline:
             raise TimeoutError(f"partitions {sorted(partitions)} were not read to their end within {TIMEOUT_S} s")
-    return values
+    return records
 
 
 @dataclass(frozen=True)
@@ -221,6 +252,7 @@ class DeltaReader:
     """delta-rs, the newest snapshot."""
 
     of: DeltaSink
+    in_parts = False
 
     @property
     def sink(self) -> str:

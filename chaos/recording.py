@@ -17,7 +17,8 @@ from typing import Any, get_args
 from epochal.chaos.checker import Run
 from epochal.chaos.history import Content, Event, History, Read, Row
 
-VERSION = 1
+VERSION = 2
+"""Since 2 with what is there after each epoch; where rows are added alone, and epochs whole, 1 is written."""
 KIND = "epochal-history"
 _EVENTS: Mapping[str, Callable[..., Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
@@ -46,15 +47,15 @@ def load(path: Path) -> tuple[Run, dict[str, Any]]:
 
 def lines(run: Run, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The lines of a file, as JSON objects."""
-    expected = {str(epoch): [list(row) for row in rows] for epoch, rows in run.expected.items()}
     yield {
-        KIND: VERSION,
+        KIND: VERSION if run.after or run.in_parts else 1,
         "sinks": list(run.sinks),
         "counted": run.counted,
         "pending": run.pending,
         "rewrites": run.rewrites,
         "proves_nothing": run.proves_nothing,
-        "expected": expected,
+        "expected": _by_epoch(run.expected),
+        **({"after": _by_epoch(run.after), "in_parts": list(run.in_parts)} if run.after or run.in_parts else {}),
         "about": dict(about),
         "events": len(run.history.events),
     }
@@ -63,6 +64,14 @@ def lines(run: Run, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for at, event in zip(times, run.history.events, strict=True):
         data = {"changes": _changes(event.content, seen)} if isinstance(event, Read) else asdict(event)
         yield {"event": type(event).__name__, "at": round(at, 6), **data}
+
+
+def _by_epoch(rows: Mapping[int, Sequence[Row]]) -> dict[str, list[list[int]]]:
+    return {str(epoch): [list(row) for row in found] for epoch, found in rows.items()}
+
+
+def _from_epochs(rows: Mapping[str, Any]) -> dict[int, tuple[Row, ...]]:
+    return {int(epoch): tuple(Row(*row) for row in found) for epoch, found in rows.items()}
 
 
 def _changes(content: Content, seen: dict[str, Counter[Row]]) -> dict[str, dict[str, list[list[int]]]]:
@@ -81,8 +90,8 @@ def _rows(found: Counter[Row]) -> list[list[int]]:
 def parse(found: Sequence[Any], name: str) -> tuple[Run, dict[str, Any]]:
     """A run from the lines of its file."""
     head = found[0] if found and isinstance(found[0], dict) else {}
-    if head.get(KIND) != VERSION:
-        raise NotAHistory(f"{name}: the first line says {KIND}={head.get(KIND)!r}, this Epochal reads {VERSION}")
+    if head.get(KIND) not in range(1, VERSION + 1):
+        raise NotAHistory(f"{name}: the first line says {KIND}={head.get(KIND)!r}, this Epochal reads up to {VERSION}")
     if len(found) - 1 != head.get("events"):
         raise NotAHistory(f"{name}: {len(found) - 1} events of {head.get('events')}; the file is torn")
     history = History()
@@ -94,8 +103,10 @@ def parse(found: Sequence[Any], name: str) -> tuple[Run, dict[str, Any]]:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise NotAHistory(f"{name}, line {number}: {type(error).__name__}: {error}") from error
     try:
-        expected = {int(epoch): tuple(Row(*row) for row in rows) for epoch, rows in head["expected"].items()}
+        expected = _from_epochs(head["expected"])
         how = {name: head[name] for name in ("counted", "pending", "rewrites")}
+        how["after"] = _from_epochs(head.get("after", {}))
+        how["in_parts"] = tuple(head.get("in_parts", ()))
         sinks, about = tuple(head["sinks"]), dict(head["about"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise NotAHistory(f"{name}, line 1: {type(error).__name__}: {error}") from error

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from epochal.chaos.checker import Finding, Run
 from epochal.chaos.failpoints import Point
@@ -69,6 +69,15 @@ class Workload(Protocol):
 
     def pending(self, fed: Mapping[int, Sequence[Input]]) -> int:
         """How many inputs a run that never failed still holds in its state, where rows are counted."""
+        ...
+
+
+@runtime_checkable
+class ReplacingWorkload(Workload, Protocol):
+    """One whose epochs replace or delete rows of earlier ones; ``expected`` are those that each of them writes."""
+
+    def after(self, fed: Mapping[int, Sequence[Input]]) -> Mapping[int, tuple[Row, ...]]:
+        """Per epoch all that is there after it, in a run that never failed; of each key one row."""
         ...
 
 
@@ -151,9 +160,23 @@ class CheckedWorkload:
 
     def expected(self, fed: Mapping[int, Sequence[Input]]) -> Mapping[int, tuple[Row, ...]]:
         found = self.workload.expected(fed)
-        keys = [row.key for rows in found.values() for row in rows]
+        replaced = isinstance(self.workload, ReplacingWorkload)  # then each value of a key is there once
+        keys = [(row.key, row.value if replaced else 0) for rows in found.values() for row in rows]
         if set(found) != set(fed) or len(set(keys)) != len(keys):
             raise RoleError(f"{self.name} expects epochs {sorted(found)} of {sorted(fed)}, or a key twice")
+        return found
+
+    def after(self, fed: Mapping[int, Sequence[Input]]) -> Mapping[int, tuple[Row, ...]]:
+        """Empty where rows are only added; RoleError for what could be taken for the content after another epoch."""
+        if not isinstance(self.workload, ReplacingWorkload):
+            return {}
+        found = self.workload.after(fed)
+        turns = [frozenset((row.key, row.value) for row in rows) for _, rows in sorted(found.items())]
+        if any(len({row.key for row in rows}) != len(rows) for rows in found.values()):
+            raise RoleError(f"{self.name} has a key twice after one epoch")
+        turns = [turn for before, turn in zip([frozenset(), *turns], turns, strict=False) if turn != before]
+        if set(found) != set(fed) or len({frozenset(), *turns}) != len(turns) + 1:
+            raise RoleError(f"{self.name} tells of epochs {sorted(found)} of {sorted(fed)}, or comes back to a content")
         return found
 
     def accounts(self, inputs: Sequence[Input]) -> Sequence[int]:

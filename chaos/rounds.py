@@ -27,27 +27,39 @@ class Round:
     master: str
     menu: Nemesis
     strikes: int
+    target: str = own.TARGET
 
 
 def our_rounds(seed: int) -> Sequence[Round]:
     """The rotation against ourselves; ``seed`` says where it begins."""
-    sinks, servers = Menu(menus.our_menu(own.SINKS)), Menu(menus.SERVER_MENU)
+    sinks, servers = Menu(menus.our_menu(own.OWN["pipeline"].moments)), Menu(menus.SERVER_MENU)
     around = Menu(menus.checkpoint_menu(own.LOSING))
     local = MASTER
     rotation = (
         Round("rows", local, sinks, 8),
         Round("state", local, InTurn((servers, sinks)), 8),
         Round("rows", CLUSTER, Menu(menus.EXECUTOR_MENU), len(menus.EXECUTOR_MENU)),
+        _of("upsert", 10),
         Round("window", local, sinks, 8),
         Round("map", local, around, len(around.strikes)),
+        _of("idempotent", 10),
         Round("join", local, sinks, 6),
         Round("dedup", local, InTurn((sinks, servers)), 6),
+        _of("plain", 8),
         Round("empty", local, sinks, 6),
+        _of("overwrite", 8),
         Round("skewed", local, servers, len(menus.SERVER_MENU)),
         Round("huge", local, sinks, 6),
     )
     first = seed % len(rotation)
     return rotation[first:] + rotation[:first]
+
+
+def _of(name: str, strikes: int) -> Round:
+    """Kills and losses in one of our own pipelines."""
+    one = own.OWN[name]
+    menu = Menu(menus.our_menu(one.moments) + menus.losses(one.moments.losing))
+    return Round(one.workload, MASTER, menu, strikes, own.target(name))
 
 
 def play(
@@ -59,7 +71,8 @@ def play(
 ) -> list[Result]:
     """The results, one for a target of the user's; against ourselves as many rounds as there is time for."""
     workloads.make_workload(plan.workload, 0)  # refused before servers are started
-    if not plan.target:
+    ours = own.named(plan.target)
+    if ours is not None:
         if servers:
             raise Usage("--server belongs to a --target of your own: for ours all are started")
         if plan.readers or plan.source:
@@ -67,7 +80,7 @@ def play(
     elif plan.seconds and plan.tier == IN_ONE_PROCESS:
         raise Usage("--minutes belongs to tier 4: tier 3 has so many strikes as there are")
     jvm.short_lived()  # made, where it has to be, before any driver is waited for
-    if not plan.target:
+    if ours is not None:
         return _ourselves(plan, tell, menu)
     with bench(servers) as where, where.round() as folder:
         return [Campaign(plan, folder, tell, menu=menu, servers=where.servers).run()]
@@ -76,12 +89,15 @@ def play(
 def _ourselves(plan: Plan, tell: Tell, menu: Nemesis | None) -> list[Result]:
     until = time.monotonic() + plan.seconds
     results: list[Result] = []
-    with bench(SERVERS, proxied=True) as where:
+    ours = own.named(plan.target)
+    servers = SERVERS if ours is None or not plan.target else ours.servers  # rounds in turn need all of them
+    with bench(servers, proxied=bool(servers)) as where:
         while not results or time.monotonic() < until:
             seed = plan.seed + len(results)
             this = _next(plan, menu, seed)
-            tell(f"round {len(results) + 1}, seed {seed}: {this.workload} on {this.master}")
-            results.append(_round(replace(plan, target=own.TARGET, seed=seed, seconds=0.0), this, where, tell))
+            name = this.target.rpartition(":")[2]
+            tell(f"round {len(results) + 1}, seed {seed}: {name}, {this.workload} on {this.master}")
+            results.append(_round(replace(plan, target=this.target, seed=seed, seconds=0.0), this, where, tell))
             tell(f"round {len(results)}: {_word(results[-1])}")
             if plan.stop_at_first and results[-1].verdict is Verdict.FALSE:
                 break
@@ -90,11 +106,15 @@ def _ourselves(plan: Plan, tell: Tell, menu: Nemesis | None) -> list[Result]:
 
 def _next(plan: Plan, menu: Nemesis | None, seed: int) -> Round:
     """What was asked for, else for tier 3 all its cells, else whose turn it is."""
+    target = plan.target or own.TARGET
     if menu is not None:
-        return Round(plan.workload, plan.master, menu, plan.strikes)
+        return Round(plan.workload, plan.master, menu, plan.strikes, target)
     if plan.tier == IN_ONE_PROCESS:
-        errors = menus.our_errors(own.SINKS, own.LOSING)
-        return Round(plan.workload, plan.master, Menu(errors), len(errors))
+        errors = menus.our_errors(own.OWN[target.rpartition(":")[2]].moments)
+        return Round(plan.workload, plan.master, Menu(errors), len(errors), target)
+    if plan.target:
+        this = _of(target.rpartition(":")[2], plan.strikes)
+        return replace(this, workload=plan.workload, master=plan.master)
     return our_rounds(seed)[0]
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epochal.chaos.menus import Moments
 from epochal.chaos.readers import SinkReader, reader_of
 from epochal.chaos.roles import Output, Reader, Readers, RoleError
+from epochal.coordinator.epoch import IDEMPOTENT
 from epochal.coordinator.pipeline import Pipeline
-from epochal.sinks.protocol import Sink
+from epochal.sinks.protocol import ApplySink, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -85,6 +87,16 @@ class Target:
     @property
     def ours(self) -> bool:
         return self.pipeline is not None
+
+    @property
+    def idempotent(self) -> bool:
+        return self.pipeline is not None and self.pipeline.mode == IDEMPOTENT
+
+    @property
+    def moments(self) -> Moments:
+        """What a pipeline goes through, as far as it tells: whose prepared rows could be lost it does not."""
+        applied = tuple(sink.name for sink in self.sinks if self.idempotent and isinstance(sink, ApplySink))
+        return Moments(tuple(sink.name for sink in self.sinks), idempotent=self.idempotent, applied=applied)
 
 
 def target(named: str) -> Target:

@@ -56,27 +56,34 @@ class Keys:
 
     def __init__(self, first: int, beyond: int) -> None:
         self._range = range(first, beyond)
-        self._expected: dict[int, Row] = {}
+        self._expected: dict[int, dict[int, Row]] = {}  # key -> value -> row: an upsert writes a key again and again
 
     def key(self, identity: int) -> int:
         return identity - self._range.start
 
     def rows(self, expected: Mapping[int, Sequence[Row]]) -> dict[int, tuple[Row, ...]]:
         """Rows of a workload as a history has them, remembered as those that are expected."""
-        rows = {epoch: tuple(r._replace(key=self.key(r.key)) for r in found) for epoch, found in expected.items()}
-        self._expected = {row.key: row for found in rows.values() for row in found}
+        rows = self.named(expected)
+        for found in rows.values():
+            for row in found:
+                self._expected.setdefault(row.key, {})[row.value] = row
         return rows
+
+    def named(self, rows: Mapping[int, Sequence[Row]]) -> dict[int, tuple[Row, ...]]:
+        """Rows of a workload with the keys that a history has."""
+        return {epoch: tuple(r._replace(key=self.key(r.key)) for r in found) for epoch, found in rows.items()}
 
     def row(self, data: Mapping[str, Any]) -> Row | None:
         """A row of the output; one of this run that nobody expects is of epoch -1.  An output may leave ``n`` out."""
         if data["id"] not in self._range:
             return None
         key = self.key(data["id"])
-        wanted = self._expected.get(key, Row(-1, key, 0, 1))
-        value = data.get("n")
-        return Row(
-            wanted.epoch, key, attempt_number(data.get("attempt")), wanted.value if value is None else int(value)
-        )
+        versions = self._expected.get(key) or {1: Row(-1, key, 0, 1)}
+        newest = next(reversed(versions.values()))
+        value = newest.value if data.get("n") is None else int(data["n"])
+        unknown = newest.epoch if len(versions) == 1 else -1  # a wrong value, of the one epoch or of none
+        epoch = versions[value].epoch if value in versions else unknown
+        return Row(epoch, key, attempt_number(data.get("attempt")), value)
 
 
 class Watcher:

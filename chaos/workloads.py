@@ -4,6 +4,8 @@ One file of the source is one epoch.  Every input has an ``id`` that is unique o
 ``epoch``, an event time ``at`` (ten seconds per epoch) and a group ``k``.  What comes out has an ``id``, a
 value ``n``, and an ``attempt`` that the kit adds behind the last operator, another one in every evaluation: a
 deterministic job hides the worst faults.
+
+Where rows are replaced, the value tells which epoch has written a row: no key has the same value twice.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-SCHEMA = "id long, epoch long, at timestamp, k long, original long"
+SCHEMA = "id long, epoch long, at timestamp, k long, original long, deleted boolean"
 ROWS = 20  # per epoch
 STRIDE = 100_000  # ids per epoch, used or not
 GROUPS = 4
@@ -247,6 +249,107 @@ def _number(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: Any) ->
     yield pd.DataFrame({"id": ids, "n": range(before + 1, before + len(ids) + 1)})
 
 
+@dataclass(frozen=True)
+class Changes:
+    """Changes to rows by their key, for sinks that upsert: inserts, updates, deletes, and keys that come back.
+
+    What comes out has a column ``deleted`` more: where it is true, the row of that ``id`` is to be deleted.
+    """
+
+    base: int = 0  # inputs are numbered from here
+    name: str = "upsert"
+    counted: bool = False
+
+    def inputs(self, epoch: int, first: int) -> Sequence[Input]:
+        fresh = [(i, i, False) for i in range(first, first + FRESH)]
+        changes = [(key, deleted) for back, which, deleted in AGAIN for key in _fresh(epoch - back, first, back, which)]
+        made = [*fresh, *((first + FRESH + n, key, deleted) for n, (key, deleted) in enumerate(changes))]
+        about = {i: (key, deleted) for i, key, deleted in made}
+        return [
+            {**plain, "original": about[plain["id"]][0], "deleted": about[plain["id"]][1]}
+            for plain in _inputs(epoch, list(about))
+        ]
+
+    def query(self, stream: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        return stream.select(f.col("original").alias("id"), (f.col("id") - self.base).alias("n"), "deleted")
+
+    def expected(self, fed: Fed) -> Expected:
+        return {epoch: tuple(self._row(i) for i in inputs if not i["deleted"]) for epoch, inputs in fed.items()}
+
+    def after(self, fed: Fed) -> Expected:
+        table: dict[int, Row] = {}
+        found: dict[int, tuple[Row, ...]] = {}
+        for epoch, inputs in sorted(fed.items()):
+            for i in inputs:
+                table.pop(i["original"], None)
+                if not i["deleted"]:
+                    table[i["original"]] = self._row(i)
+            found[epoch] = tuple(table.values())
+        return found
+
+    def _row(self, change: Input) -> Row:
+        return Row(change["epoch"], change["original"], 0, change["id"] - self.base)
+
+    def accounts(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return [i["original"] for i in inputs]
+
+    def pending(self, fed: Fed) -> int:  # noqa: ARG002
+        return 0
+
+
+FRESH = 8  # keys that an epoch of changes inserts
+AGAIN = (
+    (1, range(4), False),  # updated by the next epoch,
+    (2, range(2), False),  # and by the one after that
+    (1, range(4, 8), True),  # deleted by the next epoch,
+    (2, range(4, 6), False),  # back again,
+    (3, range(4, 5), True),  # and deleted again
+    (2, range(6, 7), True),  # deleted where it is not there any more
+)
+"""(epochs ago, which of the keys that were fresh then, whether they are deleted)."""
+
+
+def _fresh(epoch: int, first: int, back: int, which: range) -> Iterator[int]:
+    """Keys that were fresh ``back`` epochs before the one whose ids begin at ``first``."""
+    return (first - back * STRIDE + number for number in which if epoch >= 0)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A count per group over all that was ever fed, in output mode ``complete``: an epoch is the whole result."""
+
+    base: int = 0  # groups are numbered from here, as inputs are
+    name: str = "complete"
+    counted: bool = True
+
+    def inputs(self, epoch: int, first: int) -> Sequence[Input]:
+        return _inputs(epoch, range(first, first + ROWS))
+
+    def query(self, stream: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        return stream.groupBy("k").count().select((f.col("k") + self.base).alias("id"), f.col("count").alias("n"))
+
+    def expected(self, fed: Fed) -> Expected:
+        return self.after(fed)
+
+    def after(self, fed: Fed) -> Expected:
+        counts: Counter[int] = Counter()
+        found: dict[int, tuple[Row, ...]] = {}
+        for epoch, inputs in sorted(fed.items()):
+            counts.update(i["k"] for i in inputs)
+            found[epoch] = tuple(Row(epoch, self.base + k, 0, number) for k, number in sorted(counts.items()))
+        return found
+
+    def accounts(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return [i["id"] for i in inputs]
+
+    def pending(self, fed: Fed) -> int:  # noqa: ARG002
+        return 0
+
+
 _ALL: Mapping[str, Callable[[int], Workload]] = {
     "rows": lambda base: Stateless("rows"),  # noqa: ARG005
     "map": lambda base: Stateless("map", run=_mapped, expect=_expect_mapped),  # noqa: ARG005
@@ -257,12 +360,21 @@ _ALL: Mapping[str, Callable[[int], Workload]] = {
     "join": lambda base: Joined(),  # noqa: ARG005
     "dedup": lambda base: Deduplicated(),  # noqa: ARG005
     "state": lambda base: Counting(),  # noqa: ARG005
+    "upsert": Changes,
+    "complete": Totals,
 }
 NAMES = tuple(_ALL)
-STATEFUL = frozenset({"window", "join", "dedup", "state"})
+STATEFUL = frozenset({"window", "join", "dedup", "state", "complete"})
+REPLACING = frozenset({"upsert", "complete"})
+"""Those for outputs whose rows are replaced and deleted."""
 
 
-def make_workload(name: str, base: int) -> Workload:
+def output_mode(name: str) -> str:
+    """In which Spark hands over the result of that workload."""
+    return "complete" if name == "complete" else "append"
+
+
+def make_workload(name: str, base: int) -> CheckedWorkload:
     """The workload of that name, for a run whose ids begin at ``base``; RoleError names those there are."""
     if name not in _ALL:
         raise RoleError(f"workload {name!r} is none of {', '.join(NAMES)}")

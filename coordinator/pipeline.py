@@ -193,6 +193,11 @@ class Pipeline:
         return self._app
 
     @property
+    def mode(self) -> str:
+        """That of the epochs which it begins."""
+        return self._mode
+
+    @property
     def sinks(self) -> tuple[Sink, ...]:
         return self._sinks
 

@@ -11,34 +11,60 @@ import pytest
 from epochal.chaos import own, rounds
 from epochal.chaos.checker import Verdict
 from epochal.chaos.failpoints import Point
-from epochal.chaos.menus import our_errors
+from epochal.chaos.menus import APPLYING, DECIDING, Moments, losses, our_errors
 from epochal.chaos.plan import IN_ONE_PROCESS, Plan
 from epochal.chaos.roles import Menu, Strike
 from tests.chaos import fewer
 
 pytestmark = pytest.mark.timeout(1800)
 SOME = 40
-NOT_OF_THIS_TIER = {
-    Point.AFTER_JOB,  # told from a thread of Spark's: only a halted process can be held there
-    Point.BEFORE_APPLY,  # of idempotent mode, which these jobs are not in: tests/kills/test_idempotent_kills.py
-    Point.AFTER_APPLY,
-}
+FEW = 8
+CELLS = our_errors(own.OWN["pipeline"].moments)
+LOST = [*losses(own.OWN["upsert"].moments.losing), Strike("raise", "driver", Point.AFTER_DECIDE, 0)]
+APPLIED = [
+    Strike("raise", "driver", Point.BEFORE_APPLY, 0),
+    Strike("raise", "driver", Point.AFTER_APPLY, 0),
+    Strike("raise", "driver", Point.AFTER_SINK_COMMIT, 0, "kafka"),
+]
+NOT_OF_THIS_TIER = {Point.AFTER_JOB}  # told from a thread of Spark's: only a halted process can be held there
+OF_ONE_SINK = {Point.BEFORE_SINK_FENCE, Point.IN_WRITE, Point.BEFORE_PUBLISH, Point.AFTER_PUBLISH}
 
 
 def test_the_cells_name_every_point_and_every_sink() -> None:
-    cells = our_errors(own.SINKS, own.LOSING)
-    assert {cell.point for cell in cells} == set(Point) - NOT_OF_THIS_TIER
-    assert {cell.sink for cell in cells} == {"", *own.SINKS}
-    assert len(cells) + SOME >= 100
+    assert {cell.point for cell in CELLS} == set(Point) - NOT_OF_THIS_TIER - APPLYING
+    assert {cell.sink for cell in CELLS} == {"", *own.SINKS}
+    assert len(CELLS) + SOME >= 100
+
+
+@pytest.mark.parametrize("name", own.OWN)
+def test_the_cells_of_each_pipeline_are_those_of_its_mode(name: str) -> None:
+    moments = own.OWN[name].moments
+    cells = our_errors(moments)
+    left_out = DECIDING if moments.idempotent else APPLYING
+    assert {cell.point for cell in cells} == set(Point) - NOT_OF_THIS_TIER - left_out
+    for sink in moments.sinks:
+        assert {cell.point for cell in cells if cell.sink == sink} >= OF_ONE_SINK
 
 
 def test_an_error_in_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
-    every_cell_strikes_and_harms_nobody(Plan("", workload="rows"), our_errors(own.SINKS, own.LOSING), [], capsys)
+    every_cell_strikes_and_harms_nobody(Plan("", workload="rows"), CELLS, [], capsys)
+
+
+@pytest.mark.parametrize(("name", "always"), [("upsert", LOST), ("idempotent", APPLIED)], ids=["upsert", "idempotent"])
+def test_an_error_in_some_cells_of_the_other_modes(
+    name: str, always: Sequence[Strike], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A few, drawn by the seed beside those that the mode is about; `make chaos` has all, of all our pipelines."""
+    one = own.OWN[name]
+    others = [cell for cell in our_errors(one.moments) if cell not in always]
+    cells = [*always, *random.Random(3).sample(others, FEW - len(always))]
+    plan = Plan(own.target(name), workload=one.workload)
+    every_cell_strikes_and_harms_nobody(plan, cells, [], capsys)
 
 
 def test_an_error_in_most_cells_of_a_job_with_state(capsys: pytest.CaptureFixture[str]) -> None:
     """Two of three, drawn by the seed, and two sinks; `make chaos` has all of them."""
-    cells = random.Random(2).sample(our_errors(fewer.SINKS), SOME)
+    cells = random.Random(2).sample(our_errors(Moments(fewer.SINKS)), SOME)
     plan = Plan(fewer.TARGET, workload="state")
     every_cell_strikes_and_harms_nobody(plan, cells, fewer.SINKS, capsys)
 

@@ -56,7 +56,7 @@ def test_what_comes_out_is_what_was_expected(name: str, settled: SparkSession, t
         found[epoch] = Counter((row["id"], row["n"]) for row in rows)
         attempts.extend(row["attempt"] for row in rows)
 
-    program.start(program.stream(settled, settings), collect, settings.checkpoint).awaitTermination()
+    program.start(program.stream(settled, settings), collect, settings.checkpoint, name).awaitTermination()
     work = workloads.make_workload(name, BASE)
     expected = work.expected(fed)
     assert found == {epoch: Counter((row.key, row.value) for row in rows) for epoch, rows in expected.items()}
@@ -70,7 +70,7 @@ def test_what_comes_out_is_what_was_expected(name: str, settled: SparkSession, t
 def test_state_is_compared_with_that_of_a_run_without_failure(name: str, settled: SparkSession, tmp_path: Path) -> None:
     feed(tmp_path / "source", name, 3)
     settings = Settings("", name, BASE, str(tmp_path / "source"), str(tmp_path / "checkpoint"))
-    program.start(program.stream(settled, settings), program.evaluate, settings.checkpoint).awaitTermination()
+    program.start(program.stream(settled, settings), program.evaluate, settings.checkpoint, name).awaitTermination()
     told = program.compare_state(settled, settings)
     assert told["epoch"] == 2
     assert told["state"] == told["reference"] != []

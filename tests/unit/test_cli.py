@@ -88,6 +88,9 @@ def nothing() -> list[dict[str, int]]:
         (["run", "--reader", "os:getcwd"], "belong to a --target of your own"),
         (["run", "--server", "kafka"], "belongs to a --target of your own"),
         (["run", "--strikes", "3"], "change from round to round"),
+        (["run", "--workload", "map"], "change from round to round"),
+        (["run", "--target", "epochal.chaos.own:upsert", "--server", "kafka"], "belongs to a --target of your own"),
+        (["run", "--target", "epochal.chaos.own:upsert", "--reader", "os:getcwd"], "belong to a --target of your own"),
         (
             ["run", "--target", "os:getpid", "--reader", "os:getcwd", "--tier", "3", "--minutes", "1"],
             "belongs to tier 4",

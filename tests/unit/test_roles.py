@@ -12,16 +12,18 @@ import pytest
 from epochal.chaos import failpoints, roles, workloads
 from epochal.chaos.checker import Finding, Run, Verdict
 from epochal.chaos.failpoints import Point
-from epochal.chaos.history import Ended, Event, History, Started
+from epochal.chaos.history import Ended, Event, History, Row, Started
 from epochal.chaos.menus import (
     EXECUTOR_MENU,
     FOREIGN_ERRORS,
     FOREIGN_MENU,
     SERVER_MENU,
+    Moments,
     checkpoint_menu,
     our_errors,
     our_menu,
 )
+from epochal.chaos.own import OWN
 from epochal.chaos.roles import (
     Alternating,
     CheckedListener,
@@ -111,6 +113,68 @@ def test_expectations_about_other_epochs_are_refused() -> None:
         CheckedWorkload(Wrong()).expected({0: ()})
 
 
+def table(work: CheckedWorkload, epochs: int) -> list[dict[int, int]]:
+    """What is there after each epoch: key less the first, value."""
+    fed = {epoch: work.inputs(epoch, 1_000_000 + epoch * workloads.STRIDE) for epoch in range(epochs)}
+    return [{row.key - 1_000_000: row.value for row in rows} for rows in work.after(fed).values()]
+
+
+def test_changes_insert_update_delete_and_bring_back() -> None:
+    found = table(workloads.make_workload("upsert", 1_000_000), 5)
+    for key, seen in {0: "iuu..", 4: "idid.", 6: "id...", 2: "iu..."}.items():
+        values = [after.get(key) for after in found]
+        told = "".join(_what(before, now) for before, now in zip([None, *values], values, strict=False))
+        assert told == seen, key
+    assert len({value for after in found for value in after.values()}) > max(map(len, found))
+
+
+def _what(before: int | None, now: int | None) -> str:
+    if before == now:
+        return "."
+    return "d" if now is None else "i" if before is None else "u"
+
+
+def test_totals_are_replaced_by_every_epoch() -> None:
+    found = table(workloads.make_workload("complete", 1_000_000), 3)
+    assert found == [dict.fromkeys(range(workloads.GROUPS), n * 5) for n in (1, 2, 3)]
+
+
+def test_a_workload_that_only_adds_tells_of_no_content() -> None:
+    assert [n for n in workloads.NAMES if workloads.make_workload(n, 0).after({0: ()})] == sorted(
+        workloads.REPLACING, key=workloads.NAMES.index
+    )
+
+
+A, B = Row(0, 1, 0, 1), Row(1, 1, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        ({0: (A,)}, r"tells of epochs \[0\] of \[0, 1, 2\]"),
+        ({0: (A,), 1: (A, B), 2: ()}, "has a key twice after one epoch"),
+        ({0: (A,), 1: (B,), 2: (A,)}, "comes back to a content"),
+        ({0: (A,), 1: (), 2: (B,)}, "comes back to a content"),
+    ],
+)
+def test_contents_that_could_be_taken_for_others_are_refused(after: Mapping[int, Any], why: str) -> None:
+    class Wrong(workloads.Changes):
+        def after(self, fed: Mapping[int, Sequence[roles.Input]]) -> Mapping[int, Any]:  # noqa: ARG002
+            return after
+
+    with pytest.raises(RoleError, match=why):
+        CheckedWorkload(Wrong()).after({0: (), 1: (), 2: ()})
+
+
+def test_a_row_that_is_written_twice_alike_is_refused() -> None:
+    class Wrong(workloads.Changes):
+        def expected(self, fed: Mapping[int, Sequence[roles.Input]]) -> Mapping[int, Any]:  # noqa: ARG002
+            return {0: (A,), 1: (A._replace(epoch=1),)}
+
+    with pytest.raises(RoleError, match="or a key twice"):
+        CheckedWorkload(Wrong()).expected({0: (), 1: ()})
+
+
 # reader
 
 
@@ -150,7 +214,7 @@ def test_a_menu_draws_each_strike_once_before_any_comes_again() -> None:
 
 
 def test_the_seed_decides_alone() -> None:
-    menu = Menu(our_menu(["a", "b"]))
+    menu = Menu(our_menu(Moments(["a", "b"])))
     assert plan(menu, seed=4) == plan(menu, seed=4) != plan(menu, seed=5)
 
 
@@ -188,8 +252,8 @@ def test_a_plan_that_cannot_be_carried_out_is_refused(strikes: Sequence[Strike])
     [
         pytest.param(FOREIGN_MENU, id="foreign"),
         pytest.param(FOREIGN_ERRORS, id="foreign errors"),
-        pytest.param(our_menu(["delta", "kafka", "postgres"]), id="ours"),
-        pytest.param(our_errors(["delta", "kafka", "postgres"], ["delta", "postgres"]), id="our errors"),
+        *(pytest.param(our_menu(one.moments), id=f"{name}") for name, one in OWN.items()),
+        *(pytest.param(our_errors(one.moments), id=f"{name}, errors") for name, one in OWN.items()),
         pytest.param(SERVER_MENU, id="servers"),
         pytest.param(EXECUTOR_MENU, id="executors"),
         pytest.param(checkpoint_menu(["delta", "postgres"]), id="around the driver"),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from epochal.chaos import targets
+from epochal.chaos import own, targets
+from epochal.chaos.readers import Record, _newest
 from epochal.chaos.roles import RoleError
 from epochal.chaos.targets import FunctionReader, Usage
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.memory import MemoryServer, MemorySink
-from epochal.sinks.protocol import Sink
+from epochal.sinks.protocol import ReplacingSink, Sink
 
 MODULE = """
 from epochal import Pipeline
@@ -115,3 +117,40 @@ def test_every_sink_of_ours_has_a_reader() -> None:
     assert [reader_of(sink).sink for sink in sinks] == ["postgres-t", "kafka-t", "delta-t"]
     with pytest.raises(RoleError, match="MemorySink"):
         reader_of(MemorySink("m", MemoryServer()))
+
+
+SERVERS = {"EPOCHAL_CHAOS_POSTGRES": "postgresql://x/y", "EPOCHAL_CHAOS_KAFKA": "x:1", "EPOCHAL_CHAOS_FOLDER": "/t"}
+
+
+@pytest.mark.parametrize("name", own.OWN)
+def test_our_own_pipelines_are_struck_where_they_really_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told of each is what a pipeline says of itself, and what its sinks are."""
+    for key, value in {**SERVERS, targets.RUN: "run-1"}.items():
+        monkeypatch.setenv(key, value)
+    found, told = targets.target(own.target(name)), own.OWN[name].moments
+    assert own.named(own.target(name)) is own.OWN[name]
+    assert sorted(found.moments.sinks) == sorted(told.sinks)
+    assert replace(found.moments, sinks=()) == replace(told, sinks=(), losing=())
+    assert set(told.losing) == {sink.name for sink in found.sinks if not isinstance(sink, KafkaSink)}
+    kinds = {PostgresSink: "postgres", KafkaSink: "kafka"}
+    assert set(own.OWN[name].servers) == {kinds[type(sink)] for sink in found.sinks if type(sink) in kinds}
+    replaced = [sink for sink in found.sinks if isinstance(sink, ReplacingSink)]
+    assert bool(replaced) is (own.OWN[name].workload == "complete")
+    readers = targets.readers(found, [])[2]
+    assert [reader.sink for reader in readers if reader.in_parts] == (["kafka"] if name == "plain" else [])
+
+
+def test_no_target_is_our_first_pipeline_and_a_users_is_none_of_ours() -> None:
+    assert own.named("") is own.OWN["pipeline"]
+    assert own.named("my.job:upsert") is None
+
+
+def test_of_records_that_replace_each_other_the_last_of_each_key_counts() -> None:
+    records = [
+        Record(0, 0, b"a", b"1"),
+        Record(0, 1, b"b", b"2"),
+        Record(1, 0, b"c", b"3"),
+        Record(0, 2, b"a", b"4"),
+        Record(0, 3, b"b", None),
+    ]
+    assert _newest(records) == [b"4", None, b"3"]

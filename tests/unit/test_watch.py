@@ -75,6 +75,13 @@ def test_the_value_counts_where_the_output_keeps_it() -> None:
     assert reads(watcher({"a": [{"id": FIRST, "n": 6, "attempt": "x"}]}), 1) == [{"a": (ONE._replace(value=6),)}]
 
 
+def test_a_row_that_is_replaced_is_of_the_epoch_that_wrote_its_value() -> None:
+    keys = Keys(FIRST, FIRST + 100)
+    keys.rows({0: (Row(0, FIRST, 0, 5),), 3: (Row(3, FIRST, 0, 7),)})
+    told = [keys.row({"id": FIRST, "n": value}) for value in (5, 7, 6, None)]
+    assert told == [Row(0, 0, 0, 5), Row(3, 0, 0, 7), Row(-1, 0, 0, 6), Row(3, 0, 0, 7)]
+
+
 def test_the_log_is_told_before_what_the_outputs_show() -> None:
     actor = Actor(1, 7)
     log = MemoryLog()

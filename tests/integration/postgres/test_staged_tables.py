@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructType
 
+from epochal.chaos.readers import PostgresReader
 from epochal.coordinator.epoch import Query
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks.postgres import Append, Plain, PostgresSink, Upsert
 from epochal.sinks.postgres.modes import Mode
 from tests.integration.postgres import support
-from tests.integration.postgres.support import ONE, QUERY, SCHEMA, observe
+from tests.integration.postgres.support import ONE, QUERY, SCHEMA, observe, ready
 
 FEED = StructType().add("id", LongType()).add("a", StringType()).add("seq", DoubleType()).add("gone", BooleanType())
 KEYED = Upsert(key="id")
@@ -276,3 +277,27 @@ def test_the_guarantee_tells_readers_and_cost(trial: bool) -> None:
         assert part in told
     plain = PostgresSink("host=h", table="flights", mode=Plain()).guarantee()
     assert "Rows are inserted." in plain
+
+
+# what outside readers tell
+
+
+def test_what_is_left_and_what_can_be_lost_of_staged_rows(pg_database: str) -> None:
+    """Published rows lie in the table: whatever is staged when nothing runs is left over."""
+    reader = PostgresReader(ready(pg_database, mode=Upsert(key="id")))
+    assert (reader.left(), reader.lose_prepared()) == ((), "")
+    observe(pg_database, "INSERT INTO flights__staged VALUES (1, 'a', 1, 7), (2, 'a', 0, 6)")
+    observe(pg_database, "INSERT INTO flights VALUES (3, 'a')")
+    assert [row["id"] for row in reader.read()["out"]] == [3]
+    assert len(reader.left()) == 2
+    assert reader.lose_prepared().startswith("1 rows of ")
+    assert [text.partition(" of ")[2] for text in reader.left()] == ['position 0 in "flights__staged"']
+
+
+def test_what_is_left_and_what_can_be_lost_behind_a_view(pg_database: str) -> None:
+    reader = PostgresReader(ready(pg_database))
+    observe(pg_database, "INSERT INTO flights__rows VALUES (1, 'a', 1, 7), (2, 'a', 0, 6)")
+    assert [row["id"] for row in reader.read()["out"]] == [2]
+    assert [text.partition(" of ")[2] for text in reader.left()] == ['position 1 in "flights__rows"']
+    assert reader.lose_prepared().startswith("1 rows of ")
+    assert (reader.left(), reader.lose_prepared()) == ((), "")
