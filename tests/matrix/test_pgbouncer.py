@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from epochal.chaos import servers
 from epochal.chaos.servers.toxiproxy import Proxy, ToxiproxyServer
@@ -66,7 +67,7 @@ def test_two_transactions_of_a_session_have_different_back_ends(pooled: str) -> 
 class TestPostgresSinkBehindThePool(test_contract.TestPostgresSink):
     @pytest.fixture
     def harness(
-        self, spark: test_contract.SparkSession, postgres_server: servers.Postgres, pooled: str
+        self, spark: SparkSession, postgres_server: servers.Postgres, pooled: str
     ) -> test_contract.PostgresHarness:
         return test_contract.PostgresHarness(spark, postgres_server, pooled, self.mode)
 

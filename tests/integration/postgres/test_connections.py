@@ -212,7 +212,8 @@ def test_a_file_that_executors_do_not_have_is_found_at_start(
     "more", ["client_encoding=latin1", "options='-c client_encoding=latin1' client_encoding=''"], ids=["it", "option"]
 )
 def test_another_encoding_which_would_change_characters_is_refused(pg_database: str, more: str) -> None:
-    dsn = f"{make_conninfo(**conninfo_to_dict(pg_database))} {more}"
+    keywords: dict[str, Any] = conninfo_to_dict(pg_database)
+    dsn = f"{make_conninfo(**keywords)} {more}"
     sink = PostgresSink(dsn, table="flights", **QUICK)
     with pytest.raises(Misconfigured, match="client_encoding is LATIN1"):
         sink.create(QUERY, SCHEMA)
