@@ -159,8 +159,11 @@ def test_a_view_that_somebody_wrote_anew_is_left_alone(spark: SparkSession, pg_d
 def test_a_view_that_names_some_columns_gets_the_new_one_at_its_end(spark: SparkSession, pg_database: str) -> None:
     support.sink(pg_database).create(QUERY, SCHEMA)
     observe(pg_database, "ALTER TABLE flights__rows ADD COLUMN unseen int DEFAULT 3")
+    observe(pg_database, "ALTER VIEW flights SET (security_invoker = true, security_barrier = true)")
     commit(began(pg_database), wider(spark, 1))
     assert observe(pg_database, "SELECT * FROM flights") == [(1, "b", 10)]
+    options = "SELECT reloptions FROM pg_class WHERE oid = 'flights'::regclass"
+    assert observe(pg_database, options) == [(["security_invoker=true", "security_barrier=true"],)]
 
 
 @pytest.mark.parametrize("mode", MODES)
