@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.errors import Misconfigured, PrepareRefused
-from epochal.sinks.delta import Append, DeltaSink, Merge, gates
+from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite, gates
 from epochal.sinks.delta.modes import Mode
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.delta import support
@@ -92,6 +92,25 @@ def test_append_to_a_table_that_sql_made(spark: SparkSession, path: Path, shape:
     if "twice" in shape:
         found = spark.sql(f"SELECT n, twice FROM delta.`{path}`").collect()
         assert all(row.twice == 2 * row.n for row in found)
+
+
+KEPT = {Overwrite: [("b", 3), ("c", 4)], Merge: [("a", 1), ("b", 3), ("c", 4)]}
+
+
+@pytest.mark.parametrize("shape", ["partitioned by a generated column", "everything at once"])
+@pytest.mark.parametrize("mode", [Overwrite(), Merge(key="id")], ids=["overwrite", "merge"])
+def test_the_other_modes_on_a_table_that_sql_made(spark: SparkSession, path: Path, mode: Mode, shape: str) -> None:
+    """A generated column of a row that is changed is made anew, and the row goes where its partition is then."""
+    make(spark, path, TABLES[shape])
+    start = Start(spark, path, mode=mode)
+    start.sink.check(query("app"), rows(spark).schema)
+    start.fenced()
+    start.show(rows(spark, ("a", 1), ("b", 2)))
+    last = start.show(rows(spark, ("b", 3), ("c", 4)), 2)
+    assert start.commit(last) is CommitOutcome.ALREADY_COMMITTED
+    assert seen(spark, path) == KEPT[type(mode)]
+    found = spark.sql(f"SELECT n, twice FROM delta.`{path}` WHERE twice > 0").collect()
+    assert sorted((row.n, row.twice) for row in found) == [(n, 2 * n) for _, n in KEPT[type(mode)]]
 
 
 VIOLATIONS = {

@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS epochal.attempts (
 CREATE TABLE "flights__rows" ("id" bigint, "attempt" text, _epoch bigint NOT NULL, _attempt bigint NOT NULL);
 CREATE INDEX ON "flights__rows" USING brin (_epoch) WITH (pages_per_range = 32, autosummarize = on);
 INSERT INTO epochal.sinks (app, sink, rows_table) VALUES ('flights', 'out', '"flights__rows"'::regclass::oid) ON CONFLICT (app, sink) DO NOTHING;
-CREATE VIEW "flights" AS SELECT "id", "attempt" FROM "flights__rows" WHERE _epoch <= (SELECT published FROM epochal.sinks WHERE app = 'flights' AND sink = 'out');
+CREATE VIEW "flights" AS SELECT "id", "attempt" FROM "flights__rows" WHERE (_epoch > (SELECT published FROM epochal.sinks WHERE app = 'flights' AND sink = 'out')) IS FALSE;
 COMMIT;
 -- left by a start
 INSERT INTO "flights__rows" (id, attempt, _epoch, _attempt) VALUES (5, 'a', 6, 1);

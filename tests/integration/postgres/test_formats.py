@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from epochal.coordinator.epoch import Actor, Committable, Digest, Marker
 from epochal.coordinator.errors import CommitInDoubt, Misconfigured
-from epochal.sinks.postgres import PostgresSink, Upsert
+from epochal.sinks.postgres import PostgresSink, Upsert, ddl
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.kept import FORMATS, kept
 from tests.integration.postgres.support import ONE, QUERY, SCHEMA, TWO, epoch, observe, ready, rows, sink, visible
@@ -49,9 +49,12 @@ def test_a_newer_vote_is_not_guessed_at(spark: SparkSession, pg_database: str) -
 
 
 def test_a_database_of_this_version_is_read_and_is_made_so(spark: SparkSession, pg_database: str) -> None:
-    """Made by the printed SQL, then a start of ``ONE`` whose sixth epoch, of idempotent mode, is shown."""
+    """Made by the printed SQL, then a start of ``ONE`` whose sixth epoch, of idempotent mode, is shown.
+
+    The tables are the form; the view and the index are readers' and may be made otherwise one day.
+    """
     made, _, left = DATABASE.partition("-- left by a start\n")
-    assert made == sink(pg_database).ddl(QUERY.app, SCHEMA)
+    assert [sql for sql in ddl.HOUSEKEEPING if f"{sql};\n" not in made] == []
     observe(pg_database, made + left)
     started = sink(pg_database)
     state = started.look(QUERY)
