@@ -203,7 +203,7 @@ def check(part: Part, version: str, sink: str | None = None) -> None:
 def at_own_risk(part: Part, version: str) -> bool:
     """Whether EPOCHAL_AT_OWN_RISK has this version or its series, as in `Spark 4.3, Delta 4.5.0`."""
     named = [entry.strip() for entry in os.environ.get(AT_OWN_RISK, "").split(",")]
-    accepted = [entry.removeprefix(part.name) for entry in named if entry.startswith(part.name)]
+    accepted = [entry.removeprefix(part.name) for entry in named]
     return _covers([each.strip() for each in accepted if re.fullmatch(r" \d+(\.\d+)*", each)], version)
 
 

@@ -54,15 +54,13 @@ ASKED_FOR = "tests/matrix/test_asked_for.py"
 # What the private interfaces of Spark and Delta are used for; Kafka and Postgres see of Spark only its tasks.
 ON_SPARK = (
     f"{ASKED_FOR}::test_spark",
-    "tests/integration/delta/test_contract.py",
+    "tests/integration/delta/test_contract.py::TestDeltaSink",
     "tests/integration/delta/test_modes.py",
     "tests/integration/delta/test_self_test.py",
-    "tests/integration/delta/test_tables.py",
     "tests/integration/spark/test_run.py",
     "tests/integration/spark/test_refused.py",
     "tests/integration/spark/test_lint.py",
     "tests/integration/spark/test_replay.py",
-    "tests/integration/spark/test_stage.py",
     KILL,
 )
 # Transactions, fencing of producers, last stable offsets, time-outs, crashes, topic settings; not what is in a message.
@@ -125,7 +123,7 @@ def _with_kafka(version: str) -> Ready:
 
 
 def _spark(version: str) -> Row:
-    what = "Delta's contracts, modes and tables, runs, refusals, lint, replay, copies, a kill"
+    what = "Delta's contract and modes, runs, refusals, lint, replay, a kill"
     return Row("Spark", version, what, ON_SPARK, partial(_with_spark, version))
 
 
