@@ -104,7 +104,10 @@ def _test(row: Row, ready: Ready) -> tuple[Verdict, str]:
     environment = {**own, **ready.environment, "PYTHONPATH": path, "EPOCHAL_EVERY_TEST": "1"}
     with log.open("w") as output:
         # The archive of classes takes longer than a test may.
-        for command in (["-m", "epochal.chaos.jvm"], ["-m", "pytest", "-v", "-p", "no:cacheprovider", *row.tests]):
+        for command in (
+            ["-m", "epochal.chaos.jvm"],
+            ["-m", "pytest", "-v", "--timeout=600", "-p", "no:cacheprovider", *ready.options, *row.tests],
+        ):
             try:
                 subprocess.run(
                     [str(ready.python), *command],
