@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 KEEP   ?=
+ROWS   ?=
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
 PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest --durations=12 --durations-min=20
@@ -11,7 +12,7 @@ SOURCE := coordinator checkpoints sinks chaos src tests examples $(wildcard benc
 FAST   := tests/unit tests/contract tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser chaos planted bench check format
+.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -49,6 +50,10 @@ test-containers: venv ## the integration tests on Postgres and Kafka in containe
 test-browser: venv ## reports in a real headless Chromium; without one "Error 3"
 	@$(BIN)/python -m tests.browser.chromium
 	$(PYTEST) tests/browser
+
+# The same: 3 where nothing failed and something is missing; ROWS are words that parts begin with (spark, kafka, ...).
+test-matrix: venv ## other versions of Spark, Kafka, Postgres, and pgbouncer; what is missing is named, "Error 3" (long)
+	$(BIN)/python -m tests.matrix $(ROWS)
 
 # Two million traces take most of an hour; each workload and each pipeline of the third tier a few minutes.
 chaos: venv      ## all four tiers against ourselves, the last one for MINUTES=n (10); long

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from epochal.chaos.servers import cache, jars, java
-from epochal.chaos.servers.spark import spark_session
-from epochal.coordinator.versions import DELTA_JARS, POSTGRES_JDBC_JARS, SPARK_KAFKA_JARS
+from epochal.chaos.servers.spark import session_jars, spark_session
+from epochal.coordinator.versions import POSTGRES_JDBC_JARS
 
 QUICK = "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MAKE_S = 900.0
@@ -47,7 +47,7 @@ def with_other_jars() -> dict[str, str]:
 
 
 def _jars() -> list[Path]:
-    return [path for each in (DELTA_JARS, SPARK_KAFKA_JARS, POSTGRES_JDBC_JARS) for path in jars.resolve(each)]
+    return [*session_jars(), *jars.resolve(POSTGRES_JDBC_JARS)]
 
 
 def _conf(options: str, found: Sequence[Path]) -> dict[str, str]:

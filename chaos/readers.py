@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from epochal.chaos.roles import Output, RoleError
 from epochal.coordinator.epoch import Query
+from epochal.coordinator.errors import MarkerLost
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.protocol import Sink
 
@@ -42,7 +43,7 @@ class SinkReader(Protocol):
         ...
 
     def decision(self, app: str, incarnation: str) -> int:
-        """The decision that the sink's marker is of; 0 where there is no marker."""
+        """The decision that the sink's marker is of; 0 where there is no marker, or one that is no epoch's."""
         ...
 
 
@@ -62,6 +63,8 @@ def _decision(sink: Sink, app: str, incarnation: str) -> int:
     try:
         marker = sink.look(Query(app, incarnation, "chaos", "")).marker
         return marker.decision if marker is not None else 0
+    except MarkerLost:  # what came of a fault is judged, and does not end the run
+        return 0
     finally:
         sink.close()
 

@@ -77,8 +77,18 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.coordinator.judge import Case, History
-from epochal.sinks.protocol import Applied, ApplySink, CommitOutcome, MicroBatch, RedoSink, Rows, Sink, Stage
-from epochal.sinks.rejects import Rejects
+from epochal.sinks.protocol import (
+    Applied,
+    ApplySink,
+    CommitOutcome,
+    FilteringSink,
+    MicroBatch,
+    PairedSink,
+    RedoSink,
+    Rows,
+    Sink,
+    Stage,
+)
 
 _log = logging.getLogger("epochal")
 
@@ -144,8 +154,14 @@ class Status:
 
 
 def wants_copy(sinks: Sequence[Sink]) -> bool:
-    """One evaluation for several readers, or rows that must outlive the decision."""
-    return len(sinks) > 1 or any(isinstance(sink, RedoSink) for sink in sinks)
+    """One evaluation for several readers, rows that must outlive the decision, or one that leaves some out.
+
+    Where a condition leaves out all of them by what it says, Spark does not run the micro-batch at all, and operator
+    state would stay behind.
+    """
+    return len(sinks) > 1 or any(
+        isinstance(sink, RedoSink) or (isinstance(sink, FilteringSink) and sink.leaves_rows_out) for sink in sinks
+    )
 
 
 class Coordinator:
@@ -264,12 +280,27 @@ class Coordinator:
             if verdict.refusal is None or tuple(self._log.read()[-1:]) == case.history.entries[-1:]:
                 break
         verdict.raise_if_refused()
-        if self._mode == IDEMPOTENT:
-            check_appliable(self._sinks.values())  # as they were found, now
+        self._check_appliable(case.history, verdict.shown)
         self._take(case, verdict.shown)
         fences = [f.actor for f in case.history.fences] + [s.fence for s in case.states.values() if s.fence]
         hit(Point.AFTER_LOOK)
         return 1 + max((actor.generation for actor in fences), default=0)
+
+    def _check_appliable(self, history: History, shown: Mapping[str, bool]) -> None:
+        """The sinks that this start may have to give an epoch of which there is no copy, as they were found now."""
+        if self._mode == IDEMPOTENT:
+            check_appliable(self._sinks.values())
+        elif history.last is not None and isinstance(history.last.current, Apply) and any(shown.values()):
+            try:
+                check_appliable(sink for name, sink in self._sinks.items() if not shown.get(name, False))
+            except Misconfigured as error:
+                raise Misconfigured(
+                    f"an epoch was begun in idempotent mode and has to be finished in it: {error.what}",
+                    sink=error.sink,
+                    epoch=history.last.number,
+                    state=error.state,
+                    help="start once with this sink as it was then; change it when the epoch is through",
+                ) from error
 
     def _read(self, ask: Ask, by: Actor | None = None) -> Case:
         """The log first, then the sinks: a sink is never older than the log it is judged by."""
@@ -540,7 +571,7 @@ class Coordinator:
         return {
             sink.name: self._patiently(lambda sink=sink: sink.judgement(epoch, rows()))  # type: ignore[misc]
             for sink in self._sinks.values()
-            if isinstance(sink, Rejects)
+            if isinstance(sink, PairedSink)
         }
 
     def _judged_as_before(self, epoch: Epoch, rows: Callable[[], Rows], given: Collection[str]) -> dict[str, Json]:
@@ -548,7 +579,7 @@ class Coordinator:
         its rows, nothing may have changed, or a row would be in both, or in neither."""
         now = self._judgements(epoch, rows)
         for sink in self._sinks.values():
-            if not isinstance(sink, Rejects) or (sink.name in given) == (sink.of in given):
+            if not isinstance(sink, PairedSink) or (sink.name in given) == (sink.of in given):
                 continue
             before = self._current.judgements.get(sink.name)
             if now[sink.name] != before:

@@ -29,19 +29,20 @@ def row_hash(rows: DataFrame) -> Column:
 def watched(rows: DataFrame) -> tuple[DataFrame, Callable[[], Digest]]:
     """The same rows, and what they were once an action has read them all, to be asked after it has returned.
 
-    Spark counts each partition of the action's last stage once, however often its tasks were tried.
+    Spark counts each partition of the action's last stage once, however often its tasks were tried.  Where it runs
+    none of ``rows``, as a condition behind them keeps none by what it says, they are evaluated for the digest alone.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     observation, hashed = Observation(), row_hash(rows)
-    seen = rows.observe(
-        observation,
+    sums = (
         f.count(f.lit(1)).alias("rows"),
         f.sum(hashed.bitwiseAND(f.lit((1 << _HALF) - 1))).alias("low"),
         f.sum(f.shiftrightunsigned(hashed, _HALF)).alias("high"),
     )
-    return seen, lambda: _digest(observation.get)
+    seen = rows.observe(observation, *sums)
+    return seen, lambda: _digest(observation.get or rows.agg(*sums).collect()[0].asDict())
 
 
 def _digest(found: Mapping[str, Any]) -> Digest:

@@ -46,6 +46,7 @@ from epochal.coordinator.epoch import (
     Digest,
     Epoch,
     EpochNumber,
+    Json,
     Query,
     SinkState,
 )
@@ -143,6 +144,25 @@ class ReplacingSink(Sink, Protocol):
     """
 
     replaces: bool
+
+
+@runtime_checkable
+class FilteringSink(Sink, Protocol):
+    """A sink that may keep rows of an epoch out (``where=``, ``bad_rows=``), so that a copy is made of all of them."""
+
+    leaves_rows_out: bool
+
+
+@runtime_checkable
+class PairedSink(Sink, Protocol):
+    """The sink of the rows that another one of the pipeline, ``of``, leaves out: each row is in one of the two."""
+
+    @property
+    def of(self) -> str: ...
+
+    def judgement(self, epoch: Epoch, rows: Rows) -> Json:
+        """All that tells the rows of the two apart, beside the rows: where one of the two shows an epoch, it has to
+        be the same when the other is given that epoch."""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ _EXACT_WRITE = {  # whatever the user's session says: values are written as they
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.fieldId.write.enabled": "false",
+    "spark.sql.files.maxRecordsPerFile": "0",  # files are read by size: of several, rows would lose their order
 }
 _OPEN_FILES = "spark.sql.maxConcurrentOutputFileWriters"  # as many as there are parts: rows are not sorted by part
 _READ = {  # never fewer rows than there are; a path is a name, not a pattern

@@ -1,7 +1,8 @@
 """The servers that demo, tests and benchmarks need: embedded ones, containers, or the user's own.
 
 EPOCHAL_SERVERS=embedded (default) | containers chooses; EPOCHAL_POSTGRES_DSN and EPOCHAL_KAFKA_BOOTSTRAP name a
-server that runs already, which is used as it is and cannot be stopped or crashed from here.
+server that runs already, which is used as it is and cannot be stopped or crashed from here. EPOCHAL_POSTGRES_VERSION
+and EPOCHAL_KAFKA_VERSION choose among the embedded ones.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from epochal.chaos.servers.errors import ServerUnavailable
+from epochal.coordinator.versions import KAFKA_BROKER, POSTGRES
 
 __all__ = ["Kafka", "Postgres", "ServerUnavailable", "choose_kafka", "choose_postgres"]
 
@@ -63,7 +65,7 @@ def choose_postgres() -> Postgres:
         return ContainerPostgres()
     from epochal.chaos.servers.postgres import PostgresServer
 
-    return PostgresServer()
+    return PostgresServer(version=os.environ.get("EPOCHAL_POSTGRES_VERSION", POSTGRES[-1]))
 
 
 def choose_kafka() -> Kafka:
@@ -79,7 +81,7 @@ def choose_kafka() -> Kafka:
         return ContainerKafka()
     from epochal.chaos.servers.kafka import KafkaServer
 
-    return KafkaServer()
+    return KafkaServer(version=os.environ.get("EPOCHAL_KAFKA_VERSION", KAFKA_BROKER))
 
 
 def chosen() -> str:

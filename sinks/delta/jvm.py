@@ -21,9 +21,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from epochal.coordinator import versions
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.errors import Misconfigured
-from epochal.coordinator.versions import DELTA_JAR, DELTA_JARS
 from epochal.sinks.executors import running_session
 
 Java = Any
@@ -310,12 +310,11 @@ def self_test(spark: SparkSession, sink: str) -> None:
         return
     jvm: Java = spark._jvm
     if not isinstance(jvm.org.apache.spark.sql.delta.DeltaLog, JavaClass):
-        raise _no_delta(sink, "Delta's classes are not there")
+        raise _no_delta(spark, sink, "Delta's classes are not there")
     if EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
-        raise _no_delta(sink, f"spark.sql.extensions does not name {EXTENSION}")
+        raise _no_delta(spark, sink, f"spark.sql.extensions does not name {EXTENSION}")
     version = str(getattr(jvm.io.delta, "package").VERSION())  # noqa: B009
-    if version.split(".")[:2] != DELTA_JAR.split(".")[:2]:
-        raise _unknown_delta(sink, version, f"tried with {DELTA_JAR}")
+    versions.check(versions.DELTA, version, sink)
     try:
         _try_private_parts(jvm)
     except (JavaFailure, TypeError, AttributeError) as error:
@@ -372,12 +371,12 @@ _MERGE_METHODS = {
 _SOURCE_ROWS = "numSourceRows"  # the name of Delta's own metric
 
 
-def _no_delta(sink: str, state: str) -> Misconfigured:
+def _no_delta(spark: SparkSession, sink: str, state: str) -> Misconfigured:
     return Misconfigured(
         "the Spark session has no Delta",
         sink=sink,
         state=state,
-        help=f"start it with spark.jars.packages={','.join(DELTA_JARS.coordinates)} "
+        help=f"start it with spark.jars.packages={','.join(versions.delta_jars(spark.version).coordinates)} "
         f"spark.sql.extensions={EXTENSION} spark.sql.catalog.spark_catalog={CATALOG}",
     )
 
@@ -387,7 +386,7 @@ def _unknown_delta(sink: str, version: str, state: str) -> Misconfigured:
         f"Delta {version} on the Spark session is not one that this Epochal was tried with",
         sink=sink,
         state=state,
-        help=f"use Delta {DELTA_JAR}",
+        help=f"use Delta {versions.DELTA_JAR}",
     )
 
 

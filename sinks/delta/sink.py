@@ -144,6 +144,7 @@ class DeltaSink:
         self._partition_by = tuple(partition_by)
         self._merge_schema = merge_schema
         self._projection = Projection.of(self._name, select, where)
+        self.leaves_rows_out = where is not None  # a FilteringSink
         self._say = Refusals(self._name, self._target)
         self._conditions = Conditions(self._name, f"Delta table {self._target}")
         self._app: str | None = None

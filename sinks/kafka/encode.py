@@ -108,7 +108,7 @@ class Encoder:
         return [(place[topic] + (p or 0)) % self.slots for topic, p in zip(topics, partitions, strict=True)]
 
 
-def check(make_value: MakeValue, sink: str) -> None:
+def check(make_value: MakeValue, sink: str, scrub: Callable[[str], str]) -> None:
     """Refuse a function that cannot be sent to a task, or makes nothing there; one task is asked."""
     spark = running_session()
     if spark is None:
@@ -121,7 +121,7 @@ def check(make_value: MakeValue, sink: str) -> None:
         failure = f"{type(error).__name__}: {error}".splitlines()[0]
     if failure:
         raise Misconfigured(
-            f"the function of value= cannot be used in a task: {failure:.300}",
+            f"the function of value= cannot be used in a task: {scrub(failure):.300}",
             sink=sink,
             state="one task was asked to call it, without arguments; nothing was written",
             help="it is called once per task, and returns a function of a row (a dict) and a topic; make clients in it",

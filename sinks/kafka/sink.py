@@ -195,7 +195,7 @@ class KafkaSink:
         if self._slots > 1:
             check_executors(self._name, "numpy", "spark")
         if self._make_value is not None:
-            encode.check(self._make_value, self._name)
+            encode.check(self._make_value, self._name, self._link().scrub)
         for caution in topics.cautions(seen):
             log.warning("sink %s: %s", self._name, caution)
 
@@ -378,7 +378,7 @@ class KafkaSink:
 
     def _meant(self, session: SparkSession) -> Encoding:
         """How the rows of an epoch become records, as the session reads it now."""
-        if self._encoding.projection.is_whole:
+        if self._encoding.projection.is_whole and self.bad_rows is None:
             return self._encoding
         return replace(self._encoding, settings=settings_of(session))
 

@@ -41,6 +41,11 @@ HOUSEKEEPING = (
     generation bigint NOT NULL, token bigint NOT NULL, row_count bigint NOT NULL,
     PRIMARY KEY (app, sink, position, attempt))""",
 )
+_SINCE = {
+    "epochal.sinks": {"version": "int NOT NULL DEFAULT 1"},
+    "epochal.epochs": {"digest_rows": "bigint", "digest_sum": "bigint"},
+}
+"""Columns of these tables that the first Epochal did not make."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,20 @@ def _split(name: str) -> tuple[str | None, str]:
 
 def _qualified(schema: str | None, name: str) -> str:
     return f"{quoted(schema)}.{quoted(name)}" if schema is not None else quoted(name)
+
+
+def make_housekeeping(session: Session) -> list[str]:
+    """The schema epochal with all its tables and columns, as far as they are missing."""
+    if has_housekeeping(session):
+        return []
+    found = {table: [name for name, *_ in columns_of(session, table)] for table in _SINCE}
+    added = [
+        Step(f"ALTER TABLE {table} ADD COLUMN {name} {kind}", f"added {name} to {table}")
+        for table, wanted in _SINCE.items()
+        for name, kind in wanted.items()
+        if found[table] and name not in found[table]
+    ]
+    return run_steps(session, [*added, *housekeeping_steps()])
 
 
 def housekeeping_steps() -> list[Step]:
@@ -183,8 +202,7 @@ def create(session: Session, app: str, sink: str, target: Target, columns: Seque
     """Make what is missing, within the caller's transaction; what was done, a line each."""
     session.run("SELECT pg_advisory_xact_lock(hashtextextended('epochal.create', 0))")
     done: list[str] = []
-    if not has_housekeeping(session):
-        done += run_steps(session, housekeeping_steps())
+    done += make_housekeeping(session)
     if find(session, target.rows) is None:
         done += run_steps(session, _rows_steps(session, sink, target, columns))
     refuse_rows(session, sink, target, columns)
@@ -246,7 +264,9 @@ def check(session: Session, app: str, sink: str, target: Target, columns: Sequen
 
 def has_housekeeping(session: Session) -> bool:
     names = ("epochal.sinks", "epochal.epochs", "epochal.attempts", "epochal.attempt")
-    return all(find(session, name) is not None for name in names)
+    return all(find(session, name) is not None for name in names) and all(
+        wanted.keys() <= {name for name, *_ in columns_of(session, table)} for table, wanted in _SINCE.items()
+    )
 
 
 def find(session: Session, name: str) -> int | None:

@@ -91,8 +91,13 @@ class Evolution:
                 help="add the columns to the table and to the view by hand",
             )
         query = ddl.view_query(self.app, self.sink, self.target, [*shown, *new])
+        ((options,),) = session.run(
+            "SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE oid = to_regclass($1)", self.target.reader
+        )
+        kept = f" WITH ({options})" if options else ""  # without them they would be reset
         step = Step(
-            f"CREATE OR REPLACE VIEW {self.target.reader} AS {query}", f"added them to the view {self.target.reader}"
+            f"CREATE OR REPLACE VIEW {self.target.reader}{kept} AS {query}",
+            f"added them to the view {self.target.reader}",
         )
         return ddl.run_steps(session, [step])
 

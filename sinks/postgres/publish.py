@@ -67,6 +67,9 @@ class Publish(Upsertion):
         wanted = self._count(staged)
         if written != wanted and (self.update or not self.key):  # DO NOTHING is meant to write fewer
             raise _left_out(staged, f"took {written} of {wanted} rows")
+        absent = self._absent(staged) if written != wanted else 0
+        if absent:
+            raise _left_out(staged, f"has no row for {absent} of {wanted} keys")
         kept = self._kept(staged)
         if kept:
             raise _left_out(staged, f"kept {kept} of the rows to be deleted")
@@ -80,6 +83,13 @@ class Publish(Upsertion):
     def _delete(self, staged: Staged) -> str:
         return f"DELETE FROM {staged.target.plain} shown USING ({self._last(staged)}) new WHERE {self._to_delete()}"
 
+    def _absent(self, staged: Staged) -> int:
+        """How many rows were inserted whose key is not there now."""
+        there = f"SELECT FROM {staged.target.plain} shown WHERE {self._same()}"
+        return int(
+            staged.ask(f"SELECT count(*) FROM (SELECT * {self._written(staged)}) new WHERE NOT EXISTS ({there})")[0][0]
+        )
+
     def _kept(self, staged: Staged) -> int:
         if self.delete_when is None:
             return 0
@@ -87,8 +97,10 @@ class Publish(Upsertion):
         return int(staged.ask(f"SELECT count(*) {found}")[0][0])
 
     def _to_delete(self) -> str:
-        same = " AND ".join(f"shown.{quoted(name)} = new.{quoted(name)}" for name in self.key)
-        return f"{same} AND {self._deleted()}"
+        return f"{self._same()} AND {self._deleted()}"
+
+    def _same(self) -> str:
+        return " AND ".join(f"shown.{quoted(name)} = new.{quoted(name)}" for name in self.key)
 
     def _insert(self, staged: Staged) -> str:
         names = _list(self.columns)

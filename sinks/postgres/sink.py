@@ -124,6 +124,7 @@ class PostgresSink:
         self._projection = Projection.of(self._name, select, where)
         self.bad_rows = rejects.check_bad_rows(bad_rows, self._name)
         self._evolves = schema_evolution
+        self.leaves_rows_out = where is not None or self.bad_rows is not None  # a FilteringSink
         if connections < 1:
             raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")
         self._connections = connections
@@ -237,6 +238,7 @@ class PostgresSink:
         columns = self._columns(rows.schema)
         if self._evolves:
             self._evolve(app, epoch, columns, by)
+        self._refuse_columns(epoch, columns)
         rows, digest = watched(rows) if epoch.digest else (rows, None)
         lines, flagged = formatted(self._held(rows))
         with self._projection.evaluating(epoch.number):
@@ -297,6 +299,19 @@ class PostgresSink:
 
     def _left_out(self, epoch: Epoch, rows: Rows) -> int:
         return self._projection.left_out(rows) + rejects.left_out(self, epoch, rows)
+
+    def _refuse_columns(self, epoch: Epoch, columns: Sequence[PgColumn]) -> None:
+        """Rows or table may have changed since the start looked, and the server would bend what does not fit."""
+        with self._connector.session() as session:
+            try:
+                if self._staging is not None:
+                    staging.refuse_rows(session, self._name, self._target, self._staging, columns)
+                else:
+                    ddl.refuse_rows(session, self._name, self._target, columns)
+            except Misconfigured as error:
+                raise PrepareRefused(
+                    error.what, sink=self._name, epoch=epoch.number, state=error.state, help=error.help
+                ) from error
 
     def _evolve(self, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
         """Add the columns that are new, as the one who may prepare: nobody who was fenced alters a table."""
@@ -432,6 +447,7 @@ class PostgresSink:
         with self._connector.session() as session, session.transaction(answered, bulk=True):
             state = self._state(session, app, lock=True)
             if not self._conditions.already_committed(state, by, marker_of(c), number):
+                self._refuse_other_way(c)
                 found = self._whole(session, app, c)
                 if "publish" in c.payload:
                     self._publish_staged(session, c)
@@ -441,6 +457,17 @@ class PostgresSink:
                 outcome = CommitOutcome.COMMITTED
                 hit(Point.BEFORE_PUBLISH, self._name, number)
         return outcome
+
+    def _refuse_other_way(self, c: Committable) -> None:
+        """What was prepared to be published out of a staging table is not shown by a view, nor the other way round."""
+        if ("publish" in c.payload) != (self._staging is not None):
+            raise PreparedLost(
+                f"the epoch was prepared under another mode than {self._mode!r}, and none of its rows is visible",
+                sink=self._name,
+                epoch=c.decision.epoch,
+                state=f"table {self._target.rows}, position {c.position}, prepared by {c.decision.actor}",
+                help="start the query again: the rows are redone as the mode wants them now",
+            )
 
     def _whole(self, session: Session, app: str, c: Committable) -> dict[int, int]:
         """Rows per attempt at the position, all the winners' among them; else they were lost."""

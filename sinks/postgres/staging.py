@@ -91,8 +91,7 @@ def create(
     check_mode(mode, columns, sink)
     session.run("SELECT pg_advisory_xact_lock(hashtextextended('epochal.create', 0))")
     done: list[str] = []
-    if not ddl.has_housekeeping(session):
-        done += ddl.run_steps(session, ddl.housekeeping_steps())
+    done += ddl.make_housekeeping(session)
     if ddl.find(session, target.plain) is None:
         done += ddl.run_steps(session, [table_step(target, mode, columns)])
     _refuse_table(session, sink, target, mode, columns)
@@ -124,6 +123,12 @@ def check(session: Session, app: str, sink: str, target: Target, mode: Staging, 
         raise ddl.missing(session, f"the row of app {app!r} in epochal.sinks", sink)
     ddl.refuse_rights(session, sink, target, (target.plain, _rights(mode)))
     plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
+
+
+def refuse_rows(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
+    """Rows of these columns do not go into the tables as they are."""
+    _refuse_columns(session, sink, target, mode, columns)
+    _refuse_staged(session, sink, target, mode, columns)
 
 
 def unwritten(mode: Staging) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.sinks import DeltaSink, PostgresSink
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Sink
 
@@ -251,6 +252,18 @@ def test_a_copy_is_wanted_by_several_sinks_or_by_one_that_redoes() -> None:
     voting, redoing = world.sink("a"), MemoryRedoSink("b", world.server, world.stage)
     wanted = [wants_copy(sinks) for sinks in ([], [voting], [redoing], [voting, world.sink("c")])]
     assert wanted == [False, False, True, True]
+
+
+def test_a_copy_is_wanted_by_one_that_leaves_rows_out() -> None:
+    """Where it leaves out all, Spark would not run the micro-batch."""
+    sinks = [
+        DeltaSink("/lake/t"),
+        DeltaSink("/lake/t", where="id IS NULL"),
+        PostgresSink("", table="t"),
+        PostgresSink("", table="t", where="id IS NULL"),
+        PostgresSink("", table="t", bad_rows=DeltaSink("/lake/bad")),
+    ]
+    assert [wants_copy([sink]) for sink in sinks] == [False, True, False, True, True]
 
 
 class Counting(MemorySink):
@@ -637,6 +650,27 @@ def test_what_a_look_finds_in_the_way_of_idempotent_mode_is_refused_before_anyth
             start.run(Batch(0))
     assert (list(world.log.read()), world.server.table("app", "a").fence) == ([], None)
     world.start(Found("b", world.server, world.stage)).run(Batch(0))
+
+
+class Ended(MemoryRedoSink):
+    def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:  # noqa: ARG002
+        raise RuntimeError("the driver is gone")
+
+
+def test_a_sink_that_cannot_finish_what_was_begun_without_a_copy_is_refused_before_it_is_fenced() -> None:
+    """Two-phase mode finishes an epoch that one sink shows as it was begun."""
+    world = World()
+    world.redo("b")
+    with pytest.raises(CommitInDoubt, match="begun, and not yet visible in b"):
+        world.apply(world.redo("a"), Ended("b", world.server, world.stage)).run(Batch(0))
+    before, fence = list(world.log.read()), world.server.table("app", "b").fence
+    start = world.start(world.redo("a"), Found("b", world.server, world.stage))
+    with pytest.raises(Misconfigured, match=r"begun in idempotent mode .*: it was written in slots") as refused:
+        start.run(Batch(0))
+    assert (refused.value.sink, refused.value.epoch) == ("b", 0)
+    assert (list(world.log.read()), world.server.table("app", "b").fence) == (before, fence)
+    world.start(world.redo("a"), world.redo("b")).run(Batch(0))
+    assert [len(world.server.visible("app", name)) for name in "ab"] == [1, 1]
 
 
 def test_a_vote_without_a_digest_is_refused_and_nothing_is_visible() -> None:

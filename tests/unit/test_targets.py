@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from epochal.chaos import own, targets
-from epochal.chaos.readers import Record, _newest
+from epochal.chaos.readers import Record, _decision, _newest
 from epochal.chaos.roles import RoleError
 from epochal.chaos.targets import FunctionReader, Usage
+from epochal.coordinator.epoch import SinkState
+from epochal.coordinator.errors import MarkerLost, SinkUnavailable
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.memory import MemoryServer, MemorySink
 from epochal.sinks.protocol import ReplacingSink, Sink
@@ -143,6 +145,20 @@ def test_our_own_pipelines_are_struck_where_they_really_are(name: str, monkeypat
 def test_no_target_is_our_first_pipeline_and_a_users_is_none_of_ours() -> None:
     assert own.named("") is own.OWN["pipeline"]
     assert own.named("my.job:upsert") is None
+
+
+def test_a_lost_marker_is_judged_and_a_server_that_is_down_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(error: Exception) -> Sink:
+        def look(*_: object, **__: object) -> SinkState:
+            raise error
+
+        sink = MemorySink("m", MemoryServer())
+        monkeypatch.setattr(sink, "look", look)
+        return sink
+
+    assert _decision(refusing(MarkerLost("slot 1 lacks its marker", sink="m", help="restore it")), "app", "q") == 0
+    with pytest.raises(SinkUnavailable):
+        _decision(refusing(SinkUnavailable("down", sink="m", help="start it")), "app", "q")
 
 
 def test_of_records_that_replace_each_other_the_last_of_each_key_counts() -> None:

@@ -68,8 +68,9 @@ def test_what_is_installed_is_what_is_called_tested() -> None:
         ("4.2.0", Standing.TESTED),
         ("4.2.0-amzn-1", Standing.TESTED),
         ("4.2.1", Standing.EXPECTED),
-        ("4.1.1", Standing.REFUSED),
-        ("4.0.0", Standing.REFUSED),
+        ("4.1.3", Standing.TESTED),
+        ("4.1.1", Standing.EXPECTED),
+        ("4.0.0", Standing.EXPECTED),
         ("4.3.0", Standing.REFUSED),
         ("3.5.6", Standing.REFUSED),
     ],
@@ -106,6 +107,47 @@ def test_a_start_refuses_what_the_table_refuses(
 
 
 @pytest.mark.parametrize(
+    ("named", "version", "goes_on"),
+    [
+        ("Spark 4.9", "4.9.1", True),
+        ("Spark 4.9.1", "4.9.1", True),
+        (" Delta 4.5 , Spark 4.9", "4.9.0-preview1", True),
+        ("Spark 4.9.0", "4.9.1", False),
+        ("Spark 4.9", "4.90.0", False),
+        ("Delta 4.9", "4.9.1", False),
+        ("Spark4.9", "4.9.1", False),
+        ("Spark", "4.9.1", False),
+        ("Spark all", "4.9.1", False),
+        ("4.9.1", "4.9.1", False),
+        ("", "4.9.1", False),
+    ],
+)
+def test_only_the_version_that_is_named_goes_on_at_the_users_own_risk(
+    named: str, version: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("EPOCHAL_AT_OWN_RISK", named)
+    if goes_on:
+        versions.check(versions.SPARK, version)
+        assert f"Spark {version} is outside what Epochal supports: 4.0 to below 4.3" in caplog.text
+        assert "goes on as EPOCHAL_AT_OWN_RISK names it: nothing is promised" in caplog.text
+        return
+    with pytest.raises(Misconfigured) as refused:
+        versions.check(versions.SPARK, version)
+    assert refused.value.state == f"this is Spark {version}" + (f", EPOCHAL_AT_OWN_RISK={named!r}" if named else "")
+    series = ".".join(version.split(".")[:2])
+    assert f"EPOCHAL_AT_OWN_RISK='Spark {series}' in the driver's environment" in refused.value.help
+    assert caplog.text == ""
+
+
+def test_a_version_that_is_supported_needs_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("EPOCHAL_AT_OWN_RISK", f"Spark {versions.PYSPARK}")
+    versions.check(versions.SPARK, versions.PYSPARK)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
     ("script", "supported"),
     [
         ("""echo 'openjdk version "17.0.15" 2025-04-15' >&2""", True),
@@ -125,7 +167,7 @@ def test_servers_run_on_a_java_that_no_start_refuses(tmp_path: Path, script: str
 
 def test_a_series_covers_its_minor_releases_only() -> None:
     assert versions.POSTGRES_SERVER.standing("18.4") is Standing.TESTED
-    assert versions.POSTGRES_SERVER.standing("17.2 (Debian 17.2-1)") is Standing.EXPECTED
+    assert versions.POSTGRES_SERVER.standing("17.2 (Debian 17.2-1)") is Standing.TESTED
     assert versions.POSTGRES_SERVER.standing("180.1") is Standing.REFUSED
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
+from epochal.coordinator import versions
 from epochal.coordinator.errors import Misconfigured
-from epochal.coordinator.versions import DELTA_JAR
 from epochal.sinks.delta import DeltaSink, jvm
 from tests.integration.delta.support import query
 
@@ -32,21 +33,38 @@ def refusal(folder: Path) -> str:
     return told[0]
 
 
-@pytest.mark.parametrize("tried", ["3.4.0", "4.5.0", "5.4.0"])
-def test_an_unknown_version_is_refused(delta: str, tried: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(jvm, "DELTA_JAR", tried)
+def known_are(monkeypatch: pytest.MonkeyPatch, low: str, below: str) -> None:
+    monkeypatch.setattr(versions, "DELTA", replace(versions.DELTA, tested=(low,), expected=(low, below)))
+
+
+@pytest.mark.parametrize(("low", "below"), [("3.4", "3.5"), ("4.5", "4.6"), ("5.4", "5.5")])
+def test_an_unknown_version_is_refused(
+    delta: str, low: str, below: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known_are(monkeypatch, low, below)
+    series = ".".join(delta.split(".")[:2])
     assert refusal(tmp_path) == (
-        f"sink 'out': Delta {delta} on the Spark session is not one that this Epochal was tried with\n"
-        f"  State: tried with {tried}\n"
-        f"  Help: use Delta {tried}"
+        f"sink 'out': Delta {delta} is outside what Epochal supports: {low} to below {below}, "
+        f"tested with {low} ({versions.DELTA.reason})\n"
+        f"  State: this is Delta {delta}\n"
+        f"  Help: use Delta {low} or newer, below {below}; or go on without any promise, with "
+        f"EPOCHAL_AT_OWN_RISK='Delta {series}' in the driver's environment"
     )
 
 
-def test_another_patch_of_a_known_version_is_not(
-    delta: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+def test_an_unknown_version_that_the_user_names_is_tried(
+    delta: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    major, minor, _ = delta.split(".")
-    monkeypatch.setattr(jvm, "DELTA_JAR", f"{major}.{minor}.99")
+    known_are(monkeypatch, "5.4", "5.5")
+    monkeypatch.setenv(versions.AT_OWN_RISK, f"Spark 9.9, Delta {delta}")
+    jvm.self_test(spark, "out")
+    assert jvm._tested == {spark.sparkContext.applicationId}
+    assert f"Delta {delta} is outside what Epochal supports" in caplog.text
+
+
+@pytest.mark.usefixtures("delta")
+def test_another_patch_of_a_known_version_is_not(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "DELTA", replace(versions.DELTA, tested=("4.4.99",)))
     jvm.self_test(spark, "out")
     assert jvm._tested == {spark.sparkContext.applicationId}
 
@@ -73,7 +91,7 @@ def test_private_parts_that_changed_are_refused(
     assert refusal(tmp_path) == (
         f"sink 'out': Delta {delta} on the Spark session is not one that this Epochal was tried with\n"
         f"  State: {state}\n"
-        f"  Help: use Delta {DELTA_JAR}"
+        f"  Help: use Delta {versions.DELTA_JAR}"
     )
 
 

@@ -46,8 +46,8 @@ class Sorted(Job):
 
     def made(self, *, sorts: bool = True, mode: str = "two-phase", **options: Any) -> Pipeline:
         bad: dict[str, Any] = {"bad_rows": DeltaSink(str(self.folder / "bad"), name="bad")} if sorts else {}
-        options = {"topic": self.topic, "name": "topic", "where": "id <> 4", "select": ["id", "x", "t"], **options}
-        sink = KafkaSink(self.server_.bootstrap, **options, **bad)
+        rows = {"where": "id <> 4", "select": ["id", "x", "t"]}
+        sink = KafkaSink(self.server_.bootstrap, **{"topic": self.topic, "name": "topic", **rows, **bad, **options})
         pipeline = Pipeline(app=self.topic, sinks=[sink], retry=FAST, mode=mode)
         pipeline.create(self.rows().schema)
         return pipeline
@@ -191,6 +191,17 @@ def test_rejects_that_were_lost_after_the_decision_are_told_apart_as_before(job:
             job.run(job.made(), job.rows())
     assert struck
     job.check_sorted()
+
+
+@pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
+def test_what_the_other_sink_computes_is_meant_in_the_zone_of_the_query(job: Sorted, mode: str) -> None:
+    job.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        bad = DeltaSink(str(job.folder / "bad"), name="bad", select=["id", "hour(timestamp_seconds(0)) AS hour"])
+        job.run(job.made(mode=mode, bad_rows=bad, select=None, where=None), job.rows())
+    finally:
+        job.spark.conf.unset("spark.sql.session.timeZone")
+    assert sorted((row["id"], row["hour"]) for row in read(job.folder / "bad").to_pylist()) == [(2, 9), (3, 9), (4, 9)]
 
 
 def test_a_function_that_makes_the_value_is_refused(tmp_path: Path) -> None:

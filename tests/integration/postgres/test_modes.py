@@ -276,6 +276,20 @@ def test_a_delete_that_a_trigger_prevents_is_refused(spark: SparkSession, pg_dat
     assert "trigger" in str(error.state)
 
 
+def test_an_insert_that_a_trigger_prevents_is_refused_also_where_rows_may_be_there(
+    spark: SparkSession, pg_database: str
+) -> None:
+    table = (
+        "CREATE TABLE flights (id bigint PRIMARY KEY, attempt text); INSERT INTO flights VALUES (1, 'old');"
+        " CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        " CREATE TRIGGER no BEFORE INSERT ON flights FOR EACH ROW WHEN (NEW.id = 3) EXECUTE FUNCTION no()"
+    )
+    sink = ready(pg_database, rows(spark, []), table, mode=Upsert(key="id", update=()))
+    error = refused(sink, rows(spark, [1, 2, 3]))
+    assert error.what.endswith('"flights" has no row for 1 of 3 keys')
+    show(sink, rows(spark, [1, 2]))
+
+
 def test_a_trial_of_a_fenced_actor_does_not_begin(spark: SparkSession, pg_database: str) -> None:
     """The fence falls when its tasks have voted: it must not wait for keys that the newer one is writing."""
     sink, newer = ready(pg_database, rows(spark, [])), support.sink(pg_database, mode=Plain())

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructType
 
 from epochal.chaos.readers import PostgresReader
 from epochal.coordinator.epoch import Query
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.errors import Misconfigured, PreparedLost, PrepareRefused
 from epochal.sinks.postgres import Append, Plain, PostgresSink, Upsert
 from epochal.sinks.postgres.modes import Mode
+from epochal.sinks.protocol import CommitOutcome
 from tests.integration.postgres import support
-from tests.integration.postgres.support import ONE, QUERY, SCHEMA, observe, ready
+from tests.integration.postgres.support import ONE, QUERY, SCHEMA, TWO, epoch, observe, ready, rows
 
 FEED = StructType().add("id", LongType()).add("a", StringType()).add("seq", DoubleType()).add("gone", BooleanType())
 KEYED = Upsert(key="id")
@@ -301,3 +303,55 @@ def test_what_is_left_and_what_can_be_lost_behind_a_view(pg_database: str) -> No
     assert [text.partition(" of ")[2] for text in reader.left()] == ['position 1 in "flights__rows"']
     assert reader.lose_prepared().startswith("1 rows of ")
     assert (reader.left(), reader.lose_prepared()) == ((), "")
+
+
+def test_an_empty_epoch_that_was_decided_in_another_mode_is_redone_and_takes_no_row_away(
+    spark: SparkSession, pg_database: str
+) -> None:
+    """`Append()` adopts the table, and what `Plain()` meant for its staging table would empty it."""
+    plain = ready(pg_database, mode=Plain())
+    plain.commit(plain.prepare(epoch(0), rows(spark, [1, 2]), ONE), ONE)
+    decided = plain.prepare(epoch(1), rows(spark, []), ONE)
+    view = ready(pg_database, TWO, mode=Append())
+    with pytest.raises(PreparedLost, match=r"prepared under another mode than Append\(\)"):
+        view.commit(decided, TWO)
+    assert support.visible(pg_database) == [1, 2]
+    redone = view.prepare(epoch(1, TWO, redo=1), rows(spark, []), TWO)
+    assert view.commit(redone, TWO) is CommitOutcome.COMMITTED
+    assert support.visible(pg_database) == [1, 2]
+
+
+@pytest.mark.parametrize("mode", [Append(), Plain(), KEYED])
+def test_a_table_that_changed_since_the_start_would_bend_values_and_is_refused(
+    spark: SparkSession, pg_database: str, mode: Mode
+) -> None:
+    out = ready(pg_database, mode=mode)
+    tables = ["flights__rows"] if mode == Append() else ["flights", "flights__staged"]
+    for table in tables:
+        if mode == Append():
+            observe(pg_database, "DROP VIEW flights")
+        observe(pg_database, f"ALTER TABLE {table} ALTER COLUMN attempt TYPE varchar(1)")
+        with pytest.raises(PrepareRefused, match=f'column "attempt" of "{table}" is character varying'):
+            out.prepare(epoch(0), rows(spark, [1], "long"), ONE)
+        observe(pg_database, f"ALTER TABLE {table} ALTER COLUMN attempt TYPE text")
+
+
+def test_tables_of_an_older_epochal_get_the_columns_that_came_since(pg_database: str) -> None:
+    out = sink(pg_database, Plain())
+    out.create(QUERY, SCHEMA)
+    observe(
+        pg_database,
+        "ALTER TABLE epochal.sinks DROP COLUMN version;"
+        " ALTER TABLE epochal.epochs DROP COLUMN digest_rows, DROP COLUMN digest_sum",
+    )
+    with pytest.raises(Misconfigured, match="the schema epochal and its tables"):
+        out.check(QUERY, SCHEMA)
+    done = [
+        "added version to epochal.sinks",
+        "added digest_rows to epochal.epochs",
+        "added digest_sum to epochal.epochs",
+        "made the schema epochal",
+    ]
+    assert list(out.create(QUERY, SCHEMA))[:-1] == done
+    out.check(QUERY, SCHEMA)
+    out.look(QUERY)

@@ -48,6 +48,13 @@ def test_no_rows_and_no_partitions(spark: SparkSession) -> None:
     assert digest(df.where("id > 9")) == digest(empty) == Digest(0, 0)
 
 
+def test_rows_that_spark_does_not_run_as_none_is_kept_have_their_digest(spark: SparkSession) -> None:
+    df = spark.range(3).selectExpr("id", "string(id) AS s").localCheckpoint()
+    seen, answer = watched(df)
+    seen.where("id IS NULL").where("false").write.format("noop").mode("append").save()
+    assert answer() == digest(df)
+
+
 KINDS: dict[str, list[Any]] = {
     "string": [None, "", "a", "A", "a ", "\0", "ab"],
     "string COLLATE UTF8_LCASE": ["a", "A", None],

@@ -186,6 +186,7 @@ def test_settings_come_back_as_they_were_meant(spark: SparkSession) -> None:
 
     meant, other = clone(), clone()
     meant.conf.set("spark.sql.session.timeZone", "America/New_York")
+    meant.conf.set("spark.sql.jsonGenerator.ignoreNullFields", "false")
     meant.conf.set("spark.sql.ansi.enabled", "false")
     meant.conf.set("spark.sql.legacy.sizeOfNull", "true")
     other.conf.set("spark.sql.legacy.allowNegativeScaleOfDecimal", "true")
@@ -194,6 +195,7 @@ def test_settings_come_back_as_they_were_meant(spark: SparkSession) -> None:
         conf.setConfString("spark.sql.legacy.sessionInitWithConfigDefaults", "true")
     settings = settings_of(meant)
     assert settings["spark.sql.legacy.sizeOfNull"] == "true"
+    assert settings["spark.sql.jsonGenerator.ignoreNullFields"] == "false"
     assert "spark.sql.legacy.sessionInitWithConfigDefaults" not in settings
     take_settings(other, settings)
     assert settings_of(other) == settings

@@ -164,6 +164,18 @@ def test_order_within_a_file_is_kept(spark: SparkSession, tmp_path: Path) -> Non
         assert rows["id"].is_monotonic_increasing
 
 
+def test_the_rows_of_a_partition_stay_in_one_file_whatever_the_session_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of several, Spark reads the largest first."""
+    spark.conf.set("spark.sql.files.maxRecordsPerFile", "7")
+    try:
+        copy = stage_at(spark, tmp_path).write(0, ME, spark.range(100, numPartitions=2))
+    finally:
+        spark.conf.unset("spark.sql.files.maxRecordsPerFile")
+    assert [f.rows for f in copy.files] == [50, 50]
+
+
 def test_only_the_listed_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
     stage = stage_at(spark, tmp_path)
     copy = stage.write(0, ME, spark.range(5))

@@ -1,0 +1,167 @@
+"""Which versions `make test-matrix` has beside those of `make test`, and which tests rest on each of them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from epochal.chaos.servers import cache, jars, postgres
+from epochal.coordinator.versions import (
+    KAFKA_MATRIX,
+    POSTGRES,
+    POSTGRES_MATRIX,
+    PYSPARK_MATRIX,
+    delta_jars,
+    kafka_broker_jars,
+    spark_kafka_jars,
+)
+
+PIP_TIMEOUT_S = 1800
+
+
+class Missing(Exception):
+    """What a row needs and this machine has not; its text names it."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The Python that a row's tests run in, what is set for them, and options of pytest."""
+
+    python: Path = Path(sys.executable)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One version of one part; `ready` gets what it needs, from the cache or the network, or raises Missing."""
+
+    part: str
+    version: str
+    what: str
+    tests: tuple[str, ...]
+    ready: Callable[[], Ready]
+
+
+KILL = "tests/kills/test_kills.py::test_killed_after_the_decision_an_epoch_is_finished"
+ASKED_FOR = "tests/matrix/test_asked_for.py"
+
+# What the private interfaces of Spark and Delta are used for; Kafka and Postgres see of Spark only its tasks.
+ON_SPARK = (
+    f"{ASKED_FOR}::test_spark",
+    "tests/integration/delta/test_contract.py::TestDeltaSink",
+    "tests/integration/delta/test_self_test.py",
+    "tests/integration/spark/test_run.py",
+    "tests/integration/spark/test_replay.py",
+    KILL,
+)
+# PySpark before 4.2 leaves sockets to its JVM to the garbage collector, and warnings are errors here.
+LEAVES_SOCKETS = ("-W", "ignore::pytest.PytestUnraisableExceptionWarning")
+# Transactions, fencing of producers, last stable offsets, time-outs, crashes, topic settings; not what is in a message.
+ON_KAFKA = (
+    f"{ASKED_FOR}::test_kafka",
+    "tests/integration/kafka/test_contract.py::TestKafkaSink",
+    "tests/integration/kafka/test_marker.py",
+    "tests/integration/kafka/test_attempt.py",
+    "tests/integration/kafka/test_topics.py",
+    KILL,
+)
+# What its tables, transactions, locks and settings do, which differs between versions more than what is in a row.
+ON_POSTGRES = (
+    f"{ASKED_FOR}::test_postgres",
+    "tests/integration/postgres/test_contract.py::TestPostgresSink",
+    "tests/integration/postgres/test_contract.py::TestUpsertingPostgresSinkWithSelectAndWhere",
+    "tests/integration/postgres/test_commit.py",
+    "tests/integration/postgres/test_create.py",
+    "tests/integration/postgres/test_modes.py",
+    "tests/integration/postgres/test_settings.py",
+    "tests/integration/postgres/test_staged_tables.py",
+    "tests/integration/test_postgres_log.py::TestPostgresLog",
+)
+ON_PGBOUNCER = ("tests/matrix/test_pgbouncer.py",)
+
+
+def rows() -> list[Row]:
+    """In the order in which they run: what needs no Spark of its own first."""
+    return [
+        *(_postgres(version) for version in sorted({*POSTGRES[:-1], *POSTGRES_MATRIX})),
+        Row("pgbouncer", "transaction mode", "sinks and log behind a pool", ON_PGBOUNCER, _pgbouncer),
+        *(_kafka(version) for version in KAFKA_MATRIX),
+        *(_spark(version) for version in PYSPARK_MATRIX),
+    ]
+
+
+def _postgres(version: str) -> Row:
+    return Row(
+        "Postgres",
+        version,
+        "contracts, tables, modes, commits, settings, log",
+        ON_POSTGRES,
+        partial(_with_postgres, version),
+    )
+
+
+def _with_postgres(version: str) -> Ready:
+    postgres.binaries(version)
+    return Ready(environment={"EPOCHAL_POSTGRES_VERSION": version})
+
+
+def _kafka(version: str) -> Row:
+    what = "contract, markers, attempts, topics, a kill"
+    return Row("Kafka broker", version, what, ON_KAFKA, partial(_with_kafka, version))
+
+
+def _with_kafka(version: str) -> Ready:
+    jars.resolve(kafka_broker_jars(version))
+    return Ready(environment={"EPOCHAL_KAFKA_VERSION": version})
+
+
+def _spark(version: str) -> Row:
+    what = "Delta's contract and self-test, runs, replay, a kill"
+    return Row("Spark", version, what, ON_SPARK, partial(_with_spark, version))
+
+
+def _with_spark(version: str) -> Ready:
+    for each in (delta_jars(version), spark_kafka_jars(version)):
+        jars.resolve(each)
+    return Ready(_venv(version), {"EPOCHAL_SPARK_VERSION": version}, LEAVES_SOCKETS)
+
+
+def _venv(version: str) -> Path:
+    """A Python with that PySpark, and of everything else what this one has."""
+    name = f"pyspark-{version}-python{sysconfig.get_python_version()}"
+    with cache.locked(name) as directory:
+        folder = directory / name
+        python = folder / "bin" / "python"
+        whole = folder / "whole"
+        if not whole.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _call([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+            _call([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", f"pyspark=={version}"])
+            whole.touch()
+        [own] = folder.glob("lib/python*/site-packages")
+        shared = sysconfig.get_path("purelib")
+        (own / "of-the-checkout.pth").write_text(f"import site; site.addsitedir({shared!r})\n")
+    return python
+
+
+def _call(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"`{' '.join(command[1:])}` did not end within {PIP_TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise Missing(f"`{' '.join(command[1:])}` ended with {done.returncode}: {last}")
+
+
+def _pgbouncer() -> Ready:
+    if shutil.which("pgbouncer") is None:
+        raise Missing("no program pgbouncer on PATH (apt-get install pgbouncer)")
+    return Ready()
