@@ -462,7 +462,7 @@ class PostgresSink:
         """What was prepared to be published out of a staging table is not shown by a view, nor the other way round."""
         if ("publish" in c.payload) != (self._staging is not None):
             raise PreparedLost(
-                f"the epoch was prepared under another mode than {self._mode!r}, and none of its rows is visible",
+                f"the epoch was prepared under another mode than {self._staging or Append()!r}, and none of its rows is visible",
                 sink=self._name,
                 epoch=c.decision.epoch,
                 state=f"table {self._target.rows}, position {c.position}, prepared by {c.decision.actor}",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from epochal.chaos import servers
 from epochal.chaos.servers.toxiproxy import Proxy, ToxiproxyServer
@@ -41,11 +42,16 @@ def direct_database(pg_database: str) -> str:
 def pooled(direct_database: str, pool: PgBouncer) -> str:
     """The database through the pool, which has several back-ends there by then."""
     dsn = pool.database_dsn(direct_database.rpartition("/")[2])
+    spare(dsn)
+    return dsn
+
+
+def spare(dsn: str) -> None:
+    """Three back-ends of the pool are idle after it."""
     with ExitStack() as open_at_once:
         for _ in range(3):
             connection = open_at_once.enter_context(psycopg.connect(dsn, connect_timeout=5))
             connection.execute("SELECT 1")
-    return dsn
 
 
 def test_two_transactions_of_a_session_have_different_back_ends(pooled: str) -> None:
@@ -66,7 +72,7 @@ def test_two_transactions_of_a_session_have_different_back_ends(pooled: str) -> 
 class TestPostgresSinkBehindThePool(test_contract.TestPostgresSink):
     @pytest.fixture
     def harness(
-        self, spark: test_contract.SparkSession, postgres_server: servers.Postgres, pooled: str
+        self, spark: SparkSession, postgres_server: servers.Postgres, pooled: str
     ) -> test_contract.PostgresHarness:
         return test_contract.PostgresHarness(spark, postgres_server, pooled, self.mode)
 
@@ -118,6 +124,7 @@ def test_a_fence_ends_who_holds_the_row_and_nobody_else(pooled: str) -> None:
         waiting = [threading.Thread(target=_update_other, args=(pooled,), daemon=True) for _ in range(4)]
         for thread in waiting:
             thread.start()
+        spare(pooled)
         made.fence(QUERY, TWO)
         with pytest.raises(psycopg.OperationalError):
             zombie.execute("SELECT 1")

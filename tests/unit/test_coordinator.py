@@ -256,7 +256,7 @@ def test_a_copy_is_wanted_by_several_sinks_or_by_one_that_redoes() -> None:
 
 def test_a_copy_is_wanted_by_one_that_leaves_rows_out() -> None:
     """Where it leaves out all, Spark would not run the micro-batch."""
-    sinks = [
+    sinks: list[Sink] = [
         DeltaSink("/lake/t"),
         DeltaSink("/lake/t", where="id IS NULL"),
         PostgresSink("", table="t"),

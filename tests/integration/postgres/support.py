@@ -16,7 +16,7 @@ from epochal.sinks.postgres.client import Limits, Place
 from epochal.sinks.postgres.write import Task
 
 PASSWORD = "open-Sesame-42"
-QUICK = {"connect_timeout": 3.0, "lock_timeout": 4.0, "answer_timeout": 3.0, "bulk_timeout": 10.0}
+QUICK: dict[str, Any] = {"connect_timeout": 3.0, "lock_timeout": 4.0, "answer_timeout": 3.0, "bulk_timeout": 10.0}
 """Limits short enough to be waited for."""
 
 ONE = Actor(1, 11)
