@@ -185,6 +185,11 @@ class Pipeline:
         self._lock = threading.Lock()
         self.last_error: Exception | None = None
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Only ``foreachBatch`` of Spark Connect pickles it: refused there, and the error shows why."""
+        self.last_error = inside.needs_jvm("a pipeline does not leave its process")
+        raise self.last_error
+
     def __repr__(self) -> str:
         return f"Pipeline(app={self._app!r}, sinks={[sink.name for sink in self._sinks]})"
 

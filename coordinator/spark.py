@@ -111,12 +111,17 @@ def check_session(df: DataFrame) -> None:
     if not isinstance(df, AnyDataFrame):
         raise Misconfigured(f"the pipeline was called with {type(df).__name__}, not a DataFrame", help=_DROP_IN)
     if not hasattr(df.sparkSession, "_jsparkSession"):
-        raise Misconfigured(
-            "under Spark Connect the batch function has no access to Spark's JVM: the checkpoint location, the"
-            " offsets and the plan of a query are not available there",
-            state=f"session {type(df.sparkSession).__module__}",
-            help="run the query in a classic session (no spark.remote, no SPARK_REMOTE)",
-        )
+        raise needs_jvm(f"session {type(df.sparkSession).__module__}")
+
+
+def needs_jvm(state: str) -> Misconfigured:
+    """Under Spark Connect the batch function is sent to the server, and runs there in a Python without a JVM."""
+    return Misconfigured(
+        "under Spark Connect the batch function has no access to Spark's JVM: the checkpoint location, the"
+        " offsets and the plan of a query are not available there",
+        state=state,
+        help="run the query in a classic session (no spark.remote, no SPARK_REMOTE, spark.api.mode=classic)",
+    )
 
 
 def check_runtime(spark: SparkSession) -> None:

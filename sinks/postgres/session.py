@@ -34,7 +34,7 @@ _KEEPALIVE = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_c
 _FILES = ("service", "servicefile", "passfile")
 """Options whose files have been read by then."""
 
-_ELSEWHERE = ("hostaddr", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir", "requirepeer", "require_auth")
+_ELSEWHERE = ("hostaddr", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir", "requirepeer")
 """Options that are not given by default, and that another environment may give (``PGHOSTADDR``): empty is not given."""
 
 _UTF8 = ("UTF8", "UNICODE")

@@ -42,11 +42,16 @@ def direct_database(pg_database: str) -> str:
 def pooled(direct_database: str, pool: PgBouncer) -> str:
     """The database through the pool, which has several back-ends there by then."""
     dsn = pool.database_dsn(direct_database.rpartition("/")[2])
+    spare(dsn)
+    return dsn
+
+
+def spare(dsn: str) -> None:
+    """Three back-ends of the pool are idle after it."""
     with ExitStack() as open_at_once:
         for _ in range(3):
             connection = open_at_once.enter_context(psycopg.connect(dsn, connect_timeout=5))
             connection.execute("SELECT 1")
-    return dsn
 
 
 def test_two_transactions_of_a_session_have_different_back_ends(pooled: str) -> None:
@@ -119,6 +124,7 @@ def test_a_fence_ends_who_holds_the_row_and_nobody_else(pooled: str) -> None:
         waiting = [threading.Thread(target=_update_other, args=(pooled,), daemon=True) for _ in range(4)]
         for thread in waiting:
             thread.start()
+        spare(pooled)
         made.fence(QUERY, TWO)
         with pytest.raises(psycopg.OperationalError):
             zombie.execute("SELECT 1")

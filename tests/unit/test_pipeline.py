@@ -169,11 +169,13 @@ def test_spark_connect(connect_df: Any) -> None:
     assert pipeline.last_error is refused.value
 
 
-def test_spark_connect_itself_refuses_to_ship_a_pipeline_to_its_server() -> None:
+def test_a_pipeline_is_not_shipped_to_a_server_of_spark_connect() -> None:
     """What `writeStream.foreachBatch(pipeline)` does there; a function that makes its own comes to the error above."""
     pipeline = Pipeline(app="app", sinks=[PostgresSink("postgresql://localhost/db", table="t")])
-    with pytest.raises(PicklingError, match=r"cannot pickle '_thread\.lock' object"):
+    with pytest.raises(PicklingError, match="Misconfigured: under Spark Connect the batch function has no access"):
         CloudPickleSerializer().dumps(pipeline)  # type: ignore[no-untyped-call]
+    assert isinstance(pipeline.last_error, Misconfigured)
+    assert "run the query in a classic session" in pipeline.last_error.help
 
 
 GOOD_VERSIONS = {"spark": versions.PYSPARK, "java": "17.0.15", "python": "3.11.7"}

@@ -26,6 +26,8 @@ from tests.integration.kafka.test_secured import plans
 from tests.integration.postgres.secured import SecuredPostgres
 from tests.integration.postgres.support import PASSWORD, QUERY, QUICK, SCHEMA, observe
 
+LIMITS: dict[str, Any] = dict(QUICK)
+
 ENVIRONMENT = {
     "host": "PGHOST",
     "port": "PGPORT",
@@ -138,7 +140,7 @@ def test_an_epoch_is_written_over_verified_tls_and_no_secret_is_shown(
 
 def refusals(dsn: str) -> Iterator[EpochalError]:
     """What a start says, and what the log says."""
-    sink = PostgresSink(dsn, table="flights", **QUICK)
+    sink = PostgresSink(dsn, table="flights", **LIMITS)
     for verb in (lambda: sink.check(QUERY, SCHEMA), PostgresLog(dsn, "flights", timeout=3).read):
         with pytest.raises(SinkUnavailable) as refused:
             verb()
@@ -177,7 +179,8 @@ def test_a_server_without_tls_is_refused(pg_database: str) -> None:
 def test_a_service_that_is_not_defined_is_named(keywords: Mapping[str, str], tmp_path: Path, monkeypatch: Any) -> None:
     given_by_service(keywords, tmp_path, monkeypatch)
     of_sink, of_log = refusals("service=trains")
-    assert "cannot connect to Postgres, service 'trains': definition of service \"trains\" not found" in of_sink.what
+    assert "cannot connect to Postgres, service 'trains': " in of_sink.what
+    assert 'definition of service "trains" not found' in of_sink.what
     assert "PGSERVICEFILE" in of_sink.help
     assert of_log.state == "postgres service 'trains', log 'flights'; it had no effect"
 
@@ -199,7 +202,7 @@ def test_a_file_that_executors_do_not_have_is_found_at_start(
 ) -> None:
     """A path that holds in the driver's folder alone, as the workers were started in another."""
     (tmp_path / "ca.pem").write_text(server.authority.read_text())
-    sink = PostgresSink(make_conninfo(**{**keywords, "sslrootcert": "ca.pem"}), table="flights", **QUICK)
+    sink = PostgresSink(make_conninfo(**{**keywords, "sslrootcert": "ca.pem"}), table="flights", **LIMITS)
     monkeypatch.chdir(tmp_path)
     sink.create(QUERY, SCHEMA)
     with pytest.raises(SinkUnavailable, match="an executor has no connection: ") as refused:
@@ -212,9 +215,9 @@ def test_a_file_that_executors_do_not_have_is_found_at_start(
     "more", ["client_encoding=latin1", "options='-c client_encoding=latin1' client_encoding=''"], ids=["it", "option"]
 )
 def test_another_encoding_which_would_change_characters_is_refused(pg_database: str, more: str) -> None:
-    keywords: dict[str, Any] = conninfo_to_dict(pg_database)
-    dsn = f"{make_conninfo(**keywords)} {more}"
-    sink = PostgresSink(dsn, table="flights", **QUICK)
+    place: dict[str, Any] = conninfo_to_dict(pg_database)
+    dsn = f"{make_conninfo(**place)} {more}"
+    sink = PostgresSink(dsn, table="flights", **LIMITS)
     with pytest.raises(Misconfigured, match="client_encoding is LATIN1"):
         sink.create(QUERY, SCHEMA)
 
@@ -234,7 +237,6 @@ def test_what_another_environment_says_does_not_count(
             elsewhere.setenv("PGHOST", "127.0.0.9")
             elsewhere.setenv("PGSSLROOTCERT", "/nowhere.pem")
             elsewhere.setenv("PGSSLCERT", "/nowhere.pem")
-            elsewhere.setenv("PGREQUIREAUTH", "gss")
             elsewhere.setenv("PGSERVICEFILE", "/nowhere")
             elsewhere.setenv("PGPASSFILE", "/nowhere")
             second = open_session(sent, "out", Limits())
@@ -254,7 +256,7 @@ def test_tasks_are_sent_the_secret_that_holds_now(pg_database: str, spark: Spark
         asked.append(f"secret-{len(asked)}")
         return pg_database.replace("postgres@", f"postgres:{asked[-1]}@")
 
-    sink = PostgresSink(dsn, table="flights", name="out", **QUICK)
+    sink = PostgresSink(dsn, table="flights", name="out", **LIMITS)
     sink.create(QUERY, SCHEMA)
     sink.look(QUERY)
     sink.fence(QUERY, support.ONE)
