@@ -91,7 +91,7 @@ def given_by_service(keywords: Mapping[str, str], folder: Path, env: pytest.Monk
 WAYS = {"string": given_whole, "environment": given_by_environment, "service and password file": given_by_service}
 
 
-@pytest.mark.parametrize("way", ["string"])
+@pytest.mark.parametrize("way", WAYS)
 def test_an_epoch_is_written_over_verified_tls_and_no_secret_is_shown(
     server: SecuredPostgres,
     database: str,
@@ -215,17 +215,18 @@ def test_what_another_environment_says_does_not_count(
     """Neither an address, under which another server would be written to, nor files that are not there."""
     first = open_session(Place(WAYS[way](keywords, tmp_path, monkeypatch)), "out", Limits())
     sent = first.place()
-    for name, value in {
-        "PGHOSTADDR": "127.0.0.9",
-        "PGHOST": "127.0.0.9",
-        "PGPASSWORD": "another",
-        "PGSSLROOTCERT": "/nowhere.pem",
-        "PGSSLCERT": "/nowhere.pem",
-        "PGSERVICEFILE": "/nowhere",
-        "PGPASSFILE": "/nowhere",
-    }.items():
-        monkeypatch.setenv(name, value)
-    second = open_session(sent, "out", Limits())
+    with monkeypatch.context() as elsewhere:
+        for name, value in {
+            "PGHOSTADDR": "127.0.0.9",
+            "PGHOST": "127.0.0.9",
+            "PGPASSWORD": "another",
+            "PGSSLROOTCERT": "/nowhere.pem",
+            "PGSSLCERT": "/nowhere.pem",
+            "PGSERVICEFILE": "/nowhere",
+            "PGPASSFILE": "/nowhere",
+        }.items():
+            elsewhere.setenv(name, value)
+        second = open_session(sent, "out", Limits())
     who = "SELECT current_user, current_database(), inet_server_port(), current_setting('application_name')"
     assert first.run(who) == second.run(who)
     for session in (first, second):
