@@ -51,6 +51,10 @@ class SecuredPostgres(PostgresServer):
             **changed,
         }
 
+    def database_dsn(self, database: str, user: str | None = None, port: int | None = None) -> str:
+        """Whatever the environment says, which a test may have changed."""
+        return f"{super().database_dsn(database, user, port)}?sslmode=disable"
+
     def database_of_user(self, name: str) -> None:
         """An empty database that belongs to the user, who is made with the first."""
         with psycopg.connect(self.dsn, autocommit=True, connect_timeout=10) as connection:
