@@ -331,7 +331,10 @@ def refuse_server(session: Session, sink: str) -> None:
         )
 
 
-def refuse_rows(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
+def refuse_rows(
+    session: Session, sink: str, target: Target, columns: Sequence[PgColumn], *, fewer: bool = False
+) -> None:
+    """The table for the sink's rows is no such table; ``fewer``: these may lack columns, which are NULL then."""
     _refuse_relation(session, sink, target.rows)
     found = columns_of(session, target.rows)
     isolation = {name: kind for name, kind, _ in found if name in ("_epoch", "_attempt")}
@@ -342,7 +345,9 @@ def refuse_rows(session: Session, sink: str, target: Target, columns: Sequence[P
             state=f"columns {', '.join(f'{name} {kind}' for name, kind, _ in found)}",
             help="rename that table; the name is needed for the rows of this sink",
         )
-    refuse_columns(sink, target.rows, [c for c in found if c[0] not in isolation], columns)
+    given = {column.name for column in columns}
+    held = [c for c in found if c[0] not in isolation and (c[0] in given or not fewer)]
+    refuse_columns(sink, target.rows, held, columns)
 
 
 KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p": "a partitioned table"}

@@ -305,9 +305,9 @@ class PostgresSink:
         with self._connector.session() as session:
             try:
                 if self._staging is not None:
-                    staging.refuse_rows(session, self._name, self._target, self._staging, columns)
+                    staging.refuse_rows(session, self._name, self._target, self._staging, columns, fewer=self._evolves)
                 else:
-                    ddl.refuse_rows(session, self._name, self._target, columns)
+                    ddl.refuse_rows(session, self._name, self._target, columns, fewer=self._evolves)
             except Misconfigured as error:
                 raise PrepareRefused(
                     error.what, sink=self._name, epoch=epoch.number, state=error.state, help=error.help

@@ -125,10 +125,12 @@ def check(session: Session, app: str, sink: str, target: Target, mode: Staging, 
     plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
 
 
-def refuse_rows(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
-    """Rows of these columns do not go into the tables as they are."""
+def refuse_rows(
+    session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn], *, fewer: bool
+) -> None:
+    """Rows of these columns do not go into the tables as they are; ``fewer``: NULL in those of an earlier epoch."""
     _refuse_columns(session, sink, target, mode, columns)
-    _refuse_staged(session, sink, target, mode, columns)
+    _refuse_staged(session, sink, target, mode, columns, fewer=fewer)
 
 
 def unwritten(mode: Staging) -> tuple[str, ...]:
@@ -240,9 +242,11 @@ def _refuse_key(session: Session, sink: str, target: Target, key: Sequence[str])
     )
 
 
-def _refuse_staged(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
+def _refuse_staged(
+    session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn], *, fewer: bool = False
+) -> None:
     """The staging table fits the rows, and finds equal what the table finds equal."""
-    ddl.refuse_rows(session, sink, target, columns)
+    ddl.refuse_rows(session, sink, target, columns, fewer=fewer)
     table = {column.name: column for column in columns_of(session, target.plain)}
     for column in columns_of(session, target.rows):
         wanted = table.get(column.name)
