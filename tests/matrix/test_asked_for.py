@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from epochal.chaos.servers.kafka import KafkaServer
+from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.spark import check_runtime
+from epochal.coordinator.versions import AT_OWN_RISK
 from tests.integration.postgres import support
 
 
@@ -24,3 +28,10 @@ def test_kafka(kafka_server: KafkaServer) -> None:
 
 def test_spark(spark: SparkSession) -> None:
     assert spark.version == os.environ["EPOCHAL_SPARK_VERSION"]
+
+
+def test_spark_is_refused_unless_it_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_runtime(spark)
+    monkeypatch.delenv(AT_OWN_RISK)
+    with pytest.raises(Misconfigured, match=f"Spark {spark.version} is outside what Epochal supports: 4.2 to below"):
+        check_runtime(spark)

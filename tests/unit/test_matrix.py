@@ -120,7 +120,9 @@ def test_every_version_of_the_table_has_its_row() -> None:
     found = {(each.part, each.version) for each in rows.rows()}
     named = {(part.name, version) for part in versions.PARTS for version in part.matrix}
     also = {("Postgres", version) for version in versions.POSTGRES[:-1]} | {("pgbouncer", "transaction mode")}
-    assert found == named | also
+    at_own_risk = {("Spark", version) for version in versions.PYSPARK_AT_OWN_RISK}
+    assert found == named | also | at_own_risk
+    assert all(versions.refusal(versions.SPARK, version) for _, version in at_own_risk)
 
 
 def test_rows_name_tests_that_exist() -> None:

@@ -68,9 +68,8 @@ def test_what_is_installed_is_what_is_called_tested() -> None:
         ("4.2.0", Standing.TESTED),
         ("4.2.0-amzn-1", Standing.TESTED),
         ("4.2.1", Standing.EXPECTED),
-        ("4.1.3", Standing.TESTED),
-        ("4.1.1", Standing.EXPECTED),
-        ("4.0.0", Standing.EXPECTED),
+        ("4.1.1", Standing.REFUSED),
+        ("4.0.0", Standing.REFUSED),
         ("4.3.0", Standing.REFUSED),
         ("3.5.6", Standing.REFUSED),
     ],
@@ -128,7 +127,7 @@ def test_only_the_version_that_is_named_goes_on_at_the_users_own_risk(
     monkeypatch.setenv("EPOCHAL_AT_OWN_RISK", named)
     if goes_on:
         versions.check(versions.SPARK, version)
-        assert f"Spark {version} is outside what Epochal supports: 4.0 to below 4.3" in caplog.text
+        assert f"Spark {version} is outside what Epochal supports: 4.2 to below 4.3" in caplog.text
         assert "goes on as EPOCHAL_AT_OWN_RISK names it: nothing is promised" in caplog.text
         return
     with pytest.raises(Misconfigured) as refused:
