@@ -123,6 +123,10 @@ class Retry:
     most: float = 8.0  # seconds
     sleep: Callable[[float], None] = time.sleep
 
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise Misconfigured(f"Retry(attempts={self.attempts!r})", help="the first attempt counts: give at least 1")
+
     def pause(self, attempt: int) -> None:
         self.sleep(min(self.most, self.first * 2**attempt) * random.uniform(0.5, 1.0))
 

@@ -163,8 +163,12 @@ def check_output_mode(mode: str, sinks: Sequence[Sink]) -> None:
     """``complete`` hands over the whole result again in every epoch, which only a sink that replaces can show."""
     if mode.lower() in ("append", "update"):
         return
+    if mode.lower() != "complete":
+        raise Misconfigured(
+            f"output mode {mode!r} is none of Spark's", help='use outputMode("append"), "update" or "complete"'
+        )
     adding = [sink.name for sink in sinks if not isinstance(sink, ReplacingSink)]
-    if mode.lower() != "complete" or adding:
+    if adding:
         raise Misconfigured(
             f"output mode {mode!r} hands over the whole result in every epoch, and these sinks do not replace what"
             f" they show: {', '.join(adding)}",

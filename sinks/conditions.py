@@ -140,6 +140,15 @@ def may_drop(owner: Actor, by: Actor) -> bool:
     return owner == by or owner.generation < by.generation
 
 
+def check_above_zero(sink: str, **given: float | None) -> None:
+    """``Misconfigured`` names an argument that has to be above 0; None: it was left out."""
+    for name, value in given.items():
+        if value is not None and not value > 0:
+            raise Misconfigured(
+                f"{name}={value!r} is not above 0", sink=sink, help=f"give {name}= a number above 0, or leave it out"
+            )
+
+
 def check_name(what: str, name: str, sink: str | None = None) -> None:
     """``Misconfigured`` unless an app or a sink can be called ``name``; ``what``: what the user knows it as."""
     if NAME.fullmatch(name) is None:

@@ -54,7 +54,7 @@ def check(mode: Mode, sink: str) -> None:
     """``Misconfigured`` for what can never be, whatever the rows are."""
     if not isinstance(mode, Append | Overwrite | Merge):
         raise Misconfigured(
-            f"mode={mode!r} is none of the modes",
+            f"mode={mode!r} is none of the modes of epochal.sinks.delta",
             sink=sink,
             help="give Append(), Overwrite() or Merge(key=...) of epochal.sinks.delta",
         )

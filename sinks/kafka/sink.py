@@ -28,7 +28,7 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.sinks import formats, rejects, stage
-from epochal.sinks.conditions import check_name, looked, marker_of
+from epochal.sinks.conditions import check_above_zero, check_name, looked, marker_of
 from epochal.sinks.digest import row_hash
 from epochal.sinks.executors import check_executors, clone, first_cause, running_session
 from epochal.sinks.kafka import encode, marker, objections, produce, slots, topics
@@ -148,6 +148,13 @@ class KafkaSink:
         _check_slots(slots, partitioner, self._name)
         self._tombstones = tombstones
         _check_tombstones(tombstones, value, self._name)
+        check_above_zero(
+            self._name,
+            transaction_timeout=transaction_timeout,
+            request_timeout=request_timeout,
+            partitions=partitions,
+            replication=replication,
+        )
         self._transaction_timeout = transaction_timeout
         self._request_timeout = request_timeout
         self._options = options

@@ -56,7 +56,7 @@ def check(mode: Mode, view: str | None, sink: str) -> None:
     """``Misconfigured`` for what can never be, whatever the rows are."""
     if not isinstance(mode, Append | Plain | Upsert):
         raise Misconfigured(
-            f"mode={mode!r} is none of the modes",
+            f"mode={mode!r} is none of the modes of epochal.sinks.postgres",
             sink=sink,
             help="give Append(), Plain() or Upsert(key=...) of epochal.sinks.postgres",
         )

@@ -41,7 +41,7 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.sinks import formats, rejects
-from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
+from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked, marker_of
 from epochal.sinks.digest import watched
 from epochal.sinks.executors import check_executors, lacks_epochal
 from epochal.sinks.postgres import ddl, modes, staging
@@ -125,8 +125,14 @@ class PostgresSink:
         self.bad_rows = rejects.check_bad_rows(bad_rows, self._name)
         self._evolves = schema_evolution
         self.leaves_rows_out = where is not None or self.bad_rows is not None  # a FilteringSink
-        if connections < 1:
-            raise Misconfigured(f"connections={connections!r}", sink=self._name, help="give at least one")
+        check_above_zero(
+            self._name,
+            connections=connections,
+            connect_timeout=connect_timeout,
+            lock_timeout=lock_timeout,
+            answer_timeout=answer_timeout,
+            bulk_timeout=bulk_timeout,
+        )
         self._connections = connections
         self._limits = Limits(connect_timeout, lock_timeout, answer_timeout, bulk_timeout)
         self._connector = Connector(dsn, self._name, self._limits)

@@ -4,6 +4,7 @@ Needs nothing but Python to import; Spark and the sinks' clients are imported wh
 """
 
 from epochal.coordinator import errors
+from epochal.coordinator.coordinator import Retry
 from epochal.coordinator.errors import (
     CalledTwice,
     CheckpointMismatch,
@@ -41,6 +42,7 @@ __all__ = [
     "PipelineStatus",
     "PrepareRefused",
     "PreparedLost",
+    "Retry",
     "SinkUnavailable",
     "__version__",
     "errors",

@@ -204,6 +204,11 @@ def test_a_pause_doubles_up_to_its_bound_and_is_jittered() -> None:
         assert bound / 2 <= seconds <= bound
 
 
+def test_no_attempt_at_all_is_refused() -> None:
+    with pytest.raises(Misconfigured, match=r"Retry\(attempts=0\)"):
+        Retry(attempts=0)
+
+
 def test_between_two_tries_there_is_a_pause() -> None:
     world, slept = World(), list[float]()
     world.log = BrokenLog()

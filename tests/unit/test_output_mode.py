@@ -29,5 +29,5 @@ def test_the_whole_result_is_for_sinks_that_replace() -> None:
 
 
 def test_an_output_mode_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(Misconfigured, match="'sideways'"):
+    with pytest.raises(Misconfigured, match="'sideways' is none of Spark's"):
         check_output_mode("sideways", [REPLACING])

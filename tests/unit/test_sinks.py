@@ -84,7 +84,7 @@ def test_the_sessions_settings_are_put_back_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"mode": "upsert"}, "mode='upsert' is none of the modes"),
+        ({"mode": "upsert"}, "mode='upsert' is none of the modes of epochal.sinks.postgres"),
         ({"mode": Plain(), "view": "v"}, "view='v': readers of a Plain sink read the table itself"),
         ({"mode": Upsert(key=()), "view": "v"}, "view='v': readers of a Upsert sink read the table itself"),
         ({"mode": Upsert(key=())}, "Upsert(key=...) names no column"),
@@ -108,6 +108,25 @@ def test_a_mode_of_postgres_that_can_never_work_is_refused_when_the_sink_is_made
     with pytest.raises(Misconfigured, match="Help: ") as refused:
         PostgresSink("host=h", **{"table": "flights", "name": "out", **settings})
     assert refused.value.what == says
+
+
+NUMBERS: list[tuple[str, float]] = [
+    *((name, value) for name in ("transaction_timeout", "request_timeout", "partitions") for value in (0, -1)),
+    ("replication", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), NUMBERS)
+def test_a_number_of_kafka_that_has_to_be_above_zero(name: str, value: float) -> None:
+    with pytest.raises(Misconfigured, match=f"{name}={value} is not above 0"):
+        KafkaSink("h:1", topic="t", **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["connections", "connect_timeout", "lock_timeout", "answer_timeout", "bulk_timeout"])
+def test_a_number_of_postgres_that_has_to_be_above_zero(name: str) -> None:
+    """A time limit of 0 would be none in the server."""
+    with pytest.raises(Misconfigured, match=f"{name}=0 is not above 0"):
+        PostgresSink("host=h", table="t", **{name: 0})  # type: ignore[arg-type]
 
 
 def test_a_name_and_a_list_of_one_are_the_same() -> None:
