@@ -163,6 +163,7 @@ def test_tombstones_are_written_when_they_are_asked_for(spark: SparkSession, mak
 
 
 def told(row: Mapping[str, Any], topic: str) -> bytes:
+    assert row["n"], "asked of a row that the sink does not get"
     return f"{topic} {row['n']} {row['at'].tzinfo} {row['at'].hour}".encode()
 
 
