@@ -459,10 +459,14 @@ class KafkaSink:
         return now
 
     def _topics_of(self, epoch: Epoch) -> Topics:
-        """As they were when an epoch was first judged: what a row is refused for must be the same to all who ask."""
+        """As they were when an epoch was first judged: what a row is refused for must be the same to all who ask.
+
+        That they still are the topics that were looked at is asked every time.
+        """
+        now = self._as_looked_at(epoch)
         with self._lock:
             if self._judged_by is None or self._judged_by[0] != epoch.decision.id:
-                self._judged_by = epoch.decision.id, self._as_looked_at(epoch)
+                self._judged_by = epoch.decision.id, now
             return self._judged_by[1]
 
     def reasons(self, epoch: Epoch, rows: DataFrame) -> DataFrame:
