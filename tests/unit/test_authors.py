@@ -194,7 +194,7 @@ def test_without_pytest_only_the_contract_is_missing_and_says_so() -> None:
 
 
 def test_the_page_quotes_what_runs() -> None:
-    blocks = re.findall(r"<!-- (.+?) -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    blocks = re.findall(r"<!-- ([^\n]+) -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) == PAGE.read_text().count("```python") == 4
     quoted = [(name, text) for name, text in blocks if (ROOT / name).is_file()]  # tests/chaos runs the others
     assert len(quoted) == 2
