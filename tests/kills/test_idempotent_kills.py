@@ -81,9 +81,11 @@ class Tables:
         with self.start(mode=mode) as driver:
             assert driver.wait(END_S) == 0, driver.tail()
 
-    def rows(self, table: str) -> list[Row]:
+    def rows(self, table: str, *, unfinished: bool = False) -> list[Row]:
+        """What readers see; ``unfinished``: who died has left a transaction open, which the next start ends."""
         if table in self.topics:
-            await_markers(self.bootstrap, f"{self.app}-{table}")
+            if not unfinished:
+                await_markers(self.bootstrap, f"{self.app}-{table}")
             records = read_topic(self.bootstrap, f"{self.app}-{table}")
             found = [json.loads(record.value or b"") for record in records]
         elif table in self.tables:
@@ -192,7 +194,8 @@ def test_of_two_topics_the_second_aborts_what_the_first_does_not_show(with_kafka
 def test_killed_where_kafka_is_written_it_goes_on(with_kafka: Callable[..., Tables], point: str) -> None:
     tables = with_kafka("alpha")
     tables.kill(f"{point}:1=barrier")
-    assert len(tables.rows("alpha")) == (2 * ROWS if point.startswith("after") else ROWS)
+    published = point.startswith("after")
+    assert len(tables.rows("alpha", unfinished=not published)) == (2 * ROWS if published else ROWS)
     assert len(tables.rows("beta")) == ROWS
     tables.finish()
     tables.check_exact()
