@@ -52,7 +52,7 @@ def test_what_comes_out_is_what_was_expected(name: str, settled: SparkSession, t
     attempts: list[str] = []
 
     def collect(df: DataFrame, epoch: int) -> None:
-        rows = df.collect()
+        rows = [row for row in df.collect() if not row.asDict().get("deleted")]
         found[epoch] = Counter((row["id"], row["n"]) for row in rows)
         attempts.extend(row["attempt"] for row in rows)
 
@@ -61,8 +61,11 @@ def test_what_comes_out_is_what_was_expected(name: str, settled: SparkSession, t
     expected = work.expected(fed)
     assert found == {epoch: Counter((row.key, row.value) for row in rows) for epoch, rows in expected.items()}
     assert len(set(attempts)) == len(attempts) > 0
+    if name == "upsert":  # its inputs are changes to rows
+        return
     accounted = sum(len(work.accounts(inputs)) for inputs in fed.values())
-    told = sum(row.value if work.counted else 1 for rows in expected.values() for row in rows)
+    standing = [expected[max(expected)]] if name in workloads.REPLACING else expected.values()
+    told = sum(row.value if work.counted else 1 for rows in standing for row in rows)
     assert told + work.pending(fed) == accounted
 
 
