@@ -18,7 +18,7 @@ from tests.chaos import fewer
 
 pytestmark = pytest.mark.timeout(1800)
 SOME = 40
-FEW = 8
+FEW = 5
 CELLS = our_errors(own.OWN["pipeline"].moments)
 LOST = [*losses(own.OWN["upsert"].moments.losing), Strike("raise", "driver", Point.AFTER_DECIDE, 0)]
 APPLIED = [
