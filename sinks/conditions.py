@@ -7,6 +7,8 @@ So does what an abort may drop, and what an app or a sink may be called.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -27,6 +29,7 @@ from epochal.coordinator.errors import (
     MarkerLost,
     Misconfigured,
     NonDeterministicReplay,
+    PrepareRefused,
 )
 
 T = TypeVar("T")
@@ -138,6 +141,15 @@ def marker_of(work: Epoch | Committable) -> Marker:
 def may_drop(owner: Actor, by: Actor) -> bool:
     """Whether ``by`` may drop what ``owner`` prepared: its own, and that of lower generations."""
     return owner == by or owner.generation < by.generation
+
+
+@contextmanager
+def refusing(sink: str, epoch: EpochNumber) -> Iterator[None]:
+    """Set-up that has gone wrong since the start refuses the epoch: nothing was written yet."""
+    try:
+        yield
+    except Misconfigured as error:
+        raise PrepareRefused(error.what, sink=sink, epoch=epoch, state=error.state, help=error.help) from error
 
 
 def check_above_zero(sink: str, **given: float | None) -> None:

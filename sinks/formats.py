@@ -7,29 +7,22 @@ read from then on.
 
 from __future__ import annotations
 
-from epochal.coordinator.epoch import Committable
+from epochal.coordinator.epoch import Committable, EpochNumber
 from epochal.coordinator.errors import CommitInDoubt, Misconfigured
 
 
 def check_vote(c: Committable, known: int) -> None:
     """``CommitInDoubt`` where a newer Epochal has prepared the epoch; a payload without a version is of the first."""
-    found = int(c.payload.get("version", 1))
-    if found > known:
-        raise CommitInDoubt(
-            f"the epoch was prepared by a newer Epochal: its committable is of version {found}",
-            sink=c.sink,
-            epoch=c.decision.epoch,
-            state=f"this one reads up to version {known}; nothing was written",
-            help="start the query with the newer Epochal: it will finish this epoch first",
-        )
+    check_part("committable", int(c.payload.get("version", 1)), known, c.sink, c.decision.epoch)
 
 
-def check_part(what: str, found: int, known: int, sink: str) -> None:
+def check_part(what: str, found: int, known: int, sink: str, epoch: EpochNumber | None = None) -> None:
     """``CommitInDoubt`` for a part of a vote, ``what``, that a newer Epochal wrote."""
     if found > known:
         raise CommitInDoubt(
             f"the epoch was prepared by a newer Epochal: its {what} is of version {found}",
             sink=sink,
+            epoch=epoch,
             state=f"this one reads up to version {known}; nothing was written",
             help="start the query with the newer Epochal: it will finish this epoch first",
         )

@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +27,7 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.sinks import formats, rejects, stage
-from epochal.sinks.conditions import check_above_zero, check_name, looked, marker_of
+from epochal.sinks.conditions import check_above_zero, check_name, looked, marker_of, refusing
 from epochal.sinks.digest import row_hash
 from epochal.sinks.executors import check_executors, clone, first_cause, running_session
 from epochal.sinks.kafka import encode, marker, objections, produce, slots, topics
@@ -309,7 +308,7 @@ class KafkaSink:
         state = slots.read_all(link, place)
         if place.conditions.already_committed(state, by, marker_of(epoch), epoch.number):
             return _applied(CommitOutcome.ALREADY_COMMITTED, self._bar_and_read(link, place, state.slots))
-        with self._refusing(epoch):
+        with refusing(self._name, epoch.number):
             self._check_one_slot(state.slots)
             self._check_session(epoch, rows.sparkSession)
             now = self._topics_of(epoch)
@@ -593,16 +592,6 @@ class KafkaSink:
         return Answer.from_json(told[0]["answer"])
 
     # --- idempotent mode ------------------------------------------------------------------------
-
-    @contextmanager
-    def _refusing(self, epoch: Epoch) -> Iterator[None]:
-        """Set-up that has gone wrong since the start refuses the epoch: nothing was written yet."""
-        try:
-            yield
-        except Misconfigured as error:
-            raise PrepareRefused(
-                error.what, sink=self._name, epoch=epoch.number, state=error.state, help=error.help
-            ) from error
 
     def _check_one_slot(self, ever_used: int) -> None:
         """A slot that is idle must be marked as well, in a transaction of its own."""

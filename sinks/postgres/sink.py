@@ -41,7 +41,7 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.sinks import formats, rejects
-from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked, marker_of
+from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked, marker_of, refusing
 from epochal.sinks.digest import watched
 from epochal.sinks.executors import check_executors, lacks_epochal
 from epochal.sinks.postgres import ddl, modes, staging
@@ -308,16 +308,11 @@ class PostgresSink:
 
     def _refuse_columns(self, epoch: Epoch, columns: Sequence[PgColumn]) -> None:
         """Rows or table may have changed since the start looked, and the server would bend what does not fit."""
-        with self._connector.session() as session:
-            try:
-                if self._staging is not None:
-                    staging.refuse_rows(session, self._name, self._target, self._staging, columns, fewer=self._evolves)
-                else:
-                    ddl.refuse_rows(session, self._name, self._target, columns, fewer=self._evolves)
-            except Misconfigured as error:
-                raise PrepareRefused(
-                    error.what, sink=self._name, epoch=epoch.number, state=error.state, help=error.help
-                ) from error
+        with self._connector.session() as session, refusing(self._name, epoch.number):
+            if self._staging is not None:
+                staging.refuse_rows(session, self._name, self._target, self._staging, columns, fewer=self._evolves)
+            else:
+                ddl.refuse_rows(session, self._name, self._target, columns, fewer=self._evolves)
 
     def _evolve(self, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
         """Add the columns that are new, as the one who may prepare: nobody who was fenced alters a table."""
