@@ -190,7 +190,7 @@ def run(name: str, about: str | None, jobs_of: Callable[[Bench], Jobs]) -> None:
 def _started(stack: ExitStack) -> Bench:
     found = [spark_conf()["spark.jars"], *map(str, jars.resolve(versions.POSTGRES_JDBC_JARS))]
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-    postgres, kafka = servers.choose_postgres(), servers.choose_kafka()
+    postgres, kafka = servers.choose_postgres(), servers.choose_kafka(long_lived=True)
     for server in (postgres, kafka):
         server.start()
         stack.callback(server.close)

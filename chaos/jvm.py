@@ -3,14 +3,13 @@
 Four things shorten that: the first compiler alone; room for all that it compiles (beyond its default of 48 MB it throws
 code away and compiles it again, a ninth of the processor time of a session of two minutes); the state of Delta's
 tables, which are small here, in one partition; and an archive of the classes that such a driver loads, already parsed
-and verified (class data sharing, JEP 350). The archive is made once per Java, Spark and set of jars, by a driver that
-does what the kit's drivers do. All change when things are ready, and nothing that is computed.
-``python -m epochal.chaos.jvm`` makes it, so that nothing with a time limit has to wait for it.
+and verified (``servers/classes.py``). The archive is made once per Java, Spark and set of jars, by a driver that does
+what the kit's drivers do. All change when things are ready, and nothing that is computed.
+``python -m epochal.chaos.jvm`` makes it, and that of brokers, so that nothing with a time limit has to wait for it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -21,14 +20,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from epochal.chaos.servers import cache, jars, java
+from epochal.chaos.servers import classes, jars, java, kafka
 from epochal.chaos.servers.spark import session_jars, spark_session
 from epochal.coordinator.versions import POSTGRES_JDBC_JARS
 
 QUICK = "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 MAKE_S = 900.0
 _WORKLOADS = ("map", "state")
-_log = logging.getLogger(__name__)
 
 
 def short_lived() -> dict[str, str]:
@@ -38,9 +36,13 @@ def short_lived() -> dict[str, str]:
     makes none, drivers start without.
     """
     found = _jars()
-    archive = _archive(found)
-    options = QUICK if archive is None else f"{QUICK} -XX:SharedArchiveFile={archive} -Xlog:cds=error"
-    return _conf(options, found)
+    return _conf(" ".join([QUICK, *classes.options(_archive(found))]), found)
+
+
+def make_archives() -> None:
+    """Make what there is to make on this machine, of drivers and of brokers, before anything has to start in time."""
+    short_lived()
+    kafka.make_archive()
 
 
 def with_other_jars() -> dict[str, str]:
@@ -61,27 +63,14 @@ def _conf(options: str, found: Sequence[Path]) -> dict[str, str]:
 
 
 def _archive(found: Sequence[Path]) -> Path | None:
-    name = f"classes-{_digest(found)}"
-    with cache.locked("classes") as directory:
-        made, none = directory / f"{name}.jsa", directory / f"{name}.none"
-        if made.exists():
-            return made
-        if not none.exists():
-            _log.warning("making an archive of Spark's classes, once on this machine: about a minute")
-            why = _make(found, made)
-            if why is None:
-                return made
-            none.write_text(why)
-            _log.warning("drivers start without an archive of classes, for this Java made none: see %s", none)
-    return None
+    return classes.made(_name(found), "Spark's classes (about a minute)", lambda archive: _make(found, archive))
 
 
-def _digest(found: Sequence[Path]) -> str:
+def _name(found: Sequence[Path]) -> str:
     import pyspark
 
     version = subprocess.run([java.java_home() / "bin" / "java", "-version"], capture_output=True, check=True).stderr
-    told = [version, pyspark.__version__, pyspark.__file__, *found]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:12]
+    return classes.name("classes", version, pyspark.__version__, pyspark.__file__, *found)
 
 
 def _make(found: Sequence[Path], archive: Path) -> str | None:
@@ -133,6 +122,6 @@ def _exercise(folder: Path, conf: Mapping[str, str]) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         logging.basicConfig(format="%(message)s")
-        short_lived()
+        make_archives()
     else:
         _exercise(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -68,8 +68,8 @@ def choose_postgres() -> Postgres:
     return PostgresServer(version=os.environ.get("EPOCHAL_POSTGRES_VERSION", POSTGRES[-1]))
 
 
-def choose_kafka() -> Kafka:
-    """The Kafka that the environment asks for, not yet started."""
+def choose_kafka(*, long_lived: bool = False) -> Kafka:
+    """The Kafka that the environment asks for, not yet started; `long_lived`: an embedded one that is measured."""
     named = os.environ.get("EPOCHAL_KAFKA_BOOTSTRAP")
     if named:
         from epochal.chaos.servers.foreign import ForeignKafka
@@ -81,7 +81,7 @@ def choose_kafka() -> Kafka:
         return ContainerKafka()
     from epochal.chaos.servers.kafka import KafkaServer
 
-    return KafkaServer(version=os.environ.get("EPOCHAL_KAFKA_VERSION", KAFKA_BROKER))
+    return KafkaServer(version=os.environ.get("EPOCHAL_KAFKA_VERSION", KAFKA_BROKER), long_lived=long_lived)
 
 
 def chosen() -> str:

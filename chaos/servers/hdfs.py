@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,13 +106,38 @@ class HadoopClient:
         )
         parameters = GatewayParameters(port=port, auth_token=token, enable_memory_management=False)
         self._gateway = JavaGateway(gateway_parameters=parameters)
+        self._at_end = contextlib.ExitStack()
+        self._at_end.callback(self._stop)
+        self._at_end.enter_context(_own_errors(self._gateway._gateway_client))
         conf: Any = self._gateway.jvm.org.apache.hadoop.conf.Configuration()
         for name, value in self._settings.items():
             conf.set(name, value)
         return self._gateway.jvm, conf
 
     def __exit__(self, *_: object) -> None:
+        self._at_end.close()
+
+    def _stop(self) -> None:
         self._gateway.close()
         self._process.kill()
         self._process.wait(GONE_TIMEOUT_S)
         self._process.stdin.close()
+
+
+@contextlib.contextmanager
+def _own_errors(client: object) -> Iterator[None]:
+    """PySpark takes any Java exception for one of Spark's JVM, and asks that about an id which names another object."""
+    from pyspark.errors.exceptions import captured
+
+    of_spark = captured.convert_exception
+
+    def convert(error: Any) -> Any:
+        if error._gateway_client is client:
+            return captured.UnknownException(desc=error.toString(), stackTrace="")  # raised as it is
+        return of_spark(error)
+
+    captured.convert_exception = convert  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        captured.convert_exception = of_spark

@@ -24,6 +24,7 @@ from epochal.coordinator.versions import (
 )
 
 PIP_TIMEOUT_S = 1800
+ARROW = "pyarrow<21"  # of the days of the older Sparks: `applyInPandasWithState` of 4.1 fails under PyArrow 26
 
 
 class Missing(Exception):
@@ -137,7 +138,7 @@ def _with_spark(version: str) -> Ready:
 
 
 def _venv(version: str) -> Path:
-    """A Python with that PySpark, and of everything else what this one has."""
+    """A Python with that PySpark and an Arrow that fits, and of everything else what this one has."""
     name = f"pyspark-{version}-python{sysconfig.get_python_version()}"
     with cache.locked(name) as directory:
         folder = directory / name
@@ -146,7 +147,8 @@ def _venv(version: str) -> Path:
         if not whole.exists():
             shutil.rmtree(folder, ignore_errors=True)
             _call([sys.executable, "-m", "venv", "--without-pip", str(folder)])
-            _call([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", f"pyspark=={version}"])
+            pip = [sys.executable, "-m", "pip", "--python", str(python)]
+            _call([*pip, "install", "--quiet", f"pyspark=={version}", ARROW])
             whole.touch()
         [own] = folder.glob("lib/python*/site-packages")
         shared = sysconfig.get_path("purelib")

@@ -13,12 +13,13 @@ import psycopg
 import pytest
 from confluent_kafka import Producer
 
-from epochal.chaos.servers import guard
+from epochal.chaos.servers import guard, kafka
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.kafka import KafkaServer
 from epochal.chaos.servers.postgres import PostgresServer
 from epochal.chaos.servers.process import Command, Server, wait_until
 from epochal.chaos.servers.toxiproxy import ToxiproxyServer
+from epochal.coordinator.versions import KAFKA_BROKER
 from tests.integration.kafka.support import await_markers, read_topic
 
 GONE_S = 10
@@ -119,6 +120,29 @@ def test_kafka_keeps_committed_messages_through_crash_and_restart() -> None:
         server.restart()
         assert [r.value for r in read_topic(server.bootstrap, "t")] == [b"kept"]
         assert "message.max.bytes=2000000" in (server.directory / "server.properties").read_text()
+
+
+def test_a_broker_starts_with_the_archive_of_its_classes_unless_it_lives_long(tmp_path: Path) -> None:
+    archive = kafka.make_archive()
+    assert KafkaServer(long_lived=True)._options == list(kafka.JVM_OPTIONS)
+    with KafkaServer() as server:
+        options = server._options
+        if archive is None:
+            return  # a Java that makes none: told as a warning, once
+        assert f"-XX:SharedArchiveFile={archive}" in options
+        server.stop()
+        options.append(f"-Xlog:class+load:file={tmp_path / 'loaded'}")
+        server.start()
+        loaded = (tmp_path / "loaded").read_text().splitlines()
+    assert any(" kafka.server.KafkaRaftServer " in line and "(top)" in line for line in loaded)
+
+
+def test_a_broker_of_which_no_archive_can_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "JVM_OPTIONS", ("-Xss1k",))
+    why = kafka._make(KAFKA_BROKER, tmp_path / "never.jsa")
+    assert why is not None
+    assert "stack size specified is too small" in why
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_toxiproxy_is_on_loopback_and_gone_after_close() -> None:

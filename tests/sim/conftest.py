@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator
 
@@ -12,6 +13,8 @@ from epochal.chaos import failpoints
 from epochal.chaos.simulation import Pipeline
 from tests.sim.scenes import MakeScene, Scene
 from tests.sim.tally import WANTED, Tally
+
+gc.set_threshold(50_000, 20, 20)  # worlds are small and many: a twelfth of the time went into looking for their cycles
 
 _tally = Tally()
 

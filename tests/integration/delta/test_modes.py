@@ -279,6 +279,19 @@ def test_a_merge_is_made_again_where_the_table_has_changed(
     assert rows(path) == after
 
 
+def test_a_merge_is_made_again_where_the_table_was_put_back(spark: SparkSession, path: Path) -> None:
+    """Its log ends earlier than when the merge was tried, whose commit would leave a gap in it."""
+    shape = "id string, a string"
+    start = ready(spark, path, KEYED, shape)
+    support.foreign_append(spark, path, [("y", "old")], shape)
+    vote = start.prepare(spark.createDataFrame([("1", "one"), ("y", "ours")], shape).coalesce(1))
+    newest = max(file.stem for file in (path / "_delta_log").glob("*.json"))
+    for file in (path / "_delta_log").glob(f"*{newest}*"):
+        file.unlink()
+    assert start.commit(vote) is CommitOutcome.COMMITTED
+    assert rows(path) == [("1", "one"), ("y", "ours")]
+
+
 def test_a_merge_whose_files_are_gone_is_made_again(spark: SparkSession, path: Path) -> None:
     """VACUUM by a client that writes nothing of it into the log."""
     shape = "id string, a string"

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 
 from epochal.chaos import failpoints
 from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
@@ -140,6 +142,17 @@ def test_a_folder_that_was_written_to_and_is_gone_is_no_empty_log(log: HadoopLog
     for verb in (log.read, lambda: log.append(2, commit(1))):
         with pytest.raises(LogCorrupt, match=r"the folder of the epoch log hadoop:hdfs:.* is gone"):
             verb()
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_error_of_the_kits_client_is_not_looked_up_in_sparks_jvm(
+    hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark asks its own JVM about the id of any Java exception; there it may be another object's."""
+    jvm, _ = hadoop
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    with pytest.raises(Py4JJavaError, match="NumberFormatException"):
+        jvm.java.lang.Integer.parseInt("none")
 
 
 def test_what_is_read_is_in_the_edit_log_before_the_answer(log: HadoopLog, seen: Folder) -> None:
