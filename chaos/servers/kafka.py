@@ -258,7 +258,7 @@ def _make(version: str, archive: Path) -> str | None:
     try:
         with server:
             server.create_topic("one")
-            producer = Producer({"bootstrap.servers": server.bootstrap, "transactional.id": "one"})
+            producer = Producer({"bootstrap.servers": server.bootstrap, "transactional.id": "one", "log_level": 0})
             producer.init_transactions(START_TIMEOUT_S)
             producer.begin_transaction()
             producer.produce("one", b"1")

@@ -82,6 +82,12 @@ def catalogued(spark: SparkSession, name: str) -> Catalogued:
         )
 
 
+def names_schema(spark: SparkSession, table: str) -> bool:
+    """Whether a name means the same table whichever schema is the current one; JavaFailure: it is no name."""
+    with java_errors():
+        return bool(spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(table).database().isDefined())
+
+
 class Table:
     """One Delta table at a path.  It keeps no state of its own: every transaction reads the log anew."""
 

@@ -54,6 +54,13 @@ class Target:
         if self.table is None:
             return self.path
         try:
+            if not jvm.names_schema(spark, self.table):
+                raise Misconfigured(
+                    f"table={self.table!r} names no schema",
+                    sink=sink,
+                    state="in another current schema, or beside a temporary view of that name, it is another table",
+                    help="give table='schema.name'",
+                )
             found = jvm.catalogued(spark, self.table)
         except jvm.JavaFailure as failure:
             if failure.is_a("NoSuchTableException", "NoSuchDatabaseException", "NoSuchNamespaceException"):

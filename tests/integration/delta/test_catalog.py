@@ -73,6 +73,7 @@ def test_what_is_no_delta_table_of_the_session_catalog_is_refused(spark: SparkSe
         ("lake.viewed", "is no Delta table"),
         ("other.lake.flights", "is no name of a table in Spark's session catalog"),
         ("no such lake.flights", "is no name of a table in Spark's session catalog"),
+        ("flights", "table='flights' names no schema"),
         ("nowhere.flights", "there is no Delta table called nowhere.flights"),
     ):
         with pytest.raises(Misconfigured, match=why):
