@@ -12,7 +12,7 @@ SOURCE := coordinator checkpoints sinks chaos src tests examples $(wildcard benc
 FAST   := tests/unit tests/contract tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench check format
+.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench archives check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -20,8 +20,8 @@ help:            ## this list
 demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP=1 leaves the servers up)
 	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
 
-test: check      ## lint, types and every test, three lanes at a time; fails if one did not run
-	@$(BIN)/python -m epochal.chaos.jvm
+test: venv       ## lint, types and every test, three lanes at a time; fails if one did not run
+	@$(MAKE) --no-print-directory --jobs=2 check archives
 	@PYTHONUNBUFFERED=1 $(MAKE) --no-print-directory --jobs=3 lane-logs lane-tables lane-rest
 
 # The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers,
@@ -71,6 +71,9 @@ planted: venv    ## plant known bugs in copies of the checkout: the suite must c
 bench: venv      ## rows per second and small epochs, beside a plain foreachBatch (long)
 	$(BIN)/python benchmarks/main_job.py
 	$(BIN)/python benchmarks/modes.py --rounds 3
+
+archives: venv   ## what Spark and Kafka start sooner with, made once on this machine
+	@$(BIN)/python -m epochal.chaos.jvm
 
 check: venv      ## lint and types
 	$(BIN)/ruff check $(SOURCE)
