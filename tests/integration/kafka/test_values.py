@@ -145,7 +145,7 @@ def test_none_is_a_tombstone_when_that_was_asked_for(
 
 
 def _cannot_be_made() -> Value:
-    raise ConnectionError("the registry is away")
+    raise ConnectionError(f"the registry is away, asked with {SECRET}")
 
 
 def _not_callable() -> Any:
@@ -167,6 +167,7 @@ def test_a_function_that_cannot_work_is_refused_at_start(
     with pytest.raises(Misconfigured, match="the function of value= cannot be used in a task") as refused:
         sink.check(QUERY, schema)
     assert said in str(refused.value)
+    assert SECRET not in str(refused.value)
 
 
 def test_a_function_that_cannot_be_sent_is_refused_at_start(

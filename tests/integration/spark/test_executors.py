@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from epochal.chaos import servers
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.errors import Misconfigured, SinkUnavailable
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks.executors import check_executors
 from epochal.sinks.kafka import KafkaSink
@@ -85,6 +85,16 @@ def test_postgres(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch, a
     assert job.decided() == []
     job.run(pipeline)
     assert observe(pg_database, "SELECT id FROM flights ORDER BY id") == [(1,), (2,)]
+
+
+def test_postgres_that_the_driver_reaches_and_no_executor_does(
+    job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = made(job, PostgresSink(pg_database, table="flights"))
+    pipeline.check(job.df())
+    monkeypatch.setattr("epochal.sinks.postgres.write.reached", lambda *_: "no route to host")
+    with pytest.raises(SinkUnavailable, match="an executor has no connection: no route to host"):
+        pipeline.check(job.df())
 
 
 def test_epochal_itself(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
