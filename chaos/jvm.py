@@ -39,12 +39,6 @@ def short_lived() -> dict[str, str]:
     return _conf(" ".join([QUICK, *classes.options(_archive(found))]), found)
 
 
-def make_archives() -> None:
-    """Make what there is to make on this machine, of drivers and of brokers, before anything has to start in time."""
-    short_lived()
-    kafka.make_archive()
-
-
 def with_other_jars() -> dict[str, str]:
     """The same for drivers whose jars are the user's: an archive would hold those of the kit."""
     return _conf(QUICK, [])
@@ -69,8 +63,7 @@ def _archive(found: Sequence[Path]) -> Path | None:
 def _name(found: Sequence[Path]) -> str:
     import pyspark
 
-    version = subprocess.run([java.java_home() / "bin" / "java", "-version"], capture_output=True, check=True).stderr
-    return classes.name("classes", version, pyspark.__version__, pyspark.__file__, *found)
+    return classes.name("classes", java.java_home() / "bin" / "java", pyspark.__version__, pyspark.__file__, *found)
 
 
 def _make(found: Sequence[Path], archive: Path) -> str | None:
@@ -122,6 +115,7 @@ def _exercise(folder: Path, conf: Mapping[str, str]) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         logging.basicConfig(format="%(message)s")
-        make_archives()
+        short_lived()
+        kafka.make_archive()
     else:
         _exercise(Path(sys.argv[1]), json.loads(sys.argv[2]))

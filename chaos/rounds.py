@@ -79,7 +79,7 @@ def play(
             raise Usage("--reader and --source belong to a --target of your own")
     elif plan.seconds and plan.tier == IN_ONE_PROCESS:
         raise Usage("--minutes belongs to tier 4: tier 3 has so many strikes as there are")
-    jvm.make_archives()  # before any driver is waited for
+    jvm.short_lived()  # made, where it has to be, before any driver is waited for
     if ours is not None:
         return _ourselves(plan, tell, menu)
     with bench(servers) as where, where.round() as folder:

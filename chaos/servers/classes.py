@@ -6,8 +6,10 @@ they start without.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +18,15 @@ from epochal.chaos.servers import cache
 _log = logging.getLogger(__name__)
 
 
-def name(kind: str, *of: object) -> str:
-    """What the archive is called that is right for ``of``: a Java, jars."""
-    return f"{kind}-{hashlib.sha256(repr(of).encode()).hexdigest()[:12]}"
+def name(kind: str, java: Path, *of: object) -> str:
+    """What the archive is called that is right for a Java and for ``of``, say jars."""
+    return f"{kind}-{hashlib.sha256(repr((_version(java), *of)).encode()).hexdigest()[:12]}"
+
+
+@functools.cache
+def _version(java: Path) -> bytes:
+    """What it says of itself: the file may be a shim, written anew at every look."""
+    return subprocess.run([java, "-version"], capture_output=True, check=True).stderr
 
 
 def known(name: str) -> Path | None:

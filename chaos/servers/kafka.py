@@ -119,11 +119,12 @@ class KafkaServer(Server, Topics):
         proxied_port: int | None = None,
         long_lived: bool = False,
     ) -> None:
-        self._class_path = ":".join(map(str, class_path(version)))
+        self._class_path = _joined(version)
         self._java = java.java_home() / "bin" / "java"
         self._options = list(JVM_OPTIONS)
         if not long_lived:
-            self._options += [QUICK, *classes.options(classes.known(_archive_name(version)))]
+            archive = classes.known(classes.name("kafka", self._java, self._class_path))
+            self._options += [QUICK, *classes.options(archive)]
         super().__init__(directory=directory, port=port)
         self.proxied_port = proxied_port or free_port()
         self._proxied_listen = free_port()
@@ -240,12 +241,12 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
 
 def make_archive(version: str = KAFKA_BROKER) -> Path | None:
     """Brokers of this version start with it from then on; see `classes.made`."""
-    return classes.made(_archive_name(version), f"the classes of Kafka {version}", lambda path: _make(version, path))
+    name = classes.name("kafka", java.java_home() / "bin" / "java", _joined(version))
+    return classes.made(name, f"the classes of Kafka {version}", lambda archive: _make(version, archive))
 
 
-def _archive_name(version: str) -> str:
-    java_itself = (java.java_home() / "bin" / "java").resolve()
-    return classes.name("kafka", java_itself, java_itself.stat().st_mtime_ns, *class_path(version))
+def _joined(version: str) -> str:
+    return ":".join(map(str, class_path(version)))
 
 
 def _make(version: str, archive: Path) -> str | None:
