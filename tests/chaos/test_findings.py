@@ -92,7 +92,8 @@ def test_what_is_right_is_let_pass(example: str, more: Sequence[str], strikes: S
 def test_errors_inside_one_process(tmp_path: Path) -> None:
     code, output, found = epochal("postgres_marker", [], tmp_path, "--server", "postgres", "--tier", "3")
     assert (code, found) == (VALID, set()), output
-    code, output, found = epochal("delta_append", [], tmp_path, "--tier", "3")
+    wrong = "raise:driver:after-return"
+    code, output, found = epochal("jdbc_append", [wrong], tmp_path, "--server", "postgres", "--tier", "3")
     assert code == INVALID, output
     assert "I2" in found
 

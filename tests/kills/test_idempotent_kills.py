@@ -20,10 +20,14 @@ from tests.kills.support import END_S, SEEN_S, ends_named
 
 PROGRAM = Path(__file__).with_name("idempotent_driver.py")
 EPOCHS, ROWS = 3, 10
-BETWEEN_THE_SINKS = ("after-sink-commit@alpha:1=barrier", "before-sink-commit@beta:1=barrier")
 pytestmark = pytest.mark.timeout(1800)
 
 Row = tuple[int, str, str]
+
+
+def between_the_sinks(epoch: int) -> tuple[str, str]:
+    """The first shows the epoch, and the second is not asked to."""
+    return f"after-sink-commit@alpha:{epoch}=barrier", f"before-sink-commit@beta:{epoch}=barrier"
 
 
 class Tables:
@@ -106,53 +110,47 @@ def tables(tmp_path: Path) -> Tables:
     return Tables(tmp_path)
 
 
-def test_killed_between_two_sinks_the_second_is_brought_up_with_the_same_rows_and_time(tables: Tables) -> None:
-    tables.kill(*BETWEEN_THE_SINKS)
-    assert (len(tables.rows("alpha")), len(tables.rows("beta"))) == (2 * ROWS, ROWS)
-    before = tables.rows("alpha")
-    tables.finish()
-    assert set(before) < set(tables.rows("alpha"))
-    tables.check_exact()
+def brought_up(tables: Tables, *, said: str = "", refusals: int = 1) -> None:
+    """The first shows the epoch when its start dies; the second gets those rows and that time, and is given no others.
 
-
-@pytest.mark.parametrize("point", ["after-apply", "before-vote@beta", "after-prepare", "before-return"])
-def test_killed_elsewhere_it_goes_on(tables: Tables, point: str) -> None:
-    tables.kill(f"{point}:1=barrier")
-    tables.finish()
-    tables.check_exact()
-
-
-def test_what_a_function_reads_has_changed_when_the_epoch_is_replayed(tables: Tables) -> None:
-    tables.kill(*BETWEEN_THE_SINKS)
-    before = tables.rows("alpha"), tables.rows("beta")
-    tables.rate.write_text("1.2")
-    for _ in range(2):
-        with tables.start() as driver:
-            ends_named(driver, "NonDeterministicReplay")
-            assert "evaluated more than once, and not to the same rows" in driver.tail(60)
-        assert (tables.rows("alpha"), tables.rows("beta")) == before
-    tables.rate.write_text("1.1")
-    tables.finish()
-    tables.check_exact()
-
-
-def brought_up(tables: Tables) -> None:
-    """The first shows the epoch when its start dies; the second gets those rows, and is given no others."""
-    tables.kill(*BETWEEN_THE_SINKS)
+    Meanwhile the file says something else: as long as it does, each start is refused (``refusals`` are tried).
+    """
+    tables.kill(*between_the_sinks(1))
     before = tables.rows("alpha"), tables.rows("beta")
     assert (len(before[0]), len(before[1])) == (2 * ROWS, ROWS)
     tables.rate.write_text("1.2")
-    with tables.start() as driver:
-        ends_named(driver, "NonDeterministicReplay")
-    assert (tables.rows("alpha"), tables.rows("beta")) == before
+    for _ in range(refusals):
+        with tables.start() as driver:
+            ends_named(driver, "NonDeterministicReplay")
+            assert said in driver.tail(60)
+        assert (tables.rows("alpha"), tables.rows("beta")) == before
     tables.rate.write_text("1.1")
     tables.finish()
     assert set(before[0]) < set(tables.rows("alpha"))
     tables.check_exact()
 
 
+def test_what_a_function_reads_has_changed_when_the_epoch_is_replayed(tables: Tables) -> None:
+    brought_up(tables, said="evaluated more than once, and not to the same rows", refusals=2)
+
+
 def test_postgres_shows_the_epoch_and_delta_is_brought_up(tmp_path: Path, pg_database: str) -> None:
     brought_up(Tables(tmp_path, dsn=pg_database, tables=["alpha"]))
+
+
+def test_killed_in_turn_at_points_of_an_epoch_it_goes_on(tables: Tables) -> None:
+    """Each epoch twice: as it is evaluated for the first time, and as it is replayed."""
+    for point in ("after-apply:0", "before-vote@beta:0", "after-prepare:1", "before-return:1"):
+        tables.kill(f"{point}=barrier")
+    tables.finish()
+    tables.check_exact()
+
+
+def test_the_modes_take_turns_on_epochs_that_one_of_two_sinks_shows(tables: Tables) -> None:
+    tables.kill(*between_the_sinks(0), mode="idempotent")
+    tables.kill(*between_the_sinks(1), mode="two-phase")
+    tables.finish("idempotent")
+    tables.check_exact()
 
 
 # Kafka, which cannot hold rows back: it shows the epoch before a sink that can is asked to
@@ -168,53 +166,32 @@ def test_kafka_shows_the_epoch_and_delta_is_brought_up(with_kafka: Callable[...,
 
 
 def test_of_two_topics_the_second_aborts_what_the_first_does_not_show(with_kafka: Callable[..., Tables]) -> None:
-    tables = with_kafka("alpha", "beta")
-    tables.kill(*BETWEEN_THE_SINKS)
-    before = tables.rows("alpha"), tables.rows("beta")
-    assert (len(before[0]), len(before[1])) == (2 * ROWS, ROWS)
-    tables.rate.write_text("1.2")
-    for _ in range(2):
-        with tables.start() as driver:
-            ends_named(driver, "NonDeterministicReplay")
-            assert "nothing of this evaluation was written" in driver.tail(60)
-        assert (tables.rows("alpha"), tables.rows("beta")) == before
-    tables.rate.write_text("1.1")
+    brought_up(with_kafka("alpha", "beta"), said="nothing of this evaluation was written")
+
+
+def test_killed_in_turn_where_kafka_is_written_it_goes_on(with_kafka: Callable[..., Tables]) -> None:
+    tables = with_kafka("alpha")
+    for point in ("in-write", "before-publish", "after-publish"):
+        tables.kill(f"{point}@alpha:1=barrier")
+        published = point == "after-publish"
+        assert len(tables.rows("alpha", unfinished=not published)) == (2 * ROWS if published else ROWS)
+        assert len(tables.rows("beta")) == ROWS
     tables.finish()
     tables.check_exact()
 
 
-@pytest.mark.parametrize("point", ["in-write@alpha", "before-publish@alpha", "after-publish@alpha"])
-def test_killed_where_kafka_is_written_it_goes_on(with_kafka: Callable[..., Tables], point: str) -> None:
+def test_tasks_that_die_where_kafka_is_written_change_nothing(with_kafka: Callable[..., Tables]) -> None:
     tables = with_kafka("alpha")
-    tables.kill(f"{point}:1=barrier")
-    published = point.startswith("after")
-    assert len(tables.rows("alpha", unfinished=not published)) == (2 * ROWS if published else ROWS)
-    assert len(tables.rows("beta")) == ROWS
-    tables.finish()
-    tables.check_exact()
-
-
-@pytest.mark.parametrize("point", ["in-write@alpha", "after-publish@alpha"])
-def test_a_task_that_dies_where_kafka_is_written_changes_nothing(with_kafka: Callable[..., Tables], point: str) -> None:
-    tables = with_kafka("alpha")
-    with tables.start(f"{point}:1=kill") as driver:
+    rules = ("in-write@alpha:1=kill", "after-publish@alpha:2=kill")
+    with tables.start(*rules) as driver:
         assert driver.wait(END_S) == 0, driver.tail()
-    assert list(tables.folder.glob("start-1/**/0.blocked"))
+        assert all(driver.was_hit(rule) for rule in rules)
     tables.check_exact()
 
 
-@pytest.mark.parametrize(("first", "second"), [("idempotent", "two-phase"), ("two-phase", "idempotent")])
-def test_with_kafka_the_modes_take_turns_on_an_epoch_in_doubt(
-    with_kafka: Callable[..., Tables], first: str, second: str
-) -> None:
+def test_with_kafka_the_modes_take_turns_on_epochs_in_doubt(with_kafka: Callable[..., Tables]) -> None:
     tables = with_kafka("alpha")
-    tables.kill("after-sink-commit@alpha:1=barrier", mode=first)
-    tables.finish(second)
-    tables.check_exact()
-
-
-@pytest.mark.parametrize(("first", "second"), [("idempotent", "two-phase"), ("two-phase", "idempotent")])
-def test_killed_between_two_sinks_the_other_mode_goes_on(tables: Tables, first: str, second: str) -> None:
-    tables.kill(*BETWEEN_THE_SINKS, mode=first)
-    tables.finish(second)
+    tables.kill("after-sink-commit@alpha:0=barrier", mode="idempotent")
+    tables.kill("after-sink-commit@alpha:1=barrier", mode="two-phase")
+    tables.finish("idempotent")
     tables.check_exact()

@@ -61,8 +61,13 @@ ON_SPARK = (
     "tests/integration/delta/test_contract.py::TestDeltaSink",
     "tests/integration/delta/test_self_test.py",
     "tests/integration/spark/test_run.py",
-    "tests/integration/spark/test_replay.py",
     KILL,
+)
+REPLAY = "tests/integration/spark/test_replay.py"
+# The reader of operator state in Spark 4.0 cannot read format 2 (RocksDBFileManager: NumberFormatException).
+READABLE_IN_4_0 = (
+    f"{REPLAY}::test_a_replayed_epoch_is_not_written_again",
+    f"{REPLAY}::test_a_decided_epoch_feeds_state_and_watermark[default]",
 )
 # PySpark before 4.2 leaves sockets to its JVM to the garbage collector, and warnings are errors here.
 LEAVES_SOCKETS = ("-W", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -127,7 +132,8 @@ def _with_kafka(version: str) -> Ready:
 
 def _spark(version: str) -> Row:
     what = "refused; at own risk: Delta's contract and self-test, runs, replay, a kill"
-    return Row("Spark", version, what, ON_SPARK, partial(_with_spark, version))
+    replay = READABLE_IN_4_0 if version.startswith("4.0.") else (REPLAY,)
+    return Row("Spark", version, what, (*ON_SPARK, *replay), partial(_with_spark, version))
 
 
 def _with_spark(version: str) -> Ready:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
-from epochal.chaos import jvm, program
+from epochal.chaos import jvm, program, workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FEW = 3_000
 DRIVER = """
@@ -73,3 +80,13 @@ def test_jars_of_the_users_own_replace_those_of_the_kit(monkeypatch: pytest.Monk
     assert theirs["spark.jars"] == "/mine.jar"
     assert not any("delta-spark" in value for value in theirs.values())
     assert theirs["spark.driver.extraJavaOptions"] == jvm.QUICK
+
+
+def test_workers_are_forked_with_all_that_they_need(spark: SparkSession) -> None:
+    def told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            there = [name in sys.modules for name in workers.NEEDED]
+            yield pa.RecordBatch.from_pydict({"there": [all(there)], "unseen": [gc.get_freeze_count() > FEW]})
+
+    rows = spark.range(1).mapInArrow(told, "there boolean, unseen boolean").collect()
+    assert [tuple(row) for row in rows] == [(True, True)]

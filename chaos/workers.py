@@ -1,0 +1,42 @@
+"""The daemon that forks Spark's Python workers, where drivers live for a minute or two.
+
+    spark.python.daemon.module=epochal.chaos.workers
+
+Spark's own daemon imports next to nothing, so that each worker imports pandas, Arrow, the sinks and their clients anew
+(a second of processor time), and after each of its tasks it looks for garbage among all that. This one has them
+imported before it forks, out of the collector's sight; otherwise it is Spark's. The threads that two of them start when
+they are imported (jemalloc's, OpenBLAS's) are taken care of at a fork by handlers of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+
+from pyspark.daemon import manager
+
+NEEDED = (
+    "pandas",
+    "pyarrow.compute",
+    "pyspark.worker",
+    "confluent_kafka",
+    "psycopg",
+    "epochal.sinks.delta",
+    "epochal.sinks.kafka",
+    "epochal.sinks.postgres",
+)
+
+
+def load() -> None:
+    """What is not installed here is missed by the task that needs it, as ever."""
+    for name in NEEDED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    load()
+    manager()
