@@ -136,13 +136,17 @@ def housekeeping_steps() -> list[Step]:
 
 
 def rows_steps(target: Target, columns: Sequence[PgColumn], adopt: bool) -> list[Step]:
-    """The rows table: made, or an existing table renamed, whose rows become position 0."""
+    """The rows table: made, or an existing table renamed, whose rows become position 0.
+
+    ``_epoch`` comes first, as every reader looks at it: there its place in a row is fixed, and behind columns of varying
+    length it would have to be looked for.
+    """
     brin = Step(
         f"CREATE INDEX ON {target.rows} USING brin (_epoch) WITH (pages_per_range = 32, autosummarize = on)", ""
     )
     if not adopt:
         lines = [f"{quoted(c.name)} {c.types[0]}" for c in columns]
-        body = ", ".join([*lines, "_epoch bigint NOT NULL", "_attempt bigint NOT NULL"])
+        body = ", ".join(["_epoch bigint NOT NULL", "_attempt bigint NOT NULL", *lines])
         return [Step(f"CREATE TABLE {target.rows} ({body})", f"made the table {target.rows}"), brin]
     return [
         Step(

@@ -95,6 +95,17 @@ def feed(settings: Settings, flights: pa.Table) -> None:
     assert producer.flush(60) == 0
 
 
+BECOME = """
+import os, signal, sys
+if os.fork() == 0:
+    while os.read(0, 1024):
+        pass
+    os.killpg(0, signal.SIGKILL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Runs a command that ends with whoever started it: the JVM of `spark-submit` does not look at its standard input."""
+
+
 @contextmanager
 def submitted(
     cluster: StandaloneCluster,
@@ -129,8 +140,7 @@ def submitted(
         "JAVA_HOME": str(java.java_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    become = ["-c", "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]
-    with Driver([*become, *argv], folder, environment=environment) as driver:
+    with Driver(["-c", BECOME, *argv], folder, environment=environment) as driver:
         yield driver
 
 
@@ -140,6 +150,14 @@ def told(driver: Driver) -> dict[str, Any]:
     (line,) = [line for line in driver.output().splitlines() if line.startswith("{")]
     found: dict[str, Any] = json.loads(line)
     return found
+
+
+def test_what_is_submitted_ends_with_whoever_started_it() -> None:
+    command = [sys.executable, "-c", BECOME, "/bin/sleep", "60"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as child:
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(30) == -signal.SIGKILL
 
 
 def test_three_sinks_are_exact_though_an_executor_is_killed_in_a_write(
