@@ -138,8 +138,8 @@ def housekeeping_steps() -> list[Step]:
 def rows_steps(target: Target, columns: Sequence[PgColumn], adopt: bool) -> list[Step]:
     """The rows table: made, or an existing table renamed, whose rows become position 0.
 
-    ``_epoch`` comes first, as every reader looks at it: there its place in a row is fixed, and behind columns of varying
-    length it would have to be looked for.
+    ``_epoch`` comes first, as every reader looks at it: there its place in a row is fixed, and behind columns of
+    varying length it would have to be looked for.
     """
     brin = Step(
         f"CREATE INDEX ON {target.rows} USING brin (_epoch) WITH (pages_per_range = 32, autosummarize = on)", ""

@@ -230,7 +230,7 @@ def test_abort_deletes_unregistered_rows_too_and_keeps_what_is_shown(pg_database
     sink = ready(pg_database)
     sink.commit(voted([write_partition(task(pg_database), batches([1]))], epoch()), ONE)
     write_partition(task(pg_database, position=2), batches([2]))
-    observe(pg_database, "INSERT INTO flights__rows VALUES (3, 'stray', 9, 0)")
+    observe(pg_database, "INSERT INTO flights__rows (id, attempt, _epoch, _attempt) VALUES (3, 'stray', 9, 0)")
     sink.abort(QUERY, ONE)
     assert (stored(pg_database), registered(pg_database)) == ([(1, 1)], [])
 

@@ -16,7 +16,8 @@ def filled(pg_database: str) -> str:
     sink(pg_database).create(QUERY, SCHEMA)
     observe(
         pg_database,
-        f"INSERT INTO flights__rows SELECT n, repeat('a', 60), n / 100, n FROM generate_series(0, {ROWS - 1}) n;"
+        "INSERT INTO flights__rows (id, attempt, _epoch, _attempt)"
+        f" SELECT n, repeat('a', 60), n / 100, n FROM generate_series(0, {ROWS - 1}) n;"
         f" UPDATE epochal.sinks SET published = {ROWS // 200 - 1};"
         " SELECT brin_summarize_new_values('flights__rows__epoch_idx'); ANALYZE flights__rows",
     )

@@ -298,7 +298,9 @@ def test_what_is_left_and_what_can_be_lost_of_staged_rows(pg_database: str) -> N
 
 def test_what_is_left_and_what_can_be_lost_behind_a_view(pg_database: str) -> None:
     reader = PostgresReader(ready(pg_database))
-    observe(pg_database, "INSERT INTO flights__rows VALUES (1, 'a', 1, 7), (2, 'a', 0, 6)")
+    observe(
+        pg_database, "INSERT INTO flights__rows (id, attempt, _epoch, _attempt) VALUES (1, 'a', 1, 7), (2, 'a', 0, 6)"
+    )
     assert [row["id"] for row in reader.read()["out"]] == [2]
     assert [text.partition(" of ")[2] for text in reader.left()] == ['position 1 in "flights__rows"']
     assert reader.lose_prepared().startswith("1 rows of ")
