@@ -36,6 +36,14 @@ def test_a_scan_looks_at_each_row_once(filled: str) -> None:
     assert "Bitmap" not in told
 
 
+def test_the_epoch_has_a_fixed_place_in_a_row(filled: str) -> None:
+    """Behind a column of text it would have to be looked for, in every row that is scanned."""
+    of_the_rows = "attrelid = 'flights__rows'::regclass AND attnum > 0"
+    assert observe(filled, f"SELECT attname FROM pg_attribute WHERE {of_the_rows} ORDER BY attnum LIMIT 1") == [
+        ("_epoch",)
+    ]
+
+
 def test_without_the_sinks_row_nothing_is_shown(filled: str) -> None:
     observe(filled, "DELETE FROM epochal.sinks")
     assert observe(filled, "SELECT count(*) FROM flights") == [(0,)]
