@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from epochal.chaos.servers import classes, jars, java, kafka
+from epochal.chaos.servers import classes, jars, kafka
 from epochal.chaos.servers.spark import session_jars, spark_session
 from epochal.coordinator.versions import POSTGRES_JDBC_JARS
 
@@ -42,7 +42,10 @@ def short_lived() -> dict[str, str]:
 
 
 def with_other_jars() -> dict[str, str]:
-    """The same for drivers whose jars are the user's: an archive would hold those of the kit."""
+    """The same for drivers whose jars are the user's: an archive would hold those of the kit.
+
+    Their executors may lack the kit, too, and with it a daemon of its own.
+    """
     return _conf(QUICK, [])
 
 
@@ -65,7 +68,7 @@ def _archive(found: Sequence[Path]) -> Path | None:
 def _name(found: Sequence[Path]) -> str:
     import pyspark
 
-    return classes.name("classes", java.java_home() / "bin" / "java", pyspark.__version__, pyspark.__file__, *found)
+    return classes.name("classes", pyspark.__version__, pyspark.__file__, *found)
 
 
 def _make(found: Sequence[Path], archive: Path) -> str | None:

@@ -13,20 +13,21 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from epochal.chaos.servers import cache
+from epochal.chaos.servers import cache, java
 
 _log = logging.getLogger(__name__)
 
 
-def name(kind: str, java: Path, *of: object) -> str:
-    """What the archive is called that is right for a Java and for ``of``, say jars."""
-    return f"{kind}-{hashlib.sha256(repr((_version(java), *of)).encode()).hexdigest()[:12]}"
+def name(kind: str, *of: object) -> str:
+    """What the archive is called that is right for the kit's Java and for ``of``, say jars."""
+    version = _version(java.java_home() / "bin" / "java")
+    return f"{kind}-{hashlib.sha256(repr((version, *of)).encode()).hexdigest()[:12]}"
 
 
 @functools.cache
-def _version(java: Path) -> bytes:
+def _version(program: Path) -> bytes:
     """What it says of itself: the file may be a shim, written anew at every look."""
-    return subprocess.run([java, "-version"], capture_output=True, check=True).stderr
+    return subprocess.run([program, "-version"], capture_output=True, check=True).stderr
 
 
 def known(name: str) -> Path | None:

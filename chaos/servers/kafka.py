@@ -123,7 +123,7 @@ class KafkaServer(Server, Topics):
         self._java = java.java_home() / "bin" / "java"
         self._options = list(JVM_OPTIONS)
         if not long_lived:
-            archive = classes.known(classes.name("kafka", self._java, self._class_path))
+            archive = classes.known(classes.name("kafka", self._class_path))
             self._options += [QUICK, *classes.options(archive)]
         super().__init__(directory=directory, port=port)
         self.proxied_port = proxied_port or free_port()
@@ -241,7 +241,7 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
 
 def make_archive(version: str = KAFKA_BROKER) -> Path | None:
     """Brokers of this version start with it from then on; see `classes.made`."""
-    name = classes.name("kafka", java.java_home() / "bin" / "java", _joined(version))
+    name = classes.name("kafka", _joined(version))
     return classes.made(name, f"the classes of Kafka {version}", lambda archive: _make(version, archive))
 
 

@@ -166,7 +166,7 @@ def test_kafka_shows_the_epoch_and_delta_is_brought_up(with_kafka: Callable[...,
 
 
 def test_of_two_topics_the_second_aborts_what_the_first_does_not_show(with_kafka: Callable[..., Tables]) -> None:
-    brought_up(with_kafka("alpha", "beta"), said="nothing of this evaluation was written")
+    brought_up(with_kafka("alpha", "beta"), said="nothing of this evaluation was written", refusals=2)
 
 
 def test_killed_in_turn_where_kafka_is_written_it_goes_on(with_kafka: Callable[..., Tables]) -> None:
