@@ -1,11 +1,11 @@
 """The JVM of a driver that lives for a minute or two, whose processor time goes into starting.
 
-Five things shorten that: the first compiler alone; room for all that it compiles (beyond its default of 48 MB it throws
+Six things shorten that: the first compiler alone; room for all that it compiles (beyond its default of 48 MB it throws
 code away and compiles it again, a ninth of the processor time of a session of two minutes); the state of Delta's
-tables, which are small here, in one partition; Python workers that have imported what they need (``workers.py``); and
-an archive of the classes that such a driver loads, already parsed and verified (``servers/classes.py``). The archive
-is made once per Java, Spark and set of jars, by a driver that does what the kit's drivers do. All change when things
-are ready, and nothing that is computed.
+tables, which are small here, in one partition; Python workers that have imported what they need (``workers.py``); forks
+that copy nothing, as Hadoop starts a ``chmod`` for each local file; and an archive of the classes that such a driver
+loads, already parsed and verified (``servers/classes.py``). The archive is made once per Java, Spark and set of jars,
+by a driver that does what the kit's drivers do. All change when things are ready, and nothing that is computed.
 ``python -m epochal.chaos.jvm`` makes it, and that of brokers, so that nothing with a time limit has to wait for it.
 """
 
@@ -25,7 +25,10 @@ from epochal.chaos.servers import classes, jars, kafka
 from epochal.chaos.servers.spark import session_jars, spark_session
 from epochal.coordinator.versions import POSTGRES_JDBC_JARS
 
-QUICK = "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+QUICK = (
+    "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+    " -Djdk.lang.Process.launchMechanism=VFORK"
+)
 WORKERS = "spark.python.daemon.module"
 MAKE_S = 900.0
 _WORKLOADS = ("map", "state")

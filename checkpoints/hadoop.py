@@ -259,16 +259,17 @@ class _Hdfs:
         with self._java() as (jvm, context, _):
             stream = context.open(self._path(name))
             try:
-                return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+                return bytes(getattr(jvm, "org.apache.commons.io.IOUtils").toByteArray(stream))
             finally:
                 stream.close()
 
     def write(self, name: str, data: bytes) -> None:
         """A new file, durable when this returns."""
         with self._java() as (jvm, context, _):
-            flags = [getattr(jvm.org.apache.hadoop.fs.CreateFlag, flag) for flag in _SYNC_ON_CLOSE]
-            no_options = _array(jvm, jvm.org.apache.hadoop.fs.Options.CreateOpts)
-            stream = context.create(self._path(name), jvm.java.util.EnumSet.of(*flags), no_options)
+            kinds = getattr(jvm, "org.apache.hadoop.fs.CreateFlag")
+            flags = getattr(jvm, "java.util.EnumSet").of(*(getattr(kinds, flag) for flag in _SYNC_ON_CLOSE))
+            no_options = _array(jvm, getattr(jvm, "org.apache.hadoop.fs.Options$CreateOpts"))
+            stream = context.create(self._path(name), flags, no_options)
             try:
                 stream.write(data)
                 stream.hsync()
@@ -278,7 +279,7 @@ class _Hdfs:
     def rename(self, name: str, to: str) -> None:
         """Rule 1; ``FileExistsError`` where ``to`` is taken."""
         with self._java() as (jvm, context, _):
-            rename = jvm.org.apache.hadoop.fs.Options.Rename
+            rename = getattr(jvm, "org.apache.hadoop.fs.Options$Rename")
             context.rename(self._path(name), self._path(to), _array(jvm, rename, rename.NONE))
 
     def delete(self, name: str) -> None:
@@ -289,7 +290,8 @@ class _Hdfs:
     def make_folder(self) -> None:
         """Also where it is there."""
         with self._java() as (jvm, context, folder):
-            context.mkdir(folder, jvm.org.apache.hadoop.fs.permission.FsPermission.getDirDefault(), True)
+            rights = getattr(jvm, "org.apache.hadoop.fs.permission.FsPermission").getDirDefault()
+            context.mkdir(folder, rights, True)
 
     def settle(self) -> None:
         """Rule 2: the time of the folder's last change, set to what it is."""
@@ -299,7 +301,7 @@ class _Hdfs:
     def _path(self, name: str) -> Any:
         assert self._opened is not None
         jvm, _, folder = self._opened
-        return jvm.org.apache.hadoop.fs.Path(folder, name)
+        return getattr(jvm, "org.apache.hadoop.fs.Path")(folder, name)
 
     @contextlib.contextmanager
     def _java(self) -> Iterator[tuple[Any, Any, Any]]:
@@ -315,10 +317,10 @@ class _Hdfs:
 
     def _open(self) -> tuple[Any, Any, Any]:
         jvm, given = self._hadoop()
-        conf = jvm.org.apache.hadoop.conf.Configuration(given)
+        conf = getattr(jvm, "org.apache.hadoop.conf.Configuration")(given)
         for name, value in _QUICK_CLOSE.items():
             conf.set(name, value)
-        path = jvm.org.apache.hadoop.fs.Path(self.folder)
+        path = getattr(jvm, "org.apache.hadoop.fs.Path")(self.folder)
         path = path.getFileSystem(conf).makeQualified(path)
         context = self._context(jvm, conf, path)
         if path.toUri().getScheme() != "hdfs":
@@ -330,7 +332,7 @@ class _Hdfs:
 
     def _context(self, jvm: Any, conf: Any, path: Any) -> Any:
         check_scheme(str(path.toString()))
-        context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(path.toUri(), conf)
+        context = getattr(jvm, "org.apache.hadoop.fs.FileContext").getFileContext(path.toUri(), conf)
         found = str(context.getDefaultFileSystem().getClass().getName())
         if found != ATOMIC[path.toUri().getScheme()]:
             raise self._unknown(f"its class is {found}")
@@ -349,12 +351,13 @@ def _resolved(jvm: Any, context: Any, path: Any) -> Any:
     parent = path.getParent()
     if parent is None or context.util().exists(path):
         return context.resolvePath(path)
-    return jvm.org.apache.hadoop.fs.Path(_resolved(jvm, context, parent), path.getName())
+    return getattr(jvm, "org.apache.hadoop.fs.Path")(_resolved(jvm, context, parent), path.getName())
 
 
 def _array(jvm: Any, kind: Any, *values: Any) -> Any:
     """Java's variable arguments."""
-    array = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName(kind._fqn), len(values))
+    of = getattr(jvm, "java.lang.Class").forName(kind._fqn)
+    array = getattr(jvm, "java.lang.reflect.Array").newInstance(of, len(values))
     for index, value in enumerate(values):
         array[index] = value
     return array

@@ -56,7 +56,7 @@ class StreamingQuery:
     def _query(self) -> Any:
         jvm: Any = self.spark._jvm
         active = self.spark._jsparkSession.sharedState().activeStreamingQueries()
-        return active.get(jvm.java.util.UUID.fromString(self.query_id))
+        return active.get(getattr(jvm, "java.util.UUID").fromString(self.query_id))
 
     @cached_property
     def checkpoint(self) -> str:
@@ -99,7 +99,7 @@ class StreamingQuery:
 def resolve(checkpoint: str, spark: SparkSession) -> str:
     """The checkpoint location as a started query will name it."""
     jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(checkpoint)
+    path = getattr(jvm, "org.apache.hadoop.fs.Path")(checkpoint)
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     return str(path.getFileSystem(conf).makeQualified(path).toString()).rstrip("/")
 
@@ -127,7 +127,7 @@ def needs_jvm(state: str) -> Misconfigured:
 def check_runtime(spark: SparkSession) -> None:
     """What the query runs on; asked of the JVM, so once per start and not in every epoch."""
     jvm: Any = spark._jvm
-    java = str(jvm.java.lang.System.getProperty("java.version"))
+    java = str(getattr(jvm, "java.lang.System").getProperty("java.version"))
     check_versions(spark.version, java, platform.python_version())
 
 

@@ -342,7 +342,9 @@ def take_settings(spark: SparkSession, settings: Mapping[str, str]) -> None:
 
 def _legacy(spark: SparkSession) -> list[str]:
     """Those that are set and that a session can have for itself."""
-    return sorted(name for name in spark.conf.getAll if name.startswith(_LEGACY) and spark.conf.isModifiable(name))
+    # spark.conf.getAll ends a Java iterator, and PySpark takes 20 ms to see that its exception is none.
+    names = spark._jsparkSession.conf().getAllAsJava().keySet().toArray()
+    return sorted(name for name in names if name.startswith(_LEGACY) and spark.conf.isModifiable(name))
 
 
 def _sql(item: str, columns: Sequence[str]) -> str:
@@ -370,9 +372,10 @@ def _case_sensitive(spark: SparkSession) -> bool:
 
 
 def _is_built_in(spark: SparkSession, name: Sequence[str]) -> bool:
-    catalyst: Any = spark._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
-    registry = catalyst.analysis.FunctionRegistry.builtin()
-    return len(name) == 1 and bool(registry.functionExists(catalyst.FunctionIdentifier(name[-1])))
+    jvm: Any = spark._jvm
+    registry = getattr(jvm, "org.apache.spark.sql.catalyst.analysis.FunctionRegistry").builtin()
+    identifier = getattr(jvm, "org.apache.spark.sql.catalyst.FunctionIdentifier")
+    return len(name) == 1 and bool(registry.functionExists(identifier(name[-1])))
 
 
 def _is_special(parent: Any, child: Any) -> bool:

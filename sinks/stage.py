@@ -154,13 +154,13 @@ class HadoopFiles:
             return None
         stream = fs.open(where)
         try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            return bytes(getattr(self._jvm, "org.apache.commons.io.IOUtils").toByteArray(stream))
         finally:
             stream.close()
 
     def parquet_rows(self, path: str) -> int:
         where, _, conf = self._open(path)
-        reader = self._jvm.org.apache.parquet.hadoop.ParquetFileReader.open(conf, where)
+        reader = getattr(self._jvm, "org.apache.parquet.hadoop.ParquetFileReader").open(conf, where)
         try:
             return int(reader.getRecordCount())
         finally:
@@ -183,7 +183,7 @@ class HadoopFiles:
 
     def _open(self, uri: str) -> tuple[Any, Any, Any]:
         conf = self._spark()._jsparkSession.sessionState().newHadoopConf()
-        path = self._jvm.org.apache.hadoop.fs.Path(uri)
+        path = getattr(self._jvm, "org.apache.hadoop.fs.Path")(uri)
         return path, path.getFileSystem(conf), conf
 
 

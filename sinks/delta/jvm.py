@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_DELTA = "org.apache.spark.sql.delta."
+_CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
 
 _tested: set[str] = set()  # Spark application ids
 
@@ -96,7 +98,7 @@ class Table:
         jvm: Java = spark._jvm
         self._jvm = jvm
         with java_errors():
-            self._log: Java = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+            self._log: Java = getattr(jvm, _DELTA + "DeltaLog").forTable(spark._jsparkSession, path)
             self._root: Java = self._log.dataPath()
             self._files: Java = self._root.getFileSystem(self._log.newDeltaHadoopConf())
 
@@ -113,7 +115,7 @@ class Table:
         """Whether this process may make files in that folder; elsewhere than on a local disk only a write tells."""
         where = self._path(folder).toUri()
         local = where.getScheme() in (None, "file")
-        return not local or bool(self._jvm.java.io.File(where.getPath()).canWrite())
+        return not local or bool(getattr(self._jvm, "java.io.File")(where.getPath()).canWrite())
 
     def delete(self, path: str) -> None:
         """Delete that file, also when it is gone."""
@@ -155,8 +157,8 @@ class Table:
             return self._spark.read.parquet(*files).count()
 
     def _path(self, path: str) -> Java:
-        child = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(path))
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, child)
+        paths = getattr(self._jvm, "org.apache.hadoop.fs.Path")
+        return paths(self._root, paths(getattr(self._jvm, "java.net.URI")(path)))
 
     def _unless_missing(self, ask: Callable[[], T]) -> T | None:
         try:
@@ -222,18 +224,18 @@ class Transaction:
         found = checksum.get().setTransactions() if checksum.isDefined() else checksum
         if not found.isDefined():
             return None
-        return {str(t.appId()): int(t.version()) for t in self._converters().asJava(found.get())}
+        return {str(t.appId()): int(t.version()) for t in self._each(found.get())}
 
     def write_files(self, rows: DataFrame) -> list[Json]:
         """Evaluate ``rows`` once into files that the log does not name; their ``add`` actions."""
         with java_errors():
             actions = self._txn.writeFiles(rows._jdf)
-            return [_json(action) for action in self._converters().asJava(actions)]
+            return [_json(action) for action in self._each(actions)]
 
     def removals(self) -> list[Json]:
         """``remove`` actions of all files there are.  From now on a conflict if another removes or changes one."""
         with java_errors():
-            return [_json(file.remove()) for file in self._converters().asJava(self._txn.filterFiles())]
+            return [_json(file.remove()) for file in self._each(self._txn.filterFiles())]
 
     def merge(self, session: SparkSession, statement: str) -> Written:
         """Run a MERGE up to its commit.  From now on a conflict if another changes what it has read.
@@ -256,7 +258,7 @@ class Transaction:
 
     def _merged(self, command: Java, java: Java) -> Iterator[Java]:
         """As Delta's own ``MergeIntoCommand.runMerge`` does it, in this transaction and without its commit."""
-        each = self._converters().asJava
+        each = self._each
         if command.isInsertOnly():
             yield from each(command.writeOnlyInserts(java, self._txn, True, _SOURCE_ROWS))
             return
@@ -285,16 +287,18 @@ class Transaction:
     ) -> None:
         """Put the actions into the log as one version, if nothing that was read has changed meanwhile."""
         with java_errors():
-            delta, scala = self._jvm.org.apache.spark.sql.delta, self._jvm.scala
-            batch = self._jvm.java.util.ArrayList()
+            jvm = self._jvm
+            action_of = getattr(jvm, _DELTA + "actions.Action")
+            batch = getattr(jvm, "java.util.ArrayList")()
             for action in actions:
-                batch.add(delta.actions.Action.fromJson(json.dumps(action)))
-            mode = getattr(self._jvm.org.apache.spark.sql.streaming.OutputMode, output_mode)()
-            what = delta.DeltaOperations.StreamingUpdate(mode, query_id, epoch, scala.Option.apply(user_metadata))
-            self._txn.commit(self._converters().asScala(batch).toSeq(), what)
+                batch.add(action_of.fromJson(json.dumps(action)))
+            what = _streaming_update(jvm, output_mode, query_id, epoch, user_metadata)
+            self._txn.commit(getattr(jvm, _CONVERTERS).asScala(batch).toSeq(), what)
 
-    def _converters(self) -> Java:
-        return self._jvm.scala.jdk.javaapi.CollectionConverters
+    def _each(self, found: Java) -> Iterator[Java]:
+        """The members of a Scala sequence.  A Java iterator ends with an exception, which costs PySpark 20 ms."""
+        array = getattr(self._jvm, _CONVERTERS).asJava(found).toArray()
+        return (array[index] for index in range(len(array)))
 
 
 def session(sink: str) -> SparkSession:
@@ -315,11 +319,11 @@ def self_test(spark: SparkSession, sink: str) -> None:
     if application in _tested:
         return
     jvm: Java = spark._jvm
-    if not isinstance(jvm.org.apache.spark.sql.delta.DeltaLog, JavaClass):
+    if not isinstance(getattr(jvm, _DELTA + "DeltaLog"), JavaClass):
         raise _no_delta(spark, sink, "Delta's classes are not there")
     if EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         raise _no_delta(spark, sink, f"spark.sql.extensions does not name {EXTENSION}")
-    version = str(getattr(jvm.io.delta, "package").VERSION())  # noqa: B009
+    version = str(getattr(jvm, "io.delta.package").VERSION())
     versions.check(versions.DELTA, version, sink)
     try:
         _try_private_parts(jvm)
@@ -330,25 +334,30 @@ def self_test(spark: SparkSession, sink: str) -> None:
 
 def _try_private_parts(jvm: Java) -> None:
     with java_errors():
-        delta = jvm.org.apache.spark.sql.delta
+        action_of = getattr(jvm, _DELTA + "actions.Action")
         for action in (
             {"txn": {"appId": "a", "version": 1, "lastUpdated": 1}},
             {"add": _AN_ADD},
             {"remove": _A_REMOVE},
         ):
-            there_and_back = json.loads(str(delta.actions.Action.fromJson(json.dumps(action)).json()))
+            there_and_back = json.loads(str(action_of.fromJson(json.dumps(action)).json()))
             kind = next(iter(action))
             lost = {key: value for key, value in action[kind].items() if there_and_back[kind].get(key) != value}
             if lost:
                 raise TypeError(f"an action does not survive JSON: {lost}")
-        append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-        delta.DeltaOperations.StreamingUpdate(append, "q", 0, jvm.scala.Option.apply("m"))
-        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        _streaming_update(jvm, "Append", "q", 0, "m")
+        loader = getattr(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
         for name, wanted in (("OptimisticTransaction", _TRANSACTION_METHODS), (_MERGE, _MERGE_METHODS)):
-            kind = loader.loadClass(f"org.apache.spark.sql.delta.{name}")
+            kind = loader.loadClass(_DELTA + name)
             missing = wanted - {f"{m.getName()}/{m.getParameterCount()}" for m in kind.getMethods()}
             if missing:
                 raise TypeError(f"{name} has no {sorted(missing)}")
+
+
+def _streaming_update(jvm: Java, output_mode: str, query_id: str, epoch: int, user_metadata: str) -> Java:
+    mode = getattr(getattr(jvm, "org.apache.spark.sql.streaming.OutputMode"), output_mode)()
+    more = getattr(jvm, "scala.Option").apply(user_metadata)
+    return getattr(jvm, _DELTA + "DeltaOperations$StreamingUpdate")(mode, query_id, epoch, more)
 
 
 _AN_ADD: Json = {"path": "p", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
@@ -411,7 +420,7 @@ def _analysed(session: SparkSession, statement: str) -> Java:
     """Delta's command for that statement, not run."""
     jvm: Java = session._jvm
     state = session._jsparkSession.sessionState()
-    skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    skip = getattr(jvm, "org.apache.spark.sql.execution.CommandExecutionMode").SKIP()
     return state.executePlan(state.sqlParser().parsePlan(statement), skip).analyzed()
 
 
@@ -419,7 +428,7 @@ def _analysed(session: SparkSession, statement: str) -> Java:
 def _active(session: SparkSession) -> Iterator[None]:
     """What Delta asks of "the" session of the thread is asked of this one."""
     jvm: Java = session._jvm
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
     try:
@@ -439,7 +448,7 @@ def schema_of(metadata: Json) -> StructType:
 def ddl(spark: SparkSession, schema: StructType) -> str:
     """The columns as SQL names them."""
     java: Java = spark._jvm
-    return str(java.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL())
+    return str(getattr(java, "org.apache.spark.sql.types.DataType").fromJson(schema.json()).toDDL())
 
 
 @contextlib.contextmanager

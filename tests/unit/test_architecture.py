@@ -165,6 +165,19 @@ def test_a_wall_clock_is_noticed() -> None:
     assert wall_clocks("import time\nif time.time() > lease: steal()") == {"time.time"}
 
 
+JAVA_BY_PARTS = re.compile(r"jvm\.(?:org|java|scala|io)\.")
+
+
+@pytest.mark.parametrize(("name", "path"), IN_PRODUCTION)
+def test_a_java_class_is_asked_for_by_its_whole_name(name: str, path: Path) -> None:
+    """As in ``getattr(jvm, "org.apache...")``: in parts, every jar is searched for each, half a millisecond a part."""
+    assert not JAVA_BY_PARTS.findall(path.read_text()), name
+
+
+def test_a_java_class_in_parts_is_noticed() -> None:
+    assert JAVA_BY_PARTS.search("path = self._jvm.org.apache.hadoop.fs.Path(uri)")
+
+
 def test_failpoints_import_nothing_that_is_not_a_word_of_the_project() -> None:
     assert own_imports(ROOT / "chaos" / "failpoints.py") <= WORDS
 
