@@ -81,7 +81,7 @@ def test_an_epoch_has_no_exception_of_java(
     start = Start(spark, path, mode=mode).fenced()
     start.show(rows)
     seen: list[str] = []
-    monkeypatch.setattr(Py4JJavaError, "__init__", lambda self, *told: seen.append(str(told)))
+    monkeypatch.setattr(Py4JJavaError, "__init__", lambda _self, *told: seen.append(str(told)))
     start.show(rows, 2)
     assert start.sink.look(query("app")).marker is not None
     assert not seen
