@@ -191,8 +191,9 @@ class Coordinator:
         self._sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}
         self._log = log
         self._mode = mode
-        copies = wants_copy(sinks)
-        self._stage = stage if copies else None
+        self._stage = stage
+        self._copies = wants_copy(sinks)
+        self._copies_left = True  # perhaps, of a start whose sinks wanted them
         self._run_all = runner
         self._retry = retry or Retry()
         self._compact_every = compact_every
@@ -214,7 +215,7 @@ class Coordinator:
             raise Misconfigured(
                 f"two sinks share a name: {sorted(s.name for s in sinks)}", help="give each sink its own name="
             )
-        if self._stage is None and copies:
+        if self._stage is None and self._copies:
             raise Misconfigured("these sinks need a durable copy, and there is no stage", help="pass stage=")
         if mode == IDEMPOTENT:
             check_appliable(sinks)
@@ -409,7 +410,7 @@ class Coordinator:
         decision = Decision(self._query.query_id, ask.epoch, self._me, ask.fingerprint, redo)
         hit(Point.BEFORE_PREPARE, epoch=ask.epoch)
         try:
-            copy = self._stage.write(ask.epoch, self._me, batch.rows) if self._stage is not None else None
+            copy = self._copied(batch)
             hit(Point.AFTER_COPY, epoch=ask.epoch)
             epoch = Epoch(decision, 0, ask.offsets, ask.watermark, copy)
             judgements = self._judgements(epoch, lambda: batch.rows)
@@ -429,6 +430,12 @@ class Coordinator:
             done_through=judge.done_after(self._history, self._shown),
             judgements=judgements,
         )
+
+    def _copied(self, batch: MicroBatch) -> Copy | None:
+        """The one evaluation of the epoch, where it has several readers."""
+        if self._stage is None or not self._copies:
+            return None
+        return self._stage.write(batch.ask.epoch, self._me, batch.rows)
 
     def _vote(self, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
         epoch = epoch.at(self._place_in(sink.name))
@@ -531,7 +538,7 @@ class Coordinator:
         current, stage = self._decided, self._stage
         copy = current.copy
         assert copy is not None, "without a copy Spark's replay is evaluated instead"
-        assert stage is not None, "only a stage makes copies"
+        assert stage is not None, "a pipeline always has one"
         hit(Point.BEFORE_REDO, epoch=current.epoch)
         decision = replace(current.decision, actor=self._me, redo=current.decision.redo + 1)
         epoch = Epoch(decision, 0, current.offsets, current.watermark, copy)
@@ -622,6 +629,8 @@ class Coordinator:
         try:
             judgements = self._judged_as_before(epoch, lambda: batch.rows, [name for name in shown if not shown[name]])
         except PrepareRefused as error:
+            if not any(shown.values()):
+                raise
             self._in_doubt([error])
         record = Apply(
             decision=decision,
@@ -782,8 +791,10 @@ class Coordinator:
         """Drop copies that a durable record calls done, and what dead starts left; compact the log."""
         hit(Point.BEFORE_CLEAN)
         try:
-            if self._stage is not None:
-                self._stage.clean(self._me, self._history.needed_copies())
+            if self._stage is not None and (self._copies or self._copies_left):
+                needed = self._history.needed_copies()
+                self._stage.clean(self._me, needed)
+                self._copies_left = bool(needed)
             self._compact()
         except Exception as error:  # nothing visible depends on it, and the next epoch tries again
             _log.warning("could not clean up after epoch, will try again: %s", error)

@@ -1,9 +1,9 @@
 """Every error that Epochal raises, under one base.
 
 An error is *definite* (we know what happened: nothing became visible through the refused step) or
-*indefinite* (``CommitInDoubt``: a decided epoch is not yet proven visible everywhere, or a decision
-is not proven taken).  The words are those of Jepsen's clients and of XA.  Each message says what
-happened, where, which value, in which state, and what to do (one ``Help:`` line).
+*indefinite* (``definite`` is False; above all ``CommitInDoubt``: a decided epoch is not yet proven visible
+everywhere, or a decision is not proven taken).  The words are those of Jepsen's clients and of XA.  Each
+message says what happened, where, which value, in which state, and what to do (one ``Help:`` line).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 
 
 class EpochalError(Exception):
-    """Base of all.  ``str()`` gives ``[sink S] [epoch N] what (state: ...) Help: ...``."""
+    """Base of all.  ``str()`` gives ``sink 'S', epoch N: what``, and below it lines of ``State:`` and ``Help:``."""
 
     definite: ClassVar[bool] = True
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.epoch import Digest
+from epochal.sinks.executors import await_observation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,7 +46,8 @@ def watched(rows: DataFrame) -> tuple[DataFrame, Callable[[], Digest]]:
     seen = rows.observe(observation, *sums)
 
     def answer() -> Digest:
-        """``get`` cannot say that nothing was observed."""
+        """``get`` cannot say that nothing was observed, and would wait for ever."""
+        await_observation(observation, "the digest of the rows that it wrote", "nothing of them is visible")
         ran = observation._jo.getRow().length() > 0
         return _digest(observation.get if ran else rows.agg(*sums).collect()[0].asDict())
 

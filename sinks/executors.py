@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import re
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.errors import Misconfigured, SinkUnavailable
+from epochal.coordinator.epoch import EpochNumber
+from epochal.coordinator.errors import Misconfigured, PrepareRefused, SinkUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
 
     Batches = Iterator[pa.RecordBatch]
+
+METRIC_WAIT = 60.0
+"""Seconds for what Spark has observed to arrive through its listener."""
 
 
 def running_session() -> SparkSession | None:
@@ -29,8 +35,8 @@ def clone(session: SparkSession) -> SparkSession:
     return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
 
 
-def check_executors(sink: str, module: str, extra: str, reach: Callable[[], str] | None = None) -> None:
-    """Refuse executors that cannot import ``module``, which ``epochal[extra]`` brings.
+def check_executors(sink: str, module: str, packages: str, reach: Callable[[], str] | None = None) -> None:
+    """Refuse executors that cannot import ``module``, or cannot be asked; ``pip install <packages>`` brings both.
 
     ``reach`` runs there, too, and says why the server cannot be reached, or nothing.  One executor is asked for all;
     nothing is asked where no Spark runs.
@@ -53,7 +59,7 @@ def check_executors(sink: str, module: str, extra: str, reach: Callable[[], str]
             f"the executors' Python cannot load {module}: {missing}",
             sink=sink,
             state="one task was asked; nothing was written",
-            help=f"pip install 'epochal[{extra}]' on every executor",
+            help=f"pip install {packages} on every executor",
         )
 
 
@@ -72,6 +78,22 @@ def first_cause(error: Exception) -> str:
     return str(throwable.toString())
 
 
+def await_observation(observation: Observation, told: str, state: str, epoch: EpochNumber | None = None) -> None:
+    """Wait until Spark has said what it observed, which comes through its listener bus: that may drop it."""
+    counterpart: Any = observation._jo
+    arrived, limit = counterpart.future(), time.monotonic() + METRIC_WAIT
+    while not arrived.isCompleted():
+        if time.monotonic() > limit:
+            raise PrepareRefused(
+                f"Spark did not say within {METRIC_WAIT:g} s {told}",
+                epoch=epoch,
+                state=state,
+                help="restart the query; if it happens again, see in the driver's log whether its listener bus drops"
+                " events (spark.scheduler.listenerbus.eventqueue.capacity)",
+            )
+        time.sleep(0.001)
+
+
 def _answer(probe: DataFrame) -> tuple[str, str]:
     """Epochal itself may be what is missing, then the task cannot even answer."""
     try:
@@ -80,7 +102,12 @@ def _answer(probe: DataFrame) -> tuple[str, str]:
     except Exception as error:
         if lacks_epochal(error):
             return "Epochal is not installed there", ""
+        if lacking := _NO_ARROW.search(str(error)):
+            return lacking.group(), ""
         raise
+
+
+_NO_ARROW = re.compile(r"No module named 'pyarrow[\w.]*'|\[PACKAGE_NOT_INSTALLED\].*")  # Spark's tasks need it first
 
 
 def _ask(module: str, reach: Callable[[], str] | None, batches: Batches) -> Batches:

@@ -17,7 +17,6 @@ import os
 import posixpath
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from epochal.coordinator.epoch import Actor, Copy, CopyFile, EpochNumber
 from epochal.coordinator.errors import CommitInDoubt, EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.conditions import may_drop
-from epochal.sinks.executors import first_cause
+from epochal.sinks.executors import await_observation, first_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +56,6 @@ _READ = {  # never fewer rows than there are; a path is a name, not a pattern
     "__globPaths__": "false",
 }
 _NO_PARQUET = ("void", "interval", "geometry", "geography")
-_METRIC_WAIT = 60.0  # seconds for Spark's own row count to arrive through its listener
 
 
 class Files(Protocol):
@@ -339,18 +337,7 @@ def _write(rows: DataFrame, root: str, epoch: EpochNumber, *folders: str) -> int
     with _confs(rows.sparkSession, _EXACT_WRITE):
         observed = rows.observe(count, f.count(f.lit(1)).alias("rows"))
         observed.write.options(**_CODEC, **_COMMITTER).partitionBy(*folders).mode("errorifexists").parquet(root)
-    assert count._jo is not None, "observe gives it its counterpart"
-    arrived, limit = count._jo.future(), time.monotonic() + _METRIC_WAIT
-    while not arrived.isCompleted():
-        if time.monotonic() > limit:
-            raise PrepareRefused(
-                f"Spark did not say within {_METRIC_WAIT:g} s how many rows it wrote to the durable copy",
-                epoch=epoch,
-                state=f"copy {root}, nothing was decided",
-                help="restart the query; if it happens again, see in the driver's log whether its listener bus drops"
-                " events (spark.scheduler.listenerbus.eventqueue.capacity)",
-            )
-        time.sleep(0.001)
+    await_observation(count, "how many rows it wrote to the durable copy", f"copy {root}, nothing was decided", epoch)
     return int(count.get["rows"])
 
 

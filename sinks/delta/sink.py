@@ -61,7 +61,7 @@ from epochal.sinks.delta.merge import SOURCE, MergePlan, Work
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from epochal.sinks.delta.refusals import Refusals
 from epochal.sinks.delta.staged import Note, Staged
-from epochal.sinks.delta.target import Target
+from epochal.sinks.delta.target import SESSION_CATALOG, Target
 from epochal.sinks.digest import watched
 from epochal.sinks.executors import clone
 from epochal.sinks.projection import Projection
@@ -110,7 +110,7 @@ class _Tried:
 class DeltaSink:
     """Writes every epoch to a Delta table, as one version of it.
 
-    ``path``: where it lies; or ``table``: its name in Spark's session catalog, ``[schema.]name``.
+    ``path``: where it lies; or ``table``: its name in Spark's session catalog, ``schema.name``.
     ``mode``: ``Append()``, ``Overwrite()`` or ``Merge(key=...)`` of ``epochal.sinks.delta``: what an epoch does to the
     table.  ``name``: the sink's stable name, by default ``delta-`` and the last part of the path, or the table's.
     ``partition_by`` is for :meth:`create` alone.  ``merge_schema``: columns of the query that the table has not are
@@ -191,6 +191,7 @@ class DeltaSink:
                 "the Python package delta-spark is missing", sink=self._name, help="pip install 'epochal[delta]'"
             ) from error
         session = clone(jvm.session(self._name))
+        session.catalog.setCurrentCatalog(SESSION_CATALOG)
         session.conf.unset(gates.RETENTION_DEFAULT)  # else the table would be made as one that is refused
         table = DeltaTable.createIfNotExists(session).addColumns(schema)
         table = self._target.named(table)
@@ -565,15 +566,17 @@ class DeltaSink:
     def _with_columns(self, table: Table, txn: Transaction, added: StructType, epoch: Epoch, by: Actor) -> Transaction:
         """The table with these columns, all NULL as yet, whatever becomes of the epoch; a snapshot that has them."""
         self._conditions.check_owner(self._state(txn), by, epoch.number)
+        failed: PySparkException | None = None
         try:
             jvm.session(self._name).sql(self._add_columns(added))
-        except PySparkException as error:
-            txn = self._existing(self._begin(table))
-            if self._added(added, txn.metadata()).fields:  # nobody else has added them meanwhile
-                what = f"Delta does not add the columns {added.names}"
-                raise self._say.refused(what, epoch.number, str(error)) from error
-            return txn
-        return self._existing(self._begin(table))
+        except PySparkException as error:  # perhaps somebody else has added them meanwhile
+            failed = error
+        txn = self._existing(self._begin(table))
+        if self._added(added, txn.metadata()).fields:
+            what = f"Delta does not add the columns {added.names}"
+            state = str(failed) if failed is not None else "it said that it did, and the table has not got them"
+            raise self._say.refused(what, epoch.number, state) from failed
+        return txn
 
     def _fitting(self, rows: DataFrame, metadata: Json, epoch: EpochNumber) -> DataFrame:
         """The rows as files of the table hold them; ``PrepareRefused`` where they do not."""

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+SESSION_CATALOG = "spark_catalog"
+"""Where tables are looked up by name, whichever catalog is the current one."""
+
+
 @dataclass(frozen=True)
 class Target:
     """Just one of the two is not None."""
@@ -43,7 +47,7 @@ class Target:
     @property
     def sql(self) -> str:
         """As a statement names it."""
-        return f"delta.{quoted(self.path)}" if self.path is not None else str(self.table)
+        return f"delta.{quoted(self.path)}" if self.path is not None else f"{SESSION_CATALOG}.{self.table}"
 
     def named(self, table: DeltaTableBuilder) -> DeltaTableBuilder:
         """A table that is to be made, here."""
@@ -59,7 +63,7 @@ class Target:
                     f"table={self.table!r} names no schema",
                     sink=sink,
                     state="in another current schema, or beside a temporary view of that name, it is another table",
-                    help="give table='schema.name'",
+                    help=f"give table='schema.name', and name={sink!r}, the name of the sink so far",
                 )
             found = jvm.catalogued(spark, self.table)
         except jvm.JavaFailure as failure:

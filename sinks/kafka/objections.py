@@ -37,6 +37,7 @@ class Objection:
     help: str
     shown: Column | None = None  # of each of these rows; the smallest is told
     largest: bool = False  # `shown` is a number, and the largest is told
+    separable: bool = True  # a sink for bad rows could have them
 
 
 def count(records: DataFrame, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
@@ -74,7 +75,8 @@ def reason_of_each(objections: Sequence[Objection]) -> Column:
 
 def refusal(met: Objection, rows: int, shown: object, sink: str, epoch: EpochNumber, state: str) -> PrepareRefused:
     """What is said when so many rows meet an objection."""
-    return PrepareRefused(met.tell(rows, shown), sink=sink, epoch=epoch, state=state, help=met.help)
+    more = "; or let bad_rows= have such rows" if met.separable else ""
+    return PrepareRefused(met.tell(rows, shown), sink=sink, epoch=epoch, state=state, help=met.help + more)
 
 
 def _told(objection: Objection) -> Column:
@@ -112,6 +114,7 @@ def of_values(scrub: Callable[[str], str]) -> Objection:
         lambda rows, shown: f"value= made no value of {rows} rows, and was asked no more: {scrub(shown):.300}",
         "see what the function says; the epoch is evaluated again at the next start",
         f.col(FAILURE),
+        separable=False,
     )
 
 

@@ -197,9 +197,9 @@ class KafkaSink:
         seen, timeout = topics.describe(link, self._declared, place), self._timeout(link)
         topics.check(link, seen, place, self._encoding.key, timeout, self._slots)
         produce.Transaction(link, place, timeout, {}).drop()  # takes the options, asks the brokers nothing
-        check_executors(self._name, "confluent_kafka", "kafka")
+        check_executors(self._name, "confluent_kafka", "'epochal[kafka]' pyarrow")
         if self._slots > 1:
-            check_executors(self._name, "numpy", "spark")
+            check_executors(self._name, "numpy", "numpy")
         if self._make_value is not None:
             encode.check(self._make_value, self._name, self._link().scrub)
         for caution in topics.cautions(seen):
@@ -285,11 +285,11 @@ class KafkaSink:
         plans = self._plans(link, place, committable, by)
         if any(plan.rows for plan in plans):
             self._own_session(Encoding.from_json(committable.payload["encoding"], self._name).settings)
-        return slots.outcome_of(
-            Threads(running_session)(
-                [lambda plan=plan: settle(plan, lambda: self._attempt(plan, committable)) for plan in plans]  # type: ignore[misc]
-            )
-        )
+
+        def show(plan: Plan) -> CommitOutcome:
+            return _SHOWN[attempt_until_shown(plan, lambda: self._attempt(plan, committable)).outcome]
+
+        return slots.outcome_of(Threads(running_session)([partial(show, plan) for plan in plans]))
 
     def check_apply(self) -> None:
         if self._slots > 1:
@@ -314,7 +314,7 @@ class KafkaSink:
             now = self._topics_of(epoch)
             records, found = self._judged(rows, now)
             plan = self._plan_to_apply(link, place, epoch, now, found, by)
-        return self._settle(plan, records, found, agreed)
+        return self._apply_until_shown(plan, records, found, agreed)
 
     def abort(self, query: Query, by: Actor) -> None:
         """Nothing prepared lies in Kafka; what a dead producer left open is ended."""
@@ -663,7 +663,9 @@ class KafkaSink:
             largest=frozenset(number for number, objection in enumerate(found) if objection.largest),
         )
 
-    def _settle(self, plan: Plan, records: DataFrame, found: Sequence[Objection], agreed: Digest | None) -> Applied:
+    def _apply_until_shown(
+        self, plan: Plan, records: DataFrame, found: Sequence[Objection], agreed: Digest | None
+    ) -> Applied:
         """Every attempt evaluates again, and is held against the first of which the rows are known."""
         if self._evaluated is not None and self._evaluated[0] != plan.decision:
             self._evaluated = None
@@ -675,7 +677,7 @@ class KafkaSink:
                 self._evaluated = plan.decision, answer.digest
             return answer
 
-        answer = settled(plan, attempt)
+        answer = attempt_until_shown(plan, attempt)
         assert answer.digest is not None, "that of the marker, which was read"
         return Applied(_SHOWN[answer.outcome], answer.digest)
 
@@ -769,12 +771,7 @@ _SHOWN = {
 }
 
 
-def settle(plan: Plan, attempt: Callable[[], Answer]) -> CommitOutcome:
-    """Attempt until the epoch is shown."""
-    return _SHOWN[settled(plan, attempt).outcome]
-
-
-def settled(plan: Plan, attempt: Callable[[], Answer]) -> Answer:
+def attempt_until_shown(plan: Plan, attempt: Callable[[], Answer]) -> Answer:
     """The answer that says so; bounded in interruptions, dead tasks and expired transactions."""
     expired = lost = 0
     for number in range(ATTEMPTS):

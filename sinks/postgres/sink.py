@@ -158,7 +158,10 @@ class PostgresSink:
         return "".join(f"{sql};\n" for sql in ("BEGIN", *(step.sql for step in steps), "COMMIT"))
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
-        """Make what is missing, in one transaction; an existing plain table is adopted by ``Append()``."""
+        """Make what is missing, in one transaction.
+
+        ``Append()`` adopts a plain table: it becomes ``<table>__rows``, and a view with its rows takes its name.
+        """
         where, columns = (self._checked(query.app), self._name, self._target), self._columns(schema)
         with self._connector.session() as session, session.transaction(bulk=True):
             added = self._evolution(query.app, columns).run(session) if self._evolves else []
@@ -179,7 +182,8 @@ class PostgresSink:
                 staging.check(session, *where, self._staging, columns)
             else:
                 ddl.check(session, *where, columns)
-        check_executors(self._name, "psycopg", "postgres", partial(reached, place, self._name, self._limits))
+        reach = partial(reached, place, self._name, self._limits)
+        check_executors(self._name, "psycopg", "'epochal[postgres]' pyarrow", reach)
 
     def _columns(self, schema: Schema) -> list[PgColumn]:
         from epochal.sinks.postgres.rows import columns
@@ -415,7 +419,7 @@ class PostgresSink:
             raise PrepareRefused(
                 f"rows with values that Postgres cannot hold exactly: {told}",
                 help="these are strings with NUL or broken UTF-8, dates or timestamps out of Postgres's range, or NaN"
-                " and infinities inside JSON: replace or drop them in the query",
+                " and infinities inside JSON: replace or drop them in the query, or let bad_rows= have them",
                 **where,
             )
         for vote in votes:

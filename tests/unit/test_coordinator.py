@@ -479,6 +479,26 @@ def test_lost_rows_are_redone_as_they_were_decided_or_not_at_all() -> None:
     assert [len(world.server.visible("app", name)) for name in "ab"] == [0, 1]
 
 
+class Filtered(Forgetful):
+    """Loses what it has prepared, and has a condition, so that there is a copy."""
+
+    leaves_rows_out = True
+
+
+def test_an_epoch_with_a_copy_is_finished_from_it_by_a_start_that_makes_none_and_the_copy_goes() -> None:
+    world = World()
+    world.sink("a")
+    with pytest.raises(CommitInDoubt, match="lost again and again"):
+        world.start(Filtered("a", world.server)).run(Batch(0))
+    [(epoch, _)] = world.stage.copies()
+    assert epoch == 0
+    again = world.start(MemorySink("a", world.server))
+    assert again.run(Batch(0)).replayed
+    again.run(Batch(1))
+    assert world.server.visible("app", "a") == [{"id": "row-0"}, {"id": "row-1"}]
+    assert world.stage.copies() == []
+
+
 def test_rows_that_are_left_out_are_rows_of_the_epoch() -> None:
     world = World()
     chooser = Chooser("a", world.server)
@@ -695,6 +715,34 @@ def test_a_no_of_one_vote_is_what_ends_the_epoch_and_nothing_is_visible() -> Non
     for name in "abc":
         table = world.server.table("app", name)
         assert (table.shown, table.marker, table.prepared) == ([], None, {})
+
+
+class Judging(MemorySink):
+    """Gets the rows that sink `a` cannot hold, and may find that nobody can say which these are."""
+
+    of, told = "a", True
+
+    def judgement(self, epoch: Epoch, rows: Rows) -> dict[str, Any]:  # noqa: ARG002
+        if not self.told:
+            raise PrepareRefused("the topic is another one", sink=self.of, epoch=epoch.number, help="none")
+        return {}
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_rows_that_nobody_can_tell_apart_refuse_an_epoch_that_no_sink_shows(before: int) -> None:
+    """It is not begun, and nothing is said of the one before."""
+    world = World()
+    judging = Judging("b", world.server)
+    judging.create(QUERY, None)
+    start = world.apply(world.sink("a"), judging)
+    for epoch in range(before):
+        start.run(Batch(epoch))
+    applied = [entry for entry in world.log.read() if isinstance(entry.record, Apply)]
+    judging.told = False
+    with pytest.raises(PrepareRefused, match="the topic is another one"):
+        start.run(Batch(before))
+    assert [entry for entry in world.log.read() if isinstance(entry.record, Apply)] == applied
+    assert len(applied) == before
 
 
 def test_a_marker_without_a_digest_stops_the_replay() -> None:

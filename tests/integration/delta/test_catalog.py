@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -49,6 +50,46 @@ def test_a_table_is_made_and_written_by_its_name(spark: SparkSession, folder: Pa
     assert [row.n for row in spark.sql("SELECT n FROM lake.flights").collect()] == [2, 2]
 
 
+ELSEWHERE = "spark.sql.catalog.elsewhere"
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession, pg_database: str) -> Iterator[str]:
+    """The current catalog is a Postgres database, which has a table of that name, too."""
+    with psycopg.connect(pg_database) as connection:
+        connection.execute("CREATE SCHEMA lake")
+        connection.execute("CREATE TABLE lake.flights (id text, n bigint)")
+    user, _, rest = pg_database.removeprefix("postgresql://").partition("@")
+    settings = {
+        "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+        ".url": f"jdbc:postgresql://{rest}?user={user}",
+        ".driver": "org.postgresql.Driver",
+    }
+    for key, value in settings.items():
+        spark.conf.set(ELSEWHERE + key, value)
+    spark.catalog.setCurrentCatalog("elsewhere")
+    yield pg_database
+    spark.catalog.setCurrentCatalog("spark_catalog")
+    for key in settings:
+        spark.conf.unset(ELSEWHERE + key)
+
+
+@pytest.mark.parametrize("mode", [Append(), Merge(key="id")], ids=["append", "merge"])
+def test_it_is_that_of_the_session_catalog_whichever_is_the_current_one(
+    spark: SparkSession, folder: Path, elsewhere: str, mode: Mode
+) -> None:
+    rows = spark.createDataFrame([("a", 1)], SHAPE).coalesce(1)
+    made = sink(mode=mode, merge_schema=True)
+    assert made.create(query("app"), rows.schema) == ["created Delta table lake.flights"]
+    start = Start(spark, folder / "flights", sink=made).fenced()
+    start.show(rows.selectExpr("*", "'x' AS more"))
+    assert support.read(folder / "flights").to_pylist() == [{"id": "a", "n": 1, "more": "x"}]
+    with psycopg.connect(elsewhere) as connection:
+        columns = connection.execute("SELECT * FROM lake.flights").description
+    assert columns is not None
+    assert [column.name for column in columns] == ["id", "n"]
+
+
 @pytest.mark.parametrize("mode", [Append(), Overwrite(), Merge(key="id")], ids=["append", "overwrite", "merge"])
 def test_a_table_that_was_made_again_under_the_name_is_another_one(
     spark: SparkSession, folder: Path, mode: Mode
@@ -79,6 +120,14 @@ def test_what_is_no_delta_table_of_the_session_catalog_is_refused(spark: SparkSe
         with pytest.raises(Misconfigured, match=why):
             DeltaSink(table=table, name="out").look(query("app"))
     assert folder.exists()
+
+
+@pytest.mark.usefixtures("spark")
+def test_who_follows_the_refusal_of_a_bare_name_keeps_the_name_of_the_sink() -> None:
+    """Under another one its markers would not be found."""
+    with pytest.raises(Misconfigured) as refused:
+        DeltaSink(table="flights").look(query("app"))
+    assert refused.value.help == "give table='schema.name', and name='delta-flights', the name of the sink so far"
 
 
 def test_a_sink_names_one_table(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.coordinator.errors import Fenced, Misconfigured, PrepareRefused
-from epochal.sinks.delta import DeltaSink, Merge, Overwrite
+from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
+from epochal.sinks.delta.modes import Mode
 from tests.integration.delta import support
 from tests.integration.delta.support import TWO, Start, query
 
@@ -72,6 +73,19 @@ def test_only_whole_new_columns_are_added(spark: SparkSession, path: Path, grown
     unholdable = spark.sql("SELECT 'a' AS id, INTERVAL '1' DAY AS day")
     with pytest.raises(Misconfigured, match="a Delta table cannot hold interval"):
         start.sink.check(query("app"), unholdable.schema)
+
+
+@pytest.mark.parametrize("mode", [Append(), Overwrite()], ids=["append", "overwrite"])
+def test_columns_that_were_added_and_are_not_there_refuse_the_epoch(
+    spark: SparkSession, path: Path, grown: DataFrame, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the table was put back at that moment: without them the rows would be shown without these values."""
+    start = Start(spark, path, merge_schema=True, mode=mode).fenced()
+    monkeypatch.setattr(DeltaSink, "_add_columns", lambda *_: "SELECT 1")
+    with pytest.raises(PrepareRefused, match="does not add the columns") as refused:
+        start.prepare(grown)
+    assert "the table has not got them" in str(refused.value)
+    assert seen(spark, path, "*") == [("old",)]
 
 
 def test_what_only_the_mode_looks_at_is_not_added(spark: SparkSession, path: Path, grown: DataFrame) -> None:

@@ -118,3 +118,11 @@ def test_a_jvm_that_does_not_answer_is_a_failure_too() -> None:
     with pytest.raises(jvm.JavaFailure, match="no answer") as failure, jvm.java_errors():
         raise Py4JNetworkError("no answer")
     assert failure.value.is_a("Py4JNetworkError")
+
+
+def test_the_page_on_deployment_says_what_a_session_needs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "deployment.md").read_text()
+    section = page.partition("## A session with Delta")[2].partition("\n## ")[0]
+    assert ",".join(versions.delta_jars(versions.PYSPARK).coordinates) in section
+    assert f"spark.sql.extensions={jvm.EXTENSION}" in section
+    assert f"spark.sql.catalog.spark_catalog={jvm.CATALOG}" in section

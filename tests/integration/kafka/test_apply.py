@@ -444,10 +444,10 @@ class InProcess(KafkaSink):
     def _evaluate(self, plan: Plan, records: Any, found: Any) -> Answer:  # noqa: ARG002
         return produce.attempt(plan, evaluation(self.found.pop(0)))
 
-    def settle(self, plan: Plan, *found: Sequence[str], agreed: Digest | None = None) -> Applied:
+    def show(self, plan: Plan, *found: Sequence[str], agreed: Digest | None = None) -> Applied:
         self.found = list(found)
         none: Any = None
-        return self._settle(plan, none, (), agreed)
+        return self._apply_until_shown(plan, none, (), agreed)
 
 
 @pytest.fixture
@@ -466,7 +466,7 @@ def intrude(target: Target) -> None:
 @pytest.mark.parametrize("point", [Point.IN_WRITE, Point.BEFORE_PUBLISH])
 def test_an_interrupted_epoch_is_evaluated_again(target: Target, sink: InProcess, point: Point) -> None:
     with once(point, lambda: intrude(target)):
-        assert sink.settle(planned(target), "ab", "ba") == Applied(COMMITTED, AB)
+        assert sink.show(planned(target), "ab", "ba") == Applied(COMMITTED, AB)
     assert seen(target) == ["b", "a"]
 
 
@@ -476,7 +476,7 @@ def test_a_second_evaluation_is_held_against_the_first(target: Target, sink: InP
         once(Point.BEFORE_PUBLISH, lambda: intrude(target)),
         pytest.raises(NonDeterministicReplay, match="2 rows, ") as no,
     ):
-        sink.settle(planned(target), "ab", "abc")
+        sink.show(planned(target), "ab", "abc")
     assert "3 rows, " in str(no.value)
     assert nothing(target)
 
@@ -485,19 +485,19 @@ def test_a_second_evaluation_is_held_against_the_first(target: Target, sink: InP
 def test_after_an_expired_transaction_as_well(target: Target, sink: InProcess) -> None:
     plan = planned(target, transaction_timeout=4.0)
     with once(Point.BEFORE_PUBLISH, lambda: until_expired(target)), pytest.raises(NonDeterministicReplay):
-        sink.settle(plan, "ab", "c")
+        sink.show(plan, "ab", "c")
     assert nothing(target)
-    assert sink.settle(plan, "ba") == Applied(COMMITTED, AB)
+    assert sink.show(plan, "ba") == Applied(COMMITTED, AB)
 
 
 def test_and_when_the_coordinator_asks_again(target: Target, sink: InProcess) -> None:
     with once(Point.BEFORE_PUBLISH, raising(AnswerDropped("gone"))), pytest.raises(SinkUnavailable):
-        sink.settle(planned(target), "ab")
+        sink.show(planned(target), "ab")
     with pytest.raises(NonDeterministicReplay):
-        sink.settle(planned(target), "ac")
-    assert sink.settle(planned(target), "ac", agreed=Digest(2, ord("a") + ord("c"))).outcome is COMMITTED
+        sink.show(planned(target), "ac")
+    assert sink.show(planned(target), "ac", agreed=Digest(2, ord("a") + ord("c"))).outcome is COMMITTED
     other = replace(planned(target), decision=7, position=2, epoch=1)
-    assert sink.settle(other, "x").outcome is COMMITTED  # another epoch has other rows
+    assert sink.show(other, "x").outcome is COMMITTED  # another epoch has other rows
 
 
 @pytest.mark.timeout(300)
@@ -507,7 +507,7 @@ def test_a_transaction_that_takes_too_long_twice_is_refused(target: Target, sink
             until_expired(target)
 
     with failpoints.handler(wait_for_the_broker), pytest.raises(PrepareRefused) as refused:
-        sink.settle(planned(target, transaction_timeout=1.0), "a", "a")
+        sink.show(planned(target, transaction_timeout=1.0), "a", "a")
     assert "the rows could not be produced within the transaction timeout of 1 s, 2 times" in str(refused.value)
     assert "decided" not in str(refused.value)
     assert nothing(target)
@@ -516,7 +516,7 @@ def test_a_transaction_that_takes_too_long_twice_is_refused(target: Target, sink
 def test_options_that_are_taken_no_more_refuse_the_epoch(target: Target, sink: InProcess) -> None:
     odd = replace(target.link, options={"no.such.option": "1"})
     with pytest.raises(PrepareRefused, match=r"no\.such\.option"):
-        sink.settle(planned(target, link=odd), "a")
+        sink.show(planned(target, link=odd), "a")
 
 
 # a job that gave no answer

@@ -35,8 +35,7 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks.kafka import produce
 from epochal.sinks.kafka.produce import Answer, Outcome, Transaction
-from epochal.sinks.kafka.sink import settle
-from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.kafka.sink import attempt_until_shown
 from tests.integration.kafka.attempts import ONE, QUERY, TWO, Target, rows
 from tests.integration.kafka.support import SECRET, await_markers, hanging, read_topic
 
@@ -175,23 +174,23 @@ def test_an_interrupted_epoch_is_attempted_again(target: Target, point: Point) -
 
     with once(point, intrude) as struck:
         plan = target.plan(0, rows("a", "b"))
-        outcome = settle(plan, lambda: produce.attempt(plan, [rows("a", "b")]))
+        answer = attempt_until_shown(plan, lambda: produce.attempt(plan, [rows("a", "b")]))
     assert struck
-    assert outcome is CommitOutcome.COMMITTED
+    assert answer.outcome is Outcome.COMMITTED
     assert seen(target) == ["a", "b"]
 
 
 def test_endless_interruption_is_given_back(target: Target) -> None:
     with pytest.raises(SinkUnavailable, match="ended by other producers of epochal-flights-"):
-        settle(target.plan(0, rows("a")), lambda: Answer(Outcome.INTERRUPTED))
+        attempt_until_shown(target.plan(0, rows("a")), lambda: Answer(Outcome.INTERRUPTED))
 
 
 def test_a_task_that_dies_again_and_again_leaves_the_outcome_unknown(target: Target) -> None:
     dead = Answer(Outcome.LOST, OutcomeUnknown("the job failed", help="commit again"))
     with pytest.raises(OutcomeUnknown, match="the job failed"):
-        settle(target.plan(0, rows("a")), lambda: dead)
+        attempt_until_shown(target.plan(0, rows("a")), lambda: dead)
     answers = iter([dead, dead, Answer(Outcome.ALREADY_COMMITTED)])
-    assert settle(target.plan(0, rows("a")), lambda: next(answers)) is CommitOutcome.ALREADY_COMMITTED
+    assert attempt_until_shown(target.plan(0, rows("a")), lambda: next(answers)).outcome is Outcome.ALREADY_COMMITTED
 
 
 # what is decided is all written, or nothing is
@@ -356,9 +355,9 @@ def test_a_broker_crash_in_mid_write_loses_and_doubles_nothing(kafka_server: ser
     with once(Point.IN_WRITE, crash) as struck:
         plan = target.plan(0, many)
         batches = [many[n : n + 1_000] for n in range(0, 5_000, 1_000)]
-        outcome = settle(plan, lambda: produce.attempt(plan, batches))
+        answer = attempt_until_shown(plan, lambda: produce.attempt(plan, batches))
     assert struck
-    assert outcome is CommitOutcome.COMMITTED
+    assert answer.outcome is Outcome.COMMITTED
     assert seen(target) == [f"row-{n}" for n in range(5_000)]
 
 
@@ -373,9 +372,9 @@ def until_expired(target: Target) -> None:
 def test_an_epoch_whose_transaction_has_expired_is_produced_again(target: Target, point: Point) -> None:
     plan = replace(target.plan(0, rows("a", "b")), transaction_timeout=4.0)
     with once(point, lambda: until_expired(target)) as struck:
-        outcome = settle(plan, lambda: produce.attempt(plan, [rows("a", "b")]))
+        answer = attempt_until_shown(plan, lambda: produce.attempt(plan, [rows("a", "b")]))
     assert struck
-    assert outcome is CommitOutcome.COMMITTED
+    assert answer.outcome is Outcome.COMMITTED
     assert (seen(target), target.position()) == (["a", "b"], 1)
 
 
@@ -385,7 +384,7 @@ def test_a_decided_epoch_is_produced_by_the_next_start_when_its_transaction_has_
     until_expired(target)
     target.sink.fence(QUERY, TWO)
     plan = target.plan(0, rows("a", "b"), by=TWO)
-    assert settle(plan, lambda: produce.attempt(plan, [rows("a", "b")])) is CommitOutcome.COMMITTED
+    assert attempt_until_shown(plan, lambda: produce.attempt(plan, [rows("a", "b")])).outcome is Outcome.COMMITTED
     assert (seen(target), target.position()) == (["a", "b"], 1)
 
 
@@ -421,7 +420,7 @@ def test_a_transaction_that_takes_too_long_twice_is_in_doubt(target: Target) -> 
             until_expired(target)
 
     with failpoints.handler(wait_for_the_broker), pytest.raises(CommitInDoubt) as stopped:
-        settle(plan, lambda: produce.attempt(plan, [rows("a", "b")]))
+        attempt_until_shown(plan, lambda: produce.attempt(plan, [rows("a", "b")]))
     text = str(stopped.value)
     assert "2 rows could not be produced within the transaction timeout of 1 s, 2 times" in text
     assert "raise transaction_timeout=" in text

@@ -113,6 +113,28 @@ def test_options_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sink._link().options["sasl.password"] == "of-the-environment"
 
 
+@pytest.mark.timeout(400)
+def test_rows_that_a_sink_cannot_hold(spark: SparkSession, tmp_path: Path, pg_database: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"tailnum": "n1"}\n{"tailnum": "n\\u00002"}\n')
+    names = {"DATABASE": pg_database, "LAKE": str(tmp_path / "lake")}
+    code = python_blocks(PAGE)[0].partition("pipeline = ")[0] + python_blocks(PAGE)[4]
+    pipeline = run_example(code, names)["pipeline"]
+    flights = spark.readStream.schema("tailnum string").json(str(tmp_path / "in"))
+    pipeline.create(flights.schema)
+    write = flights.writeStream.foreachBatch(pipeline).trigger(availableNow=True)
+    write.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    with psycopg.connect(pg_database) as connection:
+        assert connection.execute("select * from flights").fetchall() == [("n1",)]
+    [rejected] = spark.read.format("delta").load(str(tmp_path / "lake" / "rejected")).collect()
+    assert rejected["tailnum"] == "n\x002"
+    pipeline.close()
+
+
+def test_every_example_is_run() -> None:
+    assert len(python_blocks(PAGE)) == 5
+
+
 def test_the_table_of_json(spark: SparkSession) -> None:
     """Each example, of a value of its type."""
     values = {

@@ -97,6 +97,15 @@ def test_postgres_that_the_driver_reaches_and_no_executor_does(
         pipeline.check(job.df())
 
 
+def test_what_spark_itself_needs_for_the_question(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
+    """Then no task of a sink could run either, and the executor cannot even say so."""
+    pipeline = made(job, KafkaSink(kafka_server.bootstrap, topic=topic_name))
+    error = refused_without("pyarrow", job, pipeline)
+    assert "pyarrow" in error.what
+    assert "pyarrow on every executor" in error.help
+    assert not (job.checkpoint / "epochal").exists()
+
+
 def test_epochal_itself(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
     """Kafka's tasks run after the decision, so this has to be known before."""
     pipeline = made(job, KafkaSink(kafka_server.bootstrap, topic=topic_name))

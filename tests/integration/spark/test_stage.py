@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from epochal.coordinator.epoch import Actor, Copy
 from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
-from epochal.sinks import stage
+from epochal.sinks import executors, stage
 from epochal.sinks.stage import HadoopFiles, LocalFiles, SparkStage, check_schema, files_at, local_path, read_copy
 
 if TYPE_CHECKING:
@@ -371,6 +371,6 @@ def test_a_count_that_never_arrives_is_refused(
         return self
 
     monkeypatch.setattr(type(rows), "observe", deaf)
-    monkeypatch.setattr(stage, "_METRIC_WAIT", 0.2)
+    monkeypatch.setattr(executors, "METRIC_WAIT", 0.2)
     with pytest.raises(PrepareRefused, match=r"Spark did not say within 0\.2 s how many rows it wrote"):
         stage_at(spark, tmp_path).write(0, ME, rows)

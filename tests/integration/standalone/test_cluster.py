@@ -215,7 +215,7 @@ def test_executors_that_lack_something_are_a_named_error_at_start(
     conf = {"spark.archives": f"{archive}#environment"}
     with submitted(cluster, settings, "./environment/bin/python", "lacking.py", str(package), conf=conf) as driver:
         refused = told(driver)
-    help_line = "pip install 'epochal[{}]' on every executor"
+    help_line = "pip install 'epochal[{}]' pyarrow on every executor"
     assert refused == {
         "kafka, without epochal": [
             "Misconfigured",
