@@ -68,7 +68,9 @@ def elsewhere(spark: SparkSession, pg_database: str) -> Iterator[str]:
     for key, value in settings.items():
         spark.conf.set(ELSEWHERE + key, value)
     spark.catalog.setCurrentCatalog("elsewhere")
+    spark.conf.set("spark.sql.defaultCatalog", "elsewhere")  # of clones of the session
     yield pg_database
+    spark.conf.unset("spark.sql.defaultCatalog")
     spark.catalog.setCurrentCatalog("spark_catalog")
     for key in settings:
         spark.conf.unset(ELSEWHERE + key)
