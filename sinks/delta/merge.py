@@ -51,12 +51,20 @@ class MergePlan(Upsertion):
 
     def check(self, rows: DataFrame, sink: str, epoch: EpochNumber) -> int:
         """How many rows; ``PrepareRefused`` for one without a key or a place in the order, and a key of several."""
-        named = (*self.key, *self.order)
-        counts = rows.agg(f.count(f.lit(1)), *(f.count_if(_column(name).isNull()) for name in named)).collect()[0]
-        check_nulls(dict(zip(named, counts[1:], strict=True)), sink, epoch)
-        found = self._twice(rows).collect() if counts[0] else []
+        count, most, *nulls = self._counts(rows).collect()[0]
+        check_nulls(dict(zip((*self.key, *self.order), nulls, strict=True)), sink, epoch)
+        found = self._twice(rows).collect() if most > 1 else []
         check_twice(self, Merge.__name__, found, sink, epoch)
-        return int(counts[0])
+        return int(count)
+
+    def _counts(self, rows: DataFrame) -> DataFrame:
+        """Rows, those of the key that has most, and those without a value of each column that must have one."""
+        named = (*self.key, *self.order)
+        nulls = [f.count_if(_column(name).isNull()).alias(f"epochal nulls {n}") for n, name in enumerate(named)]
+        by_key = rows.groupBy(*map(_column, self.key)).agg(f.count(f.lit(1)).alias(_TIMES), *nulls)
+        sums = [f.sum(_column(f"epochal nulls {n}")) for n in range(len(named))]
+        told = by_key.agg(f.sum(_column(_TIMES)), f.max(_column(_TIMES)), *sums)
+        return told.na.fill(0)
 
     def _twice(self, rows: DataFrame) -> DataFrame:
         """Of keys that name several rows, none of them the last: rows, number of such keys, the key; the worst ones."""

@@ -17,7 +17,8 @@ import typer
 from epochal.chaos import cli, program, recording, watch
 from epochal.chaos.campaign import Campaign
 from epochal.chaos.checker import Verdict, judge_all
-from epochal.chaos.history import Changed, Ended, Fault, TookOver
+from epochal.chaos.failpoints import Point
+from epochal.chaos.history import Changed, Ended, Fault, Prepared, TookOver
 from epochal.chaos.nemesis import Death, NotCounted, Sighting
 from epochal.chaos.plan import Plan, Result
 from epochal.chaos.report import Round, html
@@ -209,6 +210,23 @@ def test_a_strike_that_was_asked_for_has_to_strike(
     result = run(KILL, "kill:driver:after-return", does=lambda _, driver: right(driver), named=named)
     assert result.verdict is verdict, result.run.proves_nothing
     assert [strike.point.value for strike in result.unreached] == ["after-return"]
+
+
+@pytest.mark.parametrize(("point", "told"), [("after-apply", [0, 1, 1]), ("before-apply", [1, 1])])
+def test_a_record_is_looked_at_before_it_is_said_that_its_epoch_is_under_way(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, point: str, told: list[int]
+) -> None:
+    """What the log tells while the epoch is under way is taken for its end; how many were begun, at each look."""
+    look, seen = Campaign._look, []
+
+    def looked(campaign: Campaign) -> Any:
+        seen.append(sum(1 for _ in campaign.history.of(Prepared)))
+        return look(campaign)
+
+    monkeypatch.setattr(Campaign, "_look", looked)
+    monkeypatch.setattr("epochal.chaos.campaign.FOREIGN_POINTS", set(Point))
+    run(f"kill:driver:{point}", does=lambda _, driver: right(driver))
+    assert seen == told
 
 
 # zombies
