@@ -432,7 +432,7 @@ class Coordinator:
         )
 
     def _copied(self, batch: MicroBatch) -> Copy | None:
-        """The one evaluation of the epoch, where it has several readers."""
+        """The one evaluation of the epoch, where the sinks want it kept."""
         if self._stage is None or not self._copies:
             return None
         return self._stage.write(batch.ask.epoch, self._me, batch.rows)
