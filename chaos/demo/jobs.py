@@ -62,9 +62,13 @@ class Settings:
 
     @property
     def jdbc_url(self) -> str:
-        """The DSN in JDBC's words."""
-        user, _, rest = self.dsn.removeprefix("postgresql://").partition("@")
-        return f"jdbc:postgresql://{rest}?user={user}"
+        return jdbc_url(self.dsn)
+
+
+def jdbc_url(dsn: str) -> str:
+    """The DSN in JDBC's words."""
+    user, _, rest = dsn.removeprefix("postgresql://").partition("@")
+    return f"jdbc:postgresql://{rest}?user={user}"
 
 
 def flights(spark: SparkSession, settings: Settings) -> DataFrame:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from epochal.chaos.demo.jobs import jdbc_url
 from epochal.coordinator.errors import CheckpointMismatch, Misconfigured
 from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
 from epochal.sinks.delta.modes import Mode
@@ -59,10 +60,9 @@ def elsewhere(spark: SparkSession, pg_database: str) -> Iterator[str]:
     with psycopg.connect(pg_database) as connection:
         connection.execute("CREATE SCHEMA lake")
         connection.execute("CREATE TABLE lake.flights (id text, n bigint)")
-    user, _, rest = pg_database.removeprefix("postgresql://").partition("@")
     settings = {
         "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
-        ".url": f"jdbc:postgresql://{rest}?user={user}",
+        ".url": jdbc_url(pg_database),
         ".driver": "org.postgresql.Driver",
     }
     for key, value in settings.items():

@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from epochal import Pipeline
 from epochal.chaos import replay_last_epoch
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit
 from epochal.coordinator.coordinator import Retry
+from epochal.sinks import executors
 from epochal.sinks.memory import MemoryServer, MemorySink
 
 if TYPE_CHECKING:
@@ -105,3 +108,14 @@ class Job:
         """The epochs of the log's commit records."""
         entries = FilesLog(self.checkpoint / "epochal" / "log").read()
         return [e.record.epoch for e in entries if isinstance(e.record, Commit)]
+
+
+def drop_observations(patch: pytest.MonkeyPatch, rows: DataFrame) -> None:
+    """As when Spark's listener bus drops the event that tells what was observed; soon given up."""
+
+    def deaf(self: DataFrame, observation: Any, *_: object) -> DataFrame:
+        observation._jo = getattr(rows.sparkSession._jvm, "org.apache.spark.sql.Observation")()
+        return self
+
+    patch.setattr(type(rows), "observe", deaf)
+    patch.setattr(executors, "METRIC_WAIT", 0.2)

@@ -9,8 +9,8 @@ import pytest
 
 from epochal.coordinator.epoch import Digest
 from epochal.coordinator.errors import PrepareRefused
-from epochal.sinks import executors
 from epochal.sinks.digest import row_hash, watched
+from tests.integration.spark.support import drop_observations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,15 +58,9 @@ def test_rows_that_spark_does_not_run_as_none_is_kept_have_their_digest(spark: S
 
 
 def test_a_digest_that_never_arrives_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when Spark's listener bus drops the event: Spark itself would wait for ever."""
+    """Spark itself would wait for ever."""
     df = spark.range(3).select("id")
-
-    def deaf(self: DataFrame, observation: Any, *_: object) -> DataFrame:
-        observation._jo = getattr(spark._jvm, "org.apache.spark.sql.Observation")()
-        return self
-
-    monkeypatch.setattr(type(df), "observe", deaf)
-    monkeypatch.setattr(executors, "METRIC_WAIT", 0.2)
+    drop_observations(monkeypatch, df)
     seen, answer = watched(df)
     seen.write.format("noop").mode("append").save()
     with pytest.raises(PrepareRefused, match=r"Spark did not say within 0\.2 s the digest of the rows"):

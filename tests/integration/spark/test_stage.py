@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyarrow import parquet
 
 from epochal.coordinator.epoch import Actor, Copy
 from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
-from epochal.sinks import executors, stage
+from epochal.sinks import stage
 from epochal.sinks.stage import HadoopFiles, LocalFiles, SparkStage, check_schema, files_at, local_path, read_copy
+from tests.integration.spark.support import drop_observations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -363,14 +364,7 @@ def test_another_file_system(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_count_that_never_arrives_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when Spark's listener bus drops the event."""
     rows = spark.range(3)
-
-    def deaf(self: DataFrame, observation: Any, *_: object) -> DataFrame:
-        observation._jo = spark._jvm.org.apache.spark.sql.Observation()  # type: ignore[union-attr]
-        return self
-
-    monkeypatch.setattr(type(rows), "observe", deaf)
-    monkeypatch.setattr(executors, "METRIC_WAIT", 0.2)
+    drop_observations(monkeypatch, rows)
     with pytest.raises(PrepareRefused, match=r"Spark did not say within 0\.2 s how many rows it wrote"):
         stage_at(spark, tmp_path).write(0, ME, rows)
