@@ -5,7 +5,8 @@ unknown.  Then one epoch per planned strike: its input is fed, a start that is a
 blocked at the point, readers look, the victim is struck, and the next start has to cope with what is left.  At
 the end one more epoch is fed and one more start, without faults, has to finish.
 
-Starting Spark takes longer than an epoch, so the next start always stands by with its session up.
+Starting Spark takes longer than an epoch, so a process for the next start always stands by with its session up; one
+whose query has ended by itself takes a next start, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from epochal.chaos.checker import Finding, Run, Verdict
 from epochal.chaos.disk import Disk
 from epochal.chaos.failpoints import Point
 from epochal.chaos.history import AtRest, Content, Fed, Placed, Prepared, Row, State
-from epochal.chaos.nemesis import Driver, NotCounted
+from epochal.chaos.nemesis import NotCounted
 from epochal.chaos.plan import AT_ONCE, FOREIGN, FOREIGN_POINTS, IN_ONE_PROCESS, OURS, Plan, Result, default_menu
 from epochal.chaos.roles import (
     AT_THE_POINT,
@@ -37,6 +38,7 @@ from epochal.chaos.roles import (
 )
 from epochal.chaos.servers.process import Server
 from epochal.chaos.servers.toxiproxy import Proxy
+from epochal.chaos.standby import Start
 from epochal.chaos.starts import CannotTell, Starts
 from epochal.chaos.strikes import Striker, Surroundings
 from epochal.chaos.targets import Usage
@@ -185,9 +187,7 @@ class Campaign:
         self._tell(f"a run of {CLEAN_EPOCHS} epochs without faults")
         for epoch in range(CLEAN_EPOCHS):
             self._feed(epoch)
-        driver = self._starts.begin(self._starts.new(create=True))
-        if self._plan.tier != IN_ONE_PROCESS:
-            self._starts.stand_by(self._next_after(-1))
+        driver = self._starts.begin(create=True)
         end = self._starts.wait_end(driver)
         if not end.finished:
             raise CannotTell(f"without any fault the query ended with {end.outcome}: {end.text}\n{driver.tail()}")
@@ -228,7 +228,7 @@ class Campaign:
         """Tier 3: one process, armed with all strikes, that starts the query again whenever it fails."""
         for epoch in sorted({strike.epoch for strike in self._planned}):
             self._feed(epoch)
-        driver = self._starts.begin(self._starts.new(*self._planned, restarts=len(self._planned) + 1))
+        driver = self._starts.begin(*self._planned, restarts=len(self._planned) + 1)
         unreached += self._planned
         deadline = time.monotonic() + starts.END_S + EPOCH_S * len(self._planned)
         while driver.exit_status is None and time.monotonic() < deadline:
@@ -238,7 +238,7 @@ class Campaign:
         self._tell_hits(driver, struck, unreached)
         self._tell(f"{len(struck)} of {len(self._planned)} errors struck; the process ended: {end.outcome}")
 
-    def _tell_hits(self, driver: Driver, struck: list[Strike], unreached: list[Strike]) -> None:
+    def _tell_hits(self, driver: Start, struck: list[Strike], unreached: list[Strike]) -> None:
         """Move what was hit since the last look."""
         for strike in [strike for strike in unreached if driver.was_hit(strike.rule)]:
             unreached.remove(strike)
@@ -246,7 +246,7 @@ class Campaign:
             self._tell(f"{strike} ({len(struck)} of {len(self._planned)})")
             self._struck_inside(driver, strike)
 
-    def _struck_inside(self, driver: Driver, strike: Strike) -> None:
+    def _struck_inside(self, driver: Start, strike: Strike) -> None:
         """An error has struck already; whoever is held at its point is struck now."""
         self._listener.add(strikes.fault_of(strike, driver))
         if strike.action not in AT_THE_POINT:
@@ -259,8 +259,8 @@ class Campaign:
         if why := self._around.why_not(strike):
             self._tell(f"{strike}: not possible here: {why}")
             return False
-        driver = self._starts.begin(self._starts.standing_by(strike))
-        self._starts.stand_by(self._next_after(strike.epoch))
+        driver = self._starts.begin(strike)
+        self._starts.stand_by()
         try:
             sighting = strikes.see(driver, strike)
         except NotCounted as error:
@@ -290,17 +290,12 @@ class Campaign:
             raise CannotTell(f"nobody could read the output: {self._watcher.troubles[-3:]}")
         return dict(self.history.content)
 
-    def _next_after(self, epoch: int) -> Strike | None:
-        """The next strike that can be carried out; None before the last start."""
-        later = (strike for strike in self._planned if strike.epoch > epoch and not self._around.why_not(strike))
-        return next(later, None)
-
     def _last(self) -> None:
         """One more epoch and a start without faults, which has to finish."""
         epoch = max(self._fed) + 1
         self._feed(epoch)
         for attempt in range(LAST_TRIES):
-            driver = self._starts.begin(self._starts.standing_by(None))
+            driver = self._starts.begin()
             end = self._starts.wait_end(driver)
             if end.finished:
                 self._read_state(driver)
@@ -374,7 +369,7 @@ class Campaign:
         names = "; ".join(map(str, unreached))
         return f"of {planned} planned strikes only {len(struck)} were seen to strike, not {names or 'one'}"
 
-    def _read_state(self, driver: Driver) -> None:
+    def _read_state(self, driver: Start) -> None:
         path = driver.folder / program.STATE
         if path.exists():
             told: dict[str, Any] = json.loads(path.read_text())

@@ -36,6 +36,7 @@ PTRACE_SEIZE = 0x4206
 WALL = 0x40000000  # of waitpid: also those that are no children of ours
 
 T = TypeVar("T")
+V = TypeVar("V", bound="Victim")
 
 
 class NotCounted(Exception):
@@ -157,44 +158,24 @@ def _wait_gone(pids: Sequence[int]) -> None:
     poll(lambda: None if any(map(guard.alive, pids)) else True, GONE_TIMEOUT_S, f"the end of {list(pids)}")
 
 
-class Driver:
-    """A Spark driver program in a process of its own, with its JVM and everything below.
+class Victim:
+    """A Spark driver program at one of its starts: a process with its JVM and everything below, which can be struck.
 
-    ``folder`` is this start's own: failpoint files and the program's output lie there.  The program should end
-    when its standard input does (:func:`end_with_parent`), so that it never outlives the nemesis.
+    ``folder`` is this start's own: its failpoint files lie there.
     """
 
     def __init__(
-        self,
-        argv: Sequence[str],
-        folder: Path,
-        *,
-        failpoints_armed: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
+        self, process: subprocess.Popen[bytes], folder: Path, output_file: Path, armed: Sequence[str], printed: int = 0
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=False)
         self.folder = folder
-        self.output_file = folder / "output.log"
-        failpoints.parse("; ".join(failpoints_armed))  # refuses a rule that could never strike
-        self._armed = list(failpoints_armed)
-        with self.output_file.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, *argv],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in a terminal is for the nemesis alone
-                env={
-                    **os.environ,
-                    **(environment or {}),
-                    failpoints.ENVIRONMENT: "; ".join(failpoints_armed),
-                    failpoints.FOLDER: str(folder),
-                },
-            )
+        self.output_file = output_file
+        self.popen = process
+        self._armed = list(armed)
+        self._printed = printed  # by earlier starts, in bytes
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.popen.pid
 
     @property
     def jvm(self) -> int:
@@ -207,11 +188,11 @@ class Driver:
     @property
     def exit_status(self) -> int | None:
         """As ``subprocess`` tells it: None while it runs, negative for a signal."""
-        return self._process.poll()
+        return self.popen.poll()
 
     def output(self) -> str:
         """All it has printed so far."""
-        return self.output_file.read_text(errors="replace")
+        return self.output_file.read_bytes()[self._printed :].decode(errors="replace")
 
     def see_blocked(self, rule: str, timeout: float) -> Sighting:
         """Wait until a process of this driver is blocked where the armed rule says; anything else is not counted."""
@@ -257,8 +238,8 @@ class Driver:
         pause(self.pid)
         everybody = guard.descendants(self.pid)
         deaths = [kill_seen(jvm)]
-        self._process.kill()
-        status = self._process.wait(GONE_TIMEOUT_S)
+        self.popen.kill()
+        status = self.popen.wait(GONE_TIMEOUT_S)
         if status != -signal.SIGKILL:
             raise NotCounted(f"driver {self.pid} ended with status {status}, not of signal {signal.SIGKILL:d}")
         _wait_gone(everybody)
@@ -281,8 +262,8 @@ class Driver:
     def wait(self, timeout: float) -> int:
         """Its exit status; NotCounted if it does not end in time."""
         try:
-            return self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
+            return poll(lambda: self.exit_status, timeout, "its end")
+        except NotCounted:
             raise NotCounted(f"driver {self.pid} did not end within {timeout:.0f} s:\n{self.tail()}") from None
 
     def tail(self, lines: int = 25) -> str:
@@ -291,17 +272,52 @@ class Driver:
 
     def close(self) -> None:
         """End it, whatever it does, and everything below it.  Counts as nothing."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        if self.popen.stdin is not None:
+            self.popen.stdin.close()
         if self.exit_status is None:
             _wait_gone(guard.kill_tree(self.pid)[1:])
-            self._process.wait(STOP_TIMEOUT_S)
+            self.popen.wait(STOP_TIMEOUT_S)
 
-    def __enter__(self) -> Driver:
+    def __enter__(self: V) -> V:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Driver(Victim):
+    """A start in a process of its own.
+
+    The program's output lies in ``folder``, too.  It should end when its standard input does
+    (:func:`end_with_parent`), so that it never outlives the nemesis.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        folder: Path,
+        *,
+        failpoints_armed: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=False)
+        output_file = folder / "output.log"
+        failpoints.parse("; ".join(failpoints_armed))  # refuses a rule that could never strike
+        with output_file.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, *argv],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in a terminal is for the nemesis alone
+                env={
+                    **os.environ,
+                    **(environment or {}),
+                    failpoints.ENVIRONMENT: "; ".join(failpoints_armed),
+                    failpoints.FOLDER: str(folder),
+                },
+            )
+        super().__init__(process, folder, output_file, failpoints_armed)
 
 
 def end_with_parent() -> None:

@@ -2,26 +2,24 @@
 
     python -m epochal.chaos.program settings.json
 
-It stands by with its session up until it is told to begin, runs until all input that is there has been
-processed, and leaves ``end.json``: how it ended, as far as it could tell.
+It stands by with its session up.  Each start that it is told to make (:mod:`epochal.chaos.standby`) runs until all
+input that is there has been processed, and leaves ``end.json``: how it ended, as far as it could tell.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epochal.chaos import failpoints, jvm, targets, workloads
+from epochal.chaos import failpoints, jvm, standby, targets, workloads
 from epochal.chaos.failpoints import Point
 from epochal.chaos.nemesis import end_with_parent
 from epochal.chaos.replay import epochs
@@ -32,10 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-BEGIN = "begin"
 END = "end.json"
 STATE = "state.json"
-BEGIN_TIMEOUT_S = 900
 SPARKS_OWN = {
     "CONCURRENT_STREAM_LOG_UPDATE": "ConcurrentUpdate",
     "Concurrent update to the log": "ConcurrentUpdate",
@@ -125,9 +121,19 @@ def _held(rows: DataFrame) -> DataFrame:
 class Points:
     """Hits the points around a batch function, and after each Spark job that it started."""
 
-    def __init__(self, spark: SparkSession, function: targets.BatchFunction) -> None:
+    def __init__(self, function: targets.BatchFunction, jobs: Jobs | None) -> None:
         self._function = function
-        self._jobs = Jobs(spark) if failpoints.is_armed(Point.AFTER_JOB) else None
+        self._jobs = jobs
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, spark: SparkSession, function: targets.BatchFunction) -> Iterator[Points]:
+        """For one start; jobs are looked at if a strike falls after one."""
+        if not failpoints.is_armed(Point.AFTER_JOB):
+            yield cls(function, None)
+            return
+        with contextlib.closing(Jobs(spark)) as jobs:
+            yield cls(function, jobs)
 
     def __call__(self, df: DataFrame, epoch: int) -> None:
         failpoints.hit(Point.BEFORE_CALL, "", epoch)
@@ -153,8 +159,14 @@ class Jobs:
         self._told: set[int] = set()
         self._thread = 0
         self._asking = False
-        listen(spark, self._ended)
-        self._wrap(context._gateway._gateway_client)
+        self._listening = listen(spark, self._ended)
+        self._client = context._gateway._gateway_client
+        self._wrap(self._client)
+
+    def close(self) -> None:
+        """Nobody is told any more."""
+        del self._client.send_command  # the class has its own
+        self._listening()
 
     @contextlib.contextmanager
     def of(self, epoch: int) -> Iterator[None]:
@@ -196,8 +208,9 @@ class Jobs:
         failpoints.hit(Point.AFTER_JOB, "", epoch)
 
 
-def listen(spark: SparkSession, job_ended: Callable[[int], None]) -> None:
-    """Call ``job_ended`` with its number from Spark's listener bus at the end of every job."""
+def listen(spark: SparkSession, job_ended: Callable[[int], None]) -> Callable[[], None]:
+    """Call ``job_ended`` with its number from Spark's listener bus at the end of every job, until what is returned is
+    called."""
     from pyspark.java_gateway import ensure_callback_server_started
 
     class Listener:
@@ -214,7 +227,9 @@ def listen(spark: SparkSession, job_ended: Callable[[int], None]) -> None:
 
     context: Any = spark.sparkContext
     ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
-    context._jsc.sc().addSparkListener(Listener())
+    bus, listener = context._jsc.sc(), Listener()
+    bus.addSparkListener(listener)
+    return lambda: bus.removeSparkListener(listener)
 
 
 # --- how it ended -----------------------------------------------------------------------------------
@@ -234,12 +249,17 @@ class End:
         return self.outcome == "finished"
 
 
-def end_of(error: BaseException | None, target: targets.Target) -> End:
-    """What a query's end means; a foreign function promises no names for its errors."""
+def end_of(error: BaseException | None, target: targets.Target, before: BaseException | None = None) -> End:
+    """What a query's end means; a foreign function promises no names for its errors.
+
+    ``before`` is what its pipeline, which may be a module's one and only, said of an earlier start.
+    """
     if error is None:
         return End("finished")
     text = str(error)
     own = target.pipeline.last_error if target.pipeline is not None else None
+    if own is before:
+        own = None
     if isinstance(own, EpochalError):
         return End(type(own).__name__, definite=own.definite, text=str(own))
     if own is None and (said := [name for words, name in SPARKS_OWN.items() if words in text]):
@@ -249,22 +269,20 @@ def end_of(error: BaseException | None, target: targets.Target) -> End:
     return End(type(cause).__name__, named=injected or not target.ours, definite=False, text=text)
 
 
-def run(settings: Settings, folder: Path) -> End:
+def run(spark: SparkSession, settings: Settings, folder: Path) -> End:
     """One start of the query."""
-    spark = session(settings)
-    spark.range(1).count()
     target = targets.target(settings.target)
-    wait_for_begin(folder)
-    function = Points(spark, target.function)
+    before = target.pipeline.last_error if target.pipeline is not None else None
     error: Exception | None = None
-    for _ in range(settings.restarts + 1):
-        error = run_query(stream(spark, settings), target, function, settings)
-        if error is None:
-            break
-        print(f"ended: {error}", flush=True)
+    with Points.of(spark, target.function) as function:
+        for _ in range(settings.restarts + 1):
+            error = run_query(stream(spark, settings), target, function, settings)
+            if error is None:
+                break
+            print(f"ended: {error}", flush=True)
     if error is None and settings.state:
         (folder / STATE).write_text(json.dumps(compare_state(spark, settings)))
-    return end_of(error, target)
+    return end_of(error, target, before)
 
 
 def run_query(rows: DataFrame, target: targets.Target, function: Points, settings: Settings) -> Exception | None:
@@ -312,26 +330,22 @@ def entries(spark: SparkSession, checkpoint: str, epoch: int) -> list[str]:
     return sorted(found)
 
 
-def wait_for_begin(folder: Path) -> None:
-    """Stand by, with the session up, until the nemesis says that the start before this one is dead."""
-    limit = time.monotonic() + BEGIN_TIMEOUT_S
-    while not (folder / BEGIN).exists():
-        if time.monotonic() > limit:
-            raise TimeoutError(f"nobody said begin within {BEGIN_TIMEOUT_S} s")
-        time.sleep(0.05)
-
-
-def main() -> int:
+def main() -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the nemesis, which ends this process
-    folder = Path(os.environ[failpoints.FOLDER])
-    end = run(Settings.read(Path(sys.argv[1])), folder)
-    print(f"{end.outcome}: {end.text}" if end.text else end.outcome, flush=True)
-    partial = folder / f"{END}.tmp"
-    partial.write_text(json.dumps(asdict(end)))
-    partial.rename(folder / END)
-    return 0 if end.finished else 1
+    first = Settings.read(Path(sys.argv[1]))
+    spark = session(first)
+    spark.range(1).count()
+    targets.target(first.target)
+
+    def one(settings: Mapping[str, Any], folder: Path) -> int:
+        end = run(spark, Settings(**settings), folder)
+        print(f"{end.outcome}: {end.text}" if end.text else end.outcome, flush=True)
+        standby.write_whole(folder / END, json.dumps(asdict(end)))
+        return 0 if end.finished else 1
+
+    standby.serve(spark, one)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -27,12 +27,13 @@ from pathlib import Path
 from epochal.chaos import disk, nemesis, program, surgery, workloads
 from epochal.chaos.disk import Disk
 from epochal.chaos.history import Changed, Content, Fault, TookOver
-from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting
+from epochal.chaos.nemesis import Death, NotCounted, Sighting
 from epochal.chaos.readers import SinkReader
 from epochal.chaos.roles import AT_THE_POINT, SERVERS, Listener, Strike
 from epochal.chaos.servers import guard
 from epochal.chaos.servers.process import Server
 from epochal.chaos.servers.toxiproxy import Proxy
+from epochal.chaos.standby import Start
 from epochal.chaos.starts import CannotTell, Starts
 
 SEEN_S = 180.0
@@ -86,12 +87,12 @@ class Surroundings:
         return ""
 
 
-def fault_of(strike: Strike, driver: Driver) -> Fault:
+def fault_of(strike: Strike, driver: Start) -> Fault:
     """The strike as a history tells it."""
     return Fault(strike.action, strike.victim, strike.point.value, strike.sink, strike.epoch, driver.folder.name)
 
 
-def see(driver: Driver, strike: Strike) -> Sighting:
+def see(driver: Start, strike: Strike) -> Sighting:
     """Wait until somebody is at the strike's point; NotCounted if nobody comes."""
     if strike.action in AT_THE_POINT:
         return driver.see_hit(strike.rule, SEEN_S)
@@ -115,7 +116,7 @@ class Striker:
         self._look = look
         self._tell = tell
 
-    def strike(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
+    def strike(self, driver: Start, strike: Strike, sighting: Sighting) -> None:
         """Returns when that start is over, and with it the fault."""
         fault = fault_of(strike, driver)
         self._history.add(fault)
@@ -139,17 +140,17 @@ class Striker:
 
     # --- the driver and what is below it ----------------------------------------------------------
 
-    def _kill(self, driver: Driver) -> None:
+    def _kill(self, driver: Start) -> None:
         deaths = driver.kill()
         self._tell(f"  killed: {_pids(deaths)}")
         self._starts.tell_end(driver, program.End("killed"))
 
-    def _kill_below(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
+    def _kill_below(self, driver: Start, strike: Strike, sighting: Sighting) -> None:
         victim = _below(driver, strike, sighting)
         self._tell(f"  killed: {_pids([nemesis.kill_seen(victim)])}")
         self._starts.wait_end(driver)
 
-    def _halt(self, driver: Driver, strike: Strike, sighting: Sighting) -> None:
+    def _halt(self, driver: Start, strike: Strike, sighting: Sighting) -> None:
         """SIGSTOP, all threads seen halted, and SIGCONT some seconds later."""
         if strike.victim in SERVERS:
             halted = _processes(self._around.servers[strike.victim])
@@ -165,11 +166,11 @@ class Striker:
                 nemesis.resume(pid)
         self._tell(f"  halted for {HALT_S:g} s: {halted}; ended: {self._starts.wait_end(driver).outcome}")
 
-    def _overtake(self, driver: Driver, strike: Strike) -> None:
+    def _overtake(self, driver: Start, strike: Strike) -> None:
         """A zombie.  Nothing that readers see may change from when the newer start has ended (I12)."""
         driver.pause()
         driver.go(strike.rule)
-        newer = self._starts.begin(self._starts.new())
+        newer = self._starts.begin()
         overtaken = self._starts.wait_end(newer)
         self._tell(f"  overtaken: {overtaken.outcome}")
         before = self._look()
@@ -185,7 +186,7 @@ class Striker:
 
     # --- what is around it --------------------------------------------------------------------------
 
-    def _disturb(self, driver: Driver, strike: Strike) -> None:
+    def _disturb(self, driver: Start, strike: Strike) -> None:
         """Let the driver go while something around it is wrong."""
         with self._wrong(strike):
             driver.go(strike.rule)
@@ -232,7 +233,7 @@ class Striker:
 
     # --- its checkpoint -----------------------------------------------------------------------------
 
-    def _operate(self, driver: Driver, strike: Strike) -> None:
+    def _operate(self, driver: Start, strike: Strike) -> None:
         """Kill, change the files, and start: from there the run goes on, or else from the files of before."""
         self._kill(driver)
         checkpoint, before = self._around.checkpoint, self._around.spare / "before"
@@ -252,7 +253,7 @@ class Striker:
     def _another(self, checkpoint: Path | None = None) -> program.End:
         """One more start; readers look before, so that what the last one has shown is not taken for its doing."""
         self._look()
-        return self._starts.wait_end(self._starts.begin(self._starts.new(checkpoint=checkpoint)))
+        return self._starts.wait_end(self._starts.begin(checkpoint=checkpoint))
 
     def _change(self, strike: Strike) -> Mapping[Path, Path]:
         """Change the files; the inputs that are gone with them, and where they lie now."""
@@ -269,7 +270,7 @@ class Striker:
         old = [workloads.file_of(self._around.source, read) for read in range(epoch)]
         return {file: file.rename(spare / file.name) for file in old if file.exists()}
 
-    def _copy(self, driver: Driver, strike: Strike) -> None:
+    def _copy(self, driver: Start, strike: Strike) -> None:
         """The checkpoint is copied under the driver, which goes on; then somebody starts the copy."""
         copied = self._around.spare / "copy"
         driver.pause()
@@ -282,7 +283,7 @@ class Striker:
         shutil.rmtree(copied)
 
 
-def _below(driver: Driver, strike: Strike, sighting: Sighting) -> int:
+def _below(driver: Start, strike: Strike, sighting: Sighting) -> int:
     """The worker that is blocked, or the executor above it."""
     victim: int | None = sighting.pid
     if strike.victim == "executor":

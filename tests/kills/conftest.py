@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from epochal.chaos import jvm, servers
-from tests.kills.support import LOCAL, SINKS, Job, MakeJob
+from epochal.chaos import servers
+from epochal.chaos.standby import Standby
+from tests.kills.support import LOCAL, SINKS, Job, MakeJob, drivers
+
+
+@pytest.fixture(scope="session")
+def local_drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standby]:
+    """Those that no test has killed serve the next one."""
+    with drivers(LOCAL, tmp_path_factory.mktemp("drivers")) as local:
+        yield local
 
 
 @pytest.fixture
-def make_job(tmp_path: Path, pg_database: str, kafka_server: servers.Kafka, topic_name: str) -> MakeJob:
+def make_job(
+    tmp_path: Path, pg_database: str, kafka_server: servers.Kafka, topic_name: str, local_drivers: Standby
+) -> Iterator[MakeJob]:
     """``make_job(epochs, master=..., format=..., sinks=...)``; nothing is started yet."""
-    jvm.short_lived()  # made, where it has to be, before a driver is waited for
+    with ExitStack() as others:
 
-    def make(epochs: int, master: str = LOCAL, format: str = "json", sinks: Sequence[str] = SINKS) -> Job:
-        return Job(tmp_path, pg_database, kafka_server.bootstrap, topic_name, epochs, master, format, sinks)
+        def make(epochs: int, master: str = LOCAL, format: str = "json", sinks: Sequence[str] = SINKS) -> Job:
+            them = local_drivers if master == LOCAL else others.enter_context(drivers(master, tmp_path / "drivers"))
+            return Job(them, tmp_path, pg_database, kafka_server.bootstrap, topic_name, epochs, format, sinks)
 
-    return make
+        yield make

@@ -1,23 +1,24 @@
 """The driver program that gets killed: one query, three real sinks, rows that say which evaluation made them.
 
-    python driver.py settings.json
+    python -m tests.kills.driver MASTER
 
-One file of the source, JSON or of a Delta table, is one epoch; the program ends when all are done, or waits for more.
+It takes one start after another (``epochal.chaos.standby``), of this job or of that in ``idempotent.py``.  One file of
+the source, JSON or of a Delta table, is one epoch; a start ends when all are done, or waits for more.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import epochal
-from epochal.chaos import jvm
+from epochal.chaos import jvm, standby
 from epochal.chaos.nemesis import end_with_parent
 from epochal.chaos.servers.spark import spark_session
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from tests.kills import idempotent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,14 +50,17 @@ def pipeline(settings: dict[str, Any]) -> epochal.Pipeline:
     return epochal.Pipeline(app=settings["app"], sinks=[sink for sink in sinks if sink.name in settings["sinks"]])
 
 
-def main(settings: dict[str, Any]) -> None:
+def session(master: str) -> SparkSession:
     conf = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
         "spark.executor.memory": "1g",
         **jvm.short_lived(),
         **INTERPRETED,
     }
-    spark = spark_session(settings["master"], app="kills", conf=conf)
+    return spark_session(master, app="kills", conf=conf)
+
+
+def run(spark: SparkSession, settings: dict[str, Any]) -> None:
     stream = rows(spark, settings["source"], settings["format"])
     batch_function = pipeline(settings)
     if settings["create"]:
@@ -70,6 +74,19 @@ def main(settings: dict[str, Any]) -> None:
     query.awaitTermination()
 
 
+JOBS = {"rows": run, "looked-up": idempotent.run}
+
+
+def main(master: str) -> None:
+    spark = session(master)
+
+    def one(settings: dict[str, Any], _: Path) -> int:
+        JOBS[settings["job"]](spark, settings)
+        return 0
+
+    standby.serve(spark, one)
+
+
 if __name__ == "__main__":
     end_with_parent()
-    main(json.loads(Path(sys.argv[1]).read_text()))
+    main(sys.argv[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -16,13 +17,14 @@ import psycopg
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from epochal.chaos import jvm
 from epochal.chaos.demo.readers import committed_records
 from epochal.chaos.demo.strikes import Checkpoint
 from epochal.chaos.demo.verdict import from_log
-from epochal.chaos.nemesis import Driver, NotCounted, poll
+from epochal.chaos.nemesis import NotCounted, poll
 from epochal.chaos.replay import epochs
+from epochal.chaos.standby import Standby, Start
 
-PROGRAM = Path(__file__).with_name("driver.py")
 ROWS = 20
 SINKS = ("postgres", "kafka", "delta")
 LOCAL = "local[2,4]"  # as on a cluster, a task may fail three times
@@ -30,6 +32,14 @@ SEEN_S = 300.0
 END_S = 600.0
 
 Row = tuple[int, str]
+
+
+@contextmanager
+def drivers(master: str, folder: Path) -> Iterator[Standby]:
+    """Processes of ``driver.py``, none of which outlives the block."""
+    jvm.short_lived()  # made, where it has to be, before a driver is waited for
+    with contextlib.closing(Standby(["-m", "tests.kills.driver", master], folder)) as them:
+        yield them
 
 
 class MakeJob(Protocol):
@@ -40,14 +50,14 @@ class MakeJob(Protocol):
 
 @dataclass
 class Job:
-    """Where everything of one query is."""
+    """Where everything of one query is, and the processes for its starts."""
 
+    drivers: Standby
     folder: Path
     dsn: str
     bootstrap: str
     topic: str
     epochs: int
-    master: str = LOCAL
     format: str = "json"  # of the source, or delta
     sinks: Sequence[str] = SINKS
     checkpoint: str = "checkpoint"
@@ -90,35 +100,26 @@ class Job:
         self.epochs += 1
 
     @contextmanager
-    def start(self, *armed: str, waits: bool = False) -> Iterator[Driver]:
-        """A driver of its own process, ended with the block whatever it does.
-
-        It ends with the input, or ``waits`` for more.
-        """
+    def start(self, *armed: str, waits: bool = False) -> Iterator[Start]:
+        """Ended with the block whatever it does.  It ends with the input, or ``waits`` for more."""
         self.starts += 1
-        folder = self.folder / f"{self.checkpoint}-start-{self.starts}"
-        settings = self.folder / f"{folder.name}.json"
-        settings.write_text(
-            json.dumps(
-                {
-                    "app": self.topic,  # the broker is shared, and keeps a marker per app
-                    "master": self.master,
-                    "source": str(self.source),
-                    "format": self.format,
-                    "checkpoint": str(self.checkpoint_path),
-                    "dsn": self.dsn,
-                    "table": self.table,
-                    "bootstrap": self.bootstrap,
-                    "topic": self.topic,
-                    "lake": self.lake,
-                    "sinks": list(self.sinks),
-                    "create": self.first,
-                    "trigger": {"processingTime": "1 second"} if waits else {"availableNow": True},
-                }
-            )
-        )
+        settings = {
+            "job": "rows",
+            "app": self.topic,  # the broker is shared, and keeps a marker per app
+            "source": str(self.source),
+            "format": self.format,
+            "checkpoint": str(self.checkpoint_path),
+            "dsn": self.dsn,
+            "table": self.table,
+            "bootstrap": self.bootstrap,
+            "topic": self.topic,
+            "lake": self.lake,
+            "sinks": list(self.sinks),
+            "create": self.first,
+            "trigger": {"processingTime": "1 second"} if waits else {"availableNow": True},
+        }
         self.first = False
-        with Driver([str(PROGRAM), str(settings)], folder, failpoints_armed=armed) as driver:
+        with self.drivers.begin(self.folder / f"{self.checkpoint}-start-{self.starts}", settings, armed) as driver:
             yield driver
 
     def with_checkpoint(self, name: str, *, copied: bool) -> Job:
@@ -135,7 +136,7 @@ class Job:
         planned = epochs(self.checkpoint_path / "offsets")
         return self.done() == self.epochs == 1 + max(planned, default=-1)
 
-    def wait_done(self, epoch: int, driver: Driver) -> None:
+    def wait_done(self, epoch: int, driver: Start) -> None:
         """Until Spark has finished the epoch; NotCounted if the driver ends before."""
 
         def look() -> bool | None:
@@ -223,7 +224,7 @@ def finish(job: Job) -> None:
         assert driver.wait(END_S) == 0, driver.tail()
 
 
-def ends_named(driver: Driver, *names: str) -> None:
+def ends_named(driver: Start, *names: str) -> None:
     """The driver ends with an error, and one of these names is in what it printed last."""
     assert driver.wait(SEEN_S) == 1, driver.tail()
     assert any(name in driver.tail(60) for name in names), driver.tail(60)

@@ -13,12 +13,11 @@ import pytest
 from psycopg.rows import dict_row
 
 from epochal.chaos import servers
-from epochal.chaos.nemesis import Driver
+from epochal.chaos.standby import Standby, Start
 from tests.integration.delta.support import read
 from tests.integration.kafka.support import await_markers, read_topic
-from tests.kills.support import END_S, SEEN_S, ends_named
+from tests.kills.support import END_S, SEEN_S, drivers, ends_named
 
-PROGRAM = Path(__file__).with_name("idempotent_driver.py")
 EPOCHS, ROWS = 3, 10
 pytestmark = pytest.mark.timeout(1800)
 
@@ -30,6 +29,13 @@ def between_the_sinks(epoch: int) -> tuple[str, str]:
     return f"after-sink-commit@alpha:{epoch}=barrier", f"before-sink-commit@beta:{epoch}=barrier"
 
 
+@pytest.fixture(scope="module")
+def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standby]:
+    """Drivers that run one task at a time, and none of them twice."""
+    with drivers("local[1]", tmp_path_factory.mktemp("one-at-a-time")) as them:
+        yield them
+
+
 class Tables:
     """Two sinks of one query, whose rows hold what a file said when they were evaluated, and the time.
 
@@ -38,6 +44,7 @@ class Tables:
 
     def __init__(
         self,
+        drivers: Standby,
         folder: Path,
         app: str = "idempotent",
         bootstrap: str = "",
@@ -45,6 +52,7 @@ class Tables:
         dsn: str = "",
         tables: Sequence[str] = (),
     ) -> None:
+        self.drivers = drivers
         self.folder = folder
         self.dsn = dsn
         self.tables = tables
@@ -60,12 +68,11 @@ class Tables:
             (folder / "source" / f"{epoch}.json").write_text("\n".join(lines))
 
     @contextmanager
-    def start(self, *armed: str, mode: str = "idempotent") -> Iterator[Driver]:
+    def start(self, *armed: str, mode: str = "idempotent") -> Iterator[Start]:
         self.starts += 1
-        folder = self.folder / f"start-{self.starts}"
-        places = [self.place(name) for name in ("alpha", "beta")]
-        program = [str(PROGRAM), str(self.folder), mode, self.app, *places]
-        with Driver(program, folder, failpoints_armed=armed) as driver:
+        places = {name: self.place(name) for name in ("alpha", "beta")}
+        settings = {"job": "looked-up", "folder": str(self.folder), "mode": mode, "app": self.app, **places}
+        with self.drivers.begin(self.folder / f"start-{self.starts}", settings, armed) as driver:
             yield driver
 
     def place(self, name: str) -> str:
@@ -106,8 +113,8 @@ class Tables:
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> Tables:
-    return Tables(tmp_path)
+def tables(one_at_a_time: Standby, tmp_path: Path) -> Tables:
+    return Tables(one_at_a_time, tmp_path)
 
 
 def brought_up(tables: Tables, *, said: str = "", refusals: int = 1) -> None:
@@ -134,8 +141,10 @@ def test_what_a_function_reads_has_changed_when_the_epoch_is_replayed(tables: Ta
     brought_up(tables, said="evaluated more than once, and not to the same rows", refusals=2)
 
 
-def test_postgres_shows_the_epoch_and_delta_is_brought_up(tmp_path: Path, pg_database: str) -> None:
-    brought_up(Tables(tmp_path, dsn=pg_database, tables=["alpha"]))
+def test_postgres_shows_the_epoch_and_delta_is_brought_up(
+    one_at_a_time: Standby, tmp_path: Path, pg_database: str
+) -> None:
+    brought_up(Tables(one_at_a_time, tmp_path, dsn=pg_database, tables=["alpha"]))
 
 
 def test_killed_in_turn_at_points_of_an_epoch_it_goes_on(tables: Tables) -> None:
@@ -157,8 +166,10 @@ def test_the_modes_take_turns_on_epochs_that_one_of_two_sinks_shows(tables: Tabl
 
 
 @pytest.fixture
-def with_kafka(tmp_path: Path, kafka_server: servers.Kafka, topic_name: str) -> Callable[..., Tables]:
-    return lambda *topics: Tables(tmp_path, topic_name, kafka_server.bootstrap, topics)
+def with_kafka(
+    one_at_a_time: Standby, tmp_path: Path, kafka_server: servers.Kafka, topic_name: str
+) -> Callable[..., Tables]:
+    return lambda *topics: Tables(one_at_a_time, tmp_path, topic_name, kafka_server.bootstrap, topics)
 
 
 def test_kafka_shows_the_epoch_and_delta_is_brought_up(with_kafka: Callable[..., Tables]) -> None:

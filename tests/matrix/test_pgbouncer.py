@@ -23,7 +23,7 @@ from tests.integration import test_postgres_log
 from tests.integration.postgres import support, test_commit, test_contract, test_network
 from tests.integration.postgres.support import ONE, QUERY, TWO, observe, ready
 from tests.integration.postgres.test_network import sink, vote  # noqa: F401  # fixtures of the tests below
-from tests.kills.support import SEEN_S, Job, ends_named, finish
+from tests.kills.support import LOCAL, SEEN_S, Job, drivers, ends_named, finish
 from tests.matrix.pgbouncer import PgBouncer
 
 
@@ -171,19 +171,20 @@ def test_a_pool_that_dies_in_a_commit_leaves_no_doubt(pooled: str, pool: PgBounc
 @pytest.mark.timeout(1200)
 def test_two_drivers_and_a_kill(pooled: str, tmp_path: Path) -> None:
     """One sleeps in its commit and holds the sink's row, the next is killed there, a third does the rest."""
-    job = Job(tmp_path, pooled, "", "flights", 5, sinks=("postgres",))
-    asleep, killed = "before-publish@postgres:1=barrier", "before-publish@postgres:3=barrier"
-    with job.start(asleep) as first:
-        first.see_blocked(asleep, SEEN_S)
-        first.pause()
-        with job.start(killed) as second:
-            second.see_blocked(killed, SEEN_S)
-            second.kill()
-        finish(job)
-        first.go(asleep)
-        first.resume()
-        ends_named(first, "errors.Fenced:", "CONCURRENT_STREAM_LOG_UPDATE", "errors.CommitInDoubt:")
-    job.check_exact()
+    with drivers(LOCAL, tmp_path / "drivers") as local:
+        job = Job(local, tmp_path, pooled, "", "flights", 5, sinks=("postgres",))
+        asleep, killed = "before-publish@postgres:1=barrier", "before-publish@postgres:3=barrier"
+        with job.start(asleep) as first:
+            first.see_blocked(asleep, SEEN_S)
+            first.pause()
+            with job.start(killed) as second:
+                second.see_blocked(killed, SEEN_S)
+                second.kill()
+            finish(job)
+            first.go(asleep)
+            first.resume()
+            ends_named(first, "errors.Fenced:", "CONCURRENT_STREAM_LOG_UPDATE", "errors.CommitInDoubt:")
+        job.check_exact()
 
 
 def test_the_sink_needs_no_pool_of_its_own_size(pooled: str) -> None:

@@ -18,7 +18,7 @@ from epochal.chaos import cli, program, recording, watch
 from epochal.chaos.campaign import Campaign
 from epochal.chaos.checker import Verdict, judge_all
 from epochal.chaos.failpoints import Point
-from epochal.chaos.history import Changed, Ended, Fault, Prepared, TookOver
+from epochal.chaos.history import Changed, Ended, Fault, Prepared, Started, TookOver
 from epochal.chaos.nemesis import Death, NotCounted, Sighting
 from epochal.chaos.plan import Plan, Result
 from epochal.chaos.report import Round, html
@@ -114,16 +114,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     def play(*strikes: str, does: Callable[[int, Pretender], program.End | None], named: bool = True) -> Result:
         made: list[Pretender] = []
 
-        def new(starts: Starts, *_: Any, **__: Any) -> Any:
+        def begin(starts: Starts, *_: Any, **__: Any) -> Any:
             number = len(made) + 1
             driver = Pretender(
                 tmp_path / "run" / "source", tmp_path / f"start-{number}", lambda pretender: does(number, pretender)
             )
             made.append(driver)
             starts._live.append(driver)  # type: ignore[arg-type]
+            starts._history.add(Started(driver.folder.name))
             return driver
 
-        monkeypatch.setattr(Starts, "new", new)
+        monkeypatch.setattr(Starts, "begin", begin)
+        monkeypatch.setattr(Starts, "stand_by", lambda _: None)
         module = "tests.unit.test_campaign"
         plan = Plan(f"{module}:write", (f"{module}:read",), strikes=len(strikes), all_must_strike=named)
         menu = Menu([cli.parse_strike(text) for text in strikes])
@@ -233,10 +235,10 @@ def test_a_record_is_looked_at_before_it_is_said_that_its_epoch_is_under_way(
 
 
 def zombie(writes: bool, newer_ends: str) -> Callable[[int, Pretender], program.End]:
-    """Start 2 is halted, start 4 overtakes it (3 stands by); then 2 wakes up."""
+    """Start 2 is halted, start 3 overtakes it; then 2 wakes up."""
 
     def does(number: int, driver: Pretender) -> program.End:
-        if number == 4 and newer_ends != "finished":
+        if number == 3 and newer_ends != "finished":
             return program.End(newer_ends)
         driver.write()
         if driver.woken and writes:
@@ -280,7 +282,7 @@ def made(driver: Pretender) -> Path:
 
 
 def test_a_checkpoint_that_is_refused_is_put_back_with_its_inputs(run: Callable[..., Result]) -> None:
-    """Start 2 is killed; start 4 finds nothing and refuses; the last one finds all as it was."""
+    """Start 2 is killed; start 3 finds nothing and refuses; the last one finds all as it was."""
     found: list[tuple[int, bool, int]] = []
 
     def does(number: int, driver: Pretender) -> program.End:
@@ -288,13 +290,13 @@ def test_a_checkpoint_that_is_refused_is_put_back_with_its_inputs(run: Callable[
         found.append((number, there, len(list((driver.folder.parent / "run" / "source").glob("[0-9]*.json")))))
         if number == 1:
             made(driver)
-        if number == 4:
+        if number == 3:
             return program.End("CheckpointMismatch")
         return right(driver)
 
     result = run("delete:checkpoint:before-call", does=does)
     assert result.verdict is Verdict.TRUE, (result.run.proves_nothing, result.findings)
-    assert found == [(1, False, 3), (4, False, 1), (3, True, 5)]
+    assert found == [(1, False, 3), (3, False, 1), (4, True, 5)]
     assert "CheckpointMismatch" in [end.outcome for _, end in result.run.history.of(Ended)]
 
 
@@ -302,7 +304,7 @@ def test_files_that_a_failed_start_has_gone_on_from_are_not_taken_back(run: Call
     def does(number: int, driver: Pretender) -> program.End:
         if number == 1:
             made(driver)
-        if number == 4:
+        if number == 3:
             (made(driver) / "epochal" / "log" / "0.json").write_text("a fence")
             return program.End("SinkUnavailable")
         return right(driver)

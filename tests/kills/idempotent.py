@@ -1,22 +1,22 @@
-"""The driver program of ``test_idempotent_kills.py``: one query, two sinks, a function that reads a file.
+"""The job of ``test_idempotent_kills.py``: one query, two sinks, a function that reads a file.
 
-    python idempotent_driver.py FOLDER MODE APP ALPHA BETA
-
-``ALPHA`` and ``BETA`` are folders of Delta tables, ``kafka://SERVERS/TOPIC``, or ``postgresql://...`` with a table of
-the sink's name.  One file of ``FOLDER/source`` is one epoch; the program ends when all are done.
+``settings`` are ``folder``, ``mode``, ``app``, and for each sink, ``alpha`` and ``beta``, the folder of a Delta table,
+``kafka://SERVERS/TOPIC``, or ``postgresql://...`` with a table of the sink's name.  One file of ``folder/source`` is
+one epoch; the job ends when all are done.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import epochal
-from epochal.chaos import jvm
-from epochal.chaos.nemesis import end_with_parent
-from epochal.chaos.servers.spark import spark_session
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.protocol import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def sink(name: str, place: str) -> Sink:
@@ -28,22 +28,22 @@ def sink(name: str, place: str) -> Sink:
     return KafkaSink(servers, topic=topic, name=name, partitions=2)
 
 
-def main(folder: Path, mode: str, app: str, alpha: str, beta: str) -> None:
+def run(spark: SparkSession, settings: Mapping[str, str]) -> None:
     from pyspark.sql import functions as f
 
+    folder, mode = Path(settings["folder"]), settings["mode"]
     rate = str(folder / "rate")
 
     def looked_up(_: int) -> str:
         with open(rate) as file:  # what nobody declares
             return file.read()
 
-    spark = spark_session("local[1]", app="idempotent", conf=jvm.short_lived())
     rows = spark.readStream.schema("id int").option("maxFilesPerTrigger", 1).json(str(folder / "source"))
     rows = rows.withColumn("rate", f.udf(looked_up, "string", useArrow=False)("id"))
     rows = rows.withColumn("at", f.current_timestamp().cast("string"))
     pipeline = epochal.Pipeline(
-        app=app,
-        sinks=[sink("alpha", alpha), sink("beta", beta)],
+        app=settings["app"],
+        sinks=[sink(name, settings[name]) for name in ("alpha", "beta")],
         mode=mode,
         deterministic=["looked_up"] if mode == "idempotent" else (),
     )
@@ -55,8 +55,3 @@ def main(folder: Path, mode: str, app: str, alpha: str, beta: str) -> None:
         .start()
     )
     query.awaitTermination()
-
-
-if __name__ == "__main__":
-    end_with_parent()
-    main(Path(sys.argv[1]), *sys.argv[2:])
