@@ -9,6 +9,7 @@ input that is there has been processed, and leaves ``end.json``: how it ended, a
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 import sys
@@ -121,19 +122,9 @@ def _held(rows: DataFrame) -> DataFrame:
 class Points:
     """Hits the points around a batch function, and after each Spark job that it started."""
 
-    def __init__(self, function: targets.BatchFunction, jobs: Jobs | None) -> None:
+    def __init__(self, spark: SparkSession, function: targets.BatchFunction) -> None:
         self._function = function
-        self._jobs = jobs
-
-    @classmethod
-    @contextlib.contextmanager
-    def of(cls, spark: SparkSession, function: targets.BatchFunction) -> Iterator[Points]:
-        """For one start; jobs are looked at if a strike falls after one."""
-        if not failpoints.is_armed(Point.AFTER_JOB):
-            yield cls(function, None)
-            return
-        with contextlib.closing(Jobs(spark)) as jobs:
-            yield cls(function, jobs)
+        self._jobs = jobs_of(spark) if failpoints.is_armed(Point.AFTER_JOB) else None
 
     def __call__(self, df: DataFrame, epoch: int) -> None:
         failpoints.hit(Point.BEFORE_CALL, "", epoch)
@@ -159,14 +150,8 @@ class Jobs:
         self._told: set[int] = set()
         self._thread = 0
         self._asking = False
-        self._listening = listen(spark, self._ended)
-        self._client = context._gateway._gateway_client
-        self._wrap(self._client)
-
-    def close(self) -> None:
-        """Nobody is told any more."""
-        del self._client.send_command  # the class has its own
-        self._listening()
+        listen(spark, self._ended)
+        self._wrap(context._gateway._gateway_client)
 
     @contextlib.contextmanager
     def of(self, epoch: int) -> Iterator[None]:
@@ -208,9 +193,14 @@ class Jobs:
         failpoints.hit(Point.AFTER_JOB, "", epoch)
 
 
-def listen(spark: SparkSession, job_ended: Callable[[int], None]) -> Callable[[], None]:
-    """Call ``job_ended`` with its number from Spark's listener bus at the end of every job, until what is returned is
-    called."""
+@functools.cache
+def jobs_of(spark: SparkSession) -> Jobs:
+    """One for all starts in a session: it is told of nothing but while a function runs."""
+    return Jobs(spark)
+
+
+def listen(spark: SparkSession, job_ended: Callable[[int], None]) -> None:
+    """Call ``job_ended`` with its number from Spark's listener bus at the end of every job."""
     from pyspark.java_gateway import ensure_callback_server_started
 
     class Listener:
@@ -227,9 +217,7 @@ def listen(spark: SparkSession, job_ended: Callable[[int], None]) -> Callable[[]
 
     context: Any = spark.sparkContext
     ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
-    bus, listener = context._jsc.sc(), Listener()
-    bus.addSparkListener(listener)
-    return lambda: bus.removeSparkListener(listener)
+    context._jsc.sc().addSparkListener(Listener())
 
 
 # --- how it ended -----------------------------------------------------------------------------------
@@ -273,13 +261,13 @@ def run(spark: SparkSession, settings: Settings, folder: Path) -> End:
     """One start of the query."""
     target = targets.target(settings.target)
     before = target.pipeline.last_error if target.pipeline is not None else None
+    function = Points(spark, target.function)
     error: Exception | None = None
-    with Points.of(spark, target.function) as function:
-        for _ in range(settings.restarts + 1):
-            error = run_query(stream(spark, settings), target, function, settings)
-            if error is None:
-                break
-            print(f"ended: {error}", flush=True)
+    for _ in range(settings.restarts + 1):
+        error = run_query(stream(spark, settings), target, function, settings)
+        if error is None:
+            break
+        print(f"ended: {error}", flush=True)
     if error is None and settings.state:
         (folder / STATE).write_text(json.dumps(compare_state(spark, settings)))
     return end_of(error, target, before)

@@ -4,7 +4,8 @@ A process that was killed is gone, and the next start is another one's.  One who
 error or not, still has its session: it stands by, and takes the next start with failpoints of that start's own.
 
 The program calls :func:`serve`; :class:`Standby` keeps its processes.  Both meet in the process's folder, where
-``order-N.json`` says what start N is about, and in the start's folder, where ``ended`` holds its exit status.
+``order-N.json`` says what start N is about, and in the start's folder, where ``ended`` holds its exit status and
+whether the session is still up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import itertools
 import json
 import os
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 ENDED = "ended"
 IDLE_S = 1800.0
+MOST_ARMED = 8
+"""Spark keeps the daemon of Python workers of every environment that there was, and each armed start has its own."""
 POLL_S = 0.05
 
 Run = Callable[[Any, Path], int]
@@ -37,14 +41,18 @@ Run = Callable[[Any, Path], int]
 
 
 def serve(spark: SparkSession, run: Run) -> None:
-    """Take orders, for as long as they come; a start that raises ends with status 1, as a process would."""
+    """Take orders, for as long as they come and the session lives; a start that raises ends with status 1, as a
+    process would."""
     process = Path(os.environ[failpoints.FOLDER])
     for number in itertools.count(1):
         order = _await_order(process / f"order-{number}.json")
         folder = Path(order["folder"])
         with _armed(spark, order["rules"], folder):
             status = _status(run, order["settings"], folder)
-        write_whole(folder / ENDED, str(status))
+        up = _is_up(spark)
+        write_whole(folder / ENDED, json.dumps({"status": status, "up": up}))
+        if not up:
+            return
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -73,6 +81,14 @@ def _armed(spark: SparkSession, rules: str, folder: Path) -> Iterator[None]:
     environment.update(told)
     with failpoints.armed(rules):
         yield
+
+
+def _is_up(spark: SparkSession) -> bool:
+    """Whether the next start could use the session: what runs in it may have stopped it, and its JVM may be gone."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        return False
 
 
 def _status(run: Run, settings: Any, folder: Path) -> int:
@@ -118,23 +134,25 @@ class Standby:
         """Keep the process of a start that has ended by itself; end any other."""
         if start in self._busy:
             self._busy.remove(start)
-            if start.has_ended and start.process.exit_status is None:
-                self._ready.append(start.process)
+            process = start.process
+            if start.left_its_session and process.exit_status is None and process.armed < MOST_ARMED:
+                self._ready.append(process)
             else:
-                start.process.close()
+                process.close()
 
     def close(self) -> None:
         """End all that still runs."""
         for process in [*self._ready, *(start.process for start in self._busy)]:
-            with contextlib.suppress(NotCounted):
+            with contextlib.suppress(NotCounted, subprocess.TimeoutExpired):
                 process.close()
         self._ready, self._busy = [], []
 
 
 class _Process(Driver):
-    """Has had ``starts`` of them."""
+    """Has had ``starts`` of them, ``armed`` with failpoints."""
 
     starts = 0
+    armed = 0
 
 
 class Start(Victim):
@@ -146,20 +164,29 @@ class Start(Victim):
         self.process = process
         self._standby = standby
         process.starts += 1
+        process.armed += bool(rules)
         order = {"folder": str(folder), "rules": "; ".join(rules), "settings": settings}
         write_whole(process.folder / f"order-{process.starts}.json", json.dumps(order, indent=1))
 
     @property
-    def has_ended(self) -> bool:
-        """Whether its program told how it ended."""
-        return (self.folder / ENDED).exists()
+    def left_its_session(self) -> bool:
+        """Whether it has ended by itself, and another start could have its session."""
+        return bool(self._told.get("up"))
 
     @property
     def exit_status(self) -> int | None:
         """As of a process of its own."""
-        if self.has_ended:
-            return int((self.folder / ENDED).read_text())
-        return super().exit_status
+        told = self._told.get("status")
+        return int(told) if told is not None else super().exit_status
+
+    @property
+    def _told(self) -> Mapping[str, Any]:
+        """What the program said as it ended."""
+        try:
+            told: Mapping[str, Any] = json.loads((self.folder / ENDED).read_text())
+        except FileNotFoundError:
+            return {}
+        return told
 
     def close(self) -> None:
         """The process stands by again if the start has ended by itself."""

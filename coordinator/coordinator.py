@@ -589,6 +589,15 @@ class Coordinator:
         """The same, for an epoch that the sinks ``given`` are to have once more: where the other one of a pair keeps
         its rows, nothing may have changed, or a row would be in both, or in neither."""
         now = self._judgements(epoch, rows)
+        kept = [name for name in self._sinks if name not in given]
+        if kept and (gone := sorted(self._current.judgements.keys() - now.keys())):
+            raise PrepareRefused(
+                f"{gone} got the rows that another sink could not hold, and now gets all, while {kept} keep their rows",
+                sink=gone[0],
+                epoch=epoch.number,
+                state=f"was {self._current.judgements[gone[0]]}",
+                help="give the other sink its bad_rows= again until this epoch is through",
+            )
         for sink in self._sinks.values():
             if not isinstance(sink, PairedSink) or (sink.name in given) == (sink.of in given):
                 continue

@@ -14,6 +14,7 @@ from typing import Any
 
 from epochal.coordinator.errors import Misconfigured
 from epochal.coordinator.plan import UNPINNED, class_of, distinct, is_random, nodes, seq
+from epochal.sinks.projection import is_salted
 
 Path = Sequence[Any]
 """An expression with all that it stands in: outermost first, itself last."""
@@ -93,6 +94,14 @@ RANDOM = Line(
     "has another value in every evaluation",
     "derive it from the row, with xxhash64(id) or sha2(id, 256) say, or take it from the source",
     frozenset({"Rand", "Randn", "Uniform", "RandStr", "Uuid", "Shuffle"}),
+)
+SALTED = Line(
+    ("aes_encrypt",),
+    "is salted, with other bytes in every evaluation",
+    "give it an initialisation vector that is derived from the row, or mode 'ECB', or encrypt before the source",
+    frozenset({"AesEncrypt"}),
+    where=lambda operator, path: is_salted(path[-1]),  # noqa: ARG005
+    only="without an initialisation vector of its own, in a mode other than ECB",
 )
 PLACE = Line(
     ("monotonically_increasing_id", "spark_partition_id"),
@@ -212,7 +221,10 @@ BATCH_TIME = Line(
 
 _IN_WORDS = (FUNCTION, CLOSURE, ANY)
 
-TABLE = (RANDOM, PLACE, FILE, BLOCK, ORDER, TIES, WINDOW, FRAME, SKETCH, REFLECTION, MOMENT, NOW, LIMIT, SAMPLE)
+TABLE = (
+    *(RANDOM, SALTED, PLACE, FILE, BLOCK, ORDER, TIES, WINDOW, FRAME),
+    *(SKETCH, REFLECTION, MOMENT, NOW, LIMIT, SAMPLE),
+)
 """What is refused wherever it stands; the other lines have conditions of their own."""
 WHOLE_TABLE = (*TABLE, BATCH_TIME, FUNCTION, CLOSURE, ANY)
 

@@ -101,6 +101,29 @@ class PipelineStatus:
         return "\n".join(lines)
 
 
+class _Returned:
+    """The newest epoch that any pipeline of this process has returned from, by app and start of a query.
+
+    A second pipeline of the same app would take the epoch for one that Spark replays, and its rows for those that are
+    visible.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epochs: dict[tuple[str, str], tuple[str, EpochNumber]] = {}
+
+    def add(self, app: str, run: _Run, epoch: EpochNumber) -> None:
+        with self._lock:
+            self._epochs[app, run.query_id] = run.run_id, epoch
+
+    def has(self, app: str, run: _Run, epoch: EpochNumber) -> bool:
+        with self._lock:
+            return self._epochs.get((app, run.query_id)) == (run.run_id, epoch)
+
+
+_RETURNED = _Returned()
+
+
 @dataclass
 class _Run:
     """One start of one query: its coordinator and its sinks' connections."""
@@ -118,13 +141,7 @@ class _Run:
         if self.failed is not None:
             raise self.failed
         if epoch == self.epoch:
-            raise CalledTwice(
-                "the pipeline was called a second time in one batch",
-                epoch=epoch,
-                state="the rows of the first call are committed, those of this call are not",
-                help="union what belongs to one epoch and call `pipeline(df, epoch)` once per batch; the rows of the"
-                " second call are not made up for by a restart, as the epoch is decided",
-            )
+            raise _called_twice(epoch)
         self.epoch = epoch
 
     def close(self) -> None:
@@ -133,6 +150,16 @@ class _Run:
                 sink.close()
             except Exception as error:  # a broken connection is closed already
                 _log.debug("sink %s did not close: %s", sink.name, type(error).__name__)
+
+
+def _called_twice(epoch: EpochNumber) -> CalledTwice:
+    return CalledTwice(
+        "the pipeline was called a second time in one batch",
+        epoch=epoch,
+        state="the rows of the first call are committed, those of this call are not",
+        help="union what belongs to one epoch and call `pipeline(df, epoch)` once per batch; the rows of the"
+        " second call are not made up for by a restart, as the epoch is decided",
+    )
 
 
 class Pipeline:
@@ -233,11 +260,14 @@ class Pipeline:
 
     def _epoch(self, run: _Run, query: inside.StreamingQuery, df: DataFrame, epoch: EpochNumber) -> EpochReport:
         run.enter(epoch)
+        if _RETURNED.has(self._app, run, epoch):
+            raise _called_twice(epoch)
         query.check_epoch(epoch)
         if run.coordinator is None:
             self._start(run, query, df)
         assert run.coordinator is not None
         report = run.coordinator.run(inside.micro_batch(query, df, epoch, self._app))
+        _RETURNED.add(self._app, run, epoch)
         run.rejected.update(self._rejected_in(report))
         return report
 

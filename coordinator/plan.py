@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.projection import is_salted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,7 +72,7 @@ def read_plan(logical: Any) -> PlanFacts:
             if not below.isStreaming() and not seq(below.children()):
                 static.append(class_of(below))
             for expression in expressions(below):
-                if is_random(expression) or class_of(expression) in UNPINNED:
+                if is_random(expression) or is_salted(expression) or class_of(expression) in UNPINNED:
                     unrepeatable.append((expression.sql(), operator))
                 elif class_of(expression) == "PythonUDF":
                     python.append(expression.name())

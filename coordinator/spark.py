@@ -42,15 +42,19 @@ class StreamingQuery:
         self.spark = df.sparkSession
         context = self.spark.sparkContext
         self.query_id = context.getLocalProperty("sql.streaming.queryId") or ""
-        self.run_id = context.getLocalProperty("spark.jobGroup.id") or ""
         self._batch = context.getLocalProperty("streaming.sql.batchId") or ""
-        if df.isStreaming or not (self.query_id and self.run_id and self._batch):
+        if df.isStreaming or not (self.query_id and self._batch) or self._query is None:
             raise Misconfigured(
                 "the pipeline was called outside a micro-batch",
                 state=f"df.isStreaming={df.isStreaming}, query id {self.query_id!r}, batch {self._batch!r}",
                 help=f"{_DROP_IN}; in a thread of your own wrap the target in"
                 " pyspark.inheritable_thread_target(df.sparkSession)",
             )
+
+    @cached_property
+    def run_id(self) -> str:
+        """Of the query itself: the job group, which begins as the run id, is the user's to set."""
+        return str(self._query.runId().toString())
 
     @cached_property
     def _query(self) -> Any:

@@ -130,13 +130,10 @@ class Projection:
         """``rows`` that ``where`` lets pass, whole, and ``name``: what ``tell`` says of what the sink gets of each."""
         from pyspark.sql import functions as f
 
-        whole = f.struct(*(_sql(column, rows.columns) for column in rows.columns))
-        marked = rows.where(self.where) if self.where is not None else rows
-        marked = marked.withColumn(_WHOLE, whole)
-        items = [_sql(item, rows.columns) for item in self.select or map(_sql_name, rows.columns)]
-        given = marked.selectExpr(*items)
-        if _WHOLE not in given.columns:  # no star among them
-            given = marked.selectExpr(*items, _WHOLE)
+        whole = f.struct(*(_sql(column, rows.columns) for column in rows.columns)).alias(_WHOLE)
+        items = [_sql(item, rows.columns) for item in (self.select if self.select is not None else ("*",))]
+        passed = rows.where(self.where) if self.where is not None else rows
+        given = passed.select(*map(f.expr, items), whole)
         told = tell(self.check(rows.schema))
         return given.select(_WHOLE, told.alias(name)).select(f"{_WHOLE}.*", name)
 
@@ -289,8 +286,9 @@ class Projection:
         )
 
     def _check_repeatable(self, projected: DataFrame) -> None:
-        plan = projected._jdf.queryExecution().analyzed()
+        plan, filters = projected._jdf.queryExecution().analyzed(), 0
         while not plan.children().isEmpty():
+            filters += _class(plan) == "Filter"
             if _class(plan) not in _ROW_BY_ROW:
                 raise Misconfigured(
                     f"{self} does not go row by row: it needs {_class(plan)} of Spark",
@@ -300,6 +298,13 @@ class Projection:
             for expression in _each(plan.expressions()):
                 self._check_expression(expression)
             plan = plan.children().apply(0)
+        if filters > int(self.where is not None):
+            raise Misconfigured(
+                f"{self} leaves rows out that where= does not: Spark filters for it (window() has no row for a time"
+                " that is NULL)",
+                sink=self.sink,
+                help="compute it in the query, before the pipeline, where you see which rows it drops",
+            )
 
     def _check_expression(self, expression: Any) -> None:
         kind, children = _class(expression), list(_each(expression.children()))
@@ -307,6 +312,8 @@ class Projection:
             self._check_expression(child)
         if not expression.deterministic() and all(child.deterministic() for child in children):
             raise self._unrepeatable(expression.sql(), "is not deterministic")
+        if is_salted(expression):
+            raise self._unrepeatable(expression.sql(), "is salted: it has another value in every evaluation")
         if _OF_THE_MOMENT.fullmatch(kind):
             raise self._unrepeatable(expression.sql(), "has another value when it is evaluated again")
         if _OF_THE_USER.fullmatch(kind):  # registered under the name of one of Spark's own
@@ -376,6 +383,15 @@ def _is_built_in(spark: SparkSession, name: Sequence[str]) -> bool:
     registry = getattr(jvm, "org.apache.spark.sql.catalyst.analysis.FunctionRegistry").builtin()
     identifier = getattr(jvm, "org.apache.spark.sql.catalyst.FunctionIdentifier")
     return len(name) == 1 and bool(registry.functionExists(identifier(name[-1])))
+
+
+def is_salted(expression: Any) -> bool:
+    """Spark calls ``aes_encrypt`` deterministic; without an initialisation vector it draws one, but in mode ECB."""
+    if _class(expression) != "AesEncrypt":
+        return False
+    _, _, mode, _, vector, _ = _each(expression.children())
+    ecb = mode.foldable() and str(mode.eval(None)).upper() == "ECB"
+    return not ecb and vector.foldable() and not bytes(vector.eval(None) or b"")
 
 
 def _is_special(parent: Any, child: Any) -> bool:

@@ -9,11 +9,12 @@ holds exactly, and nothing is dropped.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     ByteType,
     DataType,
     DayTimeIntervalType,
@@ -25,13 +26,18 @@ from pyspark.sql.types import (
     MapType,
     NullType,
     ShortType,
+    StringType,
     StructField,
     StructType,
+    TimestampType,
     YearMonthIntervalType,
 )
 
 from epochal.coordinator.epoch import Json
 from epochal.sinks.delta.jvm import schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 RETENTION = "delta.setTransactionRetentionDuration"
 RETENTION_DEFAULT = "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration"
@@ -88,6 +94,33 @@ def added(rows: StructType, table: StructType, *, case_sensitive: bool) -> Struc
     new = _relaxed(StructType([f for f in rows.fields if _key(f.name, case_sensitive) not in there]))
     assert isinstance(new, StructType)
     return new
+
+
+def in_both(rows: Sequence[str], table: Sequence[str], *, case_sensitive: bool) -> list[str]:
+    """The columns of the rows that the table has, as the rows spell them."""
+    there = {_key(name, case_sensitive) for name in table}
+    return [name for name in rows if _key(name, case_sensitive) in there]
+
+
+def partitions(metadata: Json) -> list[StructField]:
+    """The columns that partition the table."""
+    names = set(metadata["partitionColumns"])
+    return [field for field in schema_of(metadata).fields if field.name in names]
+
+
+def is_unkept(value: Column, kind: DataType) -> Column | None:
+    """Whether a value that partitions a table comes back as another one, as Delta reads it off the name of a folder.
+
+    Seen with Delta 4.4: an empty text (delta-io/delta#2100) and Hive's word for NULL come back as NULL, bytes that are
+    no text as what is put in their place, and a time in the hour that clocks repeat as the one before it.  None: every
+    value of this type is kept.
+    """
+    from pyspark.sql import functions as f
+
+    text = value.cast("string")
+    if isinstance(kind, (StringType, BinaryType)):
+        return text.isin("", "__HIVE_DEFAULT_PARTITION__") | ~f.is_valid_utf8(text)
+    return text.cast(kind) != value if isinstance(kind, TimestampType) else None
 
 
 def with_columns(table: StructType, added: StructType) -> StructType:

@@ -61,7 +61,7 @@ from epochal.sinks.delta.merge import SOURCE, MergePlan, Work
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from epochal.sinks.delta.refusals import Refusals
 from epochal.sinks.delta.staged import Note, Staged
-from epochal.sinks.delta.target import SESSION_CATALOG, Target
+from epochal.sinks.delta.target import SESSION_CATALOG, Target, quoted
 from epochal.sinks.digest import watched
 from epochal.sinks.executors import clone
 from epochal.sinks.projection import Projection
@@ -210,7 +210,11 @@ class DeltaSink:
 
     def _written(self, rows: StructType, table: Sequence[str]) -> StructType:
         """What of it goes into a table that has these columns."""
-        return MergePlan.of(self._mode, rows.names, table).written(rows)
+        return self._planned(self._mode, rows.names, table).written(rows)
+
+    def _planned(self, mode: object, rows: Sequence[str], table: Sequence[str]) -> MergePlan:
+        there = gates.in_both(rows, table, case_sensitive=self._case_sensitive())
+        return MergePlan.of(mode, rows, there)
 
     def check(self, query: Query, schema: StructType) -> None:
         """Refuse what can never work: no table, other columns, types that it cannot hold exactly."""
@@ -289,7 +293,7 @@ class DeltaSink:
         self._conditions.check_prepare(self._state(txn), by, marker_of(epoch), epoch.number)
         metadata = txn.metadata()
         table_names = jvm.schema_of(metadata).names
-        plan = MergePlan.of(mode, self._projection.check(rows.schema).names, table_names)
+        plan = self._planned(mode, self._projection.check(rows.schema).names, table_names)
         work = Work.of(epoch.copy, self._projection, plan, rows.sparkSession)
         session = work.session(rows.sparkSession)
         with self._projection.evaluating(epoch.number):
@@ -497,6 +501,7 @@ class DeltaSink:
             return Written([], [])
         table = jvm.schema_of(txn.metadata())
         rows = work.plan.fitting(work.rows(session), table, case_sensitive=self._case_sensitive())
+        rows = self._kept_in_partitions(rows, txn.metadata())
         self._struck(work.plan.source(rows), epoch).createOrReplaceTempView(SOURCE)
         return txn.merge(session, work.plan.statement(self._target.sql))
 
@@ -582,7 +587,19 @@ class DeltaSink:
         """The rows as files of the table hold them; ``PrepareRefused`` where they do not."""
         self._refuse_rows(rows.schema, metadata, epoch)
         table, case_sensitive = jvm.schema_of(metadata), self._case_sensitive()
-        return self._struck(rows, epoch).to(gates.projection(rows.schema, table, case_sensitive=case_sensitive))
+        fitting = self._struck(rows, epoch).to(gates.projection(rows.schema, table, case_sensitive=case_sensitive))
+        return self._kept_in_partitions(fitting, metadata)
+
+    def _kept_in_partitions(self, rows: DataFrame, metadata: Json) -> DataFrame:
+        """The rows, of which one whose partition would not keep its values ends the job."""
+        from pyspark.sql import functions as f
+
+        for field in gates.partitions(metadata):
+            for name in gates.in_both(rows.columns, [field.name], case_sensitive=self._case_sensitive()):
+                column = f.col(quoted(name))
+                if (unkept := gates.is_unkept(column, field.dataType)) is not None:
+                    rows = rows.withColumn(name, f.when(unkept, f.raise_error(f.lit(_UNKEPT))).otherwise(column))
+        return rows
 
     def _refuse_rows(self, rows: StructType, metadata: Json, epoch: EpochNumber) -> None:
         problems = self._row_problems(rows, metadata)
@@ -603,6 +620,12 @@ class DeltaSink:
         try:
             yield
         except JavaFailure as failure:
+            if _UNKEPT in failure.message:
+                help_line = (
+                    "give such rows another value, keep them out with where=, or partition by another column; for"
+                    " times set spark.sql.session.timeZone to UTC"
+                )
+                raise self._say.refused(_UNKEPT, epoch, help=help_line) from failure
             if failure.is_a(*_VIOLATIONS):
                 raise self._say.refused("rows violate a constraint of the table", epoch, failure.message) from failure
             raise
@@ -659,6 +682,10 @@ class DeltaSink:
             self._say.refuse_set_up([forgets], f"{statement}; markers that are gone by then are refused as lost")
 
 
+_UNKEPT = (
+    "a column that partitions the table has a value that Delta gives back as another one: an empty text, bytes that are"
+    " no text, Hive's word for NULL, or a time in the hour that clocks repeat in the session's time zone"
+)
 _VIOLATIONS = ("InvariantViolationException", "DeltaInvariantViolationException")
 _CHANGED_MEANWHILE = ("DeltaConcurrentModificationException", "FileNotFoundException", "SparkFileNotFoundException")
 """What a MERGE meets when another changes the table under it; it is made again, on a new snapshot."""

@@ -100,6 +100,10 @@ class State:
     before: Before = field(default_factory=Before)  # that epoch
 
 
+LARGEST = 1_000_000
+"""Bytes that a record may have, whatever the topics of the rows take: librdkafka's own limit."""
+
+
 def record(place: Place, state: State, about: Json | None = None) -> bytes:
     """The value of a record: the whole state, and what people may want to know about the epoch."""
     assert state.fence is not None, "nothing is written before the first fence"

@@ -126,6 +126,7 @@ def of_records(encoding: Encoding, targets: Mapping[str, Topic], tombstones: boo
         yield _no_value(encoding.value)
     if encoding.headers is not None:
         yield _nameless_header(encoding.headers)
+        yield _unspeakable_header(encoding.headers)
     if encoding.partition is not None:
         yield _no_such_partition(encoding.partition, targets)
     compacted = sorted(name for name, topic in targets.items() if topic.is_compacted)
@@ -168,6 +169,21 @@ def _nameless_header(column: str) -> Objection:
         f"it has a header without a key (column {column!r})",
         lambda rows, _: f"{rows} rows have a header without a key (column {column!r})",
         "give every header a key; its value may be NULL, and so may the whole column",
+    )
+
+
+def _unspeakable_header(column: str) -> Objection:
+    """The client takes the key for a text that ends with a NUL."""
+    from pyspark.sql import functions as f
+
+    def bad(header: Column) -> Column:
+        return ~f.is_valid_utf8(header["key"]) | f.contains(header["key"], f.lit("\0"))
+
+    return Objection(
+        f.coalesce(f.exists("headers", lambda header: f.coalesce(bad(header), f.lit(False))), f.lit(False)),
+        f"the key of a header holds a NUL or is not UTF-8 (column {column!r})",
+        lambda rows, _: f"{rows} rows have a header whose key holds a NUL or is not UTF-8 (column {column!r})",
+        "give headers keys of text; any bytes can be their values",
     )
 
 

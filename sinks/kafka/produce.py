@@ -412,11 +412,12 @@ def _attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
 def _tuning(plan: Plan) -> Options:
     """What this epoch needs of its producer."""
     limits, own = plan.max_message_bytes, plan.link.options.get("batch.size")
-    needed: Options = {"partitioner": plan.partitioner, "message.max.bytes": max(limits)}
-    if min(limits) == max(limits):
+    largest = max(*limits, marker.LARGEST)
+    needed: Options = {"partitioner": plan.partitioner, "message.max.bytes": largest}
+    if min(limits) == largest:
         return needed
     # A batch is of one partition, and one row may always be larger: no batch may exceed what the strictest topic takes.
-    return {**needed, "batch.size": min(*limits, *([int(own)] if own is not None else []))}
+    return {**needed, "batch.size": min([*limits, *([int(own)] if own is not None else [])])}
 
 
 def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable[Sequence[Row]]) -> None:

@@ -55,16 +55,20 @@ LOSSES = 4
 """How often the task of an epoch may die; Spark itself does not repeat a barrier stage that returns results."""
 FENCE_ATTEMPTS = 10
 MOST_SLOTS = 64
+MARKER_SPARE = 1000
+"""Bytes of a marker's record that are known when it is written: the digest, slots, the record's frame."""
 PAYLOAD_VERSION = 1
 """Of what a vote holds; how rows become records has a version of its own (``rows.py``)."""
 
 _EXACT = {  # of the sink's own clone of the session: the same rows in the same order, whatever the user has set
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**26),  # large rows are met by a task after the decision
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.files.maxPartitionBytes": str(2**62),
     "spark.sql.files.minPartitionNum": "1",
 }
+_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""At most 10,000, whatever the user has set."""
 
 
 class KafkaSink:
@@ -254,6 +258,7 @@ class KafkaSink:
         cut = self._cut(place, epoch, by)
         encoding = self._meant(rows.sparkSession)
         copied = stage.read_copy(self._own_session(encoding.settings), epoch.copy)  # as a commit will read it
+        self._refuse_large_marker(epoch, place, now, by)
         with encoding.projection.evaluating(epoch.number):
             count, staged = self._check_rows(epoch, encoding, copied, now)
             left_out = encoding.projection.left_out(copied) + rejects.left_out(self, epoch, copied)
@@ -312,6 +317,7 @@ class KafkaSink:
             self._check_one_slot(state.slots)
             self._check_session(epoch, rows.sparkSession)
             now = self._topics_of(epoch)
+            self._refuse_large_marker(epoch, place, now, by)
             records, found = self._judged(rows, now)
             plan = self._plan_to_apply(link, place, epoch, now, found, by)
         return self._apply_until_shown(plan, records, found, agreed)
@@ -510,6 +516,20 @@ class KafkaSink:
             kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
             records = reduce(lambda some, more: some.unionByName(more), kept)
         return objections.count(records, found, self._name, epoch.number), staged
+
+    def _refuse_large_marker(self, epoch: Epoch, place: Place, now: Topics, by: Actor) -> None:
+        """The marker's record holds Spark's offsets, whose text grows with the partitions of the source."""
+        about = {"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark}
+        state = State(by, marker_of(epoch), targets=dict(now.ids) if now.several else {})
+        size = len(marker.record(place, state, about)) + MARKER_SPARE
+        limit = min(now.marker.max_message_bytes, marker.LARGEST)
+        if size > limit:
+            raise self._refuse(
+                epoch,
+                f"the marker's record takes {size} bytes, most of them offsets, and its topic {now.marker.name!r} takes"
+                f" {limit}",
+                f"raise max.message.bytes of that topic, to {marker.LARGEST} at most, or read fewer partitions",
+            )
 
     def _encoder(self, now: Topics) -> Encoder:
         partitions = {name: topic.partitions for name, topic in now.targets.items()}
@@ -711,7 +731,8 @@ class KafkaSink:
                 session.conf.set("spark.sql.session.timeZone", "UTC")
                 if settings:
                     take_settings(session, settings)
-                for key, value in _EXACT.items():
+                most = int(str(session.conf.get(_BATCH, "10000")))
+                for key, value in {**_EXACT, _BATCH: str(min(most, 10000) if most > 0 else 10000)}.items():
                     session.conf.set(key, value)
                 self._session, self._settings = session, settings
             return self._session

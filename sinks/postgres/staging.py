@@ -194,6 +194,7 @@ def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, 
     written = plan_of(session, target, mode, columns).columns
     for column in columns:
         if column.name not in written:
+            _refuse_other_case(sink, target, mode, column.name, list(table))
             continue
         found = table.get(column.name)
         if found is None:
@@ -213,6 +214,17 @@ def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, 
             sink=sink,
             state=f"all such columns: {unfilled}",
             help="select it in the query, or give it a default",
+        )
+
+
+def _refuse_other_case(sink: str, target: Target, mode: Staging, name: str, table: Sequence[str]) -> None:
+    """A column of the order is written where the table has it: to the letter, as every other column."""
+    alike = [other for other in table if other.lower() == name.lower()]
+    if isinstance(mode, Upsert) and name in mode.order and alike:
+        raise Misconfigured(
+            f"order_by= names the column {quoted(name)}, and {target.plain} has {quoted(alike[0])}",
+            sink=sink,
+            help=f"name it alike in the query, to have it written ({name} AS {alike[0]}), or unlike, to have it not",
         )
 
 

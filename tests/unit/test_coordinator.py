@@ -745,6 +745,25 @@ def test_rows_that_nobody_can_tell_apart_refuse_an_epoch_that_no_sink_shows(befo
     assert len(applied) == before
 
 
+def test_a_pair_that_is_torn_apart_while_one_of_it_keeps_its_rows_is_refused() -> None:
+    """What the other one had is no longer known, and a row would be in both."""
+    world = World()
+
+    class Failing(Judging):
+        def commit(self, committable: Committable, by: Actor) -> CommitOutcome:  # noqa: ARG002
+            raise SinkUnavailable("no answer", sink="b", help="start it")
+
+    for sink in (world.sink("a"), failing := Failing("b", world.server)):
+        sink.create(QUERY, None)
+    with pytest.raises(CommitInDoubt, match="not yet visible in b"):
+        world.apply(world.sink("a"), failing).run(Batch(0))
+    with pytest.raises(CommitInDoubt, match=r"\['b'\] got the rows that another sink could not hold"):
+        world.apply(MemorySink("a", world.server), MemorySink("b", world.server)).run(Batch(0))
+    assert world.server.visible("app", "b") == []
+    world.apply(MemorySink("a", world.server), Judging("b", world.server)).run(Batch(0))
+    assert [len(world.server.visible("app", name)) for name in "ab"] == [1, 1]
+
+
 def test_a_marker_without_a_digest_stops_the_replay() -> None:
     world = World()
     failing = Failing("b", world.server)

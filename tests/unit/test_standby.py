@@ -19,10 +19,17 @@ PROGRAM = """
 import os, types
 from epochal.chaos import failpoints, nemesis, standby
 
-spark = types.SimpleNamespace(sparkContext=types.SimpleNamespace(environment={}))
+stopped = []
+java = types.SimpleNamespace(isStopped=lambda: bool(stopped))
+context = types.SimpleNamespace(environment={}, _jsc=types.SimpleNamespace(sc=lambda: java))
+spark = types.SimpleNamespace(sparkContext=context)
 
 def run(settings, folder):
-    print("said", settings, "to", spark.sparkContext.environment["EPOCHAL_FAILPOINTS"] or "nobody", flush=True)
+    if settings == "stop":
+        stopped.append(True)
+    if settings == "lose":
+        del context._jsc
+    print("said", settings, "to", context.environment["EPOCHAL_FAILPOINTS"] or "nobody", flush=True)
     failpoints.hit(failpoints.Point.AFTER_DECIDE, epoch=7)
     if settings == "raise":
         raise LookupError("nothing there")
@@ -100,11 +107,40 @@ def test_who_dies_while_it_stands_by_takes_none(drivers: Standby, tmp_path: Path
     assert second.pid != first.pid
 
 
+@pytest.mark.parametrize("how", ["stop", "lose"])
+def test_who_has_lost_its_session_takes_none(drivers: Standby, tmp_path: Path, how: str) -> None:
+    first = drivers.begin(tmp_path / "1", how)
+    assert ended(first) == 0
+    assert not guard.alive(first.pid)
+    assert ended(drivers.begin(tmp_path / "2", "two")) == 0
+
+
+def test_who_was_armed_too_often_takes_none(drivers: Standby, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "MOST_ARMED", 2)
+    pids = []
+    for number, rules in enumerate([["after-decide:9=raise"], [], ["after-decide:9=raise"], []]):
+        start = drivers.begin(tmp_path / str(number), "one", rules)
+        assert ended(start) == 0
+        pids.append(start.pid)
+    assert pids[0] == pids[1] == pids[2] != pids[3]
+
+
 def test_a_start_that_goes_on_ends_with_its_block(drivers: Standby, tmp_path: Path) -> None:
     with drivers.begin(tmp_path / "1", "one", [RULE]) as start:
         start.see_blocked(RULE, ENDS_S)
     assert not guard.alive(start.pid)
     assert ended(drivers.begin(tmp_path / "2", "two")) == 0
+
+
+def test_who_has_waited_longest_is_next_so_that_nobody_repairs_its_own_failure(
+    drivers: Standby, tmp_path: Path
+) -> None:
+    first = drivers.begin(tmp_path / "1", "raise")
+    drivers.stand_by()
+    assert ended(first) == 1
+    second = drivers.begin(tmp_path / "2", "two")
+    assert ended(second) == 0
+    assert second.pid != first.pid
 
 
 def test_one_is_enough_to_stand_by(drivers: Standby, tmp_path: Path) -> None:

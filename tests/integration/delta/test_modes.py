@@ -180,6 +180,19 @@ def test_the_last_row_by_the_declared_order_wins_and_only_what_may_change_is_cha
     ]
 
 
+def test_a_column_of_the_order_is_written_however_the_table_spells_it(spark: SparkSession, path: Path) -> None:
+    schema = "id string, a string, seq long"
+    start = ready(
+        spark,
+        path,
+        Merge(key="id", order_by="seq"),
+        schema,
+        "CREATE TABLE {t} (id string, a string, SEQ long) USING delta",
+    )
+    start.show(spark.createDataFrame([("1", "x", 1), ("1", "y", 2)], schema))
+    assert rows(path) == [("1", "y", 2)]
+
+
 def test_an_update_of_nothing_keeps_the_row_that_is_there(spark: SparkSession, path: Path) -> None:
     start = ready(spark, path, Merge(key="id", update=()), "id string, a string")
     start.show(spark.createDataFrame([("1", "first"), ("2", "first")], "id string, a string"))

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from epochal.chaos import jvm
 from epochal.chaos.contract import act_in_another_process
@@ -81,6 +87,14 @@ def hanging(bootstrap: str, topic: str) -> list[str]:
     stable = _ends(bootstrap, partitions, "read_committed")
     high = _ends(bootstrap, partitions, "read_uncommitted")
     return [f"{topic}[{n}]: {s} < {h}" for n, (s, h) in enumerate(zip(stable, high, strict=True)) if s < h]
+
+
+def set_max_message_bytes(bootstrap: str, topic: str, value: int) -> None:
+    entry = ConfigEntry("max.message.bytes", str(value), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(20)
+    time.sleep(0.5)  # brokers apply it a moment after they have answered
 
 
 def await_markers(bootstrap: str, topic: str) -> None:

@@ -34,8 +34,8 @@ from epochal.sinks.kafka.rows import HASH, KEPT, MET
 from epochal.sinks.kafka.sink import LOSSES, _unanswered
 from epochal.sinks.protocol import Applied, CommitOutcome
 from tests.integration.kafka.attempts import ONE, QUERY, TWO, Target, rows
-from tests.integration.kafka.support import hanging, read_topic
-from tests.integration.kafka.test_attempt import once, raising, seen, set_max_message_bytes, until_expired
+from tests.integration.kafka.support import hanging, read_topic, set_max_message_bytes
+from tests.integration.kafka.test_attempt import once, raising, seen, until_expired
 
 FAILURES = 1  # of a task, after which the job of these tests is over
 COMMITTED, ALREADY_COMMITTED = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
@@ -238,6 +238,12 @@ REFUSED: dict[
         [HEADER.format("string(NULL)"), "id"],
         "3 rows have a header without a key (column 'h')",
     ),
+    "key of a header": (
+        {"headers": "h"},
+        [HEADER.format("'a'"), "id"],
+        [HEADER.format("decode(x'610062', 'utf-8')"), "id"],
+        "3 rows have a header whose key holds a NUL or is not UTF-8 (column 'h')",
+    ),
     "expression": ({"select": ["1 div id AS q"]}, ["id + 1 AS id"], ["id"], "[DIVIDE_BY_ZERO]"),
 }
 
@@ -409,7 +415,7 @@ def test_what_fails_before_the_commit_leaves_nothing(
 
 
 def test_what_the_broker_takes_no_more_is_refused(target: Target) -> None:
-    set_max_message_bytes(target, 3_000)
+    set_max_message_bytes(target.bootstrap, target.topic, 3_000)
     answer = tried(target, "a", "b" * 10_000)
     assert isinstance(answer.error, PrepareRefused)
     assert "MSG_SIZE_TOO_LARGE" in str(answer.error)

@@ -13,13 +13,6 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from epochal.chaos import failpoints, servers
 from epochal.chaos.failpoints import AnswerDropped, FailpointError, Point
@@ -37,7 +30,7 @@ from epochal.sinks.kafka import produce
 from epochal.sinks.kafka.produce import Answer, Outcome, Transaction
 from epochal.sinks.kafka.sink import attempt_until_shown
 from tests.integration.kafka.attempts import ONE, QUERY, TWO, Target, rows
-from tests.integration.kafka.support import SECRET, await_markers, hanging, read_topic
+from tests.integration.kafka.support import SECRET, await_markers, hanging, read_topic, set_max_message_bytes
 
 if TYPE_CHECKING:
     from epochal.chaos.servers.toxiproxy import Proxy
@@ -207,24 +200,16 @@ def test_another_number_of_rows_than_voted_for_is_not_committed(target: Target, 
 
 
 def test_a_failed_delivery_fails_the_epoch(target: Target) -> None:
-    set_max_message_bytes(target, 3_000)
+    set_max_message_bytes(target.bootstrap, target.topic, 3_000)
     big = "x" * 10_000
     answer = target.commit(0, rows("a", big, "b"))
     assert isinstance(answer.error, CommitInDoubt)
     assert "MSG_SIZE_TOO_LARGE" in str(answer.error)
     assert (seen(target), target.position()) == ([], 0)
     assert hanging(target.bootstrap, target.topic) == []
-    set_max_message_bytes(target, 1_000_000)
+    set_max_message_bytes(target.bootstrap, target.topic, 1_000_000)
     assert target.commit(0, rows("a", big, "b")).outcome is Outcome.COMMITTED
     assert seen(target) == ["a", big, "b"]
-
-
-def set_max_message_bytes(target: Target, value: int) -> None:
-    entry = ConfigEntry("max.message.bytes", str(value), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, target.topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(20)
-    time.sleep(0.5)  # brokers apply it a moment after they have answered
 
 
 @pytest.mark.parametrize("point", [Point.IN_WRITE, Point.BEFORE_PUBLISH])

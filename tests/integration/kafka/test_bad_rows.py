@@ -11,12 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,7 +20,7 @@ from epochal.chaos.failpoints import Point
 from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
 from epochal.sinks import DeltaSink, KafkaSink
 from tests.integration.delta.support import read
-from tests.integration.kafka.support import read_topic
+from tests.integration.kafka.support import read_topic, set_max_message_bytes
 from tests.integration.spark.support import FAST, Job
 
 LIMIT = 2000
@@ -74,11 +68,7 @@ class Sorted(Job):
 
     def limit(self, size: int) -> None:
         """Of the topic, from now on."""
-        entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic, incremental_configs=[entry])
-        admin = AdminClient({"bootstrap.servers": self.server_.bootstrap, "log_level": 0})
-        for done in admin.incremental_alter_configs([resource]).values():
-            done.result(timeout=20)
+        set_max_message_bytes(self.server_.bootstrap, self.topic, size)
 
 
 @pytest.fixture

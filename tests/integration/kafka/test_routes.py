@@ -182,6 +182,16 @@ def test_topics_with_limits_of_their_own_take_what_each_allows(
         ({"headers": "h"}, "array(named_struct('key', string(null), 'value', x'00')) AS h", "header without a key"),
         ({"headers": "h"}, "array(cast(null AS struct<key:string,value:binary>)) AS h", "header without a key"),
         (
+            {"headers": "h"},
+            "array(named_struct('key', string(x'ff'), 'value', x'00')) AS h",
+            "1 rows have a header whose key holds a NUL or is not UTF-8 (column 'h')",
+        ),
+        (
+            {"headers": "h"},
+            "array(named_struct('key', decode(x'610062', 'utf-8'), 'value', x'00')) AS h",
+            "1 rows have a header whose key holds a NUL or is not UTF-8 (column 'h')",
+        ),
+        (
             {"value": "v"},
             "cast(null AS string) AS v",
             "1 rows have no value (column 'v' is NULL): each would be a tomb",

@@ -23,7 +23,7 @@ from epochal.sinks.kafka import rows as kafka_rows
 from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.stage import SparkStage
 from tests.integration.kafka.attempts import ONE, QUERY
-from tests.integration.kafka.support import Record, read_topic
+from tests.integration.kafka.support import Record, read_topic, set_max_message_bytes
 
 
 class Job:
@@ -34,14 +34,14 @@ class Job:
         self.sink = KafkaSink(server.bootstrap, topic=topic, name=topic, **options)
         self._epoch = 0
 
-    def write(self, rows: DataFrame) -> list[Record]:
+    def write(self, rows: DataFrame, offsets: str = "") -> list[Record]:
         """One epoch of ``rows``; everything that a reader sees after it."""
         if self._epoch == 0:
             self.sink.create(QUERY, rows.schema)
             self.sink.check(QUERY, rows.schema)
             self.sink.look(QUERY)
             self.sink.fence(QUERY, ONE)
-        epoch = Epoch(Decision("q1", self._epoch, ONE, f"f{self._epoch}"), self._epoch + 1)
+        epoch = Epoch(Decision("q1", self._epoch, ONE, f"f{self._epoch}"), self._epoch + 1, offsets)
         copy = self._stage.write(self._epoch, ONE, rows)
         committable = self.sink.prepare(replace(epoch, copy=copy), self._stage.read(copy), ONE)
         self.sink.commit(committable, ONE)
@@ -255,6 +255,34 @@ def test_rows_larger_than_the_topic_takes_are_refused_before_the_decision(
     assert "the largest has 9000 bytes, the limit is 4900" in str(refused.value)
     fits = spark.range(3).selectExpr("repeat('x', 4900) as v")
     assert [len(r.value or b"") for r in job.write(fits)] == [4900] * 3
+
+
+OFFSETS = json.dumps({f"topic-{n}": {str(p): 123_456_789 for p in range(20)} for n in range(100)})
+"""Of a source with 2,000 partitions: 40 kB."""
+
+
+def test_the_offsets_of_a_wide_source_go_with_rows_of_a_narrow_topic(
+    spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
+) -> None:
+    """The marker's record holds them, and its topic has a limit of its own; batches of rows stay as the topic takes."""
+    job = Job(kafka_server, topic, stage, value="v", topic_config={"max.message.bytes": "5000"})
+    rows = spark.range(50).selectExpr("repeat('x', 900) as v").coalesce(1)
+    assert len(job.write(rows, OFFSETS)) == 50
+    assert len(job.write(rows.where("false"), OFFSETS)) == 50
+
+
+def test_offsets_that_the_marker_topic_does_not_take_are_refused_before_the_decision(
+    spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
+) -> None:
+    job = Job(kafka_server, topic, stage, value="v")
+    rows = spark.range(1).selectExpr("'x' as v")
+    job.write(rows)
+    marker = f"__epochal.{QUERY.app}.{topic}"
+    set_max_message_bytes(kafka_server.bootstrap, marker, 20_000)
+    with pytest.raises(PrepareRefused, match=r"the marker's record takes \d+ bytes, most of them offsets") as refused:
+        job.write(rows, OFFSETS)
+    assert f"its topic '{marker}' takes 20000" in refused.value.what
+    assert len(read_topic(kafka_server.bootstrap, topic)) == 1
 
 
 def test_a_compacted_topic_takes_no_row_without_a_key(

@@ -99,6 +99,16 @@ def lost_before(sink: str) -> Iterator[None]:
         yield
 
 
+def test_a_star_in_a_function_is_of_the_columns_of_the_epoch(
+    spark: SparkSession, tmp_path: Path, pg_database: str
+) -> None:
+    job = Sorted(spark, tmp_path, pg_database, select=["id", "to_json(struct(*)) AS text", "size(array(*)) AS n"])
+    job.rows = lambda: job.df().selectExpr("string(id) AS id", "'x' AS t")  # type: ignore[method-assign]
+    job.add(1)
+    job.run(job.made(), job.rows())
+    assert observe(pg_database, "SELECT id, text, n FROM rows") == [("1", '{"id":"1","t":"x"}', 2)]
+
+
 @pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
 def test_every_row_is_in_one_of_the_two(job: Sorted, mode: str) -> None:
     pipeline = job.made(mode=mode)

@@ -132,6 +132,18 @@ def test_the_last_row_by_the_declared_order_wins(spark: SparkSession, pg_databas
     assert observe(pg_database, "SELECT a FROM flights WHERE id = 0") == [("y",)]
 
 
+def test_a_column_of_the_order_that_the_table_spells_otherwise_is_refused(
+    spark: SparkSession, pg_database: str
+) -> None:
+    frame = spark.createDataFrame([(1, "x", 1)], "id long, a string, updatedAt long")
+    table = "CREATE TABLE flights (id bigint PRIMARY KEY, a text, updatedAt bigint)"
+    with pytest.raises(
+        Misconfigured, match=r'names the column "updatedAt", and .*flights.* has "updatedat"'
+    ) as refused:
+        ready(pg_database, frame, table, mode=Upsert(key="id", order_by="updatedAt"))
+    assert "updatedAt AS updatedat" in refused.value.help
+
+
 def test_composite_keys_in_a_schema_of_its_own_under_odd_names(spark: SparkSession, pg_database: str) -> None:
     observe(pg_database, 'CREATE SCHEMA "s 1"')
     mode = Upsert(key=['K"1', "ключ %s"], delete_when="weg?", order_by="о")

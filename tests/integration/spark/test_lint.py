@@ -71,6 +71,7 @@ CASES: dict[str, tuple[lint.Line, Query]] = {
     "randstr": (lint.RANDOM, expr("randstr(5)")),
     "uuid": (lint.RANDOM, expr("uuid()")),
     "shuffle": (lint.RANDOM, expr("shuffle(a)")),
+    "aes_encrypt": (lint.SALTED, expr("aes_encrypt(string(id), '0123456789abcdef')")),
     "monotonically_increasing_id": (lint.PLACE, expr("monotonically_increasing_id()")),
     "spark_partition_id": (lint.PLACE, expr("spark_partition_id()")),
     "input_file_name": (lint.FILE, lambda df: df.distinct().selectExpr("input_file_name() AS x")),

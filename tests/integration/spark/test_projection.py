@@ -155,17 +155,40 @@ def test_what_may_differ_the_next_time_is_refused_by_name(spark: SparkSession, e
         ("explode(items)", "Generate"),
         ("count(1)", "Aggregate"),
         ("row_number() OVER (ORDER BY n)", "Window"),
-        ("window(at, '5 minutes')", None),
     ],
 )
-def test_what_is_not_row_by_row_is_refused(expression: str, node: str | None) -> None:
+def test_what_is_not_row_by_row_is_refused(expression: str, node: str) -> None:
     made = projection([f"{expression} AS x"])
-    if node is None:  # each row has its one window
-        assert made.check(SCHEMA).names == ["x"]
-        return
     with pytest.raises(Misconfigured, match="does not go row by row") as refused:
         columns(made)
     assert f"it needs {node} of Spark" in refused.value.what
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("where", [None, "n > 0"])
+def test_what_drops_rows_beside_where_is_refused(where: str | None) -> None:
+    """Each row has its one window, but that whose time is NULL has none."""
+    with pytest.raises(Misconfigured, match="leaves rows out that where= does not") as refused:
+        columns(projection(["window(at, '5 minutes') AS x"], where))
+    assert "before the pipeline" in refused.value.help
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("more", ["", ", 'CBC'", ", 'GCM', 'DEFAULT', ''"])
+def test_what_is_salted_is_refused(more: str) -> None:
+    with pytest.raises(Misconfigured, match="is salted"):
+        columns(projection([f"aes_encrypt('a', '0123456789abcdef'{more}) AS x"]))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [", 'ECB'", ", 'ecb'", ", 'CBC', 'DEFAULT', '0123456789abcdef'", ", 'GCM', 'DEFAULT', substr(sha2(n, 256), 1, 12)"],
+)
+def test_what_is_encrypted_alike_every_time_is_allowed(spark: SparkSession, more: str) -> None:
+    made = projection([f"aes_encrypt('a', '0123456789abcdef'{more}) AS x"])
+    rows = spark.createDataFrame([("1",)], "n string")
+    made.check(rows.schema)
+    assert made.apply(rows).collect() == made.apply(rows).collect()
 
 
 def test_a_value_without_a_result_is_a_refusal_in_sparks_words(spark: SparkSession) -> None:

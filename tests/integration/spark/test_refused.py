@@ -44,6 +44,7 @@ def refused(job: Job, pipeline: Pipeline, df: DataFrame | None = None, **start: 
 RANDOM: dict[str, Callable[[DataFrame], DataFrame]] = {
     "rand(": lambda df: df.withColumn("x", f.rand()).groupBy("x").count(),
     "uuid(": lambda df: df.withColumn("x", f.expr("uuid()")).dropDuplicates(["x"]),
+    "aes_encrypt(": lambda df: df.selectExpr("aes_encrypt('a', '0123456789abcdef') AS x").dropDuplicates(["x"]),
     "monotonically_increasing_id(": lambda df: df.groupBy(f.monotonically_increasing_id().alias("x")).count(),
     "guess(": lambda df: df.withColumn(
         "x", f.udf(guess, "string", useArrow=False).asNondeterministic()("name")

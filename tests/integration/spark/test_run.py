@@ -183,6 +183,63 @@ def test_a_second_call_in_one_batch(spark: SparkSession, tmp_path: Path) -> None
     assert job.ids() == [1]
 
 
+def test_a_second_call_in_a_job_group_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    """A job group begins as the id of the run, and is the user's to set."""
+    job = Job(spark, tmp_path)
+    job.add(1, 2)
+    pipeline = job.pipeline()
+
+    def twice(df: DataFrame, epoch: int) -> None:
+        for number in (1, 2):
+            spark.sparkContext.setJobGroup(f"write {number}", "for the page of jobs")
+            pipeline(df.where(f"id = {number}"), epoch)
+
+    with pytest.raises(StreamingQueryException, match="a second time in one batch"):
+        job.run(twice)
+    assert job.ids() == [1]
+
+
+def test_a_second_pipeline_of_the_same_app_in_one_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """It would take the epoch for one that Spark replays, and its rows for those that are visible."""
+    job = Job(spark, tmp_path)
+    job.add(1, 2)
+
+    def twice(df: DataFrame, epoch: int) -> None:
+        for number in (1, 2):
+            job.pipeline()(df.where(f"id = {number}"), epoch)
+
+    with pytest.raises(StreamingQueryException, match="a second time in one batch"):
+        job.run(twice)
+    assert job.ids() == [1]
+
+
+def test_a_pipeline_that_is_made_in_every_batch(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(spark, tmp_path)
+    for n in range(3):
+        job.add(n)
+    job.run(lambda df, epoch: job.pipeline()(df, epoch))
+    assert job.ids() == [0, 1, 2]
+
+
+def test_a_run_that_failed_does_not_fail_the_next_one_in_the_same_job_group(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = Job(spark, tmp_path)
+    job.add(1)
+    pipeline = job.pipeline()
+
+    def grouped(df: DataFrame, epoch: int) -> None:
+        spark.sparkContext.setJobGroup("etl", "always the same")
+        pipeline(df, epoch)
+
+    job.server.down = True
+    with pytest.raises(StreamingQueryException):
+        job.run(grouped)
+    job.server.down = False
+    job.run(grouped)
+    assert job.ids() == [1]
+
+
 def test_a_call_that_was_left_out(spark: SparkSession, tmp_path: Path) -> None:
     job = Job(spark, tmp_path)
     for n in range(3):
