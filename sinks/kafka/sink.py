@@ -62,7 +62,6 @@ PAYLOAD_VERSION = 1
 
 _EXACT = {  # of the sink's own clone of the session: the same rows in the same order, whatever the user has set
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**26),  # large rows are met by a task after the decision
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.files.maxPartitionBytes": str(2**62),
     "spark.sql.files.minPartitionNum": "1",

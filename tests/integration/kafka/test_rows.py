@@ -257,6 +257,19 @@ def test_rows_larger_than_the_topic_takes_are_refused_before_the_decision(
     assert [len(r.value or b"") for r in job.write(fits)] == [4900] * 3
 
 
+def test_a_smaller_batch_of_the_users_is_kept(spark: SparkSession, job: Job) -> None:
+    """Large rows may need it, and the task meets them after the decision."""
+    batch = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(batch)
+    for given, taken in (("7", "7"), ("0", "10000"), ("20000", "10000")):
+        spark.conf.set(batch, given)
+        try:
+            assert job.sink._own_session({}).conf.get(batch) == taken
+        finally:
+            spark.conf.set(batch, before or "10000")
+        job.sink.close()
+
+
 OFFSETS = json.dumps({f"topic-{n}": {str(p): 123_456_789 for p in range(20)} for n in range(100)})
 """Of a source with 2,000 partitions: 40 kB."""
 
