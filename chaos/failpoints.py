@@ -71,6 +71,10 @@ class Point(enum.Enum):
     AFTER_ABORT = "after-abort"
     BEFORE_REDO = "before-redo"
     AFTER_REDO_DECIDED = "after-redo-decided"
+    BEFORE_MARK = "before-mark"  # a person's act: a marker is written by hand
+    AFTER_MARK = "after-mark"
+    BEFORE_OPERATOR = "before-operator"  # and the record of it
+    AFTER_OPERATOR = "after-operator"
     BEFORE_COMPACT = "before-compact"
     AFTER_COMPACT = "after-compact"
     # inside a log

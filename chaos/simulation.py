@@ -36,8 +36,9 @@ from epochal.chaos.history import (
     TookOver,
 )
 from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule, Strike, fits_action
-from epochal.checkpoints.log import Entry, Fence, LogPosition, Record
+from epochal.checkpoints.log import Entry, Fence, LogPosition, Operator, Record
 from epochal.checkpoints.memory import MemoryLog
+from epochal.coordinator.acts import Act
 from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, serial
 from epochal.coordinator.epoch import IDEMPOTENT, TWO_PHASE, Actor, Ask, Committable, Copy, EpochNumber, Query
 from epochal.coordinator.errors import EpochalError, OutcomeUnknown, SinkUnavailable
@@ -319,7 +320,7 @@ class Simulation:
     def _tell(self, record: Record) -> None:
         if isinstance(record, Fence):
             self.history.add(TookOver("log", str_of(record.actor)))
-        else:
+        elif not isinstance(record, Operator):
             decided = Decided(record.epoch, record.decision.id, str_of(record.actor), record.supersedes)
             self.history.add(decided)
 
@@ -605,6 +606,19 @@ class Driver:
             self.reports.append(self.coordinator.run(batch))
         else:
             batch.discard()
+
+
+class Person(Driver):
+    """A start that says one thing (``epochal.coordinator.acts``) and runs no epoch."""
+
+    def __init__(self, world: Simulation, checkpoint: Checkpoint, name: str, act: Act, **options: Any) -> None:
+        self._act = act
+        super().__init__(world, checkpoint, name, -1, **options)
+
+    def _spark(self) -> None:
+        planned = max(self.checkpoint.offsets, default=-1)
+        done = planned in self.checkpoint.commits or planned < 0
+        self.record = self.coordinator.act(Ask(self.query, planned + 1 if done else planned, ""), self._act)
 
 
 class SimulatedBatch:

@@ -17,7 +17,7 @@ from typing import Any
 from epochal.chaos.history import Content, Decided, Event, History, Read, Row, TookOver
 from epochal.chaos.roles import Reader
 from epochal.chaos.simulation import str_of
-from epochal.checkpoints.log import EpochLog, Fence, LogPosition, Record
+from epochal.checkpoints.log import EpochLog, Fence, LogPosition, Operator, Record
 
 PAUSE_S = 0.1  # between two passes
 STALE_S = 60.0  # without a pass that succeeds, nobody is watching
@@ -145,7 +145,7 @@ class Watcher:
     def _tell(self, record: Record) -> None:
         if isinstance(record, Fence):
             self.history.add(TookOver("log", str_of(record.actor)))
-        else:
+        elif not isinstance(record, Operator):
             self.history.add(Decided(record.epoch, record.decision.id, str_of(record.actor), record.supersedes))
 
     def wait_passes(self, number: int, timeout: float) -> bool:

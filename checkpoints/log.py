@@ -1,8 +1,9 @@
 """The epoch log: durable decisions, compare-and-append.  The append of a ``Commit`` is *the* commit point.
 
 Record kinds: :class:`Fence` (a start took over), :class:`Commit` (an epoch is decided), :class:`Apply`
-(idempotent mode: an epoch is begun).  A record is written as one line of JSON with a version and a checksum
-over the rest; whatever does not check is :class:`LogCorrupt`, never an empty log.
+(idempotent mode: an epoch is begun), :class:`Operator` (a person decided what the protocol cannot).  A record
+is written as one line of JSON with a version and a checksum over the rest; whatever does not check is
+:class:`LogCorrupt`, never an empty log.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from epochal.coordinator.epoch import (
     Decision,
     EpochNumber,
     Json,
+    Marker,
     Position,
     Query,
 )
@@ -29,7 +31,8 @@ from epochal.coordinator.errors import LogCorrupt
 LogPosition = int
 """A record's place in the log, from 0; never creatable twice."""
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
+"""Since 2 there are ``Operator`` records; every other record is written as version 1 and stays readable there."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Fence:
     """A start took over.  ``base`` is the epoch Spark asked this start for first."""
 
     kind: ClassVar[str] = "fence"
+    epoch: ClassVar[None] = None  # it is about none
     actor: Actor
     query: Query
     base: EpochNumber
@@ -209,10 +213,103 @@ class Apply:
         )
 
 
+@dataclass(frozen=True)
+class Stand:
+    """What a person's record says of one sink: what it physically is, and the marker that is right in it.
+
+    ``through``: the epochs of this log up to it are over for this sink, whether it shows them or not.
+    ``markers``: each is right; several only of a sink that could not be asked.  ``away``: it has left, and may
+    return just so.
+    """
+
+    identity: str
+    markers: tuple[Marker | None, ...]
+    through: EpochNumber
+    away: bool = False
+
+    def to_json(self) -> Json:
+        markers = [None if m is None else {"position": m.position, "decision": m.decision} for m in self.markers]
+        return {"identity": self.identity, "markers": markers, "through": self.through, "away": self.away}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Stand:
+        markers = tuple(None if m is None else Marker(int(m["position"]), int(m["decision"])) for m in data["markers"])
+        return cls(str(data["identity"]), markers, int(data["through"]), bool(data["away"]))
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Of an epoch in idempotent mode: the sinks whose rows may be those of another evaluation."""
+
+    epoch: EpochNumber
+    sinks: tuple[str, ...]
+
+    def to_json(self) -> Json:
+        return {"epoch": self.epoch, "sinks": list(self.sinks)}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Evaluations:
+        return cls(int(data["epoch"]), tuple(map(str, data["sinks"])))
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What a person decided, and why.  It holds for what stands before it in the log, and is kept for ever.
+
+    ``said``: the command and its arguments, for people.  ``place``: the checkpoint's location from now on.
+    ``fences``: found in sinks and accepted.  ``expected``: the next epoch, where some were skipped.
+    """
+
+    kind: ClassVar[str] = "operator"
+    epoch: ClassVar[None] = None  # it is about none, or about several
+    actor: Actor
+    said: Json
+    why: str
+    at: str  # ISO 8601, UTC
+    stands: Mapping[str, Stand] = field(default_factory=dict)
+    place: str | None = None
+    fences: tuple[Actor, ...] = ()
+    expected: EpochNumber | None = None
+    evaluations: Evaluations | None = None
+    done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        return {
+            "actor": self.actor.to_json(),
+            "said": self.said,
+            "why": self.why,
+            "at": self.at,
+            "stands": {name: stand.to_json() for name, stand in self.stands.items()},
+            "place": self.place,
+            "fences": [fence.to_json() for fence in self.fences],
+            "expected": self.expected,
+            "evaluations": self.evaluations.to_json() if self.evaluations is not None else None,
+            "done_through": dict(self.done_through),
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Operator:
+        place, expected, evaluations = data["place"], data["expected"], data["evaluations"]
+        return cls(
+            actor=Actor.from_json(data["actor"]),
+            said=dict(data["said"]),
+            why=str(data["why"]),
+            at=str(data["at"]),
+            stands={str(n): Stand.from_json(s) for n, s in data["stands"].items()},
+            place=str(place) if place is not None else None,
+            fences=tuple(map(Actor.from_json, data["fences"])),
+            expected=int(expected) if expected is not None else None,
+            evaluations=Evaluations.from_json(evaluations) if evaluations is not None else None,
+            done_through={str(k): int(v) for k, v in data["done_through"].items()},
+        )
+
+
 EpochRecord = Commit | Apply
 """The records that are about an epoch."""
-Record = Fence | Commit | Apply
-_KINDS: Mapping[str, type[Fence] | type[Commit] | type[Apply]] = {"fence": Fence, "commit": Commit, "apply": Apply}
+Record = Fence | Commit | Apply | Operator
+_KINDS: Mapping[str, type[Fence] | type[Commit] | type[Apply] | type[Operator]] = {
+    kind.kind: kind for kind in (Fence, Commit, Apply, Operator)
+}
 
 
 @dataclass(frozen=True)
@@ -249,7 +346,7 @@ class EpochLog(Protocol):
 def encode(record: Record) -> bytes:
     """One line of JSON, its checksum with it."""
     body = json.dumps(
-        {"version": RECORD_VERSION, "kind": record.kind, "record": record.to_json()},
+        {"version": 2 if isinstance(record, Operator) else 1, "kind": record.kind, "record": record.to_json()},
         sort_keys=True,
         ensure_ascii=False,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochal.checkpoints.log import Entry, Fence, LogPosition, Record
+from epochal.checkpoints.log import Entry, LogPosition, Record
 from epochal.coordinator.epoch import EpochNumber
 from epochal.coordinator.errors import LogCorrupt
 
@@ -49,4 +49,4 @@ def check_order(positions: Sequence[LogPosition], floor: LogPosition, where: str
 
 def epoch_of(record: Record) -> EpochNumber:
     """The epoch that a failpoint in an append is told; -1 where the record is of none."""
-    return record.epoch if not isinstance(record, Fence) else -1
+    return record.epoch if record.epoch is not None else -1

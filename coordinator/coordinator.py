@@ -38,12 +38,14 @@ from epochal.checkpoints.log import (
     EpochRecord,
     Fence,
     LogPosition,
+    Operator,
     Participant,
     Place,
     Record,
     encode,
 )
 from epochal.coordinator import judge
+from epochal.coordinator.acts import Act
 from epochal.coordinator.epoch import (
     IDEMPOTENT,
     NEXT,
@@ -76,12 +78,13 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.coordinator.judge import Case, History
+from epochal.coordinator.judge import Case, History, Verdict
 from epochal.sinks.protocol import (
     Applied,
     ApplySink,
     CommitOutcome,
     FilteringSink,
+    MarkedSink,
     MicroBatch,
     PairedSink,
     RedoSink,
@@ -201,6 +204,8 @@ class Coordinator:
         self._identities: dict[str, str] = {}
         self._markers: dict[str, Marker | None] = {}
         self._shown: dict[str, bool] = {}  # of the last epoch
+        self._states: judge.States = {}
+        self._act: Act | None = None  # what a person wants of this start
         self._actor: Actor | None = None
         self._own_position: LogPosition = -1  # of my own last record
         self._written: dict[str, int] = {}  # rows that each sink voted for in this call
@@ -249,6 +254,27 @@ class Coordinator:
             self._failed = error
             raise
 
+    def act(self, ask: Ask, act: Act) -> Operator:
+        """What a person decides, in the order of a start, and then one record.  Every error leaves it undecided.
+
+        All is judged as if the record stood in the log.  ``ask``: what Spark will ask for next.
+        """
+        self._act = act
+        self._take_over(ask)
+        self._enter(Phase.SETTLE)
+        hit(Point.BEFORE_SETTLE)
+        self._commit_decided()
+        if self._lost:
+            raise _lost_without_copy(self._current.epoch)
+        self._mark(act.marks(self._found(ask)))
+        record = replace(act.record(self._found(ask)), done_through=judge.done_after(self._history, self._shown))
+        hit(Point.BEFORE_OPERATOR)
+        self._append(self._own_position + 1, record)
+        hit(Point.AFTER_OPERATOR)
+        self._abort_quietly()
+        self._clean()
+        return record
+
     def check(self, ask: Ask) -> None:
         """Look and judge as a start would; writes nothing."""
         self._look(ask)
@@ -267,21 +293,24 @@ class Coordinator:
     # --- start: look, fence, look again, settle -------------------------------------------------
 
     def _start(self, ask: Ask) -> None:
+        self._take_over(ask)
+        self._enter(Phase.SETTLE)
+        self._settle()
+
+    def _take_over(self, ask: Ask) -> None:
         self._enter(Phase.LOOK)
         generation = self._look(ask)
         self._enter(Phase.FENCE)
         self._fence(ask, Actor.new(generation))
         self._enter(Phase.LOOK_AGAIN)
         self._look_again(ask)
-        self._enter(Phase.SETTLE)
-        self._settle()
 
     def _look(self, ask: Ask) -> int:
         """Read log and sinks, judge; the next generation.  A refusal on a log that grew is made anew."""
         hit(Point.BEFORE_LOOK)
         for _ in range(self._retry.attempts):
             case = self._read(ask)
-            verdict = judge.judge(judge.LOOK, case)
+            verdict = self._judge(judge.LOOK, case)
             if verdict.refusal is None or tuple(self._log.read()[-1:]) == case.history.entries[-1:]:
                 break
         verdict.raise_if_refused()
@@ -307,6 +336,16 @@ class Coordinator:
                     help="start once with this sink as it was then; change it when the epoch is through",
                 ) from error
 
+    def _judge(self, rules: Sequence[judge.Rule], case: Case) -> Verdict:
+        """A person's word as if it stood in the log; which sinks show the last epoch is asked of the log as it is."""
+        if self._act is None:
+            return judge.judge(rules, case)
+        if case.by is not None:
+            judge.judge(judge.MINE, case).raise_if_refused()
+        verdict = judge.judge(judge.OPERATE, judge.assuming(case, self._act.record(case)))
+        shown = judge.judge((), case).shown
+        return Verdict(verdict.refusal, {name: shown[name] for name in shown if name not in self._act.without})
+
     def _read(self, ask: Ask, by: Actor | None = None) -> Case:
         """The log first, then the sinks: a sink is never older than the log it is judged by."""
         history = History.of(self._log.read())
@@ -316,6 +355,7 @@ class Coordinator:
     def _take(self, case: Case, shown: Mapping[str, bool]) -> None:
         self._history = case.history
         self._shown = dict(shown)
+        self._states = case.states
         self._identities = {name: state.identity for name, state in case.states.items()}
         self._markers = {name: state.marker for name, state in case.states.items()}
 
@@ -325,7 +365,8 @@ class Coordinator:
             _log.warning("app %s: a new epoch log begins; epochs before %d never reached it", ask.query.app, ask.epoch)
         hit(Point.BEFORE_FENCE)
         done = judge.done_after(self._history, self._shown)
-        self._append(self._history.next_position, Fence(actor, self._query, ask.epoch, self._mode, done))
+        query = replace(self._query, checkpoint=self._history.place or self._query.checkpoint)
+        self._append(self._history.next_position, Fence(actor, query, ask.epoch, self._mode, done))
         hit(Point.AFTER_FENCE_RECORD)
         for name, sink in self._sinks.items():
             hit(Point.BEFORE_SINK_FENCE, name)
@@ -337,7 +378,7 @@ class Coordinator:
     def _look_again(self, ask: Ask) -> None:
         """The same judgement, now final: nothing older can move any more."""
         case = self._read(ask, self._me)
-        verdict = judge.judge(judge.LOOK_AGAIN, case)
+        verdict = self._judge(judge.LOOK_AGAIN, case)
         verdict.raise_if_refused()
         self._take(case, verdict.shown)
         hit(Point.AFTER_LOOK_AGAIN)
@@ -348,12 +389,36 @@ class Coordinator:
         An epoch that was begun and not decided waits for Spark's replay.
         """
         hit(Point.BEFORE_SETTLE)
-        if self._history.last is not None and isinstance(self._current, Commit):
-            self._commit()
+        self._commit_decided()
         if not self._lost:
             self._abort_all()
         self._clean()
         hit(Point.AFTER_SETTLE)
+
+    def _commit_decided(self) -> None:
+        if self._history.last is not None and isinstance(self._current, Commit):
+            self._commit()
+
+    def _found(self, ask: Ask) -> Case:
+        """What a person's word is about, with what this start has done since it looked."""
+        states = {name: replace(state, marker=self._markers[name]) for name, state in self._states.items()}
+        return Case(self._history, states, ask, self._me)
+
+    def _mark(self, markers: Mapping[str, Marker]) -> None:
+        """A person's word in the place of a write that is not known; under the fence, like any other."""
+        for name, marker in markers.items():
+            sink = self._sinks[name]
+            if not isinstance(sink, MarkedSink):
+                raise Misconfigured(
+                    "the sink's marker cannot be written by hand",
+                    sink=name,
+                    state=f"{type(sink).__name__} has no method mark",
+                    help="restore the sink, or give it that method (epochal.sinks.protocol.MarkedSink)",
+                )
+            hit(Point.BEFORE_MARK, name)
+            self._patiently(lambda sink=sink, marker=marker: sink.mark(self._query, marker, self._me))  # type: ignore[misc]
+            hit(Point.AFTER_MARK, name)
+            self._markers[name] = marker
 
     # --- epoch: identify, prepare, decide, commit or apply, return ------------------------------
 
@@ -711,7 +776,7 @@ class Coordinator:
         """The one digest of all evaluations so far: of the votes, and of the sinks that show the epoch."""
         shown = [name for name, shown in self._shown.items() if shown]
         digests = {name: vote.digest for name, vote in votes.items()}
-        digests |= {name: self._digest_in(name) for name in shown}
+        digests |= {name: self._digest_in(name) for name in shown if self._history.is_compared(name)}
         refusal = judge.disagreement(self._current.epoch, digests, shown)
         if refusal is not None:
             raise refusal
@@ -737,7 +802,8 @@ class Coordinator:
         if isinstance(record, Commit):
             votes = [participant.committable for participant in record.participants.values()]
             return max(vote.rows + vote.left_out for vote in votes)
-        return max((digest.rows for digest in map(self._digest_in, record.participants) if digest), default=0)
+        held = [self._digest_in(name) for name in record.participants if name in self._markers]
+        return max((digest.rows for digest in held if digest), default=0)
 
     # --- appends --------------------------------------------------------------------------------
 
@@ -746,7 +812,7 @@ class Coordinator:
         if not self._append_answered(position, record) and not self._is_mine(position, record):
             raise Fenced(
                 f"position {position} of the epoch log holds another start's record",
-                epoch=record.epoch if not isinstance(record, Fence) else None,
+                epoch=record.epoch,
                 state=f"log {self._log.describe()}, own last position {self._own_position}",
                 help="nothing to do if the other start is wanted; else stop it and restart this query",
             )
@@ -778,8 +844,7 @@ class Coordinator:
         remedy = "make the log reachable again and restart: the next start reads what was decided and settles it"
         if isinstance(record, Commit):
             return CommitInDoubt(what, epoch=record.epoch, state=state, help=remedy)
-        epoch = record.epoch if isinstance(record, Apply) else None
-        return OutcomeUnknown(what, epoch=epoch, state=state, help=remedy)
+        return OutcomeUnknown(what, epoch=record.epoch, state=state, help=remedy)
 
     # --- aborting and cleaning ------------------------------------------------------------------
 
@@ -922,6 +987,15 @@ def check_appliable(sinks: Iterable[Sink]) -> None:
             )
         if isinstance(sink, ApplySink):
             sink.check_apply()
+
+
+def _lost_without_copy(epoch: EpochNumber) -> CommitInDoubt:
+    return CommitInDoubt(
+        f"epoch {epoch} is decided, its prepared rows are lost and there is no copy of them",
+        epoch=epoch,
+        state="nothing of it is visible, and nothing was recorded",
+        help="restart the query, which evaluates the epoch again; then say it again",
+    )
 
 
 def _no_answer(sink: str, result: object) -> EpochalError:

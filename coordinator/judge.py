@@ -8,10 +8,10 @@ checked by eye and by exhaustive simulation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from epochal.checkpoints.log import Apply, Commit, Entry, EpochRecord, Fence, LogPosition
+from epochal.checkpoints.log import Apply, Commit, Entry, EpochRecord, Fence, LogPosition, Operator, Stand
 from epochal.coordinator.epoch import Actor, Ask, Copy, Digest, EpochNumber, Marker, Position, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
@@ -81,14 +81,51 @@ class History:
 
     @cached_property
     def actors(self) -> frozenset[Actor]:
-        return frozenset(fence.actor for fence in self.fences)
+        """Whose fence a sink may hold: of those who took over, and what a person has accepted."""
+        return frozenset(fence.actor for fence in self.fences).union(*(r.fences for r in self.operators))
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """What persons decided, oldest first."""
+        return tuple(e.record for e in self.entries if isinstance(e.record, Operator))
+
+    @cached_property
+    def stands(self) -> Mapping[str, Stand]:
+        """Per sink the newest word that a person has said of it."""
+        return {name: stand for record in self.operators for name, stand in record.stands.items()}
+
+    @cached_property
+    def place(self) -> str | None:
+        """Where the checkpoint lies: where it was run last, or where a person says it does."""
+        places = [_place_in(entry.record) for entry in self.entries]
+        return next((place for place in reversed(places) if place is not None), None)
+
+    @cached_property
+    def members(self) -> Mapping[str, str]:
+        """The sinks that a pipeline must have, with what each physically is."""
+        members = {name: stand.identity for name, stand in self.stands.items() if not stand.away}
+        if self.last is not None:
+            taking_part = self.last.current.participants.items()
+            members |= {n: p.identity for n, p in taking_part if not self.is_over(n, self.last.number)}
+        return members
+
+    def is_over(self, sink: str, epoch: EpochNumber) -> bool:
+        """Whether a person has closed this epoch for this sink."""
+        return sink in self.stands and epoch <= self.stands[sink].through
+
+    def is_compared(self, sink: str) -> bool:
+        """Whether the rows of the last epoch that the sink shows are held against other evaluations of it."""
+        assert self.last is not None, "rows are of an epoch"
+        accepted = [r.evaluations for r in self.operators if r.evaluations is not None]
+        kept = any(self.last.number == e.epoch and sink in e.sinks for e in accepted)
+        return not kept and not self.is_over(sink, self.last.number)
 
     @cached_property
     def epochs(self) -> tuple[LoggedEpoch, ...]:
         """The last two epochs that were decided or begun (or fewer), oldest first."""
         records: dict[EpochNumber, list[EpochRecord]] = {}
         for entry in self.entries:
-            if not isinstance(entry.record, Fence):
+            if isinstance(entry.record, (Commit, Apply)):
                 records.setdefault(entry.record.epoch, []).append(entry.record)
         return tuple(LoggedEpoch(tuple(records[n])) for n in sorted(records)[-2:])
 
@@ -98,9 +135,15 @@ class History:
 
     @property
     def expected(self) -> EpochNumber | None:
-        """The next epoch: after the last, else the base of the first fence; None: any."""
+        """The next epoch: after the last and those that a person says were skipped, else the base of the first fence.
+
+        None: any.
+        """
+        named = [record.expected for record in self.operators if record.expected is not None]
         if self.last is not None:
-            return self.last.number + 1
+            named.append(self.last.number + 1)
+        if named:
+            return max(named)
         return self.fences[0].base if self.fences else None
 
     @cached_property
@@ -113,20 +156,24 @@ class History:
         return done
 
     def took_part(self, sink: str) -> tuple[LoggedEpoch, ...]:
-        """Those of the last two epochs that ``sink`` took part in, newest first."""
-        return tuple(e for e in reversed(self.epochs) if sink in e.current.participants)
+        """Those of the last two epochs that ``sink`` took part in and that no person has closed, newest first."""
+        epochs = reversed(self.epochs)
+        return tuple(e for e in epochs if sink in e.current.participants and not self.is_over(sink, e.number))
 
     def needed_copies(self) -> tuple[Copy, ...]:
         """Copies that may still be read: of epochs that no durable record calls done everywhere."""
         return tuple(
             copy
             for epoch in self.epochs
-            if any(self.done_through.get(s, -1) < epoch.number for s in epoch.current.participants)
+            if not all(self._is_through(s, epoch.number) for s in epoch.current.participants)
             for copy in epoch.copies
         )
 
+    def _is_through(self, sink: str, epoch: EpochNumber) -> bool:
+        return self.done_through.get(sink, -1) >= epoch or self.is_over(sink, epoch)
+
     def compaction(self) -> tuple[LogPosition, tuple[Entry, ...]]:
-        """(floor, kept): the last two epochs stay, and every fence, as a sink may hold any of them.
+        """(floor, kept): the last two epochs stay, every fence, as a sink may hold any of them, and what persons said.
 
         A function of the records up to the floor alone, so two compactions to one floor agree.
         """
@@ -134,7 +181,13 @@ class History:
             return 0, ()
         older = self.epochs[0].records[0]
         floor = next(e.position for e in self.entries if e.record is older)
-        return floor, tuple(e for e in self.entries if e.position < floor and isinstance(e.record, Fence))
+        return floor, tuple(e for e in self.entries if e.position < floor and isinstance(e.record, (Fence, Operator)))
+
+
+def _place_in(record: Fence | Commit | Apply | Operator) -> str | None:
+    if isinstance(record, Fence):
+        return record.query.checkpoint
+    return record.place if isinstance(record, Operator) else None
 
 
 States = Mapping[str, SinkState]
@@ -191,7 +244,7 @@ def _same_incarnation(case: Case) -> EpochalError | None:
 
 
 def _same_place(case: Case) -> EpochalError | None:
-    if case.history.empty or (place := case.history.fences[-1].query.checkpoint) == case.ask.query.checkpoint:
+    if case.history.empty or (place := case.history.place) == case.ask.query.checkpoint:
         return None
     return CheckpointMismatch(
         f"the checkpoint was last run at {place}, now it lies at {case.ask.query.checkpoint}: it was copied or moved",
@@ -217,26 +270,29 @@ def _empty_log_means_untouched_sinks(case: Case) -> EpochalError | None:
 
 
 def _participants_unchanged(case: Case) -> EpochalError | None:
-    last = case.history.last
-    if last is None:
-        return None
-    for name, participant in last.current.participants.items():
+    for name, identity in case.history.members.items():
         if name not in case.states:
             return CheckpointMismatch(
-                f"sink {name!r} took part in epoch {last.number} and is missing from the pipeline",
-                epoch=last.number,
-                state=f"the pipeline has {sorted(case.states)}",
+                f"sink {name!r} took part in this query's epochs and is missing from the pipeline",
+                state=f"the pipeline has {sorted(case.states)}; {_describe(case)}",
                 help=f"put {name!r} back into the pipeline, under the same name",
             )
-        if (found := case.states[name].identity) != participant.identity:
-            return CheckpointMismatch(
-                f"the sink is not what it was in epoch {last.number}: it was {participant.identity}, now {found}",
-                sink=name,
-                epoch=last.number,
-                state=_describe(case),
-                help="point the sink at the original again, or restore it; a recreated target has lost its rows",
-            )
+        if (found := case.states[name].identity) != identity:
+            return _changed(case, name, identity, found)
+    for name, stand in case.history.stands.items():
+        returns = name in case.states and name not in case.history.members
+        if returns and (found := case.states[name].identity) != stand.identity:
+            return _changed(case, name, stand.identity, found)
     return None
+
+
+def _changed(case: Case, sink: str, was: str, found: str) -> EpochalError:
+    return CheckpointMismatch(
+        f"the sink is not what it was: it was {was}, now {found}",
+        sink=sink,
+        state=_describe(case),
+        help="point the sink at the original again, or restore it; a recreated target has lost its rows",
+    )
 
 
 def _fences_known(case: Case) -> EpochalError | None:
@@ -254,7 +310,7 @@ def _fences_known(case: Case) -> EpochalError | None:
 
 def _participants_fenced(case: Case) -> EpochalError | None:
     for name, state in case.states.items():
-        if case.history.took_part(name) and state.fence is None:
+        if (case.history.took_part(name) or name in case.history.stands) and state.fence is None:
             return MarkerLost(
                 "the sink took part in this query's epochs, but holds no fence any more",
                 sink=name,
@@ -274,16 +330,16 @@ def _markers_belong(case: Case) -> EpochalError | None:
 
 def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalError | None:
     """The marker is that of the sink's last epoch, or of the one before while that is not done."""
-    took_part = case.history.took_part(sink)
+    took_part, stand = case.history.took_part(sink), case.history.stands.get(sink)
     if not took_part:
-        return None if marker is None else _unknown_marker(case, sink, marker)
+        return _stands(case, sink, marker, stand)
     last = took_part[0]
     if last.is_shown_by(sink, marker):
         return None
     position = last.position_of(sink)
     if marker is not None and marker.position >= position:
         return _unknown_marker(case, sink, marker)
-    if not _is_just_before(took_part, sink, marker):
+    if not _is_just_before(took_part, stand, sink, marker):
         found = marker.position if marker is not None else 0
         if found == position - 1 and marker is not None:
             return _unknown_marker(case, sink, marker)
@@ -293,10 +349,26 @@ def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalErro
     return None
 
 
-def _is_just_before(took_part: Sequence[LoggedEpoch], sink: str, marker: Marker | None) -> bool:
-    if took_part[0].position_of(sink) == 1:
-        return marker is None
-    return len(took_part) > 1 and took_part[1].is_shown_by(sink, marker)
+def _stands(case: Case, sink: str, marker: Marker | None, stand: Stand | None) -> EpochalError | None:
+    """Of a sink that no epoch has been for, or none since a person spoke: it has no marker, or the one that he knew."""
+    if marker in (stand.markers if stand is not None else (None,)):
+        return None
+    if marker is not None:
+        return _unknown_marker(case, sink, marker)
+    return MarkerLost(
+        "the sink holds no marker, and it had one when a person last spoke of it",
+        sink=sink,
+        state=_describe(case),
+        help="the sink's bookkeeping was deleted or restored from before then: restore it",
+    )
+
+
+def _is_just_before(took_part: Sequence[LoggedEpoch], stand: Stand | None, sink: str, marker: Marker | None) -> bool:
+    if len(took_part) > 1:
+        return took_part[1].is_shown_by(sink, marker)
+    if stand is not None and stand.through < took_part[0].number:
+        return marker in stand.markers
+    return took_part[0].position_of(sink) == 1 and marker is None
 
 
 def _unknown_marker(case: Case, sink: str, marker: Marker) -> EpochalError:
@@ -365,6 +437,8 @@ def _behind_only_in_replay(case: Case) -> EpochalError | None:
     if last is None or not isinstance(last.current, Apply) or case.ask.epoch == last.number:
         return None
     for name in last.current.participants:
+        if case.history.is_over(name, last.number):
+            continue
         marker = case.states[name].marker
         if not last.is_shown_by(name, marker):
             return MarkerLost(
@@ -433,8 +507,24 @@ LOOK: tuple[Rule, ...] = (
 )
 """What a start is held against before it has written anything."""
 
-LOOK_AGAIN: tuple[Rule, ...] = (_my_fence_is_newest, _every_fence_is_mine, *LOOK)
+MINE: tuple[Rule, ...] = (_my_fence_is_newest, _every_fence_is_mine)
+"""Whether all is fenced by this start and by no newer one."""
+
+LOOK_AGAIN: tuple[Rule, ...] = (*MINE, *LOOK)
 """The same once all sinks are fenced: nothing older can move any more."""
+
+_NOT_YET = (_participants_fenced, _epoch_is_next_or_last, _same_fingerprint, _behind_only_in_replay)
+OPERATE: tuple[Rule, ...] = tuple(rule for rule in LOOK if rule not in _NOT_YET)
+"""What a person's record is held against, as if it stood in the log already; Spark asks for nothing then, and whoever
+writes the record fences every sink."""
+
+
+def assuming(case: Case, record: Operator) -> Case:
+    """The case as it will be once this record stands in the log, behind the fence of who writes it."""
+    history = case.history
+    if history.empty:
+        history = history.with_entry(Entry(0, Fence(record.actor, case.ask.query, case.ask.epoch)))
+    return replace(case, history=history.with_entry(Entry(history.next_position, record)))
 
 
 def judge(rules: Sequence[Rule], case: Case) -> Verdict:
@@ -454,7 +544,11 @@ def _objections(rules: Sequence[Rule], case: Case) -> Iterator[EpochalError]:
 def _shown(case: Case) -> Iterator[tuple[str, bool]]:
     last = case.history.last
     for name, state in case.states.items():
-        if last is not None and name in last.current.participants:
+        if last is None:
+            continue
+        if case.history.is_over(name, last.number):
+            yield name, True
+        elif name in last.current.participants:
             yield name, last.is_shown_by(name, state.marker)
 
 
@@ -463,8 +557,7 @@ def done_after(history: History, shown: Mapping[str, bool]) -> Mapping[str, Epoc
     done = dict(history.done_through)
     for sink, visible in shown.items():
         took_part = history.took_part(sink)
-        newest = took_part[0] if visible else (took_part[1] if len(took_part) > 1 else None)
-        if newest is not None:
+        for newest in took_part[:1] if visible else took_part[1:2]:
             done[sink] = max(newest.number, done.get(sink, newest.number))
     return done
 

@@ -244,6 +244,12 @@ class MemoryServer:
         table.prepared = {n: p for n, p in table.prepared.items() if not may_drop(p.actor, by)}
         return before - len(table.prepared)
 
+    def mark(self, app: str, sink: str, marker: Marker, by: Actor) -> None:
+        """Set the marker, and nothing else."""
+        table = self.table(app, sink)
+        self.conditions(sink).check_owner(table, by)
+        table.marker = marker
+
     def conditions(self, sink: str) -> Conditions:
         """Those of one table's writes."""
         return Conditions(sink, self.name)
@@ -306,6 +312,9 @@ class _MemoryClient:
     def abort(self, query: Query, by: Actor) -> None:
         self._request("abort", lambda: self._server.abort(query.app, self._name, by))
 
+    def mark(self, query: Query, marker: Marker, by: Actor) -> None:
+        self._request("mark", lambda: self._server.mark(query.app, self._name, marker, by))
+
     def close(self) -> None:
         self._app = None
 
@@ -334,6 +343,9 @@ class _MemoryClient:
 class MemorySink(_MemoryClient):
     """Votes: holds prepared rows invisible, and shows them in one step with their marker."""
 
+    def named(self, name: str) -> MemorySink:
+        return MemorySink(name, self._server)
+
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         app = self._looked()
         written = _written(rows, self._name, epoch.number)
@@ -360,6 +372,9 @@ class MemoryRedoSink(_MemoryClient):
     def __init__(self, name: str, server: MemoryServer, stage: Stage) -> None:
         super().__init__(name, server)
         self._stage = stage
+
+    def named(self, name: str) -> MemoryRedoSink:
+        return MemoryRedoSink(name, self._server, self._stage)
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:  # noqa: ARG002
         if epoch.copy is None:

@@ -47,6 +47,7 @@ from epochal.coordinator.epoch import (
     Epoch,
     EpochNumber,
     Json,
+    Marker,
     Query,
     SinkState,
 )
@@ -134,6 +135,23 @@ class RedoSink(Sink, Protocol):
     """
 
     needs_copy: bool
+
+
+@runtime_checkable
+class MarkedSink(Sink, Protocol):
+    """A sink whose marker a person may have written, where the write that knows it cannot be repeated.
+
+    Used by an operator's acts alone (``coordinator/acts.py``), under a fence that has settled everything else.
+    """
+
+    def named(self, name: str) -> Sink:
+        """The same sink under another name; asks no server."""
+
+    def mark(self, query: Query, marker: Marker, by: Actor) -> None:
+        """Write ``marker`` over whatever is there, in one atomic write that is conditional on ``by`` being the fence.
+
+        What readers see does not change by it, but where it hangs on the position.
+        """
 
 
 @runtime_checkable

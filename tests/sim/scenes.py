@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from epochal.chaos.history import Decided
-from epochal.chaos.simulation import Checkpoint, Driver, Pipeline, Simulation
+from epochal.chaos.simulation import Checkpoint, Driver, Person, Pipeline, Simulation
+from epochal.coordinator.acts import Act
 from epochal.coordinator.errors import EpochalError
 
 APP = "flights"
@@ -16,6 +17,15 @@ class Scene(Simulation):
 
     def start(self, name: str, until: int, checkpoint: Checkpoint | None = None, **options: Any) -> Driver:
         return self.driver(name, until, checkpoint, **options).go()
+
+    def says(self, name: str, act: Act, checkpoint: Checkpoint | None = None, **options: Any) -> Person:
+        return Person(self, checkpoint or self.checkpoint, name, act, **options).go()
+
+    def also(self, checkpoint: Checkpoint) -> Checkpoint:
+        """What another checkpoint's log says from now on belongs to the history, too."""
+        self._told |= {(len(self.logs), entry.position) for entry in checkpoint.log.read()}
+        self.logs.append(checkpoint.log)
+        return checkpoint
 
     def ids(self, sink: str = "pg") -> list[int]:
         return [row["id"] for row in self.server.visible(APP, sink)]
