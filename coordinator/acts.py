@@ -82,7 +82,7 @@ class Retire(_Said):
         identity = _member(case, self.sink)
         if self.unreachable:
             stand = Stand(identity, _possible_markers(case, self.sink), _through(case), away=True)
-            return self._record(case, stands={self.sink: stand}, fences=tuple(sorted(case.history.actors)))
+            return self._record(case, stands={self.sink: stand})
         _refuse_begun(case, self.sink)
         state = case.states[self.sink]
         return self._record(case, stands={self.sink: Stand(identity, (state.marker,), _through(case), away=True)})
@@ -139,7 +139,7 @@ class Adopt(_Said):
         if not _is_fresh(case):
             return self._record(case, place=place, fences=fences)
         stands = {name: Stand(state.identity, (state.marker,), -1) for name, state in case.states.items()}
-        return self._record(case, place=place, fences=fences, stands=stands, expected=case.ask.epoch)
+        return self._record(case, place=place, fences=fences, stands=stands)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +225,6 @@ class Skip(_Said):
     def record(self, case: Case) -> Operator:
         _refuse_begun(case)
         expected, asked = case.history.expected, case.ask.epoch
-        if self._is_said(case):
-            return self._record(case, expected=self.last + 1)
         if expected is None or not self.first == expected <= self.last == asked - 1:
             missed = f"{expected}..{asked - 1}" if expected is not None and expected < asked else "none"
             raise Misconfigured(
@@ -235,10 +233,6 @@ class Skip(_Said):
                 help="name just these, all of them",
             )
         return self._record(case, expected=self.last + 1)
-
-    def _is_said(self, case: Case) -> bool:
-        """By an attempt of this that died after its record."""
-        return any(record.expected == self.last + 1 for record in case.history.operators)
 
 
 @dataclass(frozen=True, kw_only=True)

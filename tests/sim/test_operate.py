@@ -1,4 +1,7 @@
-"""What a person decides, in worlds that need it; killed at every step, with a start of the query in between, and said again."""
+"""What a person decides, in worlds that need it: killed at every step, with a start of the query in between.
+
+Then it is said again, and all is as it was meant.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 
 from epochal.chaos import failpoints
 from epochal.chaos.schedule import Action
-from epochal.chaos.simulation import Checkpoint, Driver, Person, Pipeline
+from epochal.chaos.simulation import Checkpoint, Driver, Pipeline
 from epochal.checkpoints.log import Operator
 from epochal.coordinator.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
 from epochal.coordinator.epoch import IDEMPOTENT, Marker
@@ -185,6 +188,8 @@ def test_a_person_gets_a_query_out_of_the_corner(
         refused(_query(world, story, "before"), EpochalError)
     person = world.says("person", story.act, **story.person)
     assert person.finished, person.error
+    world.order("next", "after-decide", Action.CRASH)
+    assert _query(world, story, "next").outcome == "killed"
     query = _query(world, story, "after")
     assert query.finished, query.error
     assert _shown(world, story) == story.ids
@@ -282,9 +287,54 @@ def test_a_marker_of_no_known_epoch_is_never_adopted(scene: MakeScene) -> None:
     world.start("d2", until=2)
     before = world.everything()
     refused(world.says("person", Adopt(**SAID), backup), CheckpointMismatch)
-    refused(world.says("person", Accept(sink="pg", **SAID), backup), CheckpointMismatch)
     assert world.everything() == before
     world.holds(until=3)
+
+
+def test_a_new_sink_with_somebodys_marker_does_not_come_in_by_adoption(scene: MakeScene) -> None:
+    world = scene(THREE)
+    world.start("d1", until=0, pipeline=TWO)
+    world.server.table(APP, "delta").marker = Marker(5, 5)
+    refused(world.says("person", Adopt(**SAID)), CheckpointMismatch)
+
+
+def test_a_sink_that_is_ahead_of_the_log_is_not_accepted(scene: MakeScene) -> None:
+    world = scene(ONE)
+    world.start("d1", until=0)
+    backup = world.checkpoint.copy(world.checkpoint.path)
+    world.start("d2", until=2)
+    before = world.everything()
+    error = refused(world.says("person", Accept(sink="pg", **SAID), backup), CheckpointMismatch)
+    assert "rows of later epochs are visible in it" in str(error)
+    assert world.everything() == before
+    world.holds(until=3)
+
+
+def test_an_epoch_that_only_an_evaluation_brings_back_is_not_closed_by_a_person(scene: MakeScene) -> None:
+    world = scene(ONE)
+    world.order("d1", "after-decide", Action.LOSE_PREPARED)
+    refused(world.start("d1", until=0), CommitInDoubt)
+    refused(world.says("person", Retire(sink="pg", **SAID)), CommitInDoubt)
+    world.start("d2", until=0)
+    world.holds(until=1)
+
+
+def test_what_nobody_decided_is_not_left_behind_in_a_sink_that_leaves(scene: MakeScene) -> None:
+    world = scene(TWO)
+    world.start("d1", until=0)
+    world.order("d2", "before-decide", Action.CRASH)
+    world.start("d2", until=1)
+    assert world.server.table(APP, "pg").prepared
+    world.says("person", Retire(sink="pg", **SAID))
+    assert not world.server.table(APP, "pg").prepared
+
+
+def test_the_copy_of_an_epoch_that_is_given_up_is_let_go(scene: MakeScene) -> None:
+    world = scene(TWO)
+    story = given_up(world)
+    assert world.stage.copies()
+    world.says("person", story.act)
+    assert not world.stage.copies()
 
 
 def test_a_name_that_is_taken_is_not_given(scene: MakeScene) -> None:
@@ -331,18 +381,22 @@ def test_a_retired_sink_that_returns_with_another_marker_is_refused(scene: MakeS
     refused(world.start("d3", until=4), CheckpointMismatch)
 
 
-def test_a_sink_given_up_while_unreachable_returns_with_or_without_its_last_epoch(scene: MakeScene) -> None:
-    for shows in (False, True):
-        world = scene(TWO)
-        story = unreachable(world)
-        world.says("person", story.act, **story.person)
-        if shows:  # of the start that died, late: nobody has fenced it
-            table = world.server.table(APP, "pg")
-            (last,) = (e.record for e in world.checkpoint.log.read() if e.record.epoch == 1)
-            table.marker = Marker(2, last.decision.id)  # type: ignore[union-attr]
-        world.start("d3", until=3, pipeline=story.goes_on)
-        assert world.start("d4", until=5).finished
-        assert world.ids("pg") == _ids(0, 4, 5)
+@pytest.mark.parametrize("shows", [False, True])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_sink_given_up_while_unreachable_returns_with_or_without_its_last_epoch(
+    scene: MakeScene, epoch: int, shows: bool
+) -> None:
+    world = scene(TWO)
+    world.order("d1", "before-sink-commit", Action.CRASH, sink="pg", epoch=epoch)
+    world.start("d1", until=epoch)
+    only = Pipeline((), ("kafka",))
+    world.says("person", Retire(sink="pg", unreachable=True, **SAID), pipeline=only)
+    if shows:  # of the start that died, late: nobody has fenced it
+        (last,) = (e.record for e in world.checkpoint.log.read() if e.record.epoch == epoch)
+        world.server.table(APP, "pg").marker = Marker(epoch + 1, last.decision.id)  # type: ignore[union-attr]
+    world.start("d3", until=3, pipeline=only)
+    assert world.start("d4", until=5).finished
+    assert world.ids("pg") == _ids(*range(epoch), 4, 5)
 
 
 def test_a_sink_that_joins_after_a_person_spoke_begins_with_its_first_epoch(scene: MakeScene) -> None:
@@ -355,7 +409,36 @@ def test_a_sink_that_joins_after_a_person_spoke_begins_with_its_first_epoch(scen
     assert (world.ids("delta"), world.ids("pg")) == (_ids(1, 2), _ids(0, 1, 2))
 
 
+def test_a_sink_that_lost_its_fence_after_a_person_spoke_is_refused(scene: MakeScene) -> None:
+    world = scene(TWO)
+    world.start("d1", until=1)
+    world.says("person", Accept(sink="pg", **SAID))
+    world.server.table(APP, "pg").fence = None
+    refused(world.start("d2", until=2), MarkerLost)
+
+
 # others, at the same time
+
+
+def test_a_person_who_wakes_late_is_told_before_anything_is_settled(scene: MakeScene) -> None:
+    world = scene(TWO)
+    world.start("d1", until=0)
+    world.order("person", "after-fence", Action.PAUSE)
+    person = world.says("person", Retire(sink="pg", **SAID))
+    world.start("d2", until=1)
+    assert "the newest record of the log is" in str(refused(person.go(), Fenced))
+    world.holds(until=2)
+
+
+def test_a_marker_is_written_by_whom_the_sink_belongs_to(scene: MakeScene) -> None:
+    world = scene(TWO)
+    story = marker_gone(world)
+    world.order("person", "before-mark", Action.PAUSE)
+    person = world.says("person", story.act)
+    world.order("two", "after-fence", Action.CRASH)
+    world.says("two", story.act)
+    refused(person.go(), Fenced)
+    assert world.server.table(APP, "pg").marker is None
 
 
 def test_a_driver_that_lives_ends_when_a_person_speaks(scene: MakeScene) -> None:
@@ -472,3 +555,15 @@ def test_a_sink_down_for_good_may_be_given_up_while_another_waits_for_the_replay
     assert world.start("d3", until=2, pipeline=rest).finished
     assert world.ids("kafka") == world.ids("delta") == _ids(0, 1, 2)
     assert world.ids("pg") == _ids(0)
+
+
+def test_a_sink_given_up_in_an_epoch_that_was_begun_is_not_asked_for_it_again(scene: MakeScene) -> None:
+    world = scene(Pipeline(("delta", "pg"), ("kafka",), modes=(IDEMPOTENT,)))
+    world.start("d1", until=0)
+    world.order("d2", "after-sink-commit", Action.CRASH, sink="kafka", epoch=1)
+    world.start("d2", until=1)
+    assert world.says("person", Accept(sink="pg", **SAID)).finished
+    assert world.start("d3", until=1).finished
+    assert world.start("d4", until=2).finished
+    assert world.ids("kafka") == world.ids("delta") == _ids(0, 1, 2)
+    assert world.ids("pg") == _ids(0, 2)
