@@ -33,6 +33,7 @@ from epochal.sinks.executors import check_executors, clone, first_cause, running
 from epochal.sinks.kafka import encode, marker, objections, produce, slots, topics
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log, read_options
 from epochal.sinks.kafka.encode import SLOT, Encoder, MakeValue
+from epochal.sinks.kafka.inspection import KafkaInspection
 from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan
@@ -207,6 +208,18 @@ class KafkaSink:
             encode.check(self._make_value, self._name, self._link().scrub)
         for caution in topics.cautions(seen):
             log.warning("sink %s: %s", self._name, caution)
+
+    def inspection(self, query: Query) -> KafkaInspection:
+        """See ``epochal.sinks.inspection``."""
+        place, link = self._place(query), self._link()
+        return KafkaInspection(
+            link,
+            place,
+            self._declared.names,
+            lambda: slots.read_all(link, place).slots,
+            {**self._encoding.projection.to_json(), "bad_rows": self.bad_rows is not None},
+            lambda slot: self._init(link, slot),
+        )
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         place, link = self._place(query), self._link()

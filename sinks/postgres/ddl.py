@@ -13,7 +13,6 @@ from epochal.coordinator import versions
 from epochal.coordinator.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from epochal.sinks.postgres.rows import PgColumn
     from epochal.sinks.postgres.session import Session
 
 VERSION = 1
@@ -46,6 +45,14 @@ _SINCE = {
     "epochal.epochs": {"digest_rows": "bigint", "digest_sum": "bigint"},
 }
 """Columns of these tables that the first Epochal did not make."""
+
+
+@dataclass(frozen=True)
+class PgColumn:
+    """A column as Postgres names it; ``types`` as ``format_type`` prints them, the first is what we make."""
+
+    name: str
+    types: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -497,13 +504,17 @@ _RIGHTS = (
 
 def needed(target: Target, *more: tuple[str, str]) -> str:
     """The SQL for a role that only runs the query; ``more``: further tables, with the rights that are needed there."""
+    return f"a role that only writes needs: {'; '.join(f'GRANT {grant} TO <role>' for grant in grants(target, *more))}"
+
+
+def grants(target: Target, *more: tuple[str, str]) -> list[str]:
+    """What :func:`needed` tells, as it stands between GRANT and TO."""
     schemas = dict.fromkeys(["epochal", *([quoted(target.schema)] if target.schema is not None else [])])
-    grants = [
+    return [
         *(f"USAGE ON SCHEMA {schema}" for schema in schemas),
         *(f"{rights} ON {table}" for table, rights in _rights(target, more)),
         "USAGE ON SEQUENCE epochal.attempt",
     ]
-    return f"a role that only writes needs: {'; '.join(f'GRANT {grant} TO <role>' for grant in grants)}"
 
 
 def _rights(target: Target, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

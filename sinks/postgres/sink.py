@@ -44,17 +44,19 @@ from epochal.sinks import formats, rejects
 from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked, marker_of, refusing
 from epochal.sinks.digest import watched
 from epochal.sinks.executors import check_executors, lacks_epochal
-from epochal.sinks.postgres import ddl, modes, staging
+from epochal.sinks.postgres import advice, ddl, modes, staging
+from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.blockers import Row, ending_blockers
 from epochal.sinks.postgres.client import Connector, Dsn, Limits, Place, ServerRefused
 from epochal.sinks.postgres.evolution import Evolution
+from epochal.sinks.postgres.inspection import PostgresInspection
 from epochal.sinks.postgres.modes import Append, Mode, Staging
 from epochal.sinks.postgres.publish import Publish, Staged
 from epochal.sinks.projection import Projection, settings_of
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
 
 if TYPE_CHECKING:
-    from epochal.sinks.postgres.rows import PgColumn
+    from epochal.sinks.postgres.ddl import PgColumn
     from epochal.sinks.postgres.session import Session
     from epochal.sinks.postgres.write import Task
 
@@ -192,6 +194,29 @@ class PostgresSink:
 
     def _evolution(self, app: str, columns: Sequence[PgColumn]) -> Evolution:
         return Evolution(app, self._name, self._target, self._staging, columns)
+
+    def script(self, app: str, schema: Schema | None = None, filters: Sequence[str] = ()) -> Script:
+        """SQL for a DBA; without ``schema`` of the columns that the table has, which is asked then."""
+        if schema is not None:
+            columns = self._columns(schema)
+        else:
+            with self._connector.session() as session:
+                columns = advice.existing_columns(session, self._name, self._target)
+        return advice.script(self._checked(app), self._name, self._target, self._staging, columns, filters)
+
+    def inspection(self, query: Query) -> PostgresInspection:
+        """See ``epochal.sinks.inspection``."""
+        app = self._checked(query.app)
+        given = {**self._projection.to_json(), "bad_rows": self.bad_rows is not None}
+        return PostgresInspection(
+            self._connector,
+            self._target,
+            self._conditions,
+            app,
+            given,
+            stages=self._staging is not None,
+            row=lambda session, lock: self._state(session, app, lock=lock),
+        )
 
     # --- start ---------------------------------------------------------------------------------
 
