@@ -156,7 +156,7 @@ def shown(value: Any) -> str:
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal's standard error, told how far it is; silent elsewhere."""
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda _: None
         return
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
