@@ -10,6 +10,7 @@ a date as days and a time as microseconds since 1970, a decimal as its text with
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,9 @@ class Inspection(Protocol):
     projection: Json
     """What of an epoch the sink is given, ``select=``, ``where=`` and ``bad_rows=``: the same text, the same rows."""
 
+    cautions: Sequence[str]
+    """What :meth:`leftovers` does not tell of."""
+
     def counts(self, first: Position, last: Position) -> Iterator[Counted]:
         """In ascending order."""
 
@@ -85,6 +89,49 @@ class Inspected(Protocol):
     """A sink that can be asked."""
 
     def inspection(self, query: Query) -> Inspection: ...
+
+
+class Open(Protocol):
+    """A partition in which a transaction is open; ``transactional_id``: empty where nobody can see whose it is."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def stable(self) -> int: ...
+
+    @property
+    def high(self) -> int: ...
+
+    @property
+    def began(self) -> float | None: ...
+
+    @property
+    def transactional_id(self) -> str: ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """An inspection of a sink whose transactions a server keeps open (Kafka)."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Under which it writes."""
+
+    def transactions(self) -> Sequence[Open]:
+        """Where one is open now."""
+
+    def abort(self) -> Sequence[str]:
+        """Abort what is open under its ids, which bars a producer that lives; called only when nothing is in doubt."""
+
+
+def transactional_of(sink: Sink, query: Query) -> Transactional | None:
+    """None: it has no such transactions."""
+    asked = inspection_of(sink, query)
+    return asked if isinstance(asked, Transactional) else None
 
 
 def inspection_of(sink: Sink, query: Query) -> Inspection | None:
@@ -117,4 +164,4 @@ def _bytes(value: Any, kind: str) -> bytes | None:
 
 def _float_bytes(value: float, size: str) -> bytes:
     """All NaN are one; 0.0 and -0.0 are two, as both systems keep them apart."""
-    return b"nan" if value != value else struct.pack(f">{size}", value)
+    return b"nan" if math.isnan(value) else struct.pack(f">{size}", value)

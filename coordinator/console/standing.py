@@ -49,7 +49,7 @@ def log_of(pipeline: Pipeline | None, where: str) -> EpochLog:
     """The log of that checkpoint; ``CannotTell`` where it is reached through Spark's JVM alone and none runs here."""
     if pipeline is not None and pipeline.log is not None:
         return pipeline.log
-    if not _is_readable(where):
+    if not is_readable(where):
         known = "" if pipeline is not None else ", or name the pipeline that has log=PostgresLog(...) with --pipeline"
         raise CannotTell(
             f"the epoch log below {where} is reached through Spark's JVM, and no Spark runs here: ask from a process"
@@ -139,21 +139,23 @@ def _query(app: str, history: History, where: str) -> Query:
 
 def spark_progress(where: str) -> tuple[EpochNumber | None, EpochNumber | None]:
     """The newest epochs that Spark has planned and committed, -1 for none; None where its files cannot be read here."""
-    return progress_at(where, _session) if _is_readable(where) else (None, None)
+    return progress_at(where, spark) if is_readable(where) else (None, None)
 
 
 def _ask(app: str, history: History, where: str) -> Ask:
     """What Spark would ask for; by the log alone where its files cannot be read here."""
-    if _is_readable(where):
-        return ask_at(app, where, _session)
+    if is_readable(where):
+        return ask_at(app, where, spark)
     return Ask(_query(app, history, where), history.expected or 0, fingerprint="")
 
 
-def _is_readable(where: str) -> bool:
+def is_readable(where: str) -> bool:
+    """Whether files of that checkpoint can be read in this process."""
     return local_path(where) is not None or running_session() is not None
 
 
-def _session() -> SparkSession:
+def spark() -> SparkSession:
+    """The session that runs here; nothing starts one."""
     session = running_session()
     if session is None:
         raise Misconfigured("no Spark session runs in this process", help="ask from a process with a SparkSession")

@@ -52,6 +52,9 @@ class DeltaInspection:
         self._app = app
         self._target = target
         self.projection = projection
+        self.cautions: Sequence[str] = (
+            "files of a start that died while it wrote them, and of failed tasks, are named nowhere: VACUUM has them",
+        )
         self.complete = False
         self.content = "the files that each version of the table added, by their statistics"
         self.unattributed = (

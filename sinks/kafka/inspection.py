@@ -37,6 +37,7 @@ class KafkaInspection:
         " counted nor compared by epoch"
     )
     complete = False
+    cautions: Sequence[str] = ("nothing prepared lies in Kafka but open transactions: `epochal txns`",)
     content = "nothing"
 
     def __init__(

@@ -59,6 +59,7 @@ class PostgresInspection:
         self._app = app
         self._row = row
         self.projection = projection
+        self.cautions: Sequence[str] = ()
         self.complete = True
         self.content = f"the rows of {target.rows}"
         self.unattributed = (
