@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from epochal.coordinator.epoch import Position
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.protocol import AuditedSink, Sink
 from epochal.sinks.rejects import Rejects
@@ -25,17 +26,14 @@ def newest(sink: Sink, app: str) -> ShownEpoch | None:
     return asked.epochs(app, limit=1).newest if asked is not None else None
 
 
-def pages(sink: AuditedSink, app: str) -> Iterator[Sequence[ShownEpoch]]:
-    """All epochs, the newest page first, each page oldest first."""
-    last: int | None = None
-    while True:
+def pages(sink: AuditedSink, app: str, last: Position | None = None) -> Iterator[Sequence[ShownEpoch]]:
+    """All epochs up to position ``last``, the newest page first, each page oldest first."""
+    while last is None or last > 0:
         page = sink.epochs(app, last=last, limit=PAGE).rows
         if not page:
             return
         yield page
         last = page[0].position - 1
-        if last < 1:
-            return
 
 
 def age(epoch: ShownEpoch) -> float:

@@ -28,7 +28,7 @@ def log(
     committables: Annotated[
         bool, typer.Option("--committables", help="What each sink voted with, and the whole record in the JSON.")
     ] = False,
-    last: Annotated[int, typer.Option(min=1, help="The newest so many records.", show_default="all")] = 0,
+    last: Annotated[int | None, typer.Option(min=1, help="The newest so many records; else all.")] = None,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
     """The records of the epoch log, oldest first: who took over, what was decided or begun.
@@ -39,7 +39,7 @@ def log(
     """
     kept = log_of(find(pipeline), resolve(checkpoint))
     entries = kept.read()
-    told = [_told(entry, offsets, committables) for entry in entries[-last if last else 0 :]]
+    told = [_told(entry, offsets, committables) for entry in entries[-(last or 0) :]]
     data = {"log": kept.describe(), "records_in_log": len(entries), "records": told}
     lines: list[RenderableType] = [
         line(f"{kept.describe()}: {len(entries)} records, {len(told)} shown"),

@@ -70,8 +70,8 @@ def reconcile(
     sink_a: Annotated[str, typer.Argument(metavar="SINK_A", help="A sink's name.", show_default=False)],
     sink_b: Annotated[str, typer.Argument(metavar="SINK_B", help="Another's.", show_default=False)],
     pipeline: PipelineOption = "",
-    first: Annotated[int, typer.Option("--from", min=0, help="The first epoch.", show_default="oldest")] = 0,
-    last: Annotated[int, typer.Option("--to", min=-1, help="The last epoch.", show_default="newest of both")] = -1,
+    first: Annotated[int, typer.Option("--from", min=0, help="The first epoch.")] = 0,
+    last: Annotated[int | None, typer.Option("--to", min=0, help="The last epoch; else the newest of both.")] = None,
     rows: Annotated[int, typer.Option(min=0, help="Rows to show of each side that the other has not.")] = 5,
     only_audit: Annotated[bool, typer.Option("--audit", help="What the sinks' audit says is enough.")] = False,
     as_json: JsonOption = False,  # noqa: ARG001
@@ -92,7 +92,7 @@ def reconcile(
 
 
 def _side(
-    pipeline: Pipeline, name: str, incarnation: str, first: EpochNumber, last: EpochNumber, only_audit: bool
+    pipeline: Pipeline, name: str, incarnation: str, first: EpochNumber, last: EpochNumber | None, only_audit: bool
 ) -> Side:
     named = {sink.name: sink for sink in pipeline.sinks}
     if name not in named:
@@ -107,7 +107,7 @@ def _side(
         row.epoch: row
         for page in audit.pages(asked, pipeline.app)
         for row in page
-        if row.incarnation == incarnation and first <= row.epoch and (last < 0 or row.epoch <= last)
+        if row.incarnation == incarnation and first <= row.epoch and (last is None or row.epoch <= last)
     }
     content = None if only_audit else inspection_of(sink, Query(pipeline.app, "", "", ""))
     return Side(sink, epochs, content)

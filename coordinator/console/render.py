@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from epochal.coordinator.epoch import Actor, Json
 from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
@@ -56,10 +57,9 @@ class Answer:
         if as_json:
             print(self.json(), flush=True)
         else:
-            screen().print(self.group())
-
-    def group(self) -> Group:
-        return Group(*self.shown)
+            console = screen()
+            for part in self.shown:
+                console.print(part, soft_wrap=isinstance(part, Text))
 
 
 Command = Callable[P, Answer]
@@ -133,8 +133,6 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 def line(text: str, style: str = "") -> RenderableType:
     """A line of its own, in which nothing is markup."""
-    from rich.text import Text
-
     return Text(text, style=style)
 
 

@@ -7,10 +7,13 @@ never read.  What could not be checked is told beside what was.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from typing import Annotated
 
+import typer
 from rich.console import RenderableType
 
 from epochal.checkpoints.log import Apply, Commit, EpochRecord
@@ -61,6 +64,9 @@ class Account:
 def verify(
     checkpoint: CheckpointArgument,
     pipeline: PipelineOption = "",
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="Seconds that an epoch in doubt is given, as a running query may commit it.")
+    ] = 5.0,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
     """Hold all sinks' markers, audit and row counts against the log: gaps, wrong decisions, counts, digests.
@@ -70,7 +76,7 @@ def verify(
     Example: epochal verify /data/checkpoint --pipeline job.py:pipeline --json
     """
     where, sinks = resolve(checkpoint), load(pipeline)
-    standing = take(sinks, where)
+    standing = _settled(sinks, where, wait)
     account = Account()
     _check_log(standing.history, account)
     _check_standing(standing, account)
@@ -79,6 +85,14 @@ def verify(
         if sink.name in standing.states:
             _check_sink(sink, standing, logged, account)
     return _answer(sinks, standing, account)
+
+
+def _settled(pipeline: Pipeline, where: str, wait: float) -> Standing:
+    """A look in which nothing is in doubt, or, when the time is over, the last one."""
+    over = time.monotonic() + wait
+    while (standing := take(pipeline, where)).in_doubt and standing.refusal is None and time.monotonic() < over:
+        time.sleep(min(0.5, wait))
+    return standing
 
 
 def _answer(pipeline: Pipeline, standing: Standing, account: Account) -> Answer:
@@ -169,13 +183,22 @@ def _check_sink(sink: Sink, standing: Standing, logged: Mapping[Key, list[EpochR
     whole = _Whole(sink.name, account, logged, inspection)
     marker = standing.states[sink.name].marker
     shown = marker.position if marker is not None else 0
+    newest = asked.epochs(query.app, limit=1).newest
+    if newest is not None and newest.position > max(shown, _shown_now(sink, standing)):
+        account.find("gap", f"the audit has an epoch above the marker, which stands at position {shown}", newest)
     with render.progress(f"verify {sink.name}", shown or None) as at:
-        for page in audit.pages(asked, query.app):
+        for page in audit.pages(asked, query.app, shown):
             whole.page(page)
             at(shown - page[0].position + 1)
     whole.end(standing)
     if inspection is not None:
         inspection.close()
+
+
+def _shown_now(sink: Sink, standing: Standing) -> Position:
+    """A running query may have moved on since the first look."""
+    marker = sink.look(standing.ask.query).marker
+    return marker.position if marker is not None else 0
 
 
 class _Whole:
