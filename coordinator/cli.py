@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 
+CHAOS = "Kill, pause and cut, and judge what is left (needs the extra chaos)."
+
 
 def exit_on_sigterm() -> None:
     """From now on this process ends by SystemExit when it is asked to, so that it ends first what it started."""
@@ -14,11 +16,12 @@ def exit_on_sigterm() -> None:
 def main() -> int:
     """Exit codes: 0 fine, 1 found something wrong, 2 wrong usage, 3 cannot tell."""
     try:
+        import rich  # noqa: F401
         import typer
     except ImportError:
-        print("epochal: the console command needs more packages: pip install 'epochal[chaos]'", file=sys.stderr)
+        print("epochal: the console command needs more packages: pip install 'epochal[console]'", file=sys.stderr)
         return 2
-    from epochal.chaos.cli import chaos
+    from epochal.coordinator.console.app import add_to
 
     app = typer.Typer(
         name="epochal",
@@ -28,7 +31,13 @@ def main() -> int:
         pretty_exceptions_enable=False,
     )
     app.callback()(exit_on_sigterm)
-    app.add_typer(chaos, name="chaos")
+    add_to(app)
+    if sys.argv[1:2] == ["chaos"]:
+        from epochal.chaos.cli import chaos
+
+        app.add_typer(chaos, name="chaos")
+    else:
+        app.command("chaos", help=CHAOS)(lambda: None)  # for the list: the kit is imported when it is asked for
     app()
     return 0
 

@@ -507,6 +507,9 @@ LOOK: tuple[Rule, ...] = (
 )
 """What a start is held against before it has written anything."""
 
+OF_SOME = tuple(rule for rule in LOOK if rule not in (_participants_unchanged, _behind_only_in_replay))
+"""What can be said where some sinks did not answer, and ``case.states`` has the others alone; of no use to a start."""
+
 MINE: tuple[Rule, ...] = (_my_fence_is_newest, _every_fence_is_mine)
 """Whether all is fenced by this start and by no newer one."""
 

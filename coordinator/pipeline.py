@@ -12,12 +12,12 @@ import logging
 import posixpath
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from epochal.checkpoints.files import FilesLog
-from epochal.checkpoints.hadoop import HadoopLog, of_session
+from epochal.checkpoints.hadoop import Hadoop, HadoopLog, of_session
 from epochal.checkpoints.log import EpochLog
 from epochal.coordinator import lint
 from epochal.coordinator import spark as inside
@@ -420,12 +420,7 @@ class Pipeline:
 
     def _log_at(self, checkpoint: str, spark: SparkSession) -> EpochLog:
         """The log that was passed, else one below the checkpoint; Misconfigured where none can be there."""
-        if self._log is not None:
-            return self._log
-        local = local_path(checkpoint)
-        if local is None:
-            return HadoopLog(f"{checkpoint}/epochal/log", lambda: of_session(spark))
-        return FilesLog(posixpath.join(local, "epochal", "log"))
+        return self._log if self._log is not None else default_log(checkpoint, lambda: of_session(spark))
 
     def _notes(self) -> list[str]:
         notes = []
@@ -496,18 +491,35 @@ def _conditions(plan: PlanFacts) -> list[str]:
     return notes
 
 
+def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:
+    """The log of a resolved checkpoint, where none was passed; ``hadoop``: how it is reached elsewhere."""
+    local = local_path(checkpoint)
+    if local is None:
+        return HadoopLog(f"{checkpoint}/epochal/log", hadoop)
+    return FilesLog(posixpath.join(local, "epochal", "log"))
+
+
 def next_ask(app: str, checkpoint: str, df: DataFrame) -> Ask:
     """What Spark will ask for first when it starts on ``checkpoint``; reads only."""
     session = df.sparkSession
-    where = inside.resolve(checkpoint, session)
-    files = files_at(where, lambda: session)
+    return ask_at(app, inside.resolve(checkpoint, session), lambda: session)
+
+
+def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> Ask:
+    """The same of a resolved checkpoint; ``spark`` is called where that is not on this disk."""
+    files = files_at(where, spark)
     metadata = files.read(f"{where}/metadata")
     query = Query(app, str(json.loads(metadata)["id"]) if metadata else "", "", where)
-    planned = _newest(files.listing(f"{where}/offsets"))
-    committed = _newest(files.listing(f"{where}/commits"))
+    planned, committed = progress_at(where, spark)
     if planned > committed:
-        return inside.read_ask(query, planned, lambda: session)
+        return inside.read_ask(query, planned, spark)
     return Ask(query, committed + 1, fingerprint="")
+
+
+def progress_at(where: str, spark: Callable[[], SparkSession]) -> tuple[EpochNumber, EpochNumber]:
+    """The newest epochs that Spark has planned and committed, by its files; -1: none."""
+    files = files_at(where, spark)
+    return _newest(files.listing(f"{where}/offsets")), _newest(files.listing(f"{where}/commits"))
 
 
 def _newest(names: Mapping[str, int] | None) -> EpochNumber:

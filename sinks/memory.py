@@ -20,6 +20,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from epochal.chaos import failpoints
@@ -32,6 +33,7 @@ from epochal.coordinator.epoch import (
     Digest,
     Epoch,
     EpochNumber,
+    Json,
     Marker,
     Position,
     Query,
@@ -48,6 +50,7 @@ from epochal.coordinator.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of, may_drop
+from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Retention, ShownEpoch, Wanted
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Stage
 
 Row = Mapping[str, Any]
@@ -101,17 +104,26 @@ class Table:
     marker: Marker | None = None
     prepared: dict[int, Prepared] = field(default_factory=dict)
     shown: list[Shown] = field(default_factory=list)
+    audit: list[ShownEpoch] = field(default_factory=list)
 
     def copy(self) -> Table:
         """Another of the same content, as a backup is."""
-        return Table(self.identity, self.fence, self.marker, dict(self.prepared), list(self.shown))
+        return Table(self.identity, self.fence, self.marker, dict(self.prepared), list(self.shown), list(self.audit))
 
 
 class MemoryServer:
-    """What survives a driver: the tables of any number of apps and sinks, and the requests under way."""
+    """What survives a driver: the tables of any number of apps and sinks, and the requests under way.
 
-    def __init__(self, name: str = "memory") -> None:
+    ``keep_epochs``, ``keep_days``: how much of its audit a table keeps (``epochal.sinks.epochs.Retention``).  The clock
+    of the audit is ``now``, which a test may set; it goes on by a second with every epoch.
+    """
+
+    def __init__(
+        self, name: str = "memory", *, keep_epochs: int | None = KEEP_EPOCHS, keep_days: float | None = None
+    ) -> None:
         self.name = name
+        self.now = datetime(1970, 1, 1, tzinfo=timezone.utc)
+        self._retention = Retention.of(keep_epochs, keep_days, name)
         self.down = False
         self.network: Network = deliver
         self._tables: dict[tuple[str, str], Table] = {}
@@ -233,6 +245,8 @@ class MemoryServer:
             rows = prepared_rows(table, c)
         table.shown.append(Shown(c.position, c.decision.id, rows))
         table.marker = marker_of(c)
+        self.now += timedelta(seconds=1)
+        table.audit = self._retention.kept([*table.audit, _audited(app, c, self.now)])
         table.prepared = {n: p for n, p in table.prepared.items() if p.position > c.position}
         return CommitOutcome.COMMITTED
 
@@ -253,6 +267,22 @@ class MemoryServer:
     def conditions(self, sink: str) -> Conditions:
         """Those of one table's writes."""
         return Conditions(sink, self.name)
+
+
+def _audited(app: str, c: Committable, at: datetime) -> ShownEpoch:
+    return ShownEpoch(
+        app=app,
+        sink=c.sink,
+        position=c.position,
+        epoch=c.decision.epoch,
+        incarnation=c.decision.incarnation,
+        decision=c.decision.id,
+        offsets=str(c.payload.get("offsets", "")),
+        rows=c.rows,
+        digest=c.digest,
+        watermark=c.payload.get("watermark"),
+        committed_at=at,
+    )
 
 
 def prepared_rows(table: Table, c: Committable) -> tuple[Row, ...]:
@@ -306,6 +336,13 @@ class _MemoryClient:
         except OutcomeUnknown as lost:
             raise SinkUnavailable(lost.what, sink=self._name, state=lost.state, help=lost.help) from lost
 
+    def epochs(
+        self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
+    ) -> Epochs:
+        check_name("app", app, self._name)
+        wanted = Wanted.of(self._name, first, last, limit)
+        return wanted.of_all(self._read(lambda: list(self._server.table(app, self._name).audit)))
+
     def fence(self, query: Query, by: Actor) -> None:
         self._request("fence", lambda: self._server.fence(query.app, self._name, by))
 
@@ -352,7 +389,7 @@ class MemorySink(_MemoryClient):
         digest = digest_of(written) if epoch.digest else None
         prepared = self._request("prepare", lambda: self._server.prepare(app, self._name, epoch, written, by))
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
-        payload = {"attempt": prepared.attempt}
+        payload = {"attempt": prepared.attempt, **_about(epoch)}
         return Committable(self._name, epoch.decision, epoch.position, len(written), payload, digest=digest)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
@@ -386,7 +423,7 @@ class MemoryRedoSink(_MemoryClient):
             )
         read = len(as_rows(self._stage.read(epoch.copy)))
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
-        payload = {"copy": epoch.copy.to_json()}
+        payload = {"copy": epoch.copy.to_json(), **_about(epoch)}
         return Committable(self._name, epoch.decision, epoch.position, read, payload)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
@@ -399,7 +436,7 @@ class MemoryRedoSink(_MemoryClient):
         """Any can."""
 
     def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
-        asked = Committable(self._name, epoch.decision, epoch.position, 0)
+        asked = Committable(self._name, epoch.decision, epoch.position, 0, _about(epoch))
         if self._already(asked, by):
             return Applied(CommitOutcome.ALREADY_COMMITTED, self._digest())
         written = _written(rows, self._name, epoch.number)
@@ -417,6 +454,11 @@ class MemoryRedoSink(_MemoryClient):
 
     def guarantee(self) -> str:
         return f"{self._name}: every epoch exactly once, all or nothing, in order, redone from the copy"
+
+
+def _about(epoch: Epoch) -> Json:
+    """What the audit is to say of the epoch."""
+    return {"offsets": epoch.offsets, "watermark": epoch.watermark}
 
 
 class MemoryStage:

@@ -48,9 +48,11 @@ from epochal.coordinator.epoch import (
     EpochNumber,
     Json,
     Marker,
+    Position,
     Query,
     SinkState,
 )
+from epochal.sinks.epochs import Epochs
 
 Rows = Any
 """One micro-batch: a pyspark ``DataFrame``; the simulation passes a sequence of mappings."""
@@ -181,6 +183,20 @@ class PairedSink(Sink, Protocol):
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:
         """All that tells the rows of the two apart, beside the rows: where one of the two shows an epoch, it has to
         be the same when the other is given that epoch."""
+
+
+@runtime_checkable
+class AuditedSink(Sink, Protocol):
+    """A sink that can tell which epochs it shows."""
+
+    def epochs(
+        self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
+    ) -> Epochs:
+        """What the sink's own audit says of the epochs of ``app``: positions ``first`` to ``last``, both included.
+
+        ``limit``: of these the newest so many; a few cost little, however many there are.  Epochs that the audit keeps
+        no longer are not told.  Needs no ``look`` before it, writes nothing and disturbs nobody.
+        """
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,11 @@ class Rejects:
         """The sink that could not hold the rows."""
         return self._of.name
 
+    @property
+    def into(self) -> Sink:
+        """The sink that was passed as ``bad_rows=``."""
+        return self._into
+
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
         return self._into.create(query, self._schema(schema))
 

@@ -212,15 +212,25 @@ class SparkStage:
 
     def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
         """Remove copies of ``by`` and of lower generations that are not in ``keep``."""
-        kept = {_tail(copy.root) for copy in keep}
-        for epoch in self._files.listing(self._root) or ():
+        for epoch, (gone, stay) in self._removable(by, keep).items():
             folder = f"{self._root}/{epoch}"
-            names = self._files.listing(folder) or {}
-            gone = [n for n in names if _removable(n, by) and f"{epoch}/{n}" not in kept]
             for name in gone:
                 self._files.delete(f"{folder}/{name}")
-            if epoch.isdigit() and len(gone) == len(names):
+            if epoch.isdigit() and not stay:
                 self._files.delete(folder, recursive=False)
+
+    def removable(self, by: Actor, keep: Sequence[Copy]) -> list[str]:
+        """The folders that ``clean`` would remove, as ``<epoch>/<generation>-<token>``."""
+        return [f"{epoch}/{name}" for epoch, (gone, _) in self._removable(by, keep).items() for name in gone]
+
+    def _removable(self, by: Actor, keep: Sequence[Copy]) -> Mapping[str, tuple[list[str], list[str]]]:
+        """Per epoch the copies that go, and those that stay."""
+        kept, found = {_tail(copy.root) for copy in keep}, {}
+        for epoch in self._files.listing(self._root) or ():
+            names = sorted(self._files.listing(f"{self._root}/{epoch}") or {})
+            gone = [n for n in names if _removable(n, by) and f"{epoch}/{n}" not in kept]
+            found[epoch] = gone, [n for n in names if n not in gone]
+        return found
 
     def _new_folder(self, epoch: EpochNumber, by: Actor) -> str:
         """A name that no earlier try of this actor has used."""

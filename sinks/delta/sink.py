@@ -33,8 +33,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
-
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
 from epochal.coordinator.epoch import (
@@ -56,20 +54,23 @@ from epochal.coordinator.errors import (
 from epochal.sinks import formats, keyed
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.delta import gates, jvm, modes
+from epochal.sinks.delta.inspection import DeltaInspection
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, MergePlan, Work
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from epochal.sinks.delta.refusals import Refusals
 from epochal.sinks.delta.staged import Note, Staged
 from epochal.sinks.delta.target import SESSION_CATALOG, Target, quoted
+from epochal.sinks.delta.without_spark import Snapshot
 from epochal.sinks.digest import watched
-from epochal.sinks.executors import clone
+from epochal.sinks.executors import clone, running_session
 from epochal.sinks.projection import Projection
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.stage import read_copy
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -170,6 +171,8 @@ class DeltaSink:
 
     def create(self, query: Query, schema: StructType) -> Sequence[str]:
         """Make the table if there is none; ``Misconfigured`` for types that no Delta table holds."""
+        from pyspark.errors import PySparkException
+
         check_name("app", query.app, self._name)
         rows = self._projected(schema)
         schema = self._written(rows, rows.names)
@@ -241,13 +244,23 @@ class DeltaSink:
                 help="give its user the right to make files there",
             )
 
+    def inspection(self, query: Query) -> DeltaInspection:
+        """See ``epochal.sinks.inspection``."""
+        check_name("app", query.app, self._name)
+        given = {**self._projection.to_json(), "bad_rows": False}
+        return DeltaInspection(self, self._target, self._mode, self._conditions, query.app, given)
+
     # the protocol
 
-    def look(self, query: Query, *, by: Actor | None = None) -> SinkState:  # noqa: ARG002
+    def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         """Read one new snapshot.  After a fence it is final: the fence took a version of the log, so
-        what an older actor still has under way conflicts with it."""
+        what an older actor still has under way conflicts with it.
+
+        In a process without Spark, where nothing can be fenced, delta-rs reads it."""
         check_name("app", query.app, self._name)
         self._app = query.app
+        if by is None and running_session() is None:
+            return self._state(Snapshot(self._target, self._name))
         return self._state(self._existing(self._begin(self._table())))
 
     def fence(self, query: Query, by: Actor) -> None:
@@ -403,7 +416,7 @@ class DeltaSink:
         marker = f"epochal:{self._looked()}:{self._name}"
         return marker, f"{marker}:decision", f"{marker}:generation", f"{marker}:token"
 
-    def _state(self, txn: Transaction) -> SinkState:
+    def _state(self, txn: Transaction | Snapshot) -> SinkState:
         """What the snapshot holds.  All ids are read, so that a commit of ``txn`` depends on all of them."""
         with self._say.unavailable("the table's log"):
             version = txn.version_of(self._version_id())
@@ -423,7 +436,7 @@ class DeltaSink:
         marker = f"epochal:{self._looked()}:{self._name}"
         return f"{marker}:digested", f"{marker}:rows", f"{marker}:digest"
 
-    def _digest_at(self, txn: Transaction, position: Position) -> Digest | None:
+    def _digest_at(self, txn: Transaction | Snapshot, position: Position) -> Digest | None:
         """That of the newest epoch, where it was applied; an older one's stays in the log, under its position."""
         with self._say.unavailable("the table's log"):
             digested, rows, total = [txn.version_of(identity) for identity in self._digest_ids()]
@@ -570,6 +583,8 @@ class DeltaSink:
 
     def _with_columns(self, table: Table, txn: Transaction, added: StructType, epoch: Epoch, by: Actor) -> Transaction:
         """The table with these columns, all NULL as yet, whatever becomes of the epoch; a snapshot that has them."""
+        from pyspark.errors import PySparkException
+
         self._conditions.check_owner(self._state(txn), by, epoch.number)
         failed: PySparkException | None = None
         try:

@@ -14,10 +14,10 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from epochal.coordinator.epoch import Actor, Marker, Position
 from epochal.sinks.conditions import may_drop
-from epochal.sinks.delta.jvm import Table
 
 _NOTE = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)\.json")
 
@@ -43,10 +43,22 @@ class Note:
         return marker is not None and self.position == marker.position and self.decision != marker.decision
 
 
+class Files(Protocol):
+    """The files in a table's folder, through Spark or without it; the verbs are those of ``jvm.Table``."""
+
+    def list(self, folder: str) -> Sequence[str]: ...
+
+    def read(self, path: str) -> str | None: ...
+
+    def write(self, path: str, text: str) -> None: ...
+
+    def delete(self, path: str) -> None: ...
+
+
 class Staged:
     """All notes of one (app, sink)."""
 
-    def __init__(self, table: Table, app: str, sink: str) -> None:
+    def __init__(self, table: Files, app: str, sink: str) -> None:
         self._table = table
         self._folder = f"epochal-stage/{app}/{sink}"
 
@@ -66,7 +78,7 @@ class Staged:
         self._drop(marker, lambda _: False)
 
     def _drop(self, marker: Marker | None, is_dropped: Callable[[Note], bool]) -> None:
-        for note in self._notes():
+        for note in self.notes():
             if is_dropped(note) or note.is_loser(marker):
                 for file in self._files(note):
                     self._table.delete(file)
@@ -80,7 +92,8 @@ class Staged:
         except ValueError:  # torn: its writer died and never voted, and VACUUM knows its files
             return []
 
-    def _notes(self) -> list[Note]:
+    def notes(self) -> list[Note]:
+        """Whatever they are about."""
         matches = [_NOTE.fullmatch(name) for name in self._table.list(self._folder)]
         numbers = [tuple(map(int, match.groups())) for match in matches if match is not None]
         return [Note(p, Actor(generation, token), decision) for p, generation, token, decision in numbers]

@@ -1,10 +1,15 @@
 """Fence and marker of one (app, sink): records in a compacted topic, of one partition per slot (``slots.py``).
 
-A record's key says what its transaction did (``fence`` or ``marker``); its value always is the whole state
+A record's key says what its transaction did (``fence`` or ``marker-<position>``); its value always is the whole state
 after it, so the newest record alone tells fence *and* marker, however long ago the other was written::
 
     {"version": 1, "app": .., "sink": .., "fence": {"generation": .., "token": ..},
-     "marker": {"position": .., "decision": ..} or null, "epoch": {...} for people}
+     "marker": {"position": .., "decision": ..} or null, "epoch": {...} for the audit, "kept": position}
+
+Each epoch's record in partition 0 has a key of its own, so compaction keeps it: these records are the sink's audit
+(``audit.py``).  ``kept`` is the lowest position whose record is; the transaction of a later epoch deletes those that
+fall out of retention, by tombstones in front of its own record.  Other partitions, and older versions of Epochal, have
+the one key ``marker``.  No reader of the state looks at keys.
 
 A sink that writes to a list of topics, or in several slots, writes version 2 with more of its state::
 
@@ -24,18 +29,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.epoch import Actor, Digest, Json, Marker
+from epochal.coordinator.epoch import Actor, Digest, Json, Marker, Position
 from epochal.coordinator.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.conditions import Conditions
 from epochal.sinks.formats import check_marker
 from epochal.sinks.kafka.client import Link, kafka
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, Message
 
 VERSION = 3
 """Since 2 with a list of topics and slots, since 3 with a digest; the lowest that says it all is written."""
@@ -98,6 +103,12 @@ class State:
     slots: int = 1  # ever used, the owner of the fence included
     span: int = 1  # in how many of them the newest epoch is
     before: Before = field(default_factory=Before)  # that epoch
+    kept: Position | None = None  # the lowest one whose record has a key of its own; of partition 0
+
+
+def key(place: Place, position: Position) -> bytes:
+    """That of an epoch's record: its own in partition 0."""
+    return b"marker-%d" % position if place.slot == 0 else b"marker"
 
 
 LARGEST = 1_000_000
@@ -114,6 +125,7 @@ def record(place: Place, state: State, about: Json | None = None) -> bytes:
         "fence": state.fence.to_json(),
         "marker": _marker_json(state.marker),
         "epoch": about,
+        **({"kept": state.kept} if state.kept is not None else {}),
     }
     digested = state.marker is not None and state.marker.digest is not None
     if digested or state.targets or state.slots > 1:
@@ -143,7 +155,8 @@ def parse(place: Place, value: bytes | None) -> State:
         if (data["app"], data["sink"]) != (place.app, place.sink):
             raise ValueError("of another app or sink")
         check_marker(f"topic {place.topic}", int(data["version"]), VERSION, place.sink)
-        old = State(Actor.from_json(data["fence"]), _marker(data["marker"]))
+        kept = int(data["kept"]) if "kept" in data else None
+        old = State(Actor.from_json(data["fence"]), _marker(data["marker"]), kept=kept)
         if data["version"] == 1:
             return old
         return replace(
@@ -195,12 +208,30 @@ def _read(link: Link, place: Place, final: bool) -> bytes | None:
             reach *= 20
 
 
-def _end(link: Link, place: Place, consumer: Consumer) -> int:
-    """The last stable offset for a read_committed consumer, else the high watermark."""
+def read_back(link: Link, place: Place) -> Iterator[list[Message]]:
+    """The committed records of the place's partition, from the newest back: one stretch after another, each longer.
+
+    Within a stretch they are in their own order.
+    """
+    with link.consumer() as consumer:
+        first, end = _ends(link, place, consumer)
+        reach = TAIL
+        while end > first:
+            start = max(first, end - reach)
+            yield list(records(link, place, consumer, start, end))
+            end, reach = start, reach * 20
+
+
+def _ends(link: Link, place: Place, consumer: Consumer) -> tuple[int, int]:
+    """The first offset, and the last stable one for a read_committed consumer, else the high watermark."""
     marks = consumer.get_watermark_offsets(kafka().TopicPartition(place.topic, place.slot), timeout=link.timeout)
     if marks is None:
         raise TimeoutError(f"no offsets of {place.topic}")
-    return int(marks[1])
+    return int(marks[0]), int(marks[1])
+
+
+def _end(link: Link, place: Place, consumer: Consumer) -> int:
+    return _ends(link, place, consumer)[1]
 
 
 def _settled_end(link: Link, place: Place, consumer: Consumer) -> int:
@@ -221,12 +252,20 @@ def _settled_end(link: Link, place: Place, consumer: Consumer) -> int:
 
 
 def _newest(link: Link, place: Place, consumer: Consumer, start: int, end: int) -> bytes | None:
-    """The value of the last committed record in ``[start, end)``, None if there is none.
+    """The value of the last committed record in ``[start, end)``, None if there is none."""
+    value = None
+    for message in records(link, place, consumer, start, end):
+        value = message.value()
+    return value
+
+
+def records(link: Link, place: Place, consumer: Consumer, start: int, end: int) -> Iterator[Message]:
+    """The committed records in ``[start, end)``.
 
     The end is reached by position, not by counting records: compaction and aborted transactions leave
     gaps, and the last offsets of a partition are control records that no consumer is shown.
     """
-    value, deadline, k = None, link.deadline(), kafka()
+    deadline, k = link.deadline(), kafka()
     consumer.assign([k.TopicPartition(place.topic, place.slot, start)])
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
@@ -239,7 +278,7 @@ def _newest(link: Link, place: Place, consumer: Consumer, start: int, end: int) 
             if refused and not error.retriable():
                 raise k.KafkaException(error)
         elif offset >= end:
-            return value
+            return
         elif error is None:
-            value = message.value()
+            yield message
     raise TimeoutError(f"{place.topic} was not read up to offset {end}")

@@ -51,6 +51,10 @@ Route: TypeAlias = "tuple[str | None, int | None, Sequence[Mapping[str, Any]] | 
 """Topic, partition, headers; None: the plan's one topic, the partitioner's choice, no headers."""
 
 
+MOST = 20
+"""Records of the audit that one epoch deletes at most: their tombstones fit in any batch that a topic takes."""
+
+
 class Outcome(enum.Enum):
     """How an attempt ended."""
 
@@ -124,6 +128,7 @@ class Plan:
     before: Before | None = None  # with several slots: where each of them must stand
     agreed: Digest | None = None  # of every other evaluation, when it is applied
     largest: frozenset[int] = frozenset()  # the objections of which the largest number is told
+    keep_from: Position = 1  # the lowest position whose record the audit keeps
 
     @property
     def is_applied(self) -> bool:
@@ -143,8 +148,19 @@ class Plan:
     def after(self, state: State, digest: Digest | None = None) -> State:
         """What the slot's partition says once it is committed, where it said ``state``."""
         before = self.before if self.before is not None else Before(state.marker, state.span)
-        set_ = replace(self.marker, digest=digest)
-        return replace(state, fence=self.by, marker=set_, targets=self.targets, span=self.span, before=before)
+        set_, kept = replace(self.marker, digest=digest), self.forgotten(state).stop or None
+        new = replace(state, fence=self.by, marker=set_, targets=self.targets, span=self.span, before=before)
+        return replace(new, kept=kept)
+
+    def forgotten(self, state: State) -> range:
+        """The positions whose records the transaction deletes: the oldest that fall out of retention, a bounded number.
+
+        Of records that an older Epochal wrote under one key, or that were kept before one ran, nothing is known.
+        """
+        if self.place.slot > 0:
+            return range(0)
+        oldest = state.kept if state.kept is not None else self.position
+        return range(oldest, max(oldest, min(self.keep_from, oldest + MOST)))
 
     def already_committed(self, state: State) -> bool:
         """Whether the slot shows the epoch; an error unless it does, or may be written now."""
@@ -433,9 +449,21 @@ def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable
         digest, about = batches.judge(plan), {**about, "rows": sent}
     else:
         _check_count(plan, sent)
+    _forget(plan, transaction, state)
     transaction.flush()
-    transaction.send_state(b"marker", plan.after(state, digest), about)
+    transaction.send_state(marker.key(plan.place, plan.position), plan.after(state, digest), about)
     transaction.flush()
+
+
+def _forget(plan: Plan, transaction: Transaction, state: State) -> None:
+    """Tombstones for the records that fall out of retention; flushed before the epoch's own record follows.
+
+    Else both could share a batch, which may be no larger than that record alone was judged to be.
+    """
+    own_partition = (None, plan.place.slot, None)
+    tombstones: list[Row] = [(marker.key(plan.place, gone), None, own_partition) for gone in plan.forgotten(state)]
+    if tombstones:
+        transaction.send(plan.place.topic, tombstones)
 
 
 def _check_count(plan: Plan, sent: int) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import Actor, Committable, Copy, Digest, Epoch, Json, Query, SinkState
+from epochal.coordinator.epoch import Actor, Committable, Copy, Digest, Epoch, Json, Position, Query, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     CommitInDoubt,
@@ -29,10 +29,12 @@ from epochal.coordinator.errors import (
 from epochal.sinks import formats, rejects, stage
 from epochal.sinks.conditions import check_above_zero, check_name, looked, marker_of, refusing
 from epochal.sinks.digest import row_hash
+from epochal.sinks.epochs import KEPT_ALWAYS, Epochs, Retention, Wanted
 from epochal.sinks.executors import check_executors, clone, first_cause, running_session
-from epochal.sinks.kafka import encode, marker, objections, produce, slots, topics
+from epochal.sinks.kafka import audit, encode, marker, objections, produce, slots, topics
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log, read_options
 from epochal.sinks.kafka.encode import SLOT, Encoder, MakeValue
+from epochal.sinks.kafka.inspection import KafkaInspection
 from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan
@@ -55,6 +57,10 @@ LOSSES = 4
 """How often the task of an epoch may die; Spark itself does not repeat a barrier stage that returns results."""
 FENCE_ATTEMPTS = 10
 MOST_SLOTS = 64
+KEEP_EPOCHS = 1_000
+"""By default, of the audit: a source with many partitions has offsets of some kilobytes."""
+AGED_S = 60.0
+"""Seconds after which it is asked again which epochs are too old for the audit."""
 MARKER_SPARE = 1000
 """Bytes of a marker's record that are known when it is written: the digest, slots, the record's frame."""
 PAYLOAD_VERSION = 1
@@ -98,6 +104,8 @@ class KafkaSink:
     ``options``: librdkafka's own names and values, or a function that returns them, called in the driver whenever they
     are needed: a place for secrets.
     ``partitions``, ``replication`` and ``topic_config`` are for topics that ``create`` makes.
+    ``keep_epochs``, ``keep_days``: how much of its audit the marker topic keeps (``epochal.sinks.epochs.Retention``);
+    it takes a record per epoch, the size of Spark's offsets.
     """
 
     needs_copy = True
@@ -125,6 +133,8 @@ class KafkaSink:
         partitions: int | None = None,
         replication: int | None = None,
         topic_config: Mapping[str, str] | None = None,
+        keep_epochs: int | None = KEEP_EPOCHS,
+        keep_days: float | None = None,
     ) -> None:
         self._bootstrap = bootstrap_servers
         self._topic = topic
@@ -163,6 +173,8 @@ class KafkaSink:
         self._partitions = partitions
         self._replication = replication
         self._topic_config = dict(topic_config or {})
+        self._retention = Retention.of(keep_epochs, keep_days, self._name)
+        self._aged: tuple[float, Position] | None = None  # when asked, and which position the days of retention keep
         self._lock = threading.Lock()
         self._judged_by: tuple[int, Topics] | None = None  # the newest epoch's decision, and the topics as they were
         self._looked: tuple[Place, Topics] | None = None  # where, and what was seen there
@@ -207,6 +219,18 @@ class KafkaSink:
             encode.check(self._make_value, self._name, self._link().scrub)
         for caution in topics.cautions(seen):
             log.warning("sink %s: %s", self._name, caution)
+
+    def inspection(self, query: Query) -> KafkaInspection:
+        """See ``epochal.sinks.inspection``."""
+        place, link = self._place(query), self._link()
+        return KafkaInspection(
+            link,
+            place,
+            self._declared.names,
+            lambda: slots.read_all(link, place).slots,
+            {**self._encoding.projection.to_json(), "bad_rows": self.bad_rows is not None},
+            lambda slot: self._init(link, slot),
+        )
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         place, link = self._place(query), self._link()
@@ -329,7 +353,14 @@ class KafkaSink:
         place.conditions.check_owner(self._bar_and_read(link, place, state.slots), by)
 
     def close(self) -> None:
-        self._looked = self._session = self._evaluated = None
+        self._looked = self._session = self._evaluated = self._aged = None
+
+    def epochs(
+        self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
+    ) -> Epochs:
+        """See :class:`~epochal.sinks.protocol.AuditedSink`; out of the marker topic, which takes READ and DESCRIBE."""
+        place, wanted = self._place_of(app), Wanted.of(self._name, first, last, limit)
+        return audit.read(self._link(), place, wanted)
 
     def guarantee(self) -> str:
         return (
@@ -355,8 +386,11 @@ class KafkaSink:
         return f" Rows that Kafka, a topic or JSON cannot hold go to sink {self.bad_rows.name!r}."
 
     def _place(self, query: Query) -> Place:
-        check_name("app", query.app, self._name)
-        place = Place(query.app, self._name)
+        return self._place_of(query.app)
+
+    def _place_of(self, app: str) -> Place:
+        check_name("app", app, self._name)
+        place = Place(app, self._name)
         topics.check_length(place)
         return place
 
@@ -586,7 +620,17 @@ class KafkaSink:
             transaction_timeout=self._timeout(link),
             about=about,
             targets=ids,
+            keep_from=self._keep_from(link, place, committable.position),
         )
+
+    def _keep_from(self, link: Link, place: Place, position: Position) -> Position:
+        """The lowest position that the audit keeps once this one is committed."""
+        lowest, days = self._retention.keep_from(position), self._retention.days
+        if days is None:
+            return lowest
+        if self._aged is None or time.monotonic() > self._aged[0] + AGED_S:
+            self._aged = time.monotonic(), audit.kept_since(link, place, days)
+        return min(max(lowest, self._aged[1]), max(1, position - KEPT_ALWAYS + 1))
 
     def _attempt(self, plan: Plan, committable: Committable) -> Answer:
         """One attempt, in a task; an epoch without rows has no need of one."""
@@ -680,6 +724,7 @@ class KafkaSink:
             about={"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark},
             targets=dict(now.ids) if now.several else {},
             largest=frozenset(number for number, objection in enumerate(found) if objection.largest),
+            keep_from=self._keep_from(link, place, epoch.position),
         )
 
     def _apply_until_shown(

@@ -12,6 +12,7 @@ table itself.  Read in this order:
 - ``ddl.py``      what must exist, how it is made, and what is refused
 - ``staging.py``  the same for the modes that stage
 - ``evolution.py`` columns that are new in the query
+- ``audit.py``    what the audit says of the epochs that are shown, and for how long
 - ``blockers.py`` who holds the sink's row for too long, and is ended
 - ``client.py``   where the server is, and which waits are bounded how (no psycopg needed)
 - ``session.py``  one connection (the only file that imports psycopg)

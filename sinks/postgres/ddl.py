@@ -13,7 +13,6 @@ from epochal.coordinator import versions
 from epochal.coordinator.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from epochal.sinks.postgres.rows import PgColumn
     from epochal.sinks.postgres.session import Session
 
 VERSION = 1
@@ -46,6 +45,14 @@ _SINCE = {
     "epochal.epochs": {"digest_rows": "bigint", "digest_sum": "bigint"},
 }
 """Columns of these tables that the first Epochal did not make."""
+
+
+@dataclass(frozen=True)
+class PgColumn:
+    """A column as Postgres names it; ``types`` as ``format_type`` prints them, the first is what we make."""
+
+    name: str
+    types: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -490,20 +497,26 @@ def _refuse_view(session: Session, sink: str, target: Target, columns: Sequence[
 
 _RIGHTS = (
     ("epochal.sinks", "SELECT, UPDATE"),
-    ("epochal.epochs", "SELECT, INSERT"),
+    ("epochal.epochs", "SELECT, INSERT, DELETE"),
     ("epochal.attempts", "SELECT, INSERT, DELETE"),
 )
+_MAY_LACK = ("epochal.epochs", "DELETE")
+"""A right that the first Epochal did not ask for: a role without it goes on, and its audit keeps every epoch."""
 
 
 def needed(target: Target, *more: tuple[str, str]) -> str:
     """The SQL for a role that only runs the query; ``more``: further tables, with the rights that are needed there."""
+    return f"a role that only writes needs: {'; '.join(f'GRANT {grant} TO <role>' for grant in grants(target, *more))}"
+
+
+def grants(target: Target, *more: tuple[str, str]) -> list[str]:
+    """What :func:`needed` tells, as it stands between GRANT and TO."""
     schemas = dict.fromkeys(["epochal", *([quoted(target.schema)] if target.schema is not None else [])])
-    grants = [
+    return [
         *(f"USAGE ON SCHEMA {schema}" for schema in schemas),
         *(f"{rights} ON {table}" for table, rights in _rights(target, more)),
         "USAGE ON SEQUENCE epochal.attempt",
     ]
-    return f"a role that only writes needs: {'; '.join(f'GRANT {grant} TO <role>' for grant in grants)}"
 
 
 def _rights(target: Target, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -514,6 +527,8 @@ def refuse_rights(session: Session, sink: str, target: Target, *more: tuple[str,
     """``more``: further tables, with the rights that are needed there."""
     for table, rights in _rights(target, more):
         for right in rights.split(", "):
+            if (table, right) == _MAY_LACK:
+                continue
             if not session.run("SELECT has_table_privilege(to_regclass($1), $2)", table, right)[0][0]:
                 raise _no_right(session, sink, f"{right} on {table}", f"GRANT {rights} ON {table}")
     if not session.run("SELECT has_sequence_privilege('epochal.attempt', 'USAGE')")[0][0]:
@@ -521,6 +536,15 @@ def refuse_rights(session: Session, sink: str, target: Target, *more: tuple[str,
     if not session.run("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")[0][0]:
         identify = "EXECUTE ON FUNCTION pg_control_system()"
         raise _no_right(session, sink, identify, f"GRANT {identify}")
+
+
+def lacks_retention(session: Session) -> str | None:
+    """The grant that the role lacks to bound its audit."""
+    table, right = _MAY_LACK
+    if session.run("SELECT has_table_privilege(to_regclass($1), $2)", table, right)[0][0]:
+        return None
+    user = str(session.run("SELECT quote_ident(current_user)")[0][0])
+    return f"GRANT {right} ON {table} TO {user}"
 
 
 def _no_right(session: Session, sink: str, right: str, grant: str) -> Misconfigured:

@@ -16,7 +16,7 @@ from epochal.sinks.postgres.ddl import Step, Target, quoted
 from epochal.sinks.postgres.modes import Staging
 
 if TYPE_CHECKING:
-    from epochal.sinks.postgres.rows import PgColumn
+    from epochal.sinks.postgres.ddl import PgColumn
     from epochal.sinks.postgres.session import Session
 
 

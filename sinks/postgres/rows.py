@@ -8,13 +8,13 @@ a flag that rides along with the line, so that no second evaluation is needed to
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.postgres.ddl import PgColumn
 
 ISOLATION = ("_epoch", "_attempt")
 """The columns that the rows table has and the view does not."""
@@ -49,14 +49,6 @@ _JSON = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "dateFormat": "yyyy-MM-dd",
 }
-
-
-@dataclass(frozen=True)
-class PgColumn:
-    """A column as Postgres names it; ``types`` as ``format_type`` prints them, the first is what we make."""
-
-    name: str
-    types: tuple[str, ...]
 
 
 def columns(schema: T.StructType, sink: str) -> list[PgColumn]:

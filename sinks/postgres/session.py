@@ -114,6 +114,15 @@ class Session:
         except psycopg.Error as error:
             raise self._translated(error) from error
 
+    def stream(self, statement: str, *values: object) -> Iterator[Row]:
+        """The statement's rows one after another, never all at once; no other statement before they are read."""
+        self._connection.limit = self._limits.bulk + GRACE_S
+        try:
+            with self._connection.cursor() as cursor:
+                yield from cursor.stream(statement.encode(), values or None)
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
     def change(self, statement: str, *values: object, limit: float | None = None) -> int:
         """How many rows the statement wrote or deleted, by the server's own count."""
         try:

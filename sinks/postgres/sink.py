@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,23 +44,28 @@ from epochal.coordinator.errors import (
 from epochal.sinks import formats, rejects
 from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked, marker_of, refusing
 from epochal.sinks.digest import watched
+from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Retention, Wanted
 from epochal.sinks.executors import check_executors, lacks_epochal
-from epochal.sinks.postgres import ddl, modes, staging
+from epochal.sinks.postgres import advice, audit, ddl, modes, staging
+from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.blockers import Row, ending_blockers
 from epochal.sinks.postgres.client import Connector, Dsn, Limits, Place, ServerRefused
 from epochal.sinks.postgres.evolution import Evolution
+from epochal.sinks.postgres.inspection import PostgresInspection
 from epochal.sinks.postgres.modes import Append, Mode, Staging
 from epochal.sinks.postgres.publish import Publish, Staged
 from epochal.sinks.projection import Projection, settings_of
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
 
 if TYPE_CHECKING:
-    from epochal.sinks.postgres.rows import PgColumn
+    from epochal.sinks.postgres.ddl import PgColumn
     from epochal.sinks.postgres.session import Session
     from epochal.sinks.postgres.write import Task
 
 PAYLOAD_VERSION = 1
 """Of what a vote holds."""
+
+log = logging.getLogger("epochal.sinks.postgres")
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class _State:
     fence: Actor | None
     published: Position
     decision: int | None
+    may_forget: bool = False  # whether this role may delete from the audit
 
     @property
     def marker(self) -> Marker | None:
@@ -96,6 +103,8 @@ class PostgresSink:
     Seconds: ``connect_timeout`` for a connection; ``lock_timeout`` for the sink's row while another holds it;
     ``answer_timeout`` for a statement that touches a few rows, COMMIT included; ``bulk_timeout`` for one whose time
     grows with the epoch (writing, counting, publishing, deleting).
+    ``keep_epochs``, ``keep_days``: how much of its audit in ``epochal.epochs`` is kept
+    (``epochal.sinks.epochs.Retention``); rows of the table itself are never touched.
     """
 
     def __init__(
@@ -115,6 +124,8 @@ class PostgresSink:
         lock_timeout: float = 15.0,
         answer_timeout: float = 30.0,
         bulk_timeout: float = 300.0,
+        keep_epochs: int | None = KEEP_EPOCHS,
+        keep_days: float | None = None,
     ) -> None:
         self._name = "postgres-" + re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name
         check_name("sink name", self._name)
@@ -133,6 +144,7 @@ class PostgresSink:
             answer_timeout=answer_timeout,
             bulk_timeout=bulk_timeout,
         )
+        self._retention = Retention.of(keep_epochs, keep_days, self._name)
         self._connections = connections
         self._limits = Limits(connect_timeout, lock_timeout, answer_timeout, bulk_timeout)
         self._connector = Connector(dsn, self._name, self._limits)
@@ -182,8 +194,19 @@ class PostgresSink:
                 staging.check(session, *where, self._staging, columns)
             else:
                 ddl.check(session, *where, columns)
+            self._warn_of_retention(session)
         reach = partial(reached, place, self._name, self._limits)
         check_executors(self._name, "psycopg", "'epochal[postgres]' pyarrow", reach)
+
+    def _warn_of_retention(self, session: Session) -> None:
+        """Not refused: a role that was granted what an older Epochal asked for goes on, and forgets nothing."""
+        grant = ddl.lacks_retention(session)
+        if grant is not None and self._retention != Retention(None, None):
+            log.warning(
+                "sink %s: the audit in epochal.epochs is not bounded, as this role may not delete there: %s",
+                self._name,
+                grant,
+            )
 
     def _columns(self, schema: Schema) -> list[PgColumn]:
         from epochal.sinks.postgres.rows import columns
@@ -192,6 +215,29 @@ class PostgresSink:
 
     def _evolution(self, app: str, columns: Sequence[PgColumn]) -> Evolution:
         return Evolution(app, self._name, self._target, self._staging, columns)
+
+    def script(self, app: str, schema: Schema | None = None, filters: Sequence[str] = ()) -> Script:
+        """SQL for a DBA; without ``schema`` of the columns that the table has, which is asked then."""
+        if schema is not None:
+            columns = self._columns(schema)
+        else:
+            with self._connector.session() as session:
+                columns = advice.existing_columns(session, self._name, self._target)
+        return advice.script(self._checked(app), self._name, self._target, self._staging, columns, filters)
+
+    def inspection(self, query: Query) -> PostgresInspection:
+        """See ``epochal.sinks.inspection``."""
+        app = self._checked(query.app)
+        given = {**self._projection.to_json(), "bad_rows": self.bad_rows is not None}
+        return PostgresInspection(
+            self._connector,
+            self._target,
+            self._conditions,
+            app,
+            given,
+            stages=self._staging is not None,
+            row=lambda session, lock: self._state(session, app, lock=lock),
+        )
 
     # --- start ---------------------------------------------------------------------------------
 
@@ -458,7 +504,7 @@ class PostgresSink:
                     self._publish_staged(session, c)
                 else:
                     self._drop(session, c.position, losers=found.keys() - _attempts(c).keys())
-                self._show(session, app, c)
+                self._show(session, app, c, may_forget=state.may_forget)
                 outcome = CommitOutcome.COMMITTED
                 hit(Point.BEFORE_PUBLISH, self._name, number)
         return outcome
@@ -512,24 +558,10 @@ class PostgresSink:
         plan.run(self._staged(session, c.decision.epoch, c.position, _attempts(c)))
         session.run(f"DELETE FROM {self._target.rows} WHERE _epoch <= $1", c.position, limit=self._limits.bulk)
 
-    def _show(self, session: Session, app: str, c: Committable) -> None:
-        session.run(
-            "INSERT INTO epochal.epochs"
-            " (app, sink, position, epoch, incarnation, decision, offsets, row_count, watermark,"
-            " digest_rows, digest_sum)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-            app,
-            self._name,
-            c.position,
-            c.decision.epoch,
-            c.decision.incarnation,
-            c.decision.id,
-            str(c.payload["offsets"]),
-            c.rows,
-            c.payload["watermark"],
-            c.digest.rows if c.digest is not None else None,
-            c.digest.sum if c.digest is not None else None,
-        )
+    def _show(self, session: Session, app: str, c: Committable, *, may_forget: bool) -> None:
+        audit.write(session, app, c)
+        if may_forget:
+            audit.forget(session, app, self._name, c.position, self._retention)
         session.run(
             "DELETE FROM epochal.attempts WHERE app = $1 AND sink = $2 AND position <= $3", app, self._name, c.position
         )
@@ -597,6 +629,18 @@ class PostgresSink:
     def _fate_of_bad_rows(self) -> str:
         return "is refused" if self.bad_rows is None else f"goes to sink {self.bad_rows.name!r}"
 
+    # --- the audit -----------------------------------------------------------------------------
+
+    def epochs(
+        self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
+    ) -> Epochs:
+        """See :class:`~epochal.sinks.protocol.AuditedSink`; out of ``epochal.epochs``, in one statement."""
+        self._checked(app)
+        wanted = Wanted.of(self._name, first, last, limit)
+        with self._connector.session() as session:
+            self._state(session, app)
+            return audit.read(session, app, self._name, wanted)
+
     # --- the row -------------------------------------------------------------------------------
 
     def _checked(self, app: str) -> str:
@@ -615,7 +659,9 @@ class PostgresSink:
             found = session.run(
                 "SELECT (SELECT system_identifier FROM pg_control_system()), (SELECT oid FROM pg_database"
                 " WHERE datname = current_database())::bigint, to_regclass($3)::oid::bigint,"
-                " generation, token, published, decision, version FROM epochal.sinks WHERE app = $1 AND sink = $2"
+                " generation, token, published, decision, version,"
+                " has_table_privilege(to_regclass('epochal.epochs'), 'DELETE')"
+                " FROM epochal.sinks WHERE app = $1 AND sink = $2"
                 + (" FOR SHARE" if share else "")
                 + (" FOR UPDATE" if lock else ""),
                 app,
@@ -634,10 +680,10 @@ class PostgresSink:
                 state=session.where,
                 help="call pipeline.create() once, or have the SQL run that PostgresSink.ddl(app, schema) returns",
             )
-        system, database, table, generation, token, published, decision, version = found[0]
+        system, database, table, generation, token, published, decision, version, may_forget = found[0]
         formats.check_marker(f"epochal.sinks, {session.where}", version, ddl.VERSION, self._name)
         fence = Actor(generation, token) if generation is not None else None
-        return _State(f"postgres:{system}/{database}/{table}", fence, published, decision)
+        return _State(f"postgres:{system}/{database}/{table}", fence, published, decision, bool(may_forget))
 
     def _owned(self, session: Session, app: str, by: Actor) -> _State:
         """The row, locked; ``Fenced`` unless it is ``by``'s."""

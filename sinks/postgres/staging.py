@@ -18,7 +18,7 @@ from epochal.sinks.postgres.modes import Staging, Upsert
 from epochal.sinks.postgres.publish import Publish, Staged
 
 if TYPE_CHECKING:
-    from epochal.sinks.postgres.rows import PgColumn
+    from epochal.sinks.postgres.ddl import PgColumn
     from epochal.sinks.postgres.session import Session
 
 
@@ -101,7 +101,7 @@ def create(
     ddl.refuse_other_owner(session, app, sink, target)
     if ddl.registered(session, app, sink) is None:
         done += ddl.run_steps(session, [ddl.sink_step(app, sink, target)])
-    return [*done, ddl.needed(target, (target.plain, _rights(mode)))] if done else []
+    return [*done, ddl.needed(target, (target.plain, rights(mode)))] if done else []
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def check(session: Session, app: str, sink: str, target: Target, mode: Staging, 
     ddl.refuse_other_owner(session, app, sink, target)
     if ddl.registered(session, app, sink) is None:
         raise ddl.missing(session, f"the row of app {app!r} in epochal.sinks", sink)
-    ddl.refuse_rights(session, sink, target, (target.plain, _rights(mode)))
+    ddl.refuse_rights(session, sink, target, (target.plain, rights(mode)))
     plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
 
 
@@ -143,7 +143,8 @@ def plan_of(session: Session, target: Target, mode: Staging, columns: Sequence[P
     return Publish.of(mode, [c.name for c in columns], [c.name for c in columns_of(session, target.plain)])
 
 
-def _rights(mode: Staging) -> str:
+def rights(mode: Staging) -> str:
+    """On the table itself, of a role that only runs the query."""
     if not isinstance(mode, Upsert):
         return "INSERT"
     update = "" if mode.updates == () else ", UPDATE"

@@ -1,0 +1,106 @@
+"""``epochal log``: the records of the epoch log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from epochal.checkpoints.log import Apply, Commit, Entry, Fence
+from epochal.coordinator.console import render
+from epochal.coordinator.console.load import find
+from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
+from epochal.coordinator.console.render import Answer, answering, line, shown, table
+from epochal.coordinator.console.standing import log_of, resolve
+from epochal.coordinator.epoch import Json
+
+LONGEST = 300
+"""Characters of the record of a kind that this command has no words for."""
+
+
+@answering
+def log(
+    checkpoint: CheckpointArgument,
+    pipeline: PipelineOption = "",
+    offsets: Annotated[bool, typer.Option("--offsets", help="The source offsets of each epoch.")] = False,
+    committables: Annotated[
+        bool, typer.Option("--committables", help="What each sink voted with, and the whole record in the JSON.")
+    ] = False,
+    last: Annotated[int | None, typer.Option(min=1, help="The newest so many records; else all.")] = None,
+    as_json: JsonOption = False,  # noqa: ARG001
+) -> Answer:
+    """The records of the epoch log, oldest first: who took over, what was decided or begun.
+
+    --pipeline only for a log that lies elsewhere than below the checkpoint.
+
+    Example: epochal log /data/checkpoint --last 20 --offsets
+    """
+    kept = log_of(find(pipeline), resolve(checkpoint))
+    entries = kept.read()
+    told = [_told(entry, offsets, committables) for entry in entries[-(last or 0) :]]
+    data = {"log": kept.describe(), "records_in_log": len(entries), "records": told}
+    lines: list[RenderableType] = [
+        line(f"{kept.describe()}: {len(entries)} records, {len(told)} shown"),
+        _table(told),
+        *(line(f"{record['position']}: {record['offsets']}") for record in told if record.get("offsets")),
+        *(line(f"{record['position']}: {vote}") for record in told for vote in record.get("votes", ())),
+    ]
+    return Answer("log", data, shown=lines)
+
+
+def _table(told: Sequence[Json]) -> RenderableType:
+    made = table("position", "kind", "epoch", "by", "what")
+    for record in told:
+        made.add_row(*(shown(record[name]) for name in ("position", "kind", "epoch", "by", "summary")))
+    return made
+
+
+def _told(entry: Entry, offsets: bool, committables: bool) -> Json:
+    record: Any = entry.record
+    data: Json = {
+        "position": entry.position,
+        "kind": record.kind,
+        "epoch": getattr(record, "epoch", None),
+        "by": render.actor(getattr(record, "actor", None)),
+        "summary": _SUMMARY.get(record.kind, _unknown)(record),
+    }
+    if offsets:
+        data["offsets"] = getattr(record, "offsets", None)
+    if committables:
+        data |= {"record": record.to_json(), "votes": _votes(record)}
+    return data
+
+
+def _fence(record: Fence) -> str:
+    q = record.query
+    return f"app {q.app}, run {q.run_id}, first epoch {record.base}, {record.mode}, at {q.checkpoint}"
+
+
+def _commit(record: Commit) -> str:
+    sinks = ", ".join(
+        f"{name} position {p.committable.position} ({p.committable.rows} rows)"
+        for name, p in sorted(record.participants.items())
+    )
+    redo = f"redo {record.decision.redo}; " if record.decision.redo else ""
+    return f"decided: {redo}{sinks}"
+
+
+def _apply(record: Apply) -> str:
+    return "begun: " + ", ".join(f"{name} position {p.position}" for name, p in sorted(record.participants.items()))
+
+
+def _unknown(record: Any) -> str:
+    """Of a kind that was added later: what it says of itself."""
+    text = ", ".join(f"{name}: {value}" for name, value in record.to_json().items())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+_SUMMARY: Mapping[str, Callable[[Any], str]] = {Fence.kind: _fence, Commit.kind: _commit, Apply.kind: _apply}
+
+
+def _votes(record: Any) -> list[str]:
+    if not isinstance(record, Commit):
+        return []
+    return [f"{name}: {p.identity} {p.committable.to_json()}" for name, p in sorted(record.participants.items())]

@@ -1,0 +1,328 @@
+"""``epochal reconcile``: two sinks' content, epoch by epoch, by count and digest; of those that differ the first rows.
+
+The digest is taken here, over the columns that both have and that mean the same in both systems (``inspection.py``
+of the sinks); rows are streamed, and of a differing epoch only one part in ``BUCKETS`` is held.  What two sinks are
+not meant to share is refused, and what cannot be told by epoch is compared by the sinks' own audit alone, which says
+what was written and not what is there: that is no proof of equal content, so it ends with "cannot tell".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from epochal.coordinator.console import audit, render
+from epochal.coordinator.console.load import load
+from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
+from epochal.coordinator.console.render import (
+    FINE,
+    UNKNOWN,
+    WRONG,
+    Answer,
+    CannotTell,
+    Usage,
+    answering,
+    line,
+    table,
+)
+from epochal.coordinator.console.standing import log_of, resolve
+from epochal.coordinator.epoch import Digest, EpochNumber, Json, Position, Query
+from epochal.coordinator.errors import SinkUnavailable
+from epochal.coordinator.judge import History
+from epochal.coordinator.pipeline import Pipeline
+from epochal.sinks.epochs import ShownEpoch
+from epochal.sinks.inspection import KINDS, Inspection, Value, inspection_of, row_hash
+from epochal.sinks.protocol import Sink
+from epochal.sinks.rejects import Rejects
+
+BUCKETS = 1024
+DIFFERING = 10
+"""Epochs that are told when they differ."""
+Hashed = tuple[int, tuple[Value, ...]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is compared, by name, and what is not, with the reason."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    left: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two sinks.  ``content`` None: its rows are not compared."""
+
+    sink: Sink
+    epochs: Mapping[EpochNumber, ShownEpoch]
+    content: Inspection | None
+
+
+@answering
+def reconcile(
+    checkpoint: CheckpointArgument,
+    sink_a: Annotated[str, typer.Argument(metavar="SINK_A", help="A sink's name.", show_default=False)],
+    sink_b: Annotated[str, typer.Argument(metavar="SINK_B", help="Another's.", show_default=False)],
+    pipeline: PipelineOption = "",
+    first: Annotated[int, typer.Option("--from", min=0, help="The first epoch.")] = 0,
+    last: Annotated[int | None, typer.Option("--to", min=0, help="The last epoch; else the newest of both.")] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Rows to show of each side that the other has not.")] = 5,
+    only_audit: Annotated[bool, typer.Option("--audit", help="What the sinks' audit says is enough.")] = False,
+    as_json: JsonOption = False,  # noqa: ARG001
+) -> Answer:
+    """Compare what two sinks hold of each epoch, by count and digest, and show the first rows that differ.
+
+    Exit code 3 unless the content of both could be compared in full, or --audit says that their own records are enough.
+
+    Example: epochal reconcile /data/checkpoint postgres-flights delta-flights --from 100 --to 200
+    """
+    where, found = resolve(checkpoint), load(pipeline)
+    history = History.of(log_of(found, where).read())
+    if not history.fences:
+        raise CannotTell("the epoch log is empty: no epoch of this checkpoint is known")
+    incarnation = history.fences[-1].query.query_id
+    a, b = (_side(found, name, incarnation, first, last, only_audit) for name in (sink_a, sink_b))
+    return _compared(a, b, rows, only_audit)
+
+
+def _side(
+    pipeline: Pipeline, name: str, incarnation: str, first: EpochNumber, last: EpochNumber | None, only_audit: bool
+) -> Side:
+    named = {sink.name: sink for sink in pipeline.sinks}
+    if name not in named:
+        raise Usage(f"the pipeline has no sink {name!r}; it has {', '.join(map(repr, named))}")
+    sink = named[name]
+    if isinstance(sink, Rejects):
+        raise CannotTell(f"sink {name!r} gets the rows that sink {sink.of!r} cannot hold, and no other sink gets these")
+    asked = audit.audited(sink)
+    if asked is None:
+        raise CannotTell(f"sink {name!r} has no audit of the epochs that it shows")
+    epochs = {
+        row.epoch: row
+        for page in audit.pages(asked, pipeline.app)
+        for row in page
+        if row.incarnation == incarnation and first <= row.epoch and (last is None or row.epoch <= last)
+    }
+    content = None if only_audit else inspection_of(sink, Query(pipeline.app, "", "", ""))
+    return Side(sink, epochs, content)
+
+
+# --- the comparison ---------------------------------------------------------------------------------
+
+
+def _compared(a: Side, b: Side, rows: int, only_audit: bool) -> Answer:
+    epochs = _common(a, b)
+    reasons = [] if only_audit else _reasons(a, b)
+    columns = _columns(a, b) if not only_audit and not reasons else None
+    if columns is not None and not columns.names:
+        reasons, columns = ["the two have no column of the same name and kind"], None
+    differing: list[Json] = []
+    compared, untold = 0, dict[EpochNumber, str]()
+    with render.progress("reconcile", len(epochs)) as at:
+        for number, epoch in enumerate(epochs):
+            told, why = _epoch(a, b, epoch, columns, rows if len(differing) < DIFFERING else 0)
+            compared += columns is not None and not why
+            if why:
+                untold[epoch] = why
+            if told is not None and len(differing) < DIFFERING:
+                differing.append(told)
+            elif told is not None:
+                break
+            at(number + 1)
+    return _answer(a, b, epochs, columns, reasons, differing, compared, untold, only_audit)
+
+
+def _common(a: Side, b: Side) -> list[EpochNumber]:
+    """The epochs of both; one may lag by what is in doubt, and its audit may keep fewer."""
+    common = sorted(a.epochs.keys() & b.epochs.keys())
+    if not common:
+        raise CannotTell("there is no epoch in this range that the audit of both sinks tells of")
+    inside = set(range(common[0], common[-1] + 1))
+    lacking = {s.sink.name: sorted(inside - s.epochs.keys()) for s in (a, b)}
+    for name, missing in lacking.items():
+        if missing:
+            raise CannotTell(f"the audit of {name} has no row of epoch {missing[0]}: `epochal verify` tells more")
+    return common
+
+
+def _reasons(a: Side, b: Side) -> list[str]:
+    """Why the content of the two cannot be held against each other."""
+    found = [f"{s.sink.name}: the sink cannot be asked for its rows" for s in (a, b) if s.content is None]
+    for side in (a, b):
+        if side.content is not None and side.content.unattributed:
+            found.append(f"{side.sink.name}: {side.content.unattributed}")
+    if a.content is not None and b.content is not None and a.content.projection != b.content.projection:
+        found.append("the two are given other columns or rows of an epoch (select=, where=, bad_rows=)")
+    return found
+
+
+def _columns(a: Side, b: Side) -> Columns:
+    assert a.content is not None, "asked before"
+    assert b.content is not None, "asked before"
+    of_a, of_b = a.content.columns(), b.content.columns()
+    same: dict[str, str] = {}
+    left: dict[str, str] = {}
+    for name in sorted(of_a.keys() | of_b.keys()):
+        one, other = of_a.get(name), of_b.get(name)
+        if one is None or other is None:
+            left[name] = f"only in {(b if one is None else a).sink.name}"
+        elif one != other or one not in KINDS:
+            left[name] = f"{one} in {a.sink.name}, {other} in {b.sink.name}"
+        else:
+            same[name] = one
+    return Columns(tuple(same), tuple(same.values()), left)
+
+
+def _epoch(a: Side, b: Side, epoch: EpochNumber, columns: Columns | None, rows: int) -> tuple[Json | None, str]:
+    """What differs, None for nothing; and why the content of this epoch could not be told."""
+    of_a, of_b = a.epochs[epoch], b.epochs[epoch]
+    told: Json = {"epoch": epoch, "audit": [_words(of_a), _words(of_b)], "content": None, "rows": None}
+    differs = _audit_differs(a, b, of_a, of_b)
+    why = ""
+    if columns is not None:
+        try:
+            parts = [list(_digests(side, position, columns)) for side, position in _places(a, b, of_a, of_b)]
+        except SinkUnavailable as error:
+            why = f"{error.sink}: {error.what}"
+        else:
+            told["content"] = [_words_of(sum(part, Digest(0, 0))) for part in parts]
+            if parts[0] != parts[1]:
+                differs = True
+                bucket = next(n for n in range(BUCKETS) if parts[0][n] != parts[1][n])
+                told["rows"] = _rows(a, b, of_a, of_b, columns, bucket, rows) if rows else None
+    return (told if differs else None), why
+
+
+def _audit_differs(a: Side, b: Side, of_a: ShownEpoch, of_b: ShownEpoch) -> bool:
+    """By their own records: rows, where both are given the same ones, and the digest of the rows before that."""
+    if of_a.digest is not None and of_b.digest is not None and of_a.digest != of_b.digest:
+        return True
+    return _whole(a) and _whole(b) and of_a.rows != of_b.rows
+
+
+def _whole(side: Side) -> bool:
+    """Whether the sink is given every row of an epoch."""
+    return not getattr(side.sink, "leaves_rows_out", False)
+
+
+def _places(a: Side, b: Side, of_a: ShownEpoch, of_b: ShownEpoch) -> Sequence[tuple[Side, Position]]:
+    return (a, of_a.position), (b, of_b.position)
+
+
+def _digests(side: Side, position: Position, columns: Columns) -> Iterator[Digest]:
+    """Of the rows of each bucket."""
+    counts, sums = [0] * BUCKETS, [0] * BUCKETS
+    for hashed, _ in _hashed(side, position, columns):
+        counts[hashed % BUCKETS] += 1
+        sums[hashed % BUCKETS] += hashed
+    whole = (1 << 63) - 1
+    return (Digest(count, total & whole) for count, total in zip(counts, sums, strict=True))
+
+
+def _hashed(side: Side, position: Position, columns: Columns) -> Iterator[Hashed]:
+    assert side.content is not None, "asked before"
+    for row in side.content.rows(position, columns.names):
+        yield row_hash(row, columns.kinds), row
+
+
+def _rows(a: Side, b: Side, of_a: ShownEpoch, of_b: ShownEpoch, columns: Columns, bucket: int, most: int) -> Json:
+    """The first rows that one side has more often than the other, of one bucket that differs."""
+    held: list[dict[int, tuple[Value, ...]]] = [{}, {}]
+    counted: list[Counter[int]] = [Counter(), Counter()]
+    for n, (side, position) in enumerate(_places(a, b, of_a, of_b)):
+        for hashed, row in _hashed(side, position, columns):
+            if hashed % BUCKETS == bucket:
+                held[n][hashed] = row
+                counted[n][hashed] += 1
+    only = [
+        [dict(zip(columns.names, map(_plain, held[n][key]), strict=True)) for key in list(more)[:most]]
+        for n, more in enumerate((counted[0] - counted[1], counted[1] - counted[0]))
+    ]
+    return {f"only in {side.sink.name}": found for side, found in zip((a, b), only, strict=True)}
+
+
+def _plain(value: Value) -> Any:
+    """As JSON holds it."""
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _words(row: ShownEpoch) -> Json:
+    return {
+        "sink": row.sink,
+        "position": row.position,
+        "rows": row.rows,
+        "digest": str(row.digest) if row.digest is not None else None,
+    }
+
+
+def _words_of(digest: Digest) -> Json:
+    return {"rows": digest.rows, "digest": f"{digest.sum:016x}"}
+
+
+def _answer(
+    a: Side,
+    b: Side,
+    epochs: Sequence[EpochNumber],
+    columns: Columns | None,
+    reasons: Sequence[str],
+    differing: Sequence[Json],
+    compared: int,
+    untold: Mapping[EpochNumber, str],
+    only_audit: bool,
+) -> Answer:
+    whole = only_audit or compared == len(epochs)
+    code = WRONG if differing else FINE if whole else UNKNOWN
+    data = {
+        "sinks": [a.sink.name, b.sink.name],
+        "from": epochs[0],
+        "to": epochs[-1],
+        "epochs": len(epochs),
+        "compared_by_content": compared,
+        "columns": list(columns.names) if columns is not None else [],
+        "columns_left_out": dict(columns.left) if columns is not None else {},
+        "not_compared": list(reasons),
+        "epochs_not_compared": {str(epoch): why for epoch, why in list(untold.items())[:DIFFERING]},
+        "differing": list(differing),
+        "more_differ": len(differing) == DIFFERING,
+    }
+    return Answer("reconcile", data, code, list(_shown(data)))
+
+
+def _shown(data: Json) -> Iterator[RenderableType]:
+    one, other = data["sinks"]
+    yield line(f"epochs {data['from']} to {data['to']} of {one} and {other}")
+    if data["columns"]:
+        yield line(f"compared by content: {data['compared_by_content']} epochs, columns {', '.join(data['columns'])}")
+    for name, why in data["columns_left_out"].items():
+        yield line(f"NOT compared: column {name}: {why}", "yellow")
+    for why in data["not_compared"]:
+        yield line(f"NOT compared by content: {why}", "yellow")
+    for epoch, why in data["epochs_not_compared"].items():
+        yield line(f"NOT compared by content: epoch {epoch}: {why}", "yellow")
+    if data["differing"]:
+        yield _differing(data)
+    for told in data["differing"]:
+        for side, rows in (told["rows"] or {}).items():
+            for row in rows:
+                yield line(f"epoch {told['epoch']}, {side}: {row}", "red")
+    if not data["differing"]:
+        full = data["compared_by_content"] == data["epochs"]
+        yield line("the content is equal" if full else "no difference in what could be compared", "bold")
+
+
+def _differing(data: Json) -> RenderableType:
+    made = table("epoch", *(f"{what} of {name}" for name in data["sinks"] for what in ("audit", "content")))
+    for told in data["differing"]:
+        cells = []
+        for n in (0, 1):
+            row, content = told["audit"][n], (told["content"] or [None, None])[n]
+            cells.append(f"{row['rows']} rows at position {row['position']}")
+            cells.append(f"{content['rows']} rows, {content['digest']}" if content is not None else "-")
+        made.add_row(str(told["epoch"]), *cells, style="red")
+    return made

@@ -1,0 +1,162 @@
+"""Where a query stands: its log, its sinks and Spark's own files, read together and judged as a start would.
+
+No rule is made here: ``judge.py`` judges.  A query that runs moves on between two looks, so what does not fit is
+looked at anew as long as the log has grown meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epochal.checkpoints.hadoop import running
+from epochal.checkpoints.log import Commit, EpochLog
+from epochal.coordinator import judge
+from epochal.coordinator.console.render import CannotTell, Usage
+from epochal.coordinator.epoch import Ask, EpochNumber, Query, SinkState
+from epochal.coordinator.errors import EpochalError, Misconfigured
+from epochal.coordinator.judge import Case, History, LoggedEpoch
+from epochal.coordinator.pipeline import Pipeline, ask_at, default_log, progress_at
+from epochal.sinks.executors import running_session
+from epochal.sinks.protocol import Sink
+from epochal.sinks.stage import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOKS = 5
+"""How often log and sinks are read anew while a running query moves them on."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+def resolve(checkpoint: str) -> str:
+    """The checkpoint as a query that runs on it names it; ``Usage`` where a local path leads to none."""
+    local = local_path(checkpoint) or (None if _SCHEME.match(checkpoint) else checkpoint)
+    if local is None:
+        return checkpoint.rstrip("/")
+    path = Path(os.path.abspath(local))
+    if not any((path / name).exists() for name in ("metadata", "epochal")):
+        raise Usage(f"{path} is no checkpoint of a query: it has neither Spark's file metadata nor the folder epochal")
+    return f"file:{path}"
+
+
+def log_of(pipeline: Pipeline | None, where: str) -> EpochLog:
+    """The log of that checkpoint; ``CannotTell`` where it is reached through Spark's JVM alone and none runs here."""
+    if pipeline is not None and pipeline.log is not None:
+        return pipeline.log
+    if not is_readable(where):
+        known = "" if pipeline is not None else ", or name the pipeline that has log=PostgresLog(...) with --pipeline"
+        raise CannotTell(
+            f"the epoch log below {where} is reached through Spark's JVM, and no Spark runs here: ask from a process"
+            f" with a SparkSession{known}"
+        )
+    return default_log(where, running)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What one look found.  ``refusal``: what a start would end with, of the sinks that answered."""
+
+    where: str
+    log: str
+    history: History
+    states: Mapping[str, SinkState]
+    unanswered: Mapping[str, Exception]
+    ask: Ask
+    planned: EpochNumber | None  # by Spark's own files; None: they were not read
+    committed: EpochNumber | None
+    refusal: EpochalError | None
+
+    @property
+    def in_doubt(self) -> Mapping[str, LoggedEpoch]:
+        """Sinks that do not show the newest epoch of the log, of those that answered and took part in it."""
+        last = self.history.last
+        if last is None:
+            return {}
+        return {
+            name: last
+            for name, state in self.states.items()
+            if name in last.current.participants and not last.is_shown_by(name, state.marker)
+        }
+
+    def epoch_of(self, sink: str) -> EpochNumber | None:
+        """What the sink's marker shows, as far as the log tells."""
+        state = self.states.get(sink)
+        took_part = self.history.took_part(sink) if state is not None else ()
+        shown = (e.number for e in took_part if state is not None and e.is_shown_by(sink, state.marker))
+        return next(shown, None)
+
+
+def doubt(epoch: LoggedEpoch) -> str:
+    """What an epoch is that a sink does not show."""
+    return "decided" if isinstance(epoch.current, Commit) else "begun"
+
+
+def take(pipeline: Pipeline, where: str) -> Standing:
+    """Log, then sinks, then Spark's files, judged; anew while a running query moves them."""
+    log = log_of(pipeline, where)
+    for _ in range(LOOKS):
+        standing = _once(pipeline, log, where)
+        if standing.refusal is None or tuple(log.read()[-1:]) == standing.history.entries[-1:]:
+            break
+    return standing
+
+
+def _once(pipeline: Pipeline, log: EpochLog, where: str) -> Standing:
+    history = History.of(log.read())
+    states, unanswered = _look(pipeline.sinks, _query(pipeline.app, history, where))
+    ask = _ask(pipeline.app, history, where)
+    found = Standing(where, log.describe(), history, states, unanswered, ask, *spark_progress(where), None)
+    rules = judge.OF_SOME if unanswered else judge.LOOK
+    return replace(found, refusal=judge.judge(rules, Case(history, states, ask)).refusal)
+
+
+def _look(sinks: Sequence[Sink], query: Query) -> tuple[Mapping[str, SinkState], Mapping[str, Exception]]:
+    """All at once: each waits for a server of its own."""
+    with ThreadPoolExecutor(max_workers=len(sinks)) as pool:
+        asked = {sink.name: pool.submit(sink.look, query) for sink in sinks}
+    states, unanswered = {}, {}
+    for name, future in sorted(asked.items()):
+        error = future.exception()
+        if error is None:
+            states[name] = future.result()
+        elif isinstance(error, Exception):
+            unanswered[name] = error
+        else:
+            raise error
+    return states, unanswered
+
+
+def _query(app: str, history: History, where: str) -> Query:
+    """By the newest fence, where there is one."""
+    return Query(app, history.fences[-1].query.query_id if history.fences else "", "", where)
+
+
+def spark_progress(where: str) -> tuple[EpochNumber | None, EpochNumber | None]:
+    """The newest epochs that Spark has planned and committed, -1 for none; None where its files cannot be read here."""
+    return progress_at(where, spark) if is_readable(where) else (None, None)
+
+
+def _ask(app: str, history: History, where: str) -> Ask:
+    """What Spark would ask for; by the log alone where its files cannot be read here."""
+    if is_readable(where):
+        return ask_at(app, where, spark)
+    return Ask(_query(app, history, where), history.expected or 0, fingerprint="")
+
+
+def is_readable(where: str) -> bool:
+    """Whether files of that checkpoint can be read in this process."""
+    return local_path(where) is not None or running_session() is not None
+
+
+def spark() -> SparkSession:
+    """The session that runs here; nothing starts one."""
+    session = running_session()
+    if session is None:
+        raise Misconfigured("no Spark session runs in this process", help="ask from a process with a SparkSession")
+    return session

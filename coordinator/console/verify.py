@@ -1,0 +1,357 @@
+"""``epochal verify``: markers, audit and rows of all sinks, held against the log and against each other.
+
+Held in memory: a few numbers for each epoch, and one page of the audit at a time.  Rows are counted by their server,
+never read.  What could not be checked is told beside what was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from epochal.checkpoints.log import Apply, Commit, EpochRecord
+from epochal.coordinator.console import audit, render
+from epochal.coordinator.console.load import load
+from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
+from epochal.coordinator.console.render import FINE, UNKNOWN, WRONG, Answer, answering, line, table
+from epochal.coordinator.console.standing import Standing, doubt, resolve, take
+from epochal.coordinator.epoch import Digest, EpochNumber, Json, Position, Query
+from epochal.coordinator.judge import History
+from epochal.coordinator.pipeline import Pipeline
+from epochal.sinks.epochs import ShownEpoch
+from epochal.sinks.inspection import Inspection, inspection_of
+from epochal.sinks.protocol import Sink
+
+MOST_ROWS = 5_000_000
+"""Rows that one statement counts, as far as the audit tells before."""
+Key = tuple[str, EpochNumber]
+"""Incarnation and epoch."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong.  ``kind``: refused, in-doubt, gap, decision, offsets, count, digest."""
+
+    kind: str
+    what: str
+    sink: str | None = None
+    epoch: EpochNumber | None = None
+    position: Position | None = None
+
+
+@dataclass
+class Account:
+    """What was found, what was checked, and what was not."""
+
+    findings: list[Finding] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    seen: dict[Key, tuple[str, str, int, Digest | None]] = field(default_factory=dict)  # the first sink's word
+
+    def find(self, kind: str, what: str, row: ShownEpoch | None = None, **where: str | int | None) -> None:
+        named = {"sink": row.sink, "epoch": row.epoch, "position": row.position} if row is not None else where
+        self.findings.append(Finding(kind, what, **named))
+
+
+@answering
+def verify(
+    checkpoint: CheckpointArgument,
+    pipeline: PipelineOption = "",
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="Seconds that an epoch in doubt is given, as a running query may commit it.")
+    ] = 5.0,
+    as_json: JsonOption = False,  # noqa: ARG001
+) -> Answer:
+    """Hold all sinks' markers, audit and row counts against the log: gaps, wrong decisions, counts, digests.
+
+    Exit code 1: something is wrong, also a decided epoch that a sink does not show. What was not checked is listed.
+
+    Example: epochal verify /data/checkpoint --pipeline job.py:pipeline --json
+    """
+    where, sinks = resolve(checkpoint), load(pipeline)
+    standing = _settled(sinks, where, wait)
+    account = Account()
+    _check_log(standing.history, account)
+    _check_standing(standing, account)
+    logged = _by_epoch(standing.history)
+    for sink in sinks.sinks:
+        if sink.name in standing.states:
+            _check_sink(sink, standing, logged, account)
+    return _answer(sinks, standing, account)
+
+
+def _settled(pipeline: Pipeline, where: str, wait: float) -> Standing:
+    """A look in which nothing is in doubt, or, when the time is over, the last one."""
+    over = time.monotonic() + wait
+    while (standing := take(pipeline, where)).in_doubt and standing.refusal is None and time.monotonic() < over:
+        time.sleep(min(0.5, wait))
+    return standing
+
+
+def _answer(pipeline: Pipeline, standing: Standing, account: Account) -> Answer:
+    unanswered = {name: render.told(error) for name, error in standing.unanswered.items()}
+    code = WRONG if account.findings else UNKNOWN if unanswered else FINE
+    data = {
+        "checkpoint": standing.where,
+        "app": pipeline.app,
+        "findings": [asdict(finding) for finding in account.findings],
+        "checked": account.checked,
+        "unchecked": account.unchecked,
+        "unanswered": unanswered,
+    }
+    return Answer("verify", data, code, _shown(data))
+
+
+def _shown(data: Json) -> Sequence[RenderableType]:
+    made = table("finding", "sink", "epoch", "position", "what")
+    for finding in data["findings"]:
+        made.add_row(
+            *(render.shown(finding[name]) for name in ("kind", "sink", "epoch", "position", "what")), style="red"
+        )
+    lines: list[RenderableType] = [made] if data["findings"] else []
+    lines += [line(f"checked: {text}") for text in data["checked"]]
+    lines += [line(f"NOT checked: {text}", "yellow") for text in data["unchecked"]]
+    lines += [line(f"did not answer: {name}: {error['what']}", "yellow") for name, error in data["unanswered"].items()]
+    word = f"{len(data['findings'])} findings" if data["findings"] else "nothing wrong was found in what was checked"
+    return [*lines, line(word, "bold red" if data["findings"] else "bold")]
+
+
+# --- the log, and where sinks stand -----------------------------------------------------------------
+
+
+def _by_epoch(history: History) -> Mapping[Key, list[EpochRecord]]:
+    """The records of every epoch that the log still holds."""
+    found: dict[Key, list[EpochRecord]] = {}
+    for record in _records(history):
+        found.setdefault((record.decision.incarnation, record.epoch), []).append(record)
+    return found
+
+
+def _records(history: History) -> Iterator[EpochRecord]:
+    for entry in history.entries:
+        if isinstance(entry.record, Commit | Apply):
+            yield entry.record
+
+
+def _check_log(history: History, account: Account) -> None:
+    epochs = sorted({record.epoch for record in _records(history)})
+    for before, after in pairwise(epochs):
+        if after != before + 1:
+            account.find("gap", f"the log has no record of {_span(before + 1, after - 1)}", epoch=before + 1)
+    if epochs:
+        account.checked.append(f"log: {len(epochs)} epochs, {epochs[0]} to {epochs[-1]}, without a gap")
+        if epochs[0] > 0:
+            account.unchecked.append(f"log: decisions before epoch {epochs[0]}, which compaction has taken away")
+    else:
+        account.unchecked.append("log: it has no epoch")
+
+
+def _span(first: int, last: int) -> str:
+    return f"epoch {first}" if first == last else f"epochs {first} to {last}"
+
+
+def _check_standing(standing: Standing, account: Account) -> None:
+    refusal = standing.refusal
+    if refusal is not None:
+        what = f"a start would end with {type(refusal).__name__}: {refusal.what}"
+        account.find("refused", what, sink=refusal.sink, epoch=refusal.epoch)
+    for name, epoch in standing.in_doubt.items():
+        what = f"epoch {epoch.number} is {doubt(epoch)} and not shown; the next start brings it up"
+        account.find("in-doubt", what, sink=name, epoch=epoch.number, position=epoch.position_of(name))
+    rules = "all that a start asks before it writes" if not standing.unanswered else "those rules that need no more"
+    account.checked.append(f"fences and markers of {', '.join(sorted(standing.states)) or 'no sink'}: {rules}")
+    if standing.planned is None:
+        account.unchecked.append("Spark's own files: the checkpoint is not on this disk, and no Spark runs here")
+
+
+# --- one sink ---------------------------------------------------------------------------------------
+
+
+def _check_sink(sink: Sink, standing: Standing, logged: Mapping[Key, list[EpochRecord]], account: Account) -> None:
+    query = Query(standing.ask.query.app, "", "", "")
+    asked, inspection = audit.audited(sink), inspection_of(sink, query)
+    if asked is None:
+        account.unchecked.append(f"{sink.name}: epochs before the newest; the sink has no audit")
+        return
+    whole = _Whole(sink.name, account, logged, inspection)
+    marker = standing.states[sink.name].marker
+    shown = marker.position if marker is not None else 0
+    newest = asked.epochs(query.app, limit=1).newest
+    if newest is not None and newest.position > max(shown, _shown_now(sink, standing)):
+        account.find("gap", f"the audit has an epoch above the marker, which stands at position {shown}", newest)
+    with render.progress(f"verify {sink.name}", shown or None) as at:
+        for page in audit.pages(asked, query.app, shown):
+            whole.page(page)
+            at(shown - page[0].position + 1)
+    whole.end(standing)
+    if inspection is not None:
+        inspection.close()
+
+
+def _shown_now(sink: Sink, standing: Standing) -> Position:
+    """A running query may have moved on since the first look."""
+    marker = sink.look(standing.ask.query).marker
+    return marker.position if marker is not None else 0
+
+
+class _Whole:
+    """All epochs of one sink, page by page from the newest."""
+
+    def __init__(
+        self, name: str, account: Account, logged: Mapping[Key, list[EpochRecord]], inspection: Inspection | None
+    ) -> None:
+        self._name = name
+        self._account = account
+        self._logged = logged
+        self._inspection = inspection
+        self._newest: ShownEpoch | None = None
+        self._oldest: ShownEpoch | None = None
+        self._count = self._counted = self._digested = self._against_log = 0
+
+    def page(self, rows: Sequence[ShownEpoch]) -> None:
+        """Oldest first, all below what was given before."""
+        self._newest = self._newest or rows[-1]
+        after = self._oldest
+        for row in reversed(rows):
+            if after is not None:
+                self._follows(row, after)
+            after = row
+            self._in_log(row)
+            self._like_others(row)
+        self._oldest = rows[0]
+        self._count += len(rows)
+        self._counts(rows)
+
+    def end(self, standing: Standing) -> None:
+        account, marker = self._account, standing.states[self._name].marker
+        position = marker.position if marker is not None else 0
+        if self._newest is None or self._oldest is None:
+            if position:
+                account.unchecked.append(f"{self._name}: all epochs but the newest; its audit has none of them")
+            return
+        if self._newest.position != position:
+            what = f"the marker stands at position {position}, the audit's newest is {self._newest.position}"
+            account.find("gap", what, sink=self._name, position=position)
+        elif marker is not None and marker.decision != self._newest.decision:
+            what = f"the marker is of decision {marker.decision}, the audit has {self._newest.decision}"
+            account.find("decision", what, self._newest)
+        self._tell(self._oldest, self._newest)
+
+    def _tell(self, oldest: ShownEpoch, newest: ShownEpoch) -> None:
+        name, account = self._name, self._account
+        span = f"positions {oldest.position} to {newest.position}"
+        account.checked.append(
+            f"{name}: the audit of {self._count} epochs ({span}), {self._against_log} against the log"
+        )
+        if oldest.position > 1:
+            account.unchecked.append(f"{name}: positions 1 to {oldest.position - 1}, which its audit keeps no longer")
+        if self._against_log < self._count:
+            left = self._count - self._against_log
+            account.unchecked.append(f"{name}: decisions of {left} epochs, of which the log keeps no record any more")
+        if self._digested:
+            account.checked.append(f"{name}: digests of {self._digested} epochs, against those of the other sinks")
+        if self._digested < self._count:
+            left = self._count - self._digested
+            account.unchecked.append(f"{name}: the content of {left} epochs; they have no digest (two-phase mode)")
+        self._tell_counts()
+
+    def _tell_counts(self) -> None:
+        name, account, inspection = self._name, self._account, self._inspection
+        if inspection is None:
+            account.unchecked.append(f"{name}: rows; the sink cannot be asked for them")
+        elif inspection.unattributed:
+            account.unchecked.append(f"{name}: row counts; {inspection.unattributed}")
+        else:
+            account.checked.append(f"{name}: row counts of {self._counted} epochs, in {inspection.content}")
+            if self._counted < self._count:
+                left = self._count - self._counted
+                account.unchecked.append(f"{name}: row counts of {left} epochs, which it does not tell any more")
+
+    def _follows(self, row: ShownEpoch, after: ShownEpoch) -> None:
+        """Positions count up by one, and so do epochs of one checkpoint."""
+        if after.position != row.position + 1:
+            what = f"the audit has no row between positions {row.position} and {after.position}"
+            self._account.find("gap", what, sink=self._name, position=row.position + 1)
+        elif row.incarnation == after.incarnation and after.epoch != row.epoch + 1:
+            what = f"epoch {after.epoch} follows epoch {row.epoch}, at position {after.position}"
+            self._account.find("gap", what, sink=self._name, epoch=row.epoch + 1, position=after.position)
+
+    def _in_log(self, row: ShownEpoch) -> None:
+        """What the log holds of the epoch is what the audit says; it may hold nothing of it any more."""
+        records = self._logged.get((row.incarnation, row.epoch))
+        if records is None:
+            if self._must_be_logged(row):
+                self._account.find("decision", f"the log has no decision of epoch {row.epoch}", row)
+            return
+        self._against_log += 1
+        mine = [record for record in records if self._name in record.participants]
+        match = [record for record in mine if record.decision_of(self._name).id == row.decision]
+        if not match:
+            known = [record.decision_of(self._name).id for record in mine]
+            self._account.find("decision", f"the audit has decision {row.decision}, the log has {known or 'none'}", row)
+            return
+        record = match[-1]
+        if record.position_of(self._name) != row.position:
+            what = f"the log has epoch {row.epoch} at position {record.position_of(self._name)}"
+            self._account.find("gap", what, row)
+        if isinstance(record, Commit):
+            voted = record.participants[self._name].committable.rows
+            if voted != row.rows:
+                self._account.find("count", f"the audit has {row.rows} rows, the sink voted for {voted}", row)
+        if row.offsets and record.offsets and row.offsets != record.offsets:
+            self._account.find("offsets", "the audit has other source offsets than the log", row)
+
+    def _must_be_logged(self, row: ShownEpoch) -> bool:
+        """It lies among or above the epochs that the log holds of this checkpoint."""
+        held = [epoch for incarnation, epoch in self._logged if incarnation == row.incarnation]
+        return bool(held) and row.epoch >= min(held)
+
+    def _like_others(self, row: ShownEpoch) -> None:
+        """Every sink's row of an epoch is of the same input, and in idempotent mode of the same rows."""
+        self._digested += row.digest is not None
+        key = (row.incarnation, row.epoch)
+        offsets = _short(row.offsets)
+        other = self._account.seen.setdefault(key, (self._name, row.offsets and offsets, row.position, row.digest))
+        name, known, _, digest = other
+        if known and row.offsets and known != offsets:
+            self._account.find("offsets", f"sink {name} has other source offsets of this epoch", row)
+        if digest is not None and row.digest is not None and digest != row.digest:
+            self._account.find("digest", f"{row.digest} here, {digest} in sink {name}", row)
+
+    def _counts(self, rows: Sequence[ShownEpoch]) -> None:
+        inspection = self._inspection
+        if inspection is None or inspection.unattributed:
+            return
+        for part in _parts(rows):
+            held = {c.position: c.rows for c in inspection.counts(part[0].position, part[-1].position)}
+            for row in part:
+                found = held.get(row.position, 0 if inspection.complete else None)
+                self._counted += found is not None
+                if found is not None and found != row.rows:
+                    what = f"{found} rows in {inspection.content}, the audit has {row.rows}"
+                    self._account.find("count", what, row)
+
+
+def _parts(rows: Sequence[ShownEpoch]) -> Iterator[Sequence[ShownEpoch]]:
+    """Runs of epochs with at most ``MOST_ROWS`` rows, or of one."""
+    part: list[ShownEpoch] = []
+    held = 0
+    for row in rows:
+        if part and held + row.rows > MOST_ROWS:
+            yield part
+            part, held = [], 0
+        part.append(row)
+        held += row.rows
+    if part:
+        yield part
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

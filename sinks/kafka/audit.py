@@ -1,0 +1,99 @@
+"""What a sink's marker topic says of the epochs that it shows.
+
+The audit is the markers themselves (``marker.py``): no further record is written for it.  It is told by what the newest
+record says is kept, so a record that outlived its tombstone, or that compaction has not come to yet, is none of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.epoch import Decision, Position
+from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
+from epochal.sinks.kafka import marker, slots
+from epochal.sinks.kafka.client import Link, kafka
+from epochal.sinks.kafka.marker import Place
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+DAY_MS = 86_400_000
+
+
+def read(link: Link, place: Place, wanted: Wanted) -> Epochs:
+    """From the newest back, no further than is asked for; of several slots, what all of them show."""
+    state = slots.read_all(link, place)
+    if state.marker is None:
+        return Epochs()
+    shown, kept = state.marker.position, state.kept if state.kept is not None else 1
+
+    def told() -> Epochs:
+        found: list[ShownEpoch] = []
+        for stretch in marker.read_back(link, place):
+            rows = [row for row in _rows(place, stretch) if kept <= row.position <= shown]
+            found += reversed(rows)
+            positions = [row.position for row in found]
+            if wanted.is_met(positions) or any(position <= kept for position in positions):
+                break
+        return wanted.of_all(found)
+
+    return link.ask(f"for the epochs in {place.topic}", told)
+
+
+def kept_since(link: Link, place: Place, days: float) -> Position:
+    """The lowest position that was committed within these days before the newest; 1: all of them were.
+
+    By the timestamps of the records, of which the broker has an index: no clock is asked.
+    """
+    return link.ask(f"for the epochs of {days:g} days in {place.topic}", lambda: _kept_since(link, place, days))
+
+
+def _kept_since(link: Link, place: Place, days: float) -> Position:
+    newest = next((stretch[-1] for stretch in marker.read_back(link, place) if stretch), None)
+    if newest is None:
+        return 1
+    with link.consumer() as consumer:
+        since = newest.timestamp()[1] - int(days * DAY_MS)
+        asked = kafka().TopicPartition(place.topic, place.slot, max(since, 0))
+        (found,) = consumer.offsets_for_times([asked], timeout=link.timeout)
+        if found.error is not None:
+            raise kafka().KafkaException(found.error)
+        end = (newest.offset() or 0) + 1
+        for message in marker.records(link, place, consumer, found.offset if found.offset >= 0 else end, end):
+            for row in _rows(place, [message]):
+                return row.position
+    return 1
+
+
+def _rows(place: Place, records: Iterable[Message]) -> list[ShownEpoch]:
+    """The epochs that these records are about; a fence is about none, and a tombstone has no value."""
+    rows = []
+    for message in records:
+        value = message.value()
+        if value is None:
+            continue
+        state, about = marker.parse(place, value), json.loads(value).get("epoch")
+        if state.marker is not None and about is not None:
+            rows.append(_row(place, state, about, message.timestamp()[1]))
+    return rows
+
+
+def _row(place: Place, state: marker.State, about: dict[str, Any], milliseconds: int) -> ShownEpoch:
+    assert state.marker is not None, "asked before"
+    decision = Decision.from_json(about["decision"])
+    return ShownEpoch(
+        app=place.app,
+        sink=place.sink,
+        position=state.marker.position,
+        epoch=decision.epoch,
+        incarnation=decision.incarnation,
+        decision=state.marker.decision,
+        offsets=str(about.get("offsets", "")),
+        rows=int(about.get("rows", 0)),
+        digest=state.marker.digest,
+        watermark=about.get("watermark"),
+        committed_at=datetime.fromtimestamp(milliseconds / 1000, timezone.utc),
+    )

@@ -1,0 +1,135 @@
+"""What the console command asks of a Kafka sink: see ``epochal.sinks.inspection``; and its open transactions.
+
+confluent-kafka 2.16 has neither ``list_transactions`` nor ``describe_transactions``.  What a client without these sees
+of a transaction is where a partition's last stable offset stands still: below it all is decided, from it on something
+is open.  Whose it is, is known in the marker topic alone, where nobody but the sink's own ids write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from epochal.coordinator.epoch import Actor, Json, Position
+from epochal.coordinator.errors import SinkUnavailable
+from epochal.sinks.inspection import Counted, Leftover, Value
+from epochal.sinks.kafka.client import Link, kafka
+from epochal.sinks.kafka.marker import Place
+
+
+@dataclass(frozen=True)
+class Open:
+    """A partition in which a transaction is open.  ``transactional_id``: empty where nobody can see whose it is."""
+
+    topic: str
+    partition: int
+    stable: int  # the last stable offset: where the oldest open transaction begins
+    high: int
+    began: float | None  # seconds since 1970, of the record at ``stable``; None: it was not read
+    transactional_id: str = ""
+
+
+class KafkaInspection:
+    """Implements :class:`~epochal.sinks.inspection.Inspection`; ``bar``: inits the transactional id of a slot."""
+
+    unattributed = (
+        "a topic does not tell which epoch a record is of (offsets per epoch are not kept), so records are neither"
+        " counted nor compared by epoch"
+    )
+    complete = False
+    cautions: Sequence[str] = ("nothing prepared lies in Kafka but open transactions: `epochal txns`",)
+    content = "nothing"
+
+    def __init__(
+        self,
+        link: Link,
+        place: Place,
+        topics: Sequence[str],
+        slots: Callable[[], int],
+        projection: Json,
+        bar: Callable[[Place], None],
+    ) -> None:
+        self._link = link
+        self._place = place
+        self._topics = topics
+        self._slots = slots
+        self._bar = bar
+        self.projection = projection
+
+    def counts(self, first: Position, last: Position) -> Iterator[Counted]:
+        """None: see ``unattributed``."""
+        del first, last
+        yield from ()
+
+    def columns(self) -> Mapping[str, str]:
+        return {}
+
+    def rows(self, position: Position, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+        raise SinkUnavailable(
+            f"the rows of position {position} cannot be told: {self.unattributed}",
+            sink=self._place.sink,
+            state=f"columns {list(columns)}",
+            help="compare what the sinks' own records of the epoch say",
+        )
+
+    def leftovers(self) -> Sequence[Leftover]:
+        """None: nothing prepared lies in Kafka but open transactions, which ``txns`` tells of."""
+        return []
+
+    def remove(self, newest: Actor) -> Sequence[str]:
+        """Nothing: see ``leftovers``."""
+        del newest
+        return []
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The transactional ids of all slots that were ever used."""
+        return [self._place.of_slot(slot).transactional_id for slot in range(self._slots())]
+
+    def transactions(self) -> Sequence[Open]:
+        """Every partition of the marker topic and the targets in which one is open now."""
+        slots = range(self._slots())
+        ours = [self._open(self._place.topic, n, self._place.of_slot(n).transactional_id) for n in slots]
+        theirs = [self._open(topic, n, "") for topic in self._topics for n in self._partitions(topic)]
+        return [found for found in (*ours, *theirs) if found is not None]
+
+    def abort(self) -> Sequence[str]:
+        """Init every id: what was open under it is aborted, and its producer, if one lives, is barred."""
+        for slot in range(self._slots()):
+            self._bar(self._place.of_slot(slot))
+        return self.ids
+
+    def _partitions(self, topic: str) -> Sequence[int]:
+        with self._link.asking(f"for the partitions of {topic}"):
+            known = self._link.admin().list_topics(topic, timeout=self._link.timeout).topics[topic].partitions
+        return sorted(known)
+
+    def _open(self, topic: str, partition: int, transactional_id: str) -> Open | None:
+        doing = f"for the ends of {topic}[{partition}]"
+        stable = self._link.ask(doing, lambda: self._end(topic, partition, "read_committed"))
+        high = self._link.ask(doing, lambda: self._end(topic, partition, "read_uncommitted"))
+        if stable >= high:
+            return None
+        began = self._link.ask(doing, lambda: self._timestamp(topic, partition, stable))
+        again = self._link.ask(doing, lambda: self._end(topic, partition, "read_committed"))
+        return Open(topic, partition, stable, high, began, transactional_id) if again == stable else None
+
+    def _end(self, topic: str, partition: int, isolation: str) -> int:
+        with self._link.consumer(isolation) as consumer:
+            marks = consumer.get_watermark_offsets(kafka().TopicPartition(topic, partition), timeout=self._link.timeout)
+        if marks is None:
+            raise TimeoutError(f"no offsets of {topic}")
+        return int(marks[1])
+
+    def _timestamp(self, topic: str, partition: int, offset: int) -> float | None:
+        """When the first record of the open transaction was produced, by the producer's clock or the broker's."""
+        with self._link.consumer("read_uncommitted") as consumer:
+            consumer.assign([kafka().TopicPartition(topic, partition, offset)])
+            message = consumer.poll(max(0.0, min(5.0, self._link.timeout)))
+            if message is None or message.error() is not None:
+                return None
+            kind, milliseconds = message.timestamp()
+            return milliseconds / 1000 if kind != kafka().TIMESTAMP_NOT_AVAILABLE else None

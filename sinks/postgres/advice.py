@@ -1,0 +1,81 @@
+"""SQL for people who run it themselves: what makes a sink, who needs which right, what helps readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.postgres import ddl, staging
+from epochal.sinks.postgres.ddl import PgColumn, Target, quoted
+from epochal.sinks.postgres.modes import Staging
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.session import Session
+
+_GROWS = ("timestamp with time zone", "timestamp without time zone", "date")
+"""Columns that usually grow with the epochs: a block range index of a few pages tells where they are."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """Statements by what they are for, each without its semicolon."""
+
+    ddl: Sequence[str]
+    grants: Sequence[str]
+    view: str | None
+    indexes: Sequence[str]
+    notes: Sequence[str]
+
+
+def script(
+    app: str, sink: str, target: Target, mode: Staging | None, columns: Sequence[PgColumn], filters: Sequence[str]
+) -> Script:
+    """For a sink with these columns; ``filters``: those that readers filter by."""
+    kinds = {column.name: column.types[0] for column in columns}
+    unknown = [name for name in filters if name not in kinds]
+    if unknown:
+        raise Misconfigured(
+            f"readers cannot filter by {unknown}, which are no columns",
+            sink=sink,
+            state=f"columns {list(kinds)}",
+            help="name columns of the table",
+        )
+    indexes = [_index(target.own, name, kinds[name]) for name in filters]
+    if mode is not None:
+        steps = staging.all_steps(app, sink, target, mode, columns, exists=False)
+        more = (target.plain, staging.rights(mode))
+        return Script([step.sql for step in steps], _grants(target, target.plain, more), None, indexes, _STAGED)
+    steps = ddl.all_steps(app, sink, target, columns, adopt=False)
+    view = ddl.view_query(app, sink, target, [column.name for column in columns])
+    return Script([step.sql for step in steps], _grants(target, target.reader), view, indexes, _APPENDED)
+
+
+_APPENDED = (
+    "The BRIN index on _epoch is what commits and clean-ups use; readers of the view do not need it.",
+    "No unique index: it would see rows that are prepared and not yet committed. mode=Upsert(key=...) has one.",
+    "Readers get SELECT on the view alone; with SELECT on the rows table they would see prepared rows.",
+)
+_STAGED = (
+    "The index on _epoch of the staging table is for commits; the table itself has the indexes that you give it.",
+)
+
+
+def existing_columns(session: Session, sink: str, target: Target) -> list[PgColumn]:
+    """The columns of the sink's table as it is; ``Misconfigured`` where there is none."""
+    found = ddl.columns_of(session, target.own)
+    if not found:
+        raise ddl.missing(session, f"the table {target.own}", sink)
+    return [PgColumn(name, (kind,)) for name, kind, _ in found if name not in ("_epoch", "_attempt")]
+
+
+def _grants(target: Target, reader: str, *more: tuple[str, str]) -> list[str]:
+    schema = [f"GRANT USAGE ON SCHEMA {quoted(target.view_schema)} TO <reader>"] if target.view_schema else []
+    writer = [f"GRANT {grant} TO <writer>" for grant in ddl.grants(target, *more)]
+    return [*writer, *schema, f"GRANT SELECT ON {reader} TO <reader>"]
+
+
+def _index(table: str, column: str, kind: str) -> str:
+    using = " USING brin" if kind in _GROWS else ""
+    return f"CREATE INDEX CONCURRENTLY ON {table}{using} ({quoted(column)})"

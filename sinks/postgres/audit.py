@@ -1,0 +1,101 @@
+"""What ``epochal.epochs`` says of the epochs that a sink shows, and how it is kept bounded.
+
+A row is written by the transaction that publishes its epoch, so it is there exactly when the epoch is shown.  The same
+transaction deletes the rows that fall out of retention, a bounded number of the oldest: the publish of an epoch takes
+the same time with a long audit, and one that was cut short by its user shrinks over the next epochs.
+"""
+
+from __future__ import annotations
+
+from datetime import timezone
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.epoch import Committable, Digest, Position
+from epochal.sinks.epochs import KEPT_ALWAYS, Epochs, Retention, ShownEpoch, Wanted
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.session import Session
+
+MOST = 100
+"""Rows that one epoch deletes at most."""
+
+_COLUMNS = (
+    "position, epoch, incarnation, decision, offsets, row_count, watermark, digest_rows, digest_sum, committed_at"
+)
+
+
+def write(session: Session, app: str, c: Committable) -> None:
+    """The row of an epoch, within the transaction that shows it."""
+    session.run(
+        "INSERT INTO epochal.epochs"
+        " (app, sink, position, epoch, incarnation, decision, offsets, row_count, watermark,"
+        " digest_rows, digest_sum)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        app,
+        c.sink,
+        c.position,
+        c.decision.epoch,
+        c.decision.incarnation,
+        c.decision.id,
+        str(c.payload["offsets"]),
+        c.rows,
+        c.payload["watermark"],
+        c.digest.rows if c.digest is not None else None,
+        c.digest.sum if c.digest is not None else None,
+    )
+
+
+def forget(session: Session, app: str, sink: str, newest: Position, keep: Retention) -> int:
+    """Delete the oldest rows that ``keep`` no longer keeps, within the transaction that shows ``newest``; how many.
+
+    Rows are named by their whole key, so that it takes time by the row that is deleted (or looked at, with days).
+    """
+    by_number, always = keep.keep_from(newest) - 1, newest - KEPT_ALWAYS
+    upto = by_number if keep.days is None else always
+    if upto < 1:
+        return 0
+    return session.change(
+        "DELETE FROM epochal.epochs WHERE app = $1 AND sink = $2 AND position = ANY (ARRAY("
+        "SELECT position FROM (SELECT position, committed_at FROM epochal.epochs"
+        " WHERE app = $1 AND sink = $2 AND position <= $3::bigint ORDER BY position LIMIT $4::int) oldest"
+        " WHERE position <= $5::bigint OR committed_at < clock_timestamp() - $6::float8 * interval '1 day'))",
+        app,
+        sink,
+        upto,
+        MOST,
+        by_number,
+        keep.days,
+    )
+
+
+def read(session: Session, app: str, sink: str, wanted: Wanted) -> Epochs:
+    """By the primary key, from the newest back."""
+    found = session.run(
+        f"SELECT {_COLUMNS} FROM epochal.epochs WHERE app = $1 AND sink = $2 AND position >= $3"
+        " AND position <= $4 ORDER BY position DESC LIMIT $5::bigint",
+        app,
+        sink,
+        wanted.first,
+        wanted.last if wanted.last is not None else 2**63 - 1,
+        wanted.limit,
+    )
+    return wanted.of_all(_row(app, sink, *columns) for columns in found)
+
+
+def _row(
+    app: str,
+    sink: str,
+    position: int,
+    epoch: int,
+    incarnation: str,
+    decision: int,
+    offsets: str,
+    rows: int,
+    watermark: int | None,
+    digest_rows: int | None,
+    digest_sum: int | None,
+    committed_at: Any,
+) -> ShownEpoch:
+    digest = Digest(digest_rows, digest_sum) if digest_rows is not None and digest_sum is not None else None
+    at = committed_at.astimezone(timezone.utc)
+    return ShownEpoch(app, sink, position, epoch, incarnation, decision, offsets, rows, digest, watermark, at)
