@@ -275,6 +275,12 @@ class Coordinator:
         self._clean()
         return record
 
+    def assume(self, ask: Ask, act: Act) -> Operator:
+        """The record that ``act`` would come to, if all stays as it is; writes nothing."""
+        self._act = act
+        self._look(ask)
+        return act.record(self._found(ask))
+
     def check(self, ask: Ask) -> None:
         """Look and judge as a start would; writes nothing."""
         self._look(ask)
@@ -402,7 +408,7 @@ class Coordinator:
     def _found(self, ask: Ask) -> Case:
         """What a person's word is about, with what this start has done since it looked."""
         states = {name: replace(state, marker=self._markers[name]) for name, state in self._states.items()}
-        return Case(self._history, states, ask, self._me)
+        return Case(self._history, states, ask, self._actor)
 
     def _mark(self, markers: Mapping[str, Marker]) -> None:
         """A person's word in the place of a write that is not known; under the fence, like any other."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import posixpath
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger("epochal")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 @dataclass(frozen=True)
@@ -293,19 +296,21 @@ class Pipeline:
         self._check_plan(query.plan())
         if self._mode == IDEMPOTENT:
             lint.check(analyzed(df), deterministic=self._deterministic, batch=True)
-        run.sinks = self._new_sinks()
+        run.sinks = self.new_sinks()
         identity = query.identity(self._app)
         self._check_schema(run.sinks, identity, df)
-        run.coordinator = self._coordinator(run.sinks, identity, query)
+        run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark)
 
-    def _coordinator(self, sinks: Sequence[Sink], identity: Query, query: inside.StreamingQuery) -> Coordinator:
+    def coordinator(self, query: Query, sinks: Sequence[Sink], spark: Callable[[], SparkSession | None]) -> Coordinator:
+        """Of one start, of a query or of a person's act; where ``spark`` has none, what needs it is refused."""
+        needed = needing(spark)
         return Coordinator(
-            query=identity,
+            query=query,
             sinks=sinks,
-            log=self._log_at(identity.checkpoint, query.spark),
+            log=self._log_at(query.checkpoint, needed),
             mode=self._mode,
-            stage=SparkStage(identity.checkpoint, lambda: query.spark),
-            runner=Threads(lambda: query.spark),
+            stage=SparkStage(query.checkpoint, needed),
+            runner=Threads(spark),
             retry=self._retry,
             compact_every=self._compact_every,
         )
@@ -316,7 +321,7 @@ class Pipeline:
         """Make what the sinks need and do not have (tables, views, topics); prints and returns what was done."""
         done: list[str] = []
         query = Query(self._app, "", "", "")
-        for sink in self._new_sinks():
+        for sink in self.new_sinks():
             try:
                 done += [f"{sink.name}: {line}" for line in sink.create(query, schema)]
             finally:
@@ -336,7 +341,7 @@ class Pipeline:
         _check_streaming(df)
         inside.check_output_mode(output_mode, self._sinks)
         self._check_plan(analyzed(df))
-        sinks = self._new_sinks()
+        sinks = self.new_sinks()
         try:
             self._check_schema(sinks, Query(self._app, "", "", ""), df)
             if checkpoint is not None:
@@ -388,7 +393,7 @@ class Pipeline:
             rejected=dict(run.rejected),
         )
 
-    def _new_sinks(self) -> tuple[Sink, ...]:
+    def new_sinks(self) -> tuple[Sink, ...]:
         """Each start has connections of its own: two queries or a restart must not share them."""
         return with_rejects([copy.copy(sink) for sink in self._given])
 
@@ -409,18 +414,11 @@ class Pipeline:
     def _check_checkpoint(self, sinks: Sequence[Sink], df: DataFrame, checkpoint: str) -> None:
         session = df.sparkSession
         ask = next_ask(self._app, checkpoint, df)
-        Coordinator(
-            query=ask.query,
-            sinks=sinks,
-            log=self._log_at(ask.query.checkpoint, session),
-            mode=self._mode,
-            stage=SparkStage(ask.query.checkpoint, lambda: session),
-            retry=self._retry,
-        ).check(ask)
+        self.coordinator(ask.query, sinks, lambda: session).check(ask)
 
-    def _log_at(self, checkpoint: str, spark: SparkSession) -> EpochLog:
+    def _log_at(self, checkpoint: str, spark: Callable[[], SparkSession]) -> EpochLog:
         """The log that was passed, else one below the checkpoint; Misconfigured where none can be there."""
-        return self._log if self._log is not None else default_log(checkpoint, lambda: of_session(spark))
+        return self._log if self._log is not None else default_log(checkpoint, lambda: of_session(spark()))
 
     def _notes(self) -> list[str]:
         notes = []
@@ -489,6 +487,29 @@ def _conditions(plan: PlanFacts) -> list[str]:
             " epoch and its replay"
         )
     return notes
+
+
+def located(checkpoint: str) -> str:
+    """The checkpoint as a query that runs on it names it: a URI."""
+    if not _SCHEME.match(checkpoint):
+        return f"file:{os.path.abspath(checkpoint)}"
+    local = local_path(checkpoint)
+    return checkpoint.rstrip("/") if local is None else f"file:{os.path.abspath(local)}"
+
+
+def needing(spark: Callable[[], SparkSession | None]) -> Callable[[], SparkSession]:
+    """The session, or a refusal that says what is missing."""
+
+    def session() -> SparkSession:
+        found = spark()
+        if found is None:
+            raise Misconfigured(
+                "this needs Spark, and no session runs in this process",
+                help="make the session first, with what the query's has (Delta's extension and catalog, file systems)",
+            )
+        return found
+
+    return session
 
 
 def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:

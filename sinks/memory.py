@@ -380,8 +380,8 @@ class _MemoryClient:
 class MemorySink(_MemoryClient):
     """Votes: holds prepared rows invisible, and shows them in one step with their marker."""
 
-    def named(self, name: str) -> MemorySink:
-        return MemorySink(name, self._server)
+    def renamed(self, name: str) -> tuple[MemorySink, MemorySink]:
+        return self, MemorySink(name, self._server)
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         app = self._looked()
@@ -410,8 +410,8 @@ class MemoryRedoSink(_MemoryClient):
         super().__init__(name, server)
         self._stage = stage
 
-    def named(self, name: str) -> MemoryRedoSink:
-        return MemoryRedoSink(name, self._server, self._stage)
+    def renamed(self, name: str) -> tuple[MemoryRedoSink, MemoryRedoSink]:
+        return self, MemoryRedoSink(name, self._server, self._stage)
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:  # noqa: ARG002
         if epoch.copy is None:

@@ -146,8 +146,11 @@ class MarkedSink(Sink, Protocol):
     Used by an operator's acts alone (``coordinator/acts.py``), under a fence that has settled everything else.
     """
 
-    def named(self, name: str) -> Sink:
-        """The same sink under another name; asks no server."""
+    def renamed(self, name: str) -> tuple[Sink, Sink]:
+        """The same sink under the name it has and under ``name``; asks no server.
+
+        Where a server keeps it under one name only, each of the two finds it, under whichever that is.
+        """
 
     def mark(self, query: Query, marker: Marker, by: Actor) -> None:
         """Write ``marker`` over whatever is there, in one atomic write that is conditional on ``by`` being the fence.

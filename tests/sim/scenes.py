@@ -19,7 +19,9 @@ class Scene(Simulation):
         return self.driver(name, until, checkpoint, **options).go()
 
     def says(self, name: str, act: Act, checkpoint: Checkpoint | None = None, **options: Any) -> Person:
-        return Person(self, checkpoint or self.checkpoint, name, act, **options).go()
+        person = Person(self, checkpoint or self.checkpoint, name, act, **options)
+        person.go()
+        return person
 
     def also(self, checkpoint: Checkpoint) -> Checkpoint:
         """What another checkpoint's log says from now on belongs to the history, too."""

@@ -32,7 +32,7 @@ from tests.sim.scenes import APP, MakeScene, Scene, refused
 ONE = Pipeline(("pg",))
 TWO = Pipeline(("pg",), ("kafka",))
 THREE = Pipeline(("delta", "pg"), ("kafka",))
-SAID = {"why": "a test says so", "at": "2026-11-23T12:00:00+00:00"}
+SAID: dict[str, Any] = {"why": "a test says so", "at": "2026-11-23T12:00:00+00:00"}
 
 
 @dataclass
