@@ -37,7 +37,7 @@ class Act(Protocol):
     def without(self) -> Collection[str]:
         """Sinks that are not brought to the last epoch: it is given up in them."""
 
-    def marks(self, case: Case) -> Mapping[str, Marker]:
+    def marks(self, case: Case) -> Mapping[str, Marker | None]:
         """What is to be written as markers, by sink, before the record."""
 
     def record(self, case: Case) -> Operator:
@@ -56,7 +56,7 @@ class _Said:
     def without(self) -> Collection[str]:
         return ()
 
-    def marks(self, case: Case) -> Mapping[str, Marker]:  # noqa: ARG002
+    def marks(self, case: Case) -> Mapping[str, Marker | None]:  # noqa: ARG002
         return {}
 
     @property
@@ -96,9 +96,8 @@ class Rename(_Said):
     old: str
     new: str
 
-    def marks(self, case: Case) -> Mapping[str, Marker]:
-        marker = case.states[self.old].marker
-        return {self.new: marker} if marker is not None else {}
+    def marks(self, case: Case) -> Mapping[str, Marker | None]:
+        return {self.new: case.states[self.old].marker}
 
     def record(self, case: Case) -> Operator:
         identity = _member(case, self.old)
@@ -183,7 +182,7 @@ class Remark(_Said):
     word: ClassVar[str] = "remark"
     sink: str
 
-    def marks(self, case: Case) -> Mapping[str, Marker]:
+    def marks(self, case: Case) -> Mapping[str, Marker | None]:
         last = self._last(case)
         return {self.sink: Marker(last.position_of(self.sink), last.current.decision_of(self.sink).id)}
 

@@ -410,7 +410,7 @@ class Coordinator:
         states = {name: replace(state, marker=self._markers[name]) for name, state in self._states.items()}
         return Case(self._history, states, ask, self._actor)
 
-    def _mark(self, markers: Mapping[str, Marker]) -> None:
+    def _mark(self, markers: Mapping[str, Marker | None]) -> None:
         """A person's word in the place of a write that is not known; under the fence, like any other."""
         for name, marker in markers.items():
             sink = self._sinks[name]
@@ -424,7 +424,7 @@ class Coordinator:
             hit(Point.BEFORE_MARK, name)
             self._patiently(lambda sink=sink, marker=marker: sink.mark(self._query, marker, self._me))  # type: ignore[misc]
             hit(Point.AFTER_MARK, name)
-            self._markers[name] = marker
+            self._markers[name] = marker or self._markers[name]
 
     # --- epoch: identify, prepare, decide, commit or apply, return ------------------------------
 

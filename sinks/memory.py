@@ -258,11 +258,11 @@ class MemoryServer:
         table.prepared = {n: p for n, p in table.prepared.items() if not may_drop(p.actor, by)}
         return before - len(table.prepared)
 
-    def mark(self, app: str, sink: str, marker: Marker, by: Actor) -> None:
+    def mark(self, app: str, sink: str, marker: Marker | None, by: Actor) -> None:
         """Set the marker, and nothing else."""
         table = self.table(app, sink)
         self.conditions(sink).check_owner(table, by)
-        table.marker = marker
+        table.marker = marker if marker is not None else table.marker
 
     def conditions(self, sink: str) -> Conditions:
         """Those of one table's writes."""
@@ -349,7 +349,7 @@ class _MemoryClient:
     def abort(self, query: Query, by: Actor) -> None:
         self._request("abort", lambda: self._server.abort(query.app, self._name, by))
 
-    def mark(self, query: Query, marker: Marker, by: Actor) -> None:
+    def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         self._request("mark", lambda: self._server.mark(query.app, self._name, marker, by))
 
     def close(self) -> None:

@@ -152,9 +152,10 @@ class MarkedSink(Sink, Protocol):
         Where a server keeps it under one name only, each of the two finds it, under whichever that is.
         """
 
-    def mark(self, query: Query, marker: Marker, by: Actor) -> None:
+    def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         """Write ``marker`` over whatever is there, in one atomic write that is conditional on ``by`` being the fence.
 
+        None: what is there stays.  What is kept under the sink's other name (``renamed``) is under this one then.
         What readers see does not change by it, but where it hangs on the position.
         """
 
