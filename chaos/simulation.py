@@ -38,7 +38,7 @@ from epochal.chaos.history import (
 from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule, Strike, fits_action
 from epochal.checkpoints.log import Entry, Fence, LogPosition, Operator, Record
 from epochal.checkpoints.memory import MemoryLog
-from epochal.coordinator.acts import Act
+from epochal.coordinator.acts import Act, Rename
 from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, serial
 from epochal.coordinator.epoch import IDEMPOTENT, TWO_PHASE, Actor, Ask, Committable, Copy, EpochNumber, Query
 from epochal.coordinator.errors import EpochalError, OutcomeUnknown, SinkUnavailable
@@ -119,6 +119,7 @@ class Simulation:
         self.branches: Branches | None = None  # set: keep copies to go on from
         self._touches = 0
         self.compact_every = 1
+        self.renames: dict[str, str] = {}  # under which name a sink may be found, too
         self.current: Driver | None = None
         self._zombies = zombies
         self._pausing = [s.driver for s in schedule if s.action is Action.PAUSE]
@@ -242,8 +243,13 @@ class Simulation:
 
     def left(self, until: int) -> list[str]:
         """What is still held for epochs that are over."""
-        left = [name for name in self.pipeline.sinks if self.server.table(self.pipeline.app, name).prepared]
+        tables = {name: self.server.table(self.pipeline.app, self.kept_as(name)) for name in self.pipeline.sinks}
+        left = [name for name, table in tables.items() if table.prepared]
         return left + [f"copy of epoch {epoch}" for epoch, _ in self.stage.copies() if epoch != until]
+
+    def kept_as(self, sink: str) -> str:
+        """Its name, or the other one, by where the server has it."""
+        return self.server.kept_as(self.pipeline.app, [sink, self.renames.get(sink, sink)])
 
     def read(self) -> None:
         """An outside reader looks at all sinks."""
@@ -251,10 +257,11 @@ class Simulation:
 
     def _content(self, name: str) -> tuple[Row, ...]:
         """What is visible; the same object as before where nothing has changed."""
-        shown = self.server.table(self.pipeline.app, name).shown
+        kept = self.kept_as(name)
+        shown = self.server.table(self.pipeline.app, kept).shown
         before, rows = self._contents.get(name, (None, ()))
         if shown != before:
-            visible = self.server.visible(self.pipeline.app, name)
+            visible = self.server.visible(self.pipeline.app, kept)
             rows = tuple(Row(r["epoch"], r["id"], r["attempt"], r["n"]) for r in visible)
             self._contents[name] = list(shown), rows
         return rows
@@ -614,6 +621,14 @@ class Person(Driver):
     def __init__(self, world: Simulation, checkpoint: Checkpoint, name: str, act: Act, **options: Any) -> None:
         self._act = act
         super().__init__(world, checkpoint, name, -1, **options)
+
+    def sinks(self) -> Sequence[Sink]:
+        """With both names of one that is renamed."""
+        sinks = super().sinks()
+        if not isinstance(self._act, Rename):
+            return sinks
+        both = [s.renamed(self._act.new) if s.name == self._act.old else (s,) for s in sinks]  # type: ignore[attr-defined]
+        return [sink for part in both for sink in part]
 
     def _spark(self) -> None:
         planned = max(self.checkpoint.offsets, default=-1)

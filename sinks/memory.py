@@ -258,11 +258,16 @@ class MemoryServer:
         table.prepared = {n: p for n, p in table.prepared.items() if not may_drop(p.actor, by)}
         return before - len(table.prepared)
 
-    def mark(self, app: str, sink: str, marker: Marker | None, by: Actor) -> None:
-        """Set the marker, and nothing else."""
-        table = self.table(app, sink)
+    def kept_as(self, app: str, names: Sequence[str]) -> str:
+        """The first of ``names`` under which there is a table, else the first."""
+        return next((name for name in names if (app, name) in self._tables), names[0])
+
+    def mark(self, app: str, sink: str, marker: Marker | None, by: Actor, kept: str | None = None) -> None:
+        """Set the marker; a table that is ``kept`` under another name goes on under this one."""
+        table = self.table(app, kept or sink)
         self.conditions(sink).check_owner(table, by)
         table.marker = marker if marker is not None else table.marker
+        self._tables[app, sink] = self._tables.pop((app, kept or sink))
 
     def conditions(self, sink: str) -> Conditions:
         """Those of one table's writes."""
@@ -305,6 +310,7 @@ class _MemoryClient:
     def __init__(self, name: str, server: MemoryServer) -> None:
         check_name("sink name", name)
         self._name = name
+        self._names = (name,)  # under which the server may keep it; its own first
         self._server = server
         self._app: str | None = None
 
@@ -325,8 +331,11 @@ class _MemoryClient:
         self._app = query.app
         return self._read(lambda: self._state(query.app))
 
+    def _kept_as(self, app: str) -> str:
+        return self._server.kept_as(app, self._names)
+
     def _state(self, app: str) -> SinkState:
-        table = self._server.table(app, self._name)
+        table = self._server.table(app, self._kept_as(app))
         return SinkState(table.identity, table.fence, table.marker)
 
     def _read(self, apply: Callable[[], T]) -> T:
@@ -344,13 +353,10 @@ class _MemoryClient:
         return wanted.of_all(self._read(lambda: list(self._server.table(app, self._name).audit)))
 
     def fence(self, query: Query, by: Actor) -> None:
-        self._request("fence", lambda: self._server.fence(query.app, self._name, by))
+        self._request("fence", lambda: self._server.fence(query.app, self._kept_as(query.app), by))
 
     def abort(self, query: Query, by: Actor) -> None:
-        self._request("abort", lambda: self._server.abort(query.app, self._name, by))
-
-    def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
-        self._request("mark", lambda: self._server.mark(query.app, self._name, marker, by))
+        self._request("abort", lambda: self._server.abort(query.app, self._kept_as(query.app), by))
 
     def close(self) -> None:
         self._app = None
@@ -381,7 +387,13 @@ class MemorySink(_MemoryClient):
     """Votes: holds prepared rows invisible, and shows them in one step with their marker."""
 
     def renamed(self, name: str) -> tuple[MemorySink, MemorySink]:
-        return self, MemorySink(name, self._server)
+        here, there = MemorySink(self._name, self._server), MemorySink(name, self._server)
+        here._names, there._names = (self._name, name), (name, self._name)
+        return here, there
+
+    def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
+        app = query.app
+        self._request("mark", lambda: self._server.mark(app, self._name, marker, by, self._kept_as(app)))
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         app = self._looked()
@@ -409,9 +421,6 @@ class MemoryRedoSink(_MemoryClient):
     def __init__(self, name: str, server: MemoryServer, stage: Stage) -> None:
         super().__init__(name, server)
         self._stage = stage
-
-    def renamed(self, name: str) -> tuple[MemoryRedoSink, MemoryRedoSink]:
-        return self, MemoryRedoSink(name, self._server, self._stage)
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:  # noqa: ARG002
         if epoch.copy is None:

@@ -23,17 +23,21 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 # Before they are imported: a failing assertion then shows its values, as in the author's own tests.
-pytest.register_assert_rewrite(*(f"epochal.chaos.contract.{name}" for name in ("sinks", "idempotent", "logs")))
+pytest.register_assert_rewrite(
+    *(f"epochal.chaos.contract.{name}" for name in ("sinks", "idempotent", "marked", "logs"))
+)
 
 from epochal.chaos.contract.harness import ABORTED, SinkHarness, act_in_another_process, query  # noqa: E402
 from epochal.chaos.contract.idempotent import IdempotentContract  # noqa: E402
 from epochal.chaos.contract.logs import LogContract, ProcessContract  # noqa: E402
+from epochal.chaos.contract.marked import MarkedContract  # noqa: E402
 from epochal.chaos.contract.sinks import ModeContract, SinkContract, Start  # noqa: E402
 
 __all__ = [
     "ABORTED",
     "IdempotentContract",
     "LogContract",
+    "MarkedContract",
     "ModeContract",
     "ProcessContract",
     "SinkContract",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from epochal.chaos import failpoints
-from epochal.chaos.contract import ABORTED, IdempotentContract, SinkContract, SinkHarness, Start, query
+from epochal.chaos.contract import ABORTED, IdempotentContract, MarkedContract, SinkContract, SinkHarness, Start, query
 from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Json
 from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
 from epochal.sinks.memory import (
@@ -54,6 +54,14 @@ class VotingHarness(SinkHarness):
             return type(error).__name__
 
 
+class RenamedHarness(VotingHarness):
+    """A reader that finds the table under either of its names."""
+
+    def visible(self) -> list[tuple[str, str]]:
+        rows = self.server.visible(self.app, self.server.kept_as(self.app, ["out", "other"]))
+        return [(row["id"], row["attempt"]) for row in rows]
+
+
 class RedoHarness(VotingHarness):
     """The reference that redoes its rows from the durable copy."""
 
@@ -89,6 +97,12 @@ class TestMemoryRedoSink(SinkContract):
         harness.stage.clean(one.actor, keep=[])
         assert harness.stage.copies() == []
         assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+
+class TestMarkedMemorySink(MarkedContract):
+    @pytest.fixture
+    def harness(self) -> RenamedHarness:
+        return RenamedHarness()
 
 
 class TestMemorySinkInIdempotentMode(IdempotentContract):

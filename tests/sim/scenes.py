@@ -30,16 +30,16 @@ class Scene(Simulation):
         return checkpoint
 
     def ids(self, sink: str = "pg") -> list[int]:
-        return [row["id"] for row in self.server.visible(APP, sink)]
+        return [row["id"] for row in self.server.visible(APP, self.kept_as(sink))]
 
     def decisions(self, epoch: int) -> list[Decided]:
         return [d for _, d in self.history.of(Decided) if d.epoch == epoch]
 
     def fences(self) -> list[object]:
-        return [self.server.table(APP, sink).fence for sink in self.pipeline.sinks]
+        return [self.server.table(APP, self.kept_as(sink)).fence for sink in self.pipeline.sinks]
 
     def markers(self) -> list[object]:
-        return [self.server.table(APP, sink).marker for sink in self.pipeline.sinks]
+        return [self.server.table(APP, self.kept_as(sink)).marker for sink in self.pipeline.sinks]
 
     def holds(self, until: int) -> None:
         """One more start over one more epoch without faults; then everything is as if nothing had failed."""
