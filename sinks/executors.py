@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,7 +24,9 @@ METRIC_WAIT = 60.0
 
 
 def running_session() -> SparkSession | None:
-    """The Spark session of this process, from any of its threads."""
+    """The Spark session of this process, from any of its threads; where pyspark was never imported there is none."""
+    if "pyspark" not in sys.modules:
+        return None
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -12,48 +12,28 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    DataType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-    YearMonthIntervalType,
-)
-
 from epochal.coordinator.epoch import Json
 from epochal.sinks.delta.jvm import schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructField, StructType
 
 RETENTION = "delta.setTransactionRetentionDuration"
 RETENTION_DEFAULT = "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration"
 """The session's setting that gives it to every table that is made."""
 APPEND_ONLY = "delta.appendOnly"
 
-_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}  # decimal ones
-_WHOLE_TO: dict[type[DataType], tuple[type[DataType], ...]] = {
-    ByteType: (ShortType, IntegerType, LongType, FloatType, DoubleType),
-    ShortType: (IntegerType, LongType, FloatType, DoubleType),
-    IntegerType: (LongType, DoubleType),
-    FloatType: (DoubleType,),
+_DIGITS = {"ByteType": 3, "ShortType": 5, "IntegerType": 10, "LongType": 19}  # decimal ones
+_WHOLE_TO = {
+    "ByteType": ("ShortType", "IntegerType", "LongType", "FloatType", "DoubleType"),
+    "ShortType": ("IntegerType", "LongType", "FloatType", "DoubleType"),
+    "IntegerType": ("LongType", "DoubleType"),
+    "FloatType": ("DoubleType",),
 }
 _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"  # where Spark notes a column's default, as SQL
-_NEVER = (NullType, DayTimeIntervalType, YearMonthIntervalType)
+_NEVER = ("NullType", "DayTimeIntervalType", "YearMonthIntervalType")
 
 
 def unholdable(schema: StructType) -> list[str]:
@@ -61,7 +41,7 @@ def unholdable(schema: StructType) -> list[str]:
     return [
         f"column {name}: a Delta table cannot hold {kind.simpleString()}"
         for name, kind in _leaves("", schema)
-        if isinstance(kind, _NEVER) or kind.typeName() == "interval"
+        if type(kind).__name__ in _NEVER or kind.typeName() == "interval"
     ]
 
 
@@ -90,6 +70,8 @@ def row_problems(rows: StructType, table: StructType, *, case_sensitive: bool) -
 
 def added(rows: StructType, table: StructType, *, case_sensitive: bool) -> StructType:
     """The columns of the rows that the table has not, as it would have them: nullable, all that is in them too."""
+    from pyspark.sql.types import StructType
+
     there = {_key(field.name, case_sensitive) for field in table.fields}
     new = _relaxed(StructType([f for f in rows.fields if _key(f.name, case_sensitive) not in there]))
     assert isinstance(new, StructType)
@@ -116,6 +98,7 @@ def is_unkept(value: Column, kind: DataType) -> Column | None:
     value of this type is kept.
     """
     from pyspark.sql import functions as f
+    from pyspark.sql.types import BinaryType, StringType, TimestampType
 
     text = value.cast("string")
     if isinstance(kind, (StringType, BinaryType)):
@@ -125,6 +108,8 @@ def is_unkept(value: Column, kind: DataType) -> Column | None:
 
 def with_columns(table: StructType, added: StructType) -> StructType:
     """The table as it is once they are in it."""
+    from pyspark.sql.types import StructType
+
     return StructType([*table.fields, *added.fields])
 
 
@@ -134,6 +119,8 @@ def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> 
     Nullable, as Delta itself checks NOT NULL row by row; without the columns that the rows have not, as
     Delta itself computes generated ones and fills in defaults; without Delta's notes to itself.
     """
+    from pyspark.sql.types import StructType
+
     given = {_key(field.name, case_sensitive) for field in rows.fields}
     kept = [field for field in table.fields if _key(field.name, case_sensitive) in given]
     relaxed = _relaxed(StructType(kept))
@@ -193,6 +180,8 @@ def _struct_problems(path: str, rows: StructType, table: StructType, case_sensit
 
 
 def _type_problems(name: str, row: DataType, table: DataType, case_sensitive: bool) -> Iterator[str]:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
     if isinstance(row, StructType) and isinstance(table, StructType):
         yield from _struct_problems(f"{name}.", row, table, case_sensitive)
     elif isinstance(row, ArrayType) and isinstance(table, ArrayType):
@@ -206,15 +195,19 @@ def _type_problems(name: str, row: DataType, table: DataType, case_sensitive: bo
 
 def _holds(table: DataType, row: DataType) -> bool:
     """True if every value of ``row`` is a value of ``table``, unchanged."""
+    from pyspark.sql.types import DecimalType
+
     if isinstance(table, DecimalType):
-        digits, scale = _DIGITS.get(type(row), 0), 0
+        digits, scale = _DIGITS.get(type(row).__name__, 0), 0
         if isinstance(row, DecimalType):
             digits, scale = row.precision - row.scale, row.scale
         return digits + scale > 0 and table.scale >= scale and table.precision - table.scale >= digits
-    return row == table or type(table) in _WHOLE_TO.get(type(row), ())
+    return row == table or type(table).__name__ in _WHOLE_TO.get(type(row).__name__, ())
 
 
 def _leaves(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
     if isinstance(kind, StructType):
         for field in kind.fields:
             yield from _leaves(f"{path}.{field.name}" if path else field.name, field.dataType)
@@ -228,6 +221,8 @@ def _leaves(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
 
 
 def _relaxed(kind: DataType) -> DataType:
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
     if isinstance(kind, StructType):
         return StructType([StructField(f.name, _relaxed(f.dataType), nullable=True) for f in kind.fields])
     if isinstance(kind, ArrayType):

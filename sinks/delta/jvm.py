@@ -13,18 +13,17 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
-
-from py4j.java_gateway import JavaClass
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from epochal.coordinator import versions
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks.executors import running_session
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Java = Any
 """A py4j proxy."""
@@ -315,6 +314,8 @@ def session(sink: str) -> SparkSession:
 
 def self_test(spark: SparkSession, sink: str) -> None:
     """Refuse a session without Delta, or with one whose private parts were not tried; once per application."""
+    from py4j.java_gateway import JavaClass
+
     application = spark.sparkContext.applicationId
     if application in _tested:
         return
@@ -442,6 +443,8 @@ def _active(session: SparkSession) -> Iterator[None]:
 
 def schema_of(metadata: Json) -> StructType:
     """The table's schema as its ``metaData`` action has it."""
+    from pyspark.sql.types import StructType
+
     return StructType.fromJson(json.loads(metadata["schemaString"]))
 
 
@@ -454,6 +457,9 @@ def ddl(spark: SparkSession, schema: StructType) -> str:
 @contextlib.contextmanager
 def java_errors() -> Iterator[None]:
     """Turn what the JVM throws, however pyspark dresses it, into :class:`JavaFailure`."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
     try:
         yield
     except Py4JJavaError as error:
@@ -466,6 +472,8 @@ def java_errors() -> Iterator[None]:
 
 def _origin(error: PySparkException) -> Java:
     """The Java exception under it.  Those that the package delta dresses keep it only as their context."""
+    from py4j.protocol import Py4JJavaError
+
     if isinstance(error.__context__, Py4JJavaError):
         return error.__context__.java_exception
     return getattr(error, "_origin", None)

@@ -10,10 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
-
 from epochal.coordinator.epoch import Copy, EpochNumber, Json
 from epochal.sinks.delta import gates
 from epochal.sinks.delta.modes import Merge
@@ -25,6 +21,7 @@ from epochal.sinks.stage import read_copy
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 SOURCE = "epochal_source"
 """The temporary view that holds an epoch's rows, in a session that nobody else uses."""
@@ -41,10 +38,14 @@ class MergePlan(Upsertion):
 
     def written(self, rows: StructType) -> StructType:
         """The part of the rows that the table gets."""
+        from pyspark.sql.types import StructType
+
         return StructType([field for field in rows.fields if field.name in self.columns])
 
     def fitting(self, rows: DataFrame, table: StructType, *, case_sensitive: bool) -> DataFrame:
         """The rows with the table's types, and with what only the statement looks at."""
+        from pyspark.sql.types import StructType
+
         fitted = gates.projection(self.written(rows.schema), table, case_sensitive=case_sensitive)
         more = [field for field in rows.schema.fields if field.name not in self.columns]
         return rows.to(StructType([*fitted.fields, *more]))
@@ -59,6 +60,8 @@ class MergePlan(Upsertion):
 
     def _counts(self, rows: DataFrame) -> DataFrame:
         """Rows, those of the key that has most, and those without a value of each column that must have one."""
+        from pyspark.sql import functions as f
+
         named = (*self.key, *self.order)
         nulls = [f.count_if(_column(name).isNull()).alias(f"epochal nulls {n}") for n, name in enumerate(named)]
         by_key = rows.groupBy(*map(_column, self.key)).agg(f.count(f.lit(1)).alias(_TIMES), *nulls)
@@ -68,6 +71,9 @@ class MergePlan(Upsertion):
 
     def _twice(self, rows: DataFrame) -> DataFrame:
         """Of keys that name several rows, none of them the last: rows, number of such keys, the key; the worst ones."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as f
+
         times = self._last(rows, f.rank()).groupBy(*map(_column, self.key)).agg(f.count(f.lit(1)).alias(_TIMES))
         values = [_column(name).cast("string").substr(1, 80).alias(f"key {n}") for n, name in enumerate(self.key)]
         several = f.count(f.lit(1)).over(Window.partitionBy(f.lit(0)))
@@ -76,6 +82,8 @@ class MergePlan(Upsertion):
 
     def source(self, rows: DataFrame) -> DataFrame:
         """The epoch's rows, of each key the last one."""
+        from pyspark.sql import functions as f
+
         return self._last(rows, f.row_number())
 
     def statement(self, target: str) -> str:
@@ -93,6 +101,8 @@ class MergePlan(Upsertion):
 
     def _last(self, rows: DataFrame, place: Column) -> DataFrame:
         """Of each key the rows that come last; by ``rank`` those that tie, too."""
+        from pyspark.sql import Window
+
         if not self.order:
             return rows
         last_first = Window.partitionBy(*map(_column, self.key)).orderBy(*(_column(n).desc() for n in self.order))
@@ -145,6 +155,8 @@ class Work:
 
 
 def _column(name: str) -> Column:
+    from pyspark.sql import functions as f
+
     return f.col(quoted(name))
 
 

@@ -31,9 +31,8 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
-
-from pyspark.errors import PySparkException
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
@@ -55,7 +54,7 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks import formats, keyed
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
-from epochal.sinks.delta import gates, jvm, modes
+from epochal.sinks.delta import gates, history, jvm, modes
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, MergePlan, Work
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
@@ -63,13 +62,15 @@ from epochal.sinks.delta.refusals import Refusals
 from epochal.sinks.delta.staged import Note, Staged
 from epochal.sinks.delta.target import SESSION_CATALOG, Target, quoted
 from epochal.sinks.digest import watched
-from epochal.sinks.executors import clone
+from epochal.sinks.epochs import Epochs, Wanted
+from epochal.sinks.executors import clone, running_session
 from epochal.sinks.projection import Projection
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.stage import read_copy
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -170,6 +171,8 @@ class DeltaSink:
 
     def create(self, query: Query, schema: StructType) -> Sequence[str]:
         """Make the table if there is none; ``Misconfigured`` for types that no Delta table holds."""
+        from pyspark.errors import PySparkException
+
         check_name("app", query.app, self._name)
         rows = self._projected(schema)
         schema = self._written(rows, rows.names)
@@ -359,6 +362,28 @@ class DeltaSink:
         """Nothing is held open: the Spark session is the user's."""
         self._app = self._tried = None
 
+    def epochs(
+        self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
+    ) -> Epochs:
+        """See :class:`~epochal.sinks.protocol.AuditedSink`; out of the table's history, as far back as Delta keeps it.
+
+        Where no Spark runs, a table named by its path is read by the package ``deltalake``.
+        """
+        check_name("app", app, self._name)
+        wanted = Wanted.of(self._name, first, last, limit)
+        session = running_session()
+        if session is not None:
+            self._existing(self._begin(self._table()))
+            with self._say.unavailable("the table's history"):
+                return history.read(partial(history.by_spark, session, self._target), app, self._name, wanted)
+        if self._target.path is None:
+            raise Misconfigured(
+                f"{self._target} is a name in Spark's session catalog, and no Spark runs in this process",
+                sink=self._name,
+                help=f"start a SparkSession, or give the path of the table: DeltaSink(path, name={self._name!r})",
+            )
+        return history.read(history.by_delta_rs(self._target.path, self._name), app, self._name, wanted)
+
     def guarantee(self) -> str:
         return (
             f"{self._name}: every epoch is one version of the Delta table {self._target}, so each snapshot "
@@ -459,7 +484,7 @@ class DeltaSink:
             if failure.is_a(*_CHANGED_MEANWHILE):
                 return _Answer(_Kind.CONFLICT, failure.message)
             raise self._say.not_read("the table", failure, c.decision.epoch) from failure
-        facts = json.dumps(self._facts(c))
+        facts = history.facts(self._looked(), c)
         mode = modes.OUTPUT_MODES[c.payload.get("mode", "append")]
         answer = self._put(txn, [*markers, *actions], c.decision.incarnation, c.decision.epoch, facts, mode)
         try:
@@ -515,20 +540,6 @@ class DeltaSink:
             return _Answer(_Kind.CONFLICT if conflict else _Kind.NONE, failure.message)
         return _Answer(_Kind.DONE)
 
-    def _facts(self, c: Committable) -> Json:
-        """What people read in the table's history; nothing depends on it, as it goes when the log is cleaned."""
-        return {
-            "app": self._app,
-            "sink": self._name,
-            "incarnation": c.decision.incarnation,
-            "epoch": c.decision.epoch,
-            "position": c.position,
-            "decision": c.decision.id,
-            "rows": c.rows,
-            "offsets": c.payload["offsets"],
-            "watermark": c.payload["watermark"],
-        }
-
     def _tidy(self, table: Table, c: Committable) -> None:
         with contextlib.suppress(JavaFailure):  # the epoch is visible; the next one tidies again
             Staged(table, self._looked(), self._name).drop_done(marker_of(c))
@@ -570,6 +581,8 @@ class DeltaSink:
 
     def _with_columns(self, table: Table, txn: Transaction, added: StructType, epoch: Epoch, by: Actor) -> Transaction:
         """The table with these columns, all NULL as yet, whatever becomes of the epoch; a snapshot that has them."""
+        from pyspark.errors import PySparkException
+
         self._conditions.check_owner(self._state(txn), by, epoch.number)
         failed: PySparkException | None = None
         try:
