@@ -23,7 +23,9 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 # Before they are imported: a failing assertion then shows its values, as in the author's own tests.
-pytest.register_assert_rewrite(*(f"epochal.chaos.contract.{name}" for name in ("sinks", "idempotent", "logs")))
+pytest.register_assert_rewrite(
+    *(f"epochal.chaos.contract.{name}" for name in ("sinks", "idempotent", "audited", "logs"))
+)
 
 from epochal.chaos.contract.harness import ABORTED, SinkHarness, act_in_another_process, query  # noqa: E402
 from epochal.chaos.contract.idempotent import IdempotentContract  # noqa: E402
