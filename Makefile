@@ -36,7 +36,8 @@ lane-tables:
 	    --ignore=tests/chaos/test_cells.py
 
 lane-rest:
-	@$(PYTEST) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py
+	@$(PYTEST) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py \
+	    tests/integration/console
 
 test-fast: venv  ## what needs neither Spark nor servers, without the widest simulations; under 2 minutes
 	$(BIN)/python -m pytest $(FAST) -k 'not (test_every_pair or test_machine or (test_schedules and (two or three)))'

@@ -24,7 +24,7 @@ METRIC_WAIT = 60.0
 
 
 def running_session() -> SparkSession | None:
-    """The Spark session of this process, from any of its threads."""
+    """The Spark session of this process, from any of its threads; where pyspark was never imported there is none."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext

@@ -24,7 +24,7 @@ except ModuleNotFoundError as missing:
 
 # Before they are imported: a failing assertion then shows its values, as in the author's own tests.
 pytest.register_assert_rewrite(
-    *(f"epochal.chaos.contract.{name}" for name in ("sinks", "idempotent", "marked", "logs"))
+    *(f"epochal.chaos.contract.{name}" for name in ("sinks", "idempotent", "audited", "marked", "logs"))
 )
 
 from epochal.chaos.contract.harness import ABORTED, SinkHarness, act_in_another_process, query  # noqa: E402

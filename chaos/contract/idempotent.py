@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+from epochal.chaos.contract.audited import Given, tells
 from epochal.chaos.contract.harness import SinkHarness, query
 from epochal.chaos.contract.sinks import ONE, SAME_GENERATION, TWO, Start
 from epochal.coordinator.epoch import Committable, Digest, Epoch, Marker
@@ -91,6 +92,7 @@ class IdempotentContract:
         assert self.ids(harness) == harness.after(["a"], ["b"], ["c"])
         assert len(set(digests)) == 3
         assert one.marker().digest == digests[-1]
+        tells(harness, [Given(one.begun(number), 1, digest) for number, digest in enumerate(digests)])
 
     def test_an_epoch_without_rows_has_a_digest(self, harness: SinkHarness, one: Applying) -> None:
         assert one.give([]).digest == Digest(0, 0)

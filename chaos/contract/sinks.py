@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+from epochal.chaos.contract.audited import Given, tells
 from epochal.chaos.contract.harness import ABORTED, SinkHarness, query
 from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, SinkState
 from epochal.coordinator.errors import (
@@ -132,12 +133,15 @@ class ModeContract:
         assert self.ids(harness) == ["a"]
 
     def test_epochs_follow_each_other(self, harness: SinkHarness, one: Start) -> None:
+        tells(harness, [])
+        votes = []
         for number, key in enumerate(["a", "b", "c"]):
-            one.show([key], number)
+            votes.append(one.show([key], number))
             assert self.ids(harness) == harness.after(*["a", "b", "c"][: number + 1])
         marker = one.look().marker
         assert marker is not None
         assert marker.position == 3
+        tells(harness, [Given(one.epoch(number, number + 1), vote.rows) for number, vote in enumerate(votes)])
 
     def test_an_epoch_without_rows_moves_the_marker(self, harness: SinkHarness, one: Start) -> None:
         committable = one.show([])

@@ -44,10 +44,15 @@ def log(
     lines: list[RenderableType] = [
         line(f"{kept.describe()}: {len(entries)} records, {len(told)} shown"),
         _table(told),
-        *(line(f"{record['position']}: {record['offsets']}") for record in told if record.get("offsets")),
+        *(line(f"{record['position']}: {_sources(record['offsets'])}") for record in told if record.get("offsets")),
         *(line(f"{record['position']}: {vote}") for record in told for vote in record.get("votes", ())),
     ]
     return Answer("log", data, shown=lines)
+
+
+def _sources(offsets: str) -> str:
+    """Of Spark's text what is about sources: a line for each, after that of the version and one about the epoch."""
+    return "; ".join(offsets.splitlines()[2:])
 
 
 def _table(told: Sequence[Json]) -> RenderableType:

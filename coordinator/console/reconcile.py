@@ -1,9 +1,9 @@
 """``epochal reconcile``: two sinks' content, epoch by epoch, by count and digest; of those that differ the first rows.
 
 The digest is taken here, over the columns that both have and that mean the same in both systems (``inspection.py``
-of the sinks); rows are streamed, and of a differing epoch only one part in ``BUCKETS`` is held.  What two sinks are
-not meant to share is refused, and what cannot be told by epoch is compared by the sinks' own audit alone, which says
-what was written and not what is there: that is no proof of equal content, so it ends with "cannot tell".
+of the sinks); rows are streamed, and of a differing epoch only ``BUCKETS_SHOWN`` parts in ``BUCKETS`` are held.  What
+two sinks are not meant to share is refused, and what cannot be told by epoch is compared by the sinks' own audit
+alone, which says what was written and not what is there: no proof of equal content, so it ends with "cannot tell".
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from epochal.sinks.protocol import Sink
 from epochal.sinks.rejects import Rejects
 
 BUCKETS = 1024
+BUCKETS_SHOWN = 8
+"""So many of those that differ are looked into: a row that is another on each side is in two of them."""
 DIFFERING = 10
 """Epochs that are told when they differ."""
 Hashed = tuple[int, tuple[Value, ...]]
@@ -194,8 +196,8 @@ def _epoch(a: Side, b: Side, epoch: EpochNumber, columns: Columns | None, rows: 
             told["content"] = [_words_of(sum(part, Digest(0, 0))) for part in parts]
             if parts[0] != parts[1]:
                 differs = True
-                bucket = next(n for n in range(BUCKETS) if parts[0][n] != parts[1][n])
-                told["rows"] = _rows(a, b, of_a, of_b, columns, bucket, rows) if rows else None
+                buckets = [n for n in range(BUCKETS) if parts[0][n] != parts[1][n]][:BUCKETS_SHOWN]
+                told["rows"] = _rows(a, b, of_a, of_b, columns, buckets, rows) if rows else None
     return (told if differs else None), why
 
 
@@ -231,13 +233,15 @@ def _hashed(side: Side, position: Position, columns: Columns) -> Iterator[Hashed
         yield row_hash(row, columns.kinds), row
 
 
-def _rows(a: Side, b: Side, of_a: ShownEpoch, of_b: ShownEpoch, columns: Columns, bucket: int, most: int) -> Json:
-    """The first rows that one side has more often than the other, of one bucket that differs."""
+def _rows(
+    a: Side, b: Side, of_a: ShownEpoch, of_b: ShownEpoch, columns: Columns, buckets: Sequence[int], most: int
+) -> Json:
+    """The first rows that one side has more often than the other, of some buckets that differ."""
     held: list[dict[int, tuple[Value, ...]]] = [{}, {}]
     counted: list[Counter[int]] = [Counter(), Counter()]
     for n, (side, position) in enumerate(_places(a, b, of_a, of_b)):
         for hashed, row in _hashed(side, position, columns):
-            if hashed % BUCKETS == bucket:
+            if hashed % BUCKETS in buckets:
                 held[n][hashed] = row
                 counted[n][hashed] += 1
     only = [

@@ -24,16 +24,16 @@ RETENTION_DEFAULT = "spark.databricks.delta.properties.defaults.setTransactionRe
 """The session's setting that gives it to every table that is made."""
 APPEND_ONLY = "delta.appendOnly"
 
-_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}  # decimal ones; types by Spark's own names for them
+_DIGITS = {"ByteType": 3, "ShortType": 5, "IntegerType": 10, "LongType": 19}  # decimal ones
 _WHOLE_TO = {
-    "byte": ("short", "integer", "long", "float", "double"),
-    "short": ("integer", "long", "float", "double"),
-    "integer": ("long", "double"),
-    "float": ("double",),
+    "ByteType": ("ShortType", "IntegerType", "LongType", "FloatType", "DoubleType"),
+    "ShortType": ("IntegerType", "LongType", "FloatType", "DoubleType"),
+    "IntegerType": ("LongType", "DoubleType"),
+    "FloatType": ("DoubleType",),
 }
 _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"  # where Spark notes a column's default, as SQL
-_NEVER = ("void", "interval", "daytimeinterval", "yearmonthinterval")
+_NEVER = ("NullType", "DayTimeIntervalType", "YearMonthIntervalType")
 
 
 def unholdable(schema: StructType) -> list[str]:
@@ -41,7 +41,7 @@ def unholdable(schema: StructType) -> list[str]:
     return [
         f"column {name}: a Delta table cannot hold {kind.simpleString()}"
         for name, kind in _leaves("", schema)
-        if kind.typeName() in _NEVER
+        if type(kind).__name__ in _NEVER or kind.typeName() == "interval"
     ]
 
 
@@ -198,11 +198,11 @@ def _holds(table: DataType, row: DataType) -> bool:
     from pyspark.sql.types import DecimalType
 
     if isinstance(table, DecimalType):
-        digits, scale = _DIGITS.get(row.typeName(), 0), 0
+        digits, scale = _DIGITS.get(type(row).__name__, 0), 0
         if isinstance(row, DecimalType):
             digits, scale = row.precision - row.scale, row.scale
         return digits + scale > 0 and table.scale >= scale and table.precision - table.scale >= digits
-    return row == table or table.typeName() in _WHOLE_TO.get(row.typeName(), ())
+    return row == table or type(table).__name__ in _WHOLE_TO.get(type(row).__name__, ())
 
 
 def _leaves(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:

@@ -162,7 +162,7 @@ class DeltaInspection:
 def _active(table: Any) -> list[Any]:
     import pyarrow as pa
 
-    found: list[Any] = pa.record_batch(table.get_add_actions()).column("path").to_pylist()
+    found: list[Any] = pa.table(table.get_add_actions()).column("path").to_pylist()
     return found
 
 

@@ -31,6 +31,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from epochal.chaos import failpoints
@@ -53,7 +54,7 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks import formats, keyed
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
-from epochal.sinks.delta import gates, jvm, modes
+from epochal.sinks.delta import gates, history, jvm, modes
 from epochal.sinks.delta.inspection import DeltaInspection
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, MergePlan, Work
@@ -63,6 +64,7 @@ from epochal.sinks.delta.staged import Note, Staged
 from epochal.sinks.delta.target import SESSION_CATALOG, Target, quoted
 from epochal.sinks.delta.without_spark import Snapshot
 from epochal.sinks.digest import watched
+from epochal.sinks.epochs import Epochs, Wanted
 from epochal.sinks.executors import clone, running_session
 from epochal.sinks.projection import Projection
 from epochal.sinks.protocol import CommitOutcome
@@ -372,6 +374,28 @@ class DeltaSink:
         """Nothing is held open: the Spark session is the user's."""
         self._app = self._tried = None
 
+    def epochs(
+        self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
+    ) -> Epochs:
+        """See :class:`~epochal.sinks.protocol.AuditedSink`; out of the table's history, as far back as Delta keeps it.
+
+        Where no Spark runs, a table named by its path is read by the package ``deltalake``.
+        """
+        check_name("app", app, self._name)
+        wanted = Wanted.of(self._name, first, last, limit)
+        session = running_session()
+        if session is not None:
+            self._existing(self._begin(self._table()))
+            with self._say.unavailable("the table's history"):
+                return history.read(partial(history.by_spark, session, self._target), app, self._name, wanted)
+        if self._target.path is None:
+            raise Misconfigured(
+                f"{self._target} is a name in Spark's session catalog, and no Spark runs in this process",
+                sink=self._name,
+                help=f"start a SparkSession, or give the path of the table: DeltaSink(path, name={self._name!r})",
+            )
+        return history.read(history.by_delta_rs(self._target.path, self._name), app, self._name, wanted)
+
     def guarantee(self) -> str:
         return (
             f"{self._name}: every epoch is one version of the Delta table {self._target}, so each snapshot "
@@ -472,7 +496,7 @@ class DeltaSink:
             if failure.is_a(*_CHANGED_MEANWHILE):
                 return _Answer(_Kind.CONFLICT, failure.message)
             raise self._say.not_read("the table", failure, c.decision.epoch) from failure
-        facts = json.dumps(self._facts(c))
+        facts = history.facts(self._looked(), c)
         mode = modes.OUTPUT_MODES[c.payload.get("mode", "append")]
         answer = self._put(txn, [*markers, *actions], c.decision.incarnation, c.decision.epoch, facts, mode)
         try:
@@ -527,20 +551,6 @@ class DeltaSink:
             conflict = failure.is_a("DeltaConcurrentModificationException")
             return _Answer(_Kind.CONFLICT if conflict else _Kind.NONE, failure.message)
         return _Answer(_Kind.DONE)
-
-    def _facts(self, c: Committable) -> Json:
-        """What people read in the table's history; nothing depends on it, as it goes when the log is cleaned."""
-        return {
-            "app": self._app,
-            "sink": self._name,
-            "incarnation": c.decision.incarnation,
-            "epoch": c.decision.epoch,
-            "position": c.position,
-            "decision": c.decision.id,
-            "rows": c.rows,
-            "offsets": c.payload["offsets"],
-            "watermark": c.payload["watermark"],
-        }
 
     def _tidy(self, table: Table, c: Committable) -> None:
         with contextlib.suppress(JavaFailure):  # the epoch is visible; the next one tidies again

@@ -27,7 +27,7 @@ from tests.integration.spark.support import FAST, Job
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-APP = "console"
+SINKS = ("table", "topic", "lake")
 TIMEOUT_S = 60
 JOB = """
 import epochal
@@ -49,9 +49,10 @@ class Console(Job):
     def __init__(self, spark: SparkSession, folder: Path, dsn: str, bootstrap: str, topic: str) -> None:
         super().__init__(spark, folder, sinks=())
         self.dsn, self.bootstrap, self.topic = dsn, bootstrap, topic
+        self.app = topic  # of its own, as the marker topic is named after it
         self.lake = folder / "lake"
         self.file = folder / "job.py"
-        self.file.write_text(JOB.format(dsn=dsn, bootstrap=bootstrap, topic=topic, lake=str(self.lake), app=APP))
+        self.file.write_text(JOB.format(dsn=dsn, bootstrap=bootstrap, topic=topic, lake=str(self.lake), app=self.app))
 
     def made(self) -> Pipeline:
         sinks = [
@@ -59,7 +60,7 @@ class Console(Job):
             KafkaSink(self.bootstrap, topic=self.topic, name="topic", key="name", select=["id", "name"]),
             DeltaSink(str(self.lake), name="lake"),
         ]
-        return Pipeline(app=APP, sinks=sinks, retry=FAST)
+        return Pipeline(app=self.app, sinks=sinks, retry=FAST)
 
     def rows(self) -> DataFrame:
         """A column of every kind that is compared, with NULL, NaN and times with microseconds."""

@@ -1,0 +1,57 @@
+"""What a sink that tells its epochs (:class:`~epochal.sinks.protocol.AuditedSink`) owes beside the other suites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from epochal.chaos.contract.harness import SinkHarness
+from epochal.coordinator.epoch import Digest, Epoch
+from epochal.sinks.protocol import AuditedSink
+
+
+@dataclass(frozen=True)
+class Given:
+    """One epoch that was committed."""
+
+    epoch: Epoch
+    rows: int
+    digest: Digest | None = None
+
+
+def tells(harness: SinkHarness, given: Sequence[Given]) -> None:
+    """A sink object that nobody looked with yet says of each of these, which are all, what it was given.
+
+    Any other sink has nothing to say.
+    """
+    sink = harness.sink()
+    if not isinstance(sink, AuditedSink):
+        return
+    told = sink.epochs(harness.app).rows
+    assert [
+        (row.app, row.sink, row.position, row.epoch, row.incarnation, row.decision, row.offsets, row.watermark)
+        for row in told
+    ] == [
+        (
+            harness.app,
+            sink.name,
+            of.epoch.position,
+            of.epoch.number,
+            of.epoch.decision.incarnation,
+            of.epoch.decision.id,
+            of.epoch.offsets,
+            of.epoch.watermark,
+        )
+        for of in given
+    ]
+    assert [(row.rows, row.digest) for row in told] == [(of.rows, of.digest) for of in given]
+    times = [row.committed_at for row in told]
+    assert all(time.utcoffset() == timedelta(0) for time in times)
+    assert times == sorted(times)
+    assert sink.epochs(harness.app, limit=1).rows == told[-1:]
+    assert sink.epochs(harness.app, limit=len(told) + 5).rows == told
+    assert sink.epochs(harness.app, first=2, last=2).rows == told[1:2]
+    assert sink.epochs(harness.app, last=2, limit=1).rows == told[1:2]
+    assert sink.epochs(harness.app, first=len(told) + 1).rows == ()
+    sink.close()

@@ -1,0 +1,132 @@
+"""What a table's own history says of the epochs that a sink shows.
+
+The commit that makes an epoch visible holds its facts as ``userMetadata``, in JSON.  They go when Delta cleans its log
+(``delta.logRetentionDuration``, 30 days unless it is set): that alone bounds this audit.
+
+Read through the Spark session where one runs, else by delta-rs, the package ``deltalake``, without any Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from epochal.coordinator import versions
+from epochal.coordinator.epoch import Committable, Digest, Json
+from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.delta import jvm
+from epochal.sinks.delta.target import Target
+from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VERSION = 1
+"""Of the facts.  They depend on nothing, so a newer one is read as far as it says the same."""
+FIRST_LOOK = 20
+"""Versions of the table that are read at first; ten times more each time, while epochs that are wanted may be older."""
+
+Commit = tuple[int, str]
+"""Milliseconds since 1970, and the user metadata."""
+Newest = Callable[[int], "list[Commit]"]
+"""So many of the table's newest commits, the newest first; fewer where there are no more."""
+
+
+def facts(app: str, c: Committable) -> str:
+    """What the commit of an epoch says of it."""
+    told: Json = {
+        "app": app,
+        "sink": c.sink,
+        "incarnation": c.decision.incarnation,
+        "epoch": c.decision.epoch,
+        "position": c.position,
+        "decision": c.decision.id,
+        "rows": c.rows,
+        "offsets": c.payload["offsets"],
+        "watermark": c.payload["watermark"],
+        "version": VERSION,
+        **({"digest": c.digest.to_json()} if c.digest is not None else {}),
+    }
+    return json.dumps(told)
+
+
+def read(newest: Newest, app: str, sink: str, wanted: Wanted) -> Epochs:
+    """From the newest version of the table back, no further than is asked for."""
+    many = FIRST_LOOK
+    while True:
+        commits = newest(many)
+        found = list(_rows(commits, app, sink))
+        if len(commits) < many or wanted.is_met(row.position for row in found):
+            return wanted.of_all(found)
+        many *= 10
+
+
+def by_spark(session: SparkSession, target: Target, many: int) -> list[Commit]:
+    """JavaFailure where Delta does not tell."""
+    from pyspark.sql import functions as f
+
+    with jvm.java_errors():
+        told = session.sql(f"DESCRIBE HISTORY {target.sql} LIMIT {many}")
+        return [
+            (int(milliseconds), str(text or ""))
+            for milliseconds, text in told.select(f.unix_millis("timestamp"), "userMetadata").collect()
+        ]
+
+
+def by_delta_rs(path: str, sink: str) -> Newest:
+    """``Misconfigured`` where the package is missing, or finds no table."""
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+    except ImportError as missing:
+        raise Misconfigured(
+            f"no Spark runs in this process, and the package that reads Delta without it is missing: {missing}",
+            sink=sink,
+            help=f"pip install 'deltalake>={versions.DELTALAKE}', or start a SparkSession",
+        ) from None
+    try:
+        table = DeltaTable(re.sub(r"^file:/+", "/", path))
+    except DeltaError as error:
+        raise Misconfigured(
+            f"delta-rs reads no Delta table at {path}",
+            sink=sink,
+            state=str(error).partition("\n")[0],
+            help="name the path of a table, on a file system that delta-rs knows; or start a SparkSession",
+        ) from error
+    return lambda many: [(int(c["timestamp"]), str(c.get("userMetadata") or "")) for c in table.history(many)]
+
+
+def _rows(commits: Sequence[Commit], app: str, sink: str) -> Iterator[ShownEpoch]:
+    """Newest first; commits of others, and ours that fence, are about no epoch."""
+    for milliseconds, text in commits:
+        told = _facts(text)
+        if (told.get("app"), told.get("sink")) == (app, sink) and "position" in told:
+            yield _row(told, datetime.fromtimestamp(milliseconds / 1000, timezone.utc))
+
+
+def _facts(text: str) -> Json:
+    """What a commit says of itself, which may be anybody's words."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _row(told: Json, at: datetime) -> ShownEpoch:
+    return ShownEpoch(
+        app=str(told["app"]),
+        sink=str(told["sink"]),
+        position=int(told["position"]),
+        epoch=int(told["epoch"]),
+        incarnation=str(told["incarnation"]),
+        decision=int(told["decision"]),
+        offsets=str(told["offsets"]),
+        rows=int(told["rows"]),
+        digest=Digest.from_json(told["digest"]) if "digest" in told else None,
+        watermark=told["watermark"],
+        committed_at=at,
+    )
