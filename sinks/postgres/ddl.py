@@ -300,6 +300,15 @@ def registered(session: Session, app: str, sink: str) -> int | None:
     return int(found[0][0]) if found else None
 
 
+def rename(session: Session, app: str, old: str, new: str, target: Target, *, has_view: bool) -> None:
+    """All that is kept under one name goes under the other, within the caller's transaction."""
+    for table in ("sinks", "epochs", "attempts"):
+        session.run(f"UPDATE epochal.{table} SET sink = $3 WHERE app = $1 AND sink = $2", app, old, new)
+    if has_view:
+        names = [name for name, *_ in columns_of(session, target.reader)]
+        session.run(f"CREATE OR REPLACE VIEW {target.reader} AS {view_query(app, new, target, names)}")
+
+
 def refuse_other_owner(session: Session, app: str, sink: str, target: Target) -> None:
     """A table has one sink, a sink one table, and that table is still the one it was."""
     oid = find(session, target.own)

@@ -127,6 +127,8 @@ class PostgresSink:
         keep_epochs: int | None = KEEP_EPOCHS,
         keep_days: float | None = None,
     ) -> None:
+        self._made_with = {what: value for what, value in locals().items() if what != "self"}
+        self._also: str | None = None  # the other name, of a sink that is renamed
         self._name = "postgres-" + re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name
         check_name("sink name", self._name)
         modes.check(mode, view, self._name)
@@ -275,7 +277,7 @@ class PostgresSink:
             session.run(
                 "UPDATE epochal.sinks SET generation = $3, token = $4, version = $5 WHERE app = $1 AND sink = $2",
                 query.app,
-                self._name,
+                self._kept_as(session, query.app),
                 by.generation,
                 by.token,
                 ddl.VERSION,
@@ -595,6 +597,42 @@ class PostgresSink:
             help="nothing to do: it is tried again",
         )
 
+    def renamed(self, name: str) -> tuple[PostgresSink, PostgresSink]:
+        """See ``epochal.sinks.protocol``; the sink has one row, under either name."""
+        here, there = self._named(self._name), self._named(name)
+        here._also, there._also = name, self._name
+        return here, there
+
+    def _named(self, name: str) -> PostgresSink:
+        return PostgresSink(**{**self._made_with, "name": name})
+
+    def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
+        """One transaction; with the row its history, and the reader view that names it, go under this name."""
+        app = self._checked(query.app)
+        with (
+            self._connector.session() as session,
+            session.transaction(bulk=True),
+            self._ending_blockers(session, app, by),
+        ):
+            self._owned(session, app, by)
+            kept = self._kept_as(session, app)
+            if kept != self._name:
+                ddl.rename(session, app, kept, self._name, self._target, has_view=self._staging is None)
+            if marker is not None:
+                session.run(
+                    "UPDATE epochal.sinks SET published = $3, decision = $4 WHERE app = $1 AND sink = $2",
+                    app,
+                    self._name,
+                    marker.position,
+                    marker.decision,
+                )
+
+    def _kept_as(self, session: Session, app: str) -> str:
+        """The name that the sink's row has: its own, or, while it is renamed, the other one."""
+        if self._also is None or ddl.registered(session, app, self._name) is not None:
+            return self._name
+        return self._also if ddl.registered(session, app, self._also) is not None else self._name
+
     def abort(self, query: Query, by: Actor) -> None:
         """Delete all rows above ``published``, registered or not; a late COPY is refused by its own look."""
         app = self._checked(query.app)
@@ -665,7 +703,7 @@ class PostgresSink:
                 + (" FOR SHARE" if share else "")
                 + (" FOR UPDATE" if lock else ""),
                 app,
-                self._name,
+                self._kept_as(session, app),
                 self._target.own,
             )
         except ServerRefused as error:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from epochal.chaos.contract import IdempotentContract, ModeContract, SinkContract
+from epochal.chaos.contract import IdempotentContract, MarkedContract, ModeContract, SinkContract
 from epochal.chaos.contract.harness import query
 from epochal.chaos.contract.idempotent import Applying
-from epochal.chaos.contract.sinks import ONE
+from epochal.chaos.contract.sinks import ONE, TWO, Start
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.chaos.servers import Postgres
 from epochal.coordinator.versions import POSTGRES
@@ -74,6 +74,25 @@ class TestPostgresSink(OnPostgres, SinkContract):
     def test_it_votes(self, harness: PostgresHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
+
+
+class TestMarkedPostgresSink(OnPostgres, MarkedContract):
+    def test_audit_and_view_follow_the_name(self, harness: PostgresHarness, one: Start) -> None:
+        here, there = (Start(harness, ONE, part) for part in PostgresSink.renamed(_postgres(one), "other"))
+        there.fenced()
+        PostgresSink.mark(_postgres(there), there.query, here.look().marker, ONE)
+        assert [row.sink for row in _postgres(there).epochs(harness.app)] == ["other"]
+        Start(harness, TWO, harness.named("other")).fenced().show(["b"], 1)
+        assert support.observe(harness.dsn, "SELECT id FROM flights ORDER BY id") == [("a",), ("b",)]
+
+
+def _postgres(start: Start) -> PostgresSink:
+    assert isinstance(start.sink, PostgresSink)
+    return start.sink
+
+
+class TestMarkedPlainPostgresSink(OnPostgres, MarkedContract):
+    mode = Plain()
 
 
 class OnTheOldestServer:
