@@ -310,7 +310,7 @@ class _MemoryClient:
     def __init__(self, name: str, server: MemoryServer) -> None:
         check_name("sink name", name)
         self._name = name
-        self._names = (name,)  # under which the server may keep it; its own first
+        self._names: tuple[str, ...] = (name,)  # under which the server may keep it; its own first
         self._server = server
         self._app: str | None = None
 

@@ -18,6 +18,11 @@ def _marked(start: Start) -> MarkedSink:
     return start.sink
 
 
+def _other(start: Start) -> str:
+    """A name that the sink is given, of this test's own where the target is."""
+    return f"{start.sink.name}-2"
+
+
 class MarkedContract:
     """Subclass it as ``Test...`` and define the fixture ``harness``."""
 
@@ -50,17 +55,17 @@ class MarkedContract:
     @pytest.mark.parametrize("dies", [False, True])
     def test_a_sink_goes_on_under_another_name(self, harness: SinkHarness, one: Start, dies: bool) -> None:
         before = one.look().marker
-        here, there = (Start(harness, TWO, sink) for sink in _marked(one).renamed("other"))
-        assert (here.sink.name, there.sink.name) == (one.sink.name, "other")
+        here, there = (Start(harness, TWO, sink) for sink in _marked(one).renamed(_other(one)))
+        assert (here.sink.name, there.sink.name) == (one.sink.name, _other(one))
         assert here.look().marker == before
         if not dies:
             here.fenced(), there.fenced()
         _rename(here.fenced(), there.fenced(), before)
         if dies:  # and is said again by somebody who knows nothing of it
-            here, there = (Start(harness, TWO, sink) for sink in _marked(one).renamed("other"))
+            here, there = (Start(harness, TWO, sink) for sink in _marked(one).renamed(_other(one)))
             assert here.look().marker == before
             _rename(here.fenced(), there.fenced(), before)
-        new = Start(harness, TWO, harness.named("other"))
+        new = Start(harness, TWO, harness.named(_other(one)))
         assert new.look() == replace(there.look(), marker=before)
         new.show(["b"], 1)
         assert harness.after(["a"], ["b"]) == sorted(key for key, _ in harness.visible())
@@ -68,13 +73,14 @@ class MarkedContract:
     def test_a_sink_without_a_marker_changes_its_name_too(self, harness: SinkHarness) -> None:
         sink = harness.sink()
         sink.create(query(harness.app), harness.schema)
-        here, there = (Start(harness, ONE, part) for part in _marked(Start(harness, ONE, sink)).renamed("other"))
+        start = Start(harness, ONE, sink)
+        here, there = (Start(harness, ONE, part) for part in _marked(start).renamed(_other(start)))
         _rename(here.fenced(), there.fenced(), None)
-        Start(harness, ONE, harness.named("other")).show(["a"])
+        Start(harness, ONE, harness.named(_other(start))).show(["a"])
         assert harness.after(["a"]) == [key for key, _ in harness.visible()]
 
     def test_a_newer_actor_keeps_a_sink_under_its_name(self, harness: SinkHarness, one: Start) -> None:
-        here, there = (Start(harness, ONE, sink) for sink in _marked(one).renamed("other"))
+        here, there = (Start(harness, ONE, sink) for sink in _marked(one).renamed(_other(one)))
         there.fenced()
         Start(harness, TWO, here.sink).fenced(), Start(harness, TWO, there.sink).fenced()
         with pytest.raises(Fenced):

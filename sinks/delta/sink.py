@@ -135,6 +135,7 @@ class DeltaSink:
         select: Sequence[str] | None = None,
         where: str | None = None,
     ) -> None:
+        self._made_with = {what: value for what, value in locals().items() if what != "self"}
         self._target = Target.of(path, table)
         self._name = self._target.default_name if name is None else name
         check_name("sink name", self._name)
@@ -369,6 +370,28 @@ class DeltaSink:
         self._conditions.check_owner(state, by)
         with self._say.unavailable("what is prepared"):
             Staged(table, query.app, self._name).drop_undecided(state.marker, by)
+
+    def renamed(self, name: str) -> tuple[DeltaSink, DeltaSink]:
+        """See ``epochal.sinks.protocol``; the table keeps fence and marker of each name."""
+        return DeltaSink(**{**self._made_with, "name": self._name}), DeltaSink(**{**self._made_with, "name": name})
+
+    def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
+        """Write it in a version of its own, and see it in a new snapshot before answering."""
+        self._app = query.app
+        table, answer = self._table(), None
+        for _ in range(ATTEMPTS):
+            txn = self._existing(self._begin(table, answered=answer))
+            state = self._state(txn)
+            self._conditions.check_owner(state, by)
+            if marker in (None, state.marker):
+                return
+            if answer is not None and answer.kind is _Kind.NONE:
+                raise self._say.unknown(state=answer.why)
+            position, decision, _, _ = self._ids()
+            answer = self._put(
+                txn, [_txn(position, marker.position), _txn(decision, marker.decision)], "mark", -1, str(by)
+            )
+        raise self._say.contended(ATTEMPTS, answer.why if answer is not None else None)
 
     def close(self) -> None:
         """Nothing is held open: the Spark session is the user's."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import Actor, Committable, Copy, Digest, Epoch, Json, Position, Query, SinkState
+from epochal.coordinator.epoch import Actor, Committable, Copy, Digest, Epoch, Json, Marker, Position, Query, SinkState
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     CommitInDoubt,
@@ -63,6 +63,8 @@ AGED_S = 60.0
 """Seconds after which it is asked again which epochs are too old for the audit."""
 MARKER_SPARE = 1000
 """Bytes of a marker's record that are known when it is written: the digest, slots, the record's frame."""
+_NOT_YET = "kafka: no marker topic yet"
+"""The identity of a sink under a name that it is about to get."""
 PAYLOAD_VERSION = 1
 """Of what a vote holds; how rows become records has a version of its own (``rows.py``)."""
 
@@ -136,6 +138,8 @@ class KafkaSink:
         keep_epochs: int | None = KEEP_EPOCHS,
         keep_days: float | None = None,
     ) -> None:
+        self._made_with = {what: value for what, value in locals().items() if what != "self"}
+        self._is_new = False  # under this name, of a sink that is renamed: its marker topic may be missing
         self._bootstrap = bootstrap_servers
         self._topic = topic
         self._name = name if name is not None else f"kafka-{topic}"
@@ -234,6 +238,8 @@ class KafkaSink:
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         place, link = self._place(query), self._link()
+        if self._is_new and not topics.has_marker(link, place):
+            return SinkState(_NOT_YET, None, None)
         seen = topics.describe(link, self._declared, place)
         self._looked = place, seen
         state = slots.read_all(link, place)
@@ -252,6 +258,8 @@ class KafkaSink:
         come last, and again whenever this is called again: ``slots.py``, 4.
         """
         place, link = self._place(query), self._link()
+        if self._is_new:
+            self.create(query, None)
         for attempt in range(FENCE_ATTEMPTS):
             place.conditions.check_fence(marker.read(link, place, final=False), by)  # disturbs nobody
             if self._write_fence(link, place, by) and (state := marker.read(link, place, final=True)).fence == by:
@@ -351,6 +359,49 @@ class KafkaSink:
         state = marker.read(link, place, final=False)
         place.conditions.check_owner(state, by)
         place.conditions.check_owner(self._bar_and_read(link, place, state.slots), by)
+
+    def renamed(self, name: str) -> tuple[KafkaSink, KafkaSink]:
+        """See ``epochal.sinks.protocol``; each name has a marker topic, that of the new one is made by its fence."""
+        here, there = (KafkaSink(**{**self._made_with, "name": each}) for each in (self._name, name))
+        there._is_new = True
+        return here, there
+
+    def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
+        """A record of its own, by a producer that has barred all others; seen by the next one before it answers."""
+        place, link = self._place(query), self._link()
+        for attempt in range(FENCE_ATTEMPTS):
+            if self._has_marked(link, place, marker, by):
+                return
+            time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1.0))
+        raise SinkUnavailable(
+            f"the marker could not be written in {FENCE_ATTEMPTS} attempts",
+            sink=self._name,
+            state=f"topic {place.topic}",
+            help="see what else uses its transactional id",
+        )
+
+    def _has_marked(self, link: Link, place: Place, marker: Marker | None, by: Actor) -> bool:
+        transaction, state, _ = produce.guarded(link, place, self._timeout(link), _owned(place, by), {})
+        try:
+            if marker is None or state.marker == marker:
+                return True
+            self._check_one_marker(max(state.slots, self._slots))
+            transaction.begin()
+            transaction.send_state(b"marker", replace(state, marker=marker, span=1, before=Before()))
+            transaction.commit()
+        except kafka().KafkaException:
+            return False
+        finally:
+            transaction.drop()
+        return False
+
+    def _check_one_marker(self, slots: int) -> None:
+        if slots > 1:
+            raise Misconfigured(
+                f"the sink was used with slots={slots}, each with a marker of its own, which nobody writes by hand",
+                sink=self._name,
+                help="restore the marker topic; a sink with slots= keeps its name",
+            )
 
     def close(self) -> None:
         self._looked = self._session = self._evaluated = self._aged = None
@@ -780,6 +831,14 @@ class KafkaSink:
                     session.conf.set(key, value)
                 self._session, self._settings = session, settings
             return self._session
+
+
+def _owned(place: Place, by: Actor) -> Callable[[State], bool]:
+    def judge(state: State) -> bool:
+        place.conditions.check_owner(state, by)
+        return True
+
+    return judge
 
 
 def _quoted(name: str) -> str:

@@ -87,6 +87,11 @@ def describe(link: Link, declared: Declared, place: Place) -> Topics:
     return link.ask(f"what {', '.join(declared.names)} and {place.topic} are", lambda: _topics(link, declared, place))
 
 
+def has_marker(link: Link, place: Place) -> bool:
+    """Whether the sink's marker topic is there."""
+    return link.ask(f"for {place.topic}", lambda: _describe(link, link.admin(), place.topic)) is not None
+
+
 def _topics(link: Link, declared: Declared, place: Place) -> Topics:
     admin = link.admin()
     cluster = admin.describe_cluster(request_timeout=link.timeout)

@@ -58,7 +58,7 @@ class RenamedHarness(VotingHarness):
     """A reader that finds the table under either of its names."""
 
     def visible(self) -> list[tuple[str, str]]:
-        rows = self.server.visible(self.app, self.server.kept_as(self.app, ["out", "other"]))
+        rows = self.server.visible(self.app, self.server.kept_as(self.app, ["out", "out-2"]))
         return [(row["id"], row["attempt"]) for row in rows]
 
 

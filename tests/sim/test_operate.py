@@ -389,7 +389,7 @@ def test_a_sink_given_up_while_unreachable_returns_with_or_without_its_last_epoc
     world.says("person", Retire(sink="pg", unreachable=True, **SAID), pipeline=only)
     if shows:  # of the start that died, late: nobody has fenced it
         (last,) = (e.record for e in world.checkpoint.log.read() if e.record.epoch == epoch)
-        world.server.table(APP, "pg").marker = Marker(epoch + 1, last.decision.id)  # type: ignore[union-attr]
+        world.server.table(APP, "pg").marker = Marker(epoch + 1, last.decision.id)
     world.start("d3", until=3, pipeline=only)
     assert world.start("d4", until=5).finished
     assert world.ids("pg") == _ids(*range(epoch), 4, 5)

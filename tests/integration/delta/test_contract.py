@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import jvm
-from epochal.chaos.contract import IdempotentContract, ModeContract, SinkContract
+from epochal.chaos.contract import IdempotentContract, MarkedContract, ModeContract, SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.coordinator.epoch import Actor, Copy
 from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
@@ -66,6 +66,12 @@ class TestDeltaSink(SinkContract):
     def test_it_votes(self, harness: DeltaHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
+
+
+class TestMarkedDeltaSink(MarkedContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:
+        return DeltaHarness(spark, tmp_path, Append())
 
 
 class ProjectedDeltaHarness(ProjectedRows, DeltaHarness):

@@ -10,9 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import servers
-from epochal.chaos.contract import IdempotentContract, ModeContract, SinkContract
+from epochal.chaos.contract import IdempotentContract, MarkedContract, ModeContract, SinkContract
+from epochal.chaos.contract.harness import query
+from epochal.chaos.contract.sinks import ONE, Start
 from epochal.chaos.contract.spark import SparkHarness
-from epochal.coordinator.epoch import Actor, Copy, Json
+from epochal.coordinator.epoch import Actor, Copy, Json, Marker
+from epochal.coordinator.errors import Misconfigured
 from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.protocol import RedoSink, Sink
 from epochal.sinks.stage import SparkStage
@@ -46,6 +49,11 @@ class KafkaHarness(SparkHarness):
         bootstrap = self._server.bootstrap
         return KafkaSink(bootstrap, topic=topic, name=name, options=support.OPTIONS, partitions=2, **self.options)
 
+    def slotted(self) -> KafkaSink:
+        """Another sink of the same topic, in two slots."""
+        bootstrap, name = self._server.bootstrap, f"{self._topic}-3"
+        return KafkaSink(bootstrap, topic=self._topic, name=name, slots=2, key="id", options=support.OPTIONS)
+
     def copy(self, rows: DataFrame, epoch: int, by: Actor) -> Copy | None:
         return self._stage.write(epoch, by, rows)
 
@@ -76,6 +84,21 @@ class TestKafkaSink(SinkContract):
 
     def test_it_redoes(self, harness: KafkaHarness) -> None:
         assert isinstance(harness.sink(), RedoSink)
+
+
+class TestMarkedKafkaSink(MarkedContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
+        return KafkaHarness(spark, kafka_server, topic, stage)
+
+    def test_slots_have_markers_of_their_own(self, harness: KafkaHarness) -> None:
+        harness.sink().create(query(harness.app), harness.schema)
+        sink = harness.slotted()
+        sink.create(query(harness.app), harness.schema)
+        start = Start(harness, ONE, sink).fenced()
+        with pytest.raises(Misconfigured, match="slots=2, each with a marker of its own"):
+            sink.mark(start.query, Marker(1, 1), ONE)
+        assert start.look().marker is None
 
 
 class SlotsKafkaHarness(KafkaHarness):

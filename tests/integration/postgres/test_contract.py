@@ -78,9 +78,9 @@ class TestPostgresSink(OnPostgres, SinkContract):
 
 class TestMarkedPostgresSink(OnPostgres, MarkedContract):
     def test_audit_and_view_follow_the_name(self, harness: PostgresHarness, one: Start) -> None:
-        here, there = (Start(harness, ONE, part) for part in PostgresSink.renamed(_postgres(one), "other"))
+        here, there = (Start(harness, ONE, part) for part in _postgres(one).renamed("other"))
         there.fenced()
-        PostgresSink.mark(_postgres(there), there.query, here.look().marker, ONE)
+        _postgres(there).mark(there.query, here.look().marker, ONE)
         assert [row.sink for row in _postgres(there).epochs(harness.app)] == ["other"]
         Start(harness, TWO, harness.named("other")).fenced().show(["b"], 1)
         assert support.observe(harness.dsn, "SELECT id FROM flights ORDER BY id") == [("a",), ("b",)]
