@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from epochal.coordinator.console.actions import adopt, rename, resolve, retire
 from epochal.coordinator.console.clean import clean
 from epochal.coordinator.console.log import log
 from epochal.coordinator.console.reconcile import reconcile
@@ -12,7 +13,7 @@ from epochal.coordinator.console.status import status
 from epochal.coordinator.console.txns import txns
 from epochal.coordinator.console.verify import verify
 
-COMMANDS = (status, log, verify, reconcile, txns, clean, sql)
+COMMANDS = (status, log, verify, reconcile, txns, clean, sql, adopt, retire, rename, resolve)
 """In the order in which ``--help`` lists them."""
 
 

@@ -1,0 +1,207 @@
+"""``epochal adopt``, ``retire``, ``rename`` and ``resolve``: what a person decides, shown first, then recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from epochal.checkpoints.log import Operator, Stand
+from epochal.coordinator import operate
+from epochal.coordinator.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
+from epochal.coordinator.console import render
+from epochal.coordinator.console.load import load
+from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption, YesOption
+from epochal.coordinator.console.render import Answer, Usage, answering, line, table
+from epochal.coordinator.console.standing import resolve as resolved
+from epochal.coordinator.epoch import EpochNumber, Json, Marker
+from epochal.coordinator.pipeline import Pipeline
+from epochal.sinks.epochs import ShownEpoch
+from epochal.sinks.protocol import AuditedSink
+
+WhyOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")]
+_SPAN = re.compile(r"(\d+)(?:\.\.(\d+))?")
+
+
+@answering
+def adopt(
+    checkpoint: CheckpointArgument,
+    pipeline: PipelineOption = "",
+    uneven: Annotated[bool, typer.Option("--uneven", help="Though the sinks do not all show the same epoch.")] = False,
+    why: WhyOption = "",
+    yes: YesOption = False,
+    as_json: JsonOption = False,  # noqa: ARG001
+) -> Answer:
+    """Have a checkpoint go on where it lies now: moved, restored, or a new one for an old app.
+
+    A checkpoint that was moved or restored keeps its log: it may go on with whatever fences its sinks have, never with
+    a marker that its log does not know. A new one begins where the sinks end: the offsets that they show are listed, as
+    the query has to start from there. Stop the query first.
+
+    Example: epochal adopt /data/checkpoint --pipeline job.py:pipeline --why 'moved to the new volume' --yes
+    """
+    return _answer("adopt", checkpoint, pipeline, Adopt(why=_said(why, yes), at=operate.now()), yes, uneven=uneven)
+
+
+@answering
+def retire(
+    checkpoint: CheckpointArgument,
+    sink: Annotated[str, typer.Argument(help="The name of the sink that leaves.")],
+    pipeline: PipelineOption = "",
+    unreachable: Annotated[
+        bool, typer.Option("--unreachable", help="It is not asked: it is down for good, or not in the pipeline.")
+    ] = False,
+    why: WhyOption = "",
+    yes: YesOption = False,
+    as_json: JsonOption = False,  # noqa: ARG001
+) -> Answer:
+    """Have a sink leave the pipeline. It may return later, just as it is now.
+
+    The pipeline still has it here, but with --unreachable. The last epoch is brought into it first; with --unreachable
+    what it lacks of that epoch stays out of it. Then take it out of the query's code. Stop the query first.
+
+    Example: epochal retire /data/checkpoint kafka-flights --pipeline job.py:pipeline --why 'nobody reads it' --yes
+    """
+    act = Retire(sink=sink, unreachable=unreachable, why=_said(why, yes), at=operate.now())
+    return _answer("retire", checkpoint, pipeline, act, yes)
+
+
+@answering
+def rename(
+    checkpoint: CheckpointArgument,
+    old: Annotated[str, typer.Argument(help="The name that it has.")],
+    new: Annotated[str, typer.Argument(help="The name that it gets.")],
+    pipeline: PipelineOption = "",
+    why: WhyOption = "",
+    yes: YesOption = False,
+    as_json: JsonOption = False,  # noqa: ARG001
+) -> Answer:
+    """Have a sink go on under another name, from the marker it has.
+
+    The pipeline may have it under either name. Then give it the new one in the query's code. Stop the query first.
+
+    Example: epochal rename /data/checkpoint postgres-flights flights --pipeline job.py:pipeline --why 'shorter' --yes
+    """
+    act = Rename(old=old, new=new, why=_said(why, yes), at=operate.now())
+    return _answer("rename", checkpoint, pipeline, act, yes)
+
+
+@answering
+def resolve(
+    checkpoint: CheckpointArgument,
+    pipeline: PipelineOption = "",
+    accept: Annotated[
+        str,
+        typer.Option(
+            "--accept",
+            metavar="SINK",
+            help="The sink goes on from what it is and shows now: restored from a backup, made anew, or unable to"
+            " take an epoch that was decided. What it lacks stays out of it.",
+        ),
+    ] = "",
+    marker: Annotated[
+        str,
+        typer.Option(
+            "--marker",
+            metavar="SINK",
+            help="The sink shows the log's last epoch, as you have seen, and its marker is gone: it is written again.",
+        ),
+    ] = "",
+    skipped: Annotated[
+        str,
+        typer.Option("--skipped", metavar="A..B", help="These epochs never reached the pipeline, and are not missed."),
+    ] = "",
+    evaluation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--evaluation",
+            metavar="SINK",
+            help="Idempotent mode: the sink keeps its rows of the last epoch, though the next run gives others; once"
+            " for each sink that shows it.",
+        ),
+    ] = None,
+    why: WhyOption = "",
+    yes: YesOption = False,
+    as_json: JsonOption = False,  # noqa: ARG001
+) -> Answer:
+    """Decide what cannot finish: an epoch in doubt, a lost marker, skipped epochs, a second evaluation.
+
+    One of the four options. Each is a statement of yours that the program cannot check: the log keeps it with the
+    reason. Stop the query first.
+
+    Example: epochal resolve /data/checkpoint --skipped 7..9 --pipeline job.py:pipeline --why 'empty batches' --yes
+    """
+    told = {"why": _said(why, yes), "at": operate.now()}
+    acts: list[Act] = []
+    acts += [Accept(sink=accept, **told)] if accept else []
+    acts += [Remark(sink=marker, **told)] if marker else []
+    acts += [Skip(first=_span(skipped)[0], last=_span(skipped)[1], **told)] if skipped else []
+    acts += [Evaluate(sinks=tuple(evaluation), **told)] if evaluation else []
+    if len(acts) != 1:
+        raise Usage("say one thing: --accept SINK, --marker SINK, --skipped A..B or --evaluation SINK")
+    return _answer("resolve", checkpoint, pipeline, acts[0], yes)
+
+
+def _said(why: str, yes: bool) -> str:
+    if yes and not why.strip():
+        raise Usage("--yes needs --why: the log keeps the reason")
+    return why if why.strip() else "not said yet"
+
+
+def _span(text: str) -> tuple[EpochNumber, EpochNumber]:
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise Usage(f"--skipped {text!r}: it is written as 7 or 7..9")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _answer(command: str, checkpoint: str, named: str, act: Act, yes: bool, *, uneven: bool = False) -> Answer:
+    where, pipeline = resolved(checkpoint), load(named)
+    ends = _ends(pipeline) if isinstance(act, Adopt) else []
+    decide = operate.run if yes else operate.assume
+    record = decide(pipeline, where, act, uneven=uneven)
+    data = {"checkpoint": where, "app": pipeline.app, "recorded": yes, "record": record.to_json(), "ends": ends}
+    return Answer(command, data, shown=_shown(record, ends, yes))
+
+
+def _ends(pipeline: Pipeline) -> list[Json]:
+    """Where the sinks end, as their audits tell: what a new checkpoint has to begin from."""
+    found = []
+    for sink in pipeline.sinks:
+        newest = sink.epochs(pipeline.app, limit=1).newest if isinstance(sink, AuditedSink) else None
+        found.append({"sink": sink.name, **(_end(newest) if newest is not None else {"epoch": None})})
+    return found
+
+
+def _end(newest: ShownEpoch) -> Json:
+    told = {"epoch": newest.epoch, "incarnation": newest.incarnation, "position": newest.position}
+    return {**told, "sources": list(newest.sources), "watermark": newest.watermark}
+
+
+def _shown(record: Operator, ends: Sequence[Json], yes: bool) -> Sequence[RenderableType]:
+    made = table("sink", "is", "marker", "over up to epoch", "leaves")
+    for name, stand in sorted(record.stands.items()):
+        markers = " or ".join(_marker(marker) for marker in stand.markers)
+        made.add_row(name, stand.identity, markers, _through(stand), "yes" if stand.away else "no")
+    lines = [f"the checkpoint lies at {record.place}"] if record.place is not None else []
+    lines += [f"the fence {render.actor(fence)} is accepted" for fence in record.fences]
+    lines += [f"the next epoch is {record.expected}"] if record.expected is not None else []
+    if record.evaluations is not None:
+        lines.append(f"{', '.join(record.evaluations.sinks)} keep their rows of epoch {record.evaluations.epoch}")
+    for end in ends:
+        sources = "; ".join(str(source) for source in end.get("sources", ()))
+        lines.append(f"{end['sink']} ends with epoch {end['epoch']}" + (f", at {sources}" if sources else ""))
+    head = "recorded" if yes else "this would be recorded, with --why TEXT --yes"
+    body: list[RenderableType] = [line(f"{head}: {record.said['act']}", "bold")]
+    return [*body, *([made] if made.row_count else []), *map(line, lines)]
+
+
+def _through(stand: Stand) -> str:
+    return str(stand.through) if stand.through >= 0 else "-"
+
+
+def _marker(marker: Marker | None) -> str:
+    return "none" if marker is None else f"position {marker.position}"
