@@ -953,7 +953,8 @@ class Coordinator:
             f"{stands}, and not yet visible in {', '.join(pending)}: {_what(gravest)}",
             epoch=self._current.epoch,
             state=f"visible in {done}, pending in {pending}, {stands} by {self._current.actor}",
-            help=f"{_remedy(gravest)}; then restart the query: it will finish this epoch first",
+            help=f"{_remedy(gravest)}; then restart the query: it will finish this epoch first (a sink that never will:"
+            " docs/runbook.md)",
         ) from gravest
 
     def _enter(self, phase: Phase) -> None:

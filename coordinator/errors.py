@@ -103,7 +103,8 @@ class NonDeterministicReplay(EpochalError):
             state=state,
             help="find what differs from one evaluation to the next (a random value, the order of rows, a file, table"
             " or service that a function reads) and put it back as it was, then restart; an epoch that no sink shows"
-            ' yet can be run with mode="two-phase" instead',
+            ' yet can be run with mode="two-phase" instead; where it cannot be put back, `epochal resolve --evaluation`'
+            " lets the sinks that show it keep their rows",
         )
 
 

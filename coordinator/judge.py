@@ -217,9 +217,13 @@ class Verdict:
 
 Rule = Callable[[Case], EpochalError | None]
 
-_NEW_NAMES = "use the checkpoint these sinks belong to; for a new start give the pipeline another app name"
+_NEW_NAMES = (
+    "use the checkpoint these sinks belong to; for a new start give the pipeline another app name; if that checkpoint is"
+    " gone, `epochal adopt` has this one go on where the sinks end (docs/runbook.md)"
+)
 _RESTORE = (
     "restore the checkpoint, or the sink, to where they agree; if this checkpoint is a copy, run the original instead"
+    " (docs/runbook.md)"
 )
 
 
@@ -249,7 +253,8 @@ def _same_place(case: Case) -> EpochalError | None:
     return CheckpointMismatch(
         f"the checkpoint was last run at {place}, now it lies at {case.ask.query.checkpoint}: it was copied or moved",
         state=_describe(case),
-        help=f"if it was moved, move it back to {place}; if one still lies there, this is a copy: run that one",
+        help=f"if it was moved, move it back to {place}, or say so with `epochal adopt`; if one still lies there, this"
+        " is a copy: run that one",
     )
 
 
@@ -275,7 +280,8 @@ def _participants_unchanged(case: Case) -> EpochalError | None:
             return CheckpointMismatch(
                 f"sink {name!r} took part in this query's epochs and is missing from the pipeline",
                 state=f"the pipeline has {sorted(case.states)}; {_describe(case)}",
-                help=f"put {name!r} back into the pipeline, under the same name",
+                help=f"put {name!r} back into the pipeline, under the same name, or say that it leaves with"
+                f" `epochal retire`, or what it is called now with `epochal rename`",
             )
         if (found := case.states[name].identity) != identity:
             return _changed(case, name, identity, found)
@@ -291,7 +297,8 @@ def _changed(case: Case, sink: str, was: str, found: str) -> EpochalError:
         f"the sink is not what it was: it was {was}, now {found}",
         sink=sink,
         state=_describe(case),
-        help="point the sink at the original again, or restore it; a recreated target has lost its rows",
+        help="point the sink at the original again, or restore it; a recreated target has lost its rows, and"
+        f" `epochal resolve --accept {sink}` goes on without them",
     )
 
 
@@ -303,7 +310,7 @@ def _fences_known(case: Case) -> EpochalError | None:
                 " another checkpoint, or the original of this copy, writes to it",
                 sink=name,
                 state=_describe(case),
-                help=_RESTORE,
+                help=f"{_RESTORE}; if this is the checkpoint, restored from a backup, say so with `epochal adopt`",
             )
     return None
 
@@ -391,7 +398,9 @@ def _lost_marker(case: Case, sink: str, marker: Marker | None, last: LoggedEpoch
         sink=sink,
         epoch=last.number,
         state=_describe(case),
-        help="rows that were visible are gone: restore the sink (it was restored from an older backup or emptied)",
+        help="rows that were visible are gone: restore the sink (it was restored from an older backup or emptied); if"
+        f" they are there and the marker is not, `epochal resolve --marker {sink}`; to go on without them,"
+        f" `epochal resolve --accept {sink}` (docs/runbook.md)",
     )
 
 
@@ -404,7 +413,8 @@ def _epoch_is_next_or_last(case: Case) -> EpochalError | None:
         remedy = (
             "call the pipeline exactly once in every batch, with empty ones too (no `if df.isEmpty(): return`);"
             f" to make up for it stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
-            f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, and restart: Spark replays from there"
+            f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, and restart: Spark replays from there;"
+            f" if their rows are not missed, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`"
         )
     else:
         what = f"Spark asks for epoch {case.ask.epoch}, before epoch {expected}: the checkpoint was rolled back"
