@@ -73,6 +73,7 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 class KafkaSink:
     """Every epoch once, in one Kafka transaction.
 
+    ``bootstrap_servers``: ``host:port`` of some brokers, with commas between them.
     ``topic``: the topic that gets the rows; with ``topics`` the column (string) that names one of them for each row.
     ``topics``: a list, all that rows may name; the sink needs a ``name`` then.
     ``key``: the column (string or binary) whose bytes are the key; rows without one go to random partitions.
@@ -97,7 +98,7 @@ class KafkaSink:
     ``request_timeout``: seconds that a single request may take.
     ``options``: librdkafka's own names and values, or a function that returns them, called in the driver whenever they
     are needed: a place for secrets.
-    ``partitions``, ``replication`` and ``topic_config`` are for topics that ``create`` makes.
+    ``partitions``, ``replication`` and ``topic_config``: of topics that ``create`` makes, by default the broker's own.
     """
 
     needs_copy = True
