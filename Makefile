@@ -7,12 +7,12 @@ ROWS   ?=
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
 PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest --durations=12 --durations-min=20
-SOURCE := coordinator checkpoints sinks chaos src tests examples $(wildcard benchmarks)
+SOURCE := coordinator checkpoints sinks chaos src tests examples docs $(wildcard benchmarks)
 # What needs neither Spark nor a server.
 FAST   := tests/unit tests/contract tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench archives check format
+.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench archives docs check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -75,6 +75,9 @@ bench: venv      ## rows per second and small epochs, beside a plain foreachBatc
 
 archives: venv   ## what Spark and Kafka start sooner with, made once on this machine
 	@$(BIN)/python -m epochal.chaos.jvm
+
+docs: venv       ## write docs/errors.md and docs/options.md from the source
+	$(BIN)/python docs/generate.py
 
 check: venv      ## lint and types
 	$(BIN)/ruff check $(SOURCE)

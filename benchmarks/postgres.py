@@ -123,7 +123,7 @@ class Loaded:
     # --- reading ------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """The plain table, the index that docs/sinks.md names and its peer, statistics, all of it in memory."""
+        """The plain table, the index that docs/postgres.md names and its peer, statistics, all of it in memory."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in (
                 "CREATE TABLE plain AS SELECT id, k, v, x, _epoch AS epoch FROM flights__rows ORDER BY id",

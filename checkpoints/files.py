@@ -48,7 +48,11 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
 class FilesLog:
-    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; a folder that does not exist is an empty log."""
+    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; a folder that does not exist is an empty log.
+
+    ``folder``: a local path.
+    ``disk``: what its files are made with; for tests.
+    """
 
     def __init__(self, folder: str | os.PathLike[str], *, disk: Disk | None = None) -> None:
         self._folder = os.path.abspath(folder)

@@ -113,7 +113,10 @@ def check_scheme(uri: str) -> None:
 class HadoopLog:
     """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; a folder that does not exist is an empty log.
 
-    ``folder`` is a URI, ``hadoop`` gives what it is reached through.  Also for a checkpoint that lies elsewhere.
+    Also for a checkpoint that lies elsewhere.
+
+    ``folder``: a URI, such as ``hdfs://name-node/logs/flights``.
+    ``hadoop``: gives what it is reached through; by default the JVM of the session that runs in this process.
     """
 
     def __init__(self, folder: str, hadoop: Callable[[], Hadoop] = running) -> None:

@@ -51,10 +51,12 @@ set_config('statement_timeout', %s, true), set_config('idle_in_transaction_sessi
 
 
 class PostgresLog:
-    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; ``name`` tells logs of one database apart.
+    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; :meth:`create` makes its table, once.
 
-    ``dsn`` may be a callable, asked at each connection; libpq's environment, service and password files count.
-    No verb takes much longer than ``timeout`` seconds.
+    ``dsn``: a libpq connection string or URI, or a function that returns one, asked at each connection; libpq's
+    environment, service and password files count.
+    ``name``: tells the logs of one database apart.
+    ``timeout``: seconds; no verb takes much longer.
     """
 
     def __init__(self, dsn: str | Callable[[], str], name: str, *, timeout: float = 30.0) -> None:

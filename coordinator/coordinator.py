@@ -119,11 +119,17 @@ def serial(tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
 
 @dataclass(frozen=True)
 class Retry:
-    """Bounded, jittered back-off for errors that are known to have had no effect, or can be asked."""
+    """Bounded, jittered back-off for errors that are known to have had no effect, or can be asked.
+
+    ``attempts``: how often a server is asked, the first time included.
+    ``first``: seconds before the second attempt; each later pause is twice the one before, times 0.5 to 1.
+    ``most``: seconds that no pause exceeds.
+    ``sleep``: what waits; for tests.
+    """
 
     attempts: int = 9
-    first: float = 0.1  # seconds
-    most: float = 8.0  # seconds
+    first: float = 0.1
+    most: float = 8.0
     sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:

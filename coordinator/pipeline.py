@@ -168,15 +168,17 @@ def _called_twice(epoch: EpochNumber) -> CalledTwice:
 class Pipeline:
     """A ``foreachBatch`` function that writes every epoch exactly once to all its sinks.
 
-    ``app`` and the sinks' names are how a restart finds its markers: keep them stable.  ``log`` is where
-    decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.  ``retry``: how patiently a
-    server is asked again, an ``epochal.Retry``.  ``compact_every``: how many records
-    that nobody needs any more are left in the log.
-
-    ``mode="idempotent"``, for a query that gives the same rows whenever an epoch is run: no durable copy and no
-    decision; what can be seen in the plan to give others is refused at start, but for the functions of your own
-    that ``deterministic`` names, and what cannot be seen is found, with several sinks, by digests of the rows.  A
-    pipeline may be started in the other mode at any time: an epoch in doubt is finished in the mode that began it.
+    ``app``: with the sinks' names it is how a restart finds its markers: keep them stable.
+    ``sinks``: one or several, each with a name of its own.
+    ``mode``: ``"two-phase"``, or ``"idempotent"`` for a query that gives the same rows whenever an epoch is run: no
+    durable copy and no decision; what can be seen in the plan to give others is refused at start, and what cannot be
+    seen is found, with several sinks, by digests of the rows.  A pipeline may be started in the other mode at any
+    time: an epoch in doubt is finished in the mode that began it.
+    ``deterministic``: in idempotent mode the names of functions of your own that depend on their arguments alone,
+    and are not refused.
+    ``log``: where decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.
+    ``retry``: how patiently a server is asked again, an ``epochal.Retry``.
+    ``compact_every``: how many records that nobody needs any more are left in the log.
 
     Errors are :class:`~epochal.coordinator.errors.EpochalError`; Spark shows only their text, so the object
     stays in ``last_error``.

@@ -31,9 +31,9 @@ class Overwrite:
 class Merge(Keyed):
     """Rows are inserted, or update or delete the rows that have their key, by Delta's own MERGE.
 
-    ``key``, ``update``, ``delete_when``, ``order_by``: as :class:`~epochal.sinks.keyed.Keyed` says.  The epoch's rows
-    wait in the durable copy.  Every prepare merges them, so that what the table refuses is refused before the
-    decision; commit puts just that into the log, or merges anew where the table has changed meanwhile.
+    Its columns are those of :class:`~epochal.sinks.keyed.Keyed`.  The epoch's rows wait in the durable copy.  Every
+    prepare merges them, so that what the table refuses is refused before the decision; commit puts just that into the
+    log, or merges anew where the table has changed meanwhile.
     """
 
 

@@ -113,13 +113,17 @@ class _Tried:
 class DeltaSink:
     """Writes every epoch to a Delta table, as one version of it.
 
-    ``path``: where it lies; or ``table``: its name in Spark's session catalog, ``schema.name``.
+    ``path``: where it lies.
+    ``table``: instead of ``path`` its name in Spark's session catalog, ``schema.name``.
     ``mode``: ``Append()``, ``Overwrite()`` or ``Merge(key=...)`` of ``epochal.sinks.delta``: what an epoch does to the
-    table.  ``name``: the sink's stable name, by default ``delta-`` and the last part of the path, or the table's.
-    ``partition_by`` is for :meth:`create` alone.  ``merge_schema``: columns of the query that the table has not are
-    added to it, nullable, when the first epoch that has them is prepared; else they are refused.  ``select`` and
-    ``where``: the columns and rows that it gets (``epochal.sinks.projection``); key and other columns of ``mode`` are
-    among them.
+    table.
+    ``name``: the sink's stable name, by default ``delta-`` and the last part of the path, or the table's.
+    ``partition_by``: columns by which :meth:`create` partitions a table that it makes; nothing else reads it.
+    ``merge_schema``: columns of the query that the table has not are added to it, nullable, when the first epoch that
+    has them is prepared; else they are refused.
+    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); key and other columns of
+    ``mode`` are among them.
+
     Plain data: until it is looked at it can be pickled, and holds no session.
     """
 

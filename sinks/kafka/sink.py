@@ -81,6 +81,7 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 class KafkaSink:
     """Every epoch once, in one Kafka transaction.
 
+    ``bootstrap_servers``: ``host:port`` of some brokers, with commas between them.
     ``topic``: the topic that gets the rows; with ``topics`` the column (string) that names one of them for each row.
     ``topics``: a list, all that rows may name; the sink needs a ``name`` then.
     ``key``: the column (string or binary) whose bytes are the key; rows without one go to random partitions.
@@ -105,9 +106,9 @@ class KafkaSink:
     ``request_timeout``: seconds that a single request may take.
     ``options``: librdkafka's own names and values, or a function that returns them, called in the driver whenever they
     are needed: a place for secrets.
-    ``partitions``, ``replication`` and ``topic_config`` are for topics that ``create`` makes.
-    ``keep_epochs``, ``keep_days``: how much of its audit the marker topic keeps (``epochal.sinks.epochs.Retention``);
-    it takes a record per epoch, the size of Spark's offsets.
+    ``partitions``, ``replication`` and ``topic_config``: of topics that ``create`` makes, by default the broker's own.
+    ``keep_epochs``: how many epochs the audit in the marker topic keeps, a record each, the size of Spark's offsets.
+    ``keep_days``: for how many days; by default for any (``epochal.sinks.epochs.Retention``).
     """
 
     needs_copy = True

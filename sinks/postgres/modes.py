@@ -39,8 +39,9 @@ class Plain:
 class Upsert(Keyed):
     """Rows are staged, and one transaction inserts them into ``table``, or updates the rows that have their key.
 
-    ``key``, ``update``, ``delete_when``, ``order_by``: as :class:`~epochal.sinks.keyed.Keyed` says; the table has a
-    unique constraint on just the columns of the key.
+    The table has a unique constraint on just the columns of ``key``; this and the other columns are those of
+    :class:`~epochal.sinks.keyed.Keyed`.
+
     ``trial``: as for :class:`Plain`.
     """
 

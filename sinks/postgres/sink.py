@@ -91,20 +91,24 @@ class PostgresSink:
 
     ``dsn``: a libpq connection string or URI, or a function that returns one (asked on the driver).  What it leaves
     out comes from the driver's environment, service file and password file; tasks are sent what was found there.
-    ``table``: ``[schema.]name``.  ``mode``: ``Append()``, ``Plain()`` or ``Upsert(key=...)`` of
-    ``epochal.sinks.postgres``: how an epoch becomes visible, and to whom.  ``view``: with ``Append()``, whose rows
-    lie in ``<table>__rows``, the readers' name, by default that of the table.  ``name``: the sink's stable name, by
-    default ``postgres-<table>``.  ``select`` and ``where``: the columns and rows that it gets
-    (``epochal.sinks.projection``); key and other columns of ``mode`` are among them.  ``bad_rows``: the sink of rows
-    with values that Postgres cannot hold, which else refuse the epoch (``epochal.sinks.rejects``).
+    ``table``: ``[schema.]name``.
+    ``mode``: ``Append()``, ``Plain()`` or ``Upsert(key=...)`` of ``epochal.sinks.postgres``: how an epoch becomes
+    visible, and to whom.
+    ``view``: with ``Append()``, whose rows lie in ``<table>__rows``, the readers' name, by default that of the table.
+    ``name``: the sink's stable name, by default ``postgres-<table>``.
+    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); key and other columns of
+    ``mode`` are among them.
+    ``bad_rows``: the sink of rows with values that Postgres cannot hold, which else refuse the epoch
+    (``epochal.sinks.rejects``).
     ``schema_evolution``: columns that are new in the query are added, by ``create`` or by the first epoch that has
     them, instead of refused.
     ``connections``: how many tasks write at once, each on a connection of its own.
-    Seconds: ``connect_timeout`` for a connection; ``lock_timeout`` for the sink's row while another holds it;
-    ``answer_timeout`` for a statement that touches a few rows, COMMIT included; ``bulk_timeout`` for one whose time
-    grows with the epoch (writing, counting, publishing, deleting).
-    ``keep_epochs``, ``keep_days``: how much of its audit in ``epochal.epochs`` is kept
-    (``epochal.sinks.epochs.Retention``); rows of the table itself are never touched.
+    ``connect_timeout``: seconds for a connection.
+    ``lock_timeout``: seconds for the sink's row while another holds it.
+    ``answer_timeout``: seconds for a statement that touches a few rows, COMMIT included.
+    ``bulk_timeout``: seconds for one whose time grows with the epoch (writing, counting, publishing, deleting).
+    ``keep_epochs``: how many epochs the audit in ``epochal.epochs`` keeps; rows of the table itself are never touched.
+    ``keep_days``: for how many days; by default for any (``epochal.sinks.epochs.Retention``).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A pipeline on a broker that speaks TLS, asks for a password and grants what docs/sinks.md lists, and no more."""
+"""A pipeline on a broker that speaks TLS, asks for a password and grants what docs/kafka.md lists, and no more."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kafka() -> Iterator[SecuredKafka]:
 
 @pytest.fixture
 def login(kafka: SecuredKafka, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, str]]:
-    """As docs/sinks.md has it."""
+    """As docs/kafka.md has it."""
     monkeypatch.setenv(VARIABLE, SECRET)
 
     def options() -> dict[str, str]:

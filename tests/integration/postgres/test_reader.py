@@ -1,4 +1,4 @@
-"""What the reader view costs and shows, and the index that docs/sinks.md names."""
+"""What the reader view costs and shows, and the index that docs/postgres.md names."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from pyspark.sql import functions as f
 
@@ -19,6 +20,33 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_quick_start(
+    tmp_path: Path,
+    pg_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Twice, as if the first start had been killed after its epoch; with a trigger that ends."""
+    [job] = python_blocks((DOCS / "quickstart.md").read_text())
+    job = job.replace('processingTime="2 seconds"', "availableNow=True")
+    monkeypatch.setenv("POSTGRES", pg_database)
+    for where in ('"in"', '"checkpoint"'):
+        assert where in job
+        job = job.replace(where, f'"{tmp_path}/{where[1:]}')
+    (tmp_path / "in").mkdir()
+    for number, value in ((1, 0.5), (2, 1.5)):
+        (tmp_path / "in" / f"{number}.json").write_text(f'{{"id": {number}, "value": {value}}}')
+        names = run_example(job, {"__name__": "job"})
+        names["main"]()
+        names["pipeline"].close()
+    with psycopg.connect(pg_database) as connection:
+        assert connection.execute("SELECT * FROM readings ORDER BY id").fetchall() == [(1, 0.5), (2, 1.5)]
+        told = connection.execute("SELECT epoch, position, row_count FROM epochal.epochs ORDER BY epoch").fetchall()
+    assert told == [(0, 1, 1), (1, 2, 1)]
+    assert "postgres-readings" in capsys.readouterr().out
 
 
 def test_idempotent_mode(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The examples and the table of docs/sinks.md."""
+"""The examples of docs/sinks.md and docs/kafka.md, and the table of the latter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from tests.integration.spark.test_readme import python_blocks, run_example
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+KAFKA = (DOCS / "kafka.md").read_text()
+SOME_COLUMNS, BAD_ROWS = python_blocks((DOCS / "sinks.md").read_text())
+ROUTES, MADE_VALUES, SECRETS = python_blocks(KAFKA)
+IMPORTS = SOME_COLUMNS.partition("pipeline = ")[0]
 
 
 @pytest.mark.timeout(400)
@@ -34,7 +38,7 @@ def test_some_columns_some_rows(
     (tmp_path / "in" / "0.json").write_text('{"tailnum": "n1", "seats": 2}\n{"tailnum": null, "seats": 3}\n')
     topic = f"flights-{uuid.uuid4().hex[:8]}"
     names = run_example(
-        python_blocks(PAGE)[0].replace('topic="flights"', f'topic="{topic}"'),
+        SOME_COLUMNS.replace('topic="flights"', f'topic="{topic}"'),
         {
             "flights": spark.readStream.schema("tailnum string, seats int").json(str(tmp_path / "in")),
             "POSTGRES": pg_database,
@@ -59,7 +63,7 @@ def test_where_a_row_goes(spark: SparkSession, tmp_path: Path, kafka_server: ser
     rows = [{"tailnum": f"n{n}", "carrier": carrier} for n, carrier in enumerate(("AA", "UA", "AA"))]
     (tmp_path / "in" / "0.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     prefix = f"flights-{uuid.uuid4().hex[:8]}."
-    code = python_blocks(PAGE)[0].partition("pipeline = ")[0] + python_blocks(PAGE)[1].replace("flights.", prefix)
+    code = IMPORTS + ROUTES.replace("flights.", prefix)
     names: dict[str, Any] = {"KAFKA": kafka_server.bootstrap}
     exec(code, names)
     flights = spark.readStream.schema("tailnum string, carrier string").json(str(tmp_path / "in"))
@@ -100,7 +104,7 @@ def test_values_that_a_function_makes(monkeypatch: pytest.MonkeyPatch) -> None:
         "REGISTRY": "http://registry",
         "SCHEMA": "s",
     }
-    names = run_example(python_blocks(PAGE)[2], names)
+    names = run_example(MADE_VALUES, names)
     value = names["avro"]()
     assert value({"n": 1}, "flights") == b"s http://registry {'n': 1} ('flights', 'value')"
     assert names["sink"]._make_value is names["avro"]
@@ -109,7 +113,7 @@ def test_values_that_a_function_makes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "of-the-environment")
     names = {"KafkaSink": KafkaSink, "KAFKA": "localhost:1", "CERTIFICATE": "ca.pem"}
-    sink = run_example(python_blocks(PAGE)[3], names)["sink"]
+    sink = run_example(SECRETS, names)["sink"]
     assert sink._link().options["sasl.password"] == "of-the-environment"
 
 
@@ -118,7 +122,7 @@ def test_rows_that_a_sink_cannot_hold(spark: SparkSession, tmp_path: Path, pg_da
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.json").write_text('{"tailnum": "n1"}\n{"tailnum": "n\\u00002"}\n')
     names = {"DATABASE": pg_database, "LAKE": str(tmp_path / "lake")}
-    code = python_blocks(PAGE)[0].partition("pipeline = ")[0] + python_blocks(PAGE)[4]
+    code = IMPORTS + BAD_ROWS
     pipeline = run_example(code, names)["pipeline"]
     flights = spark.readStream.schema("tailnum string").json(str(tmp_path / "in"))
     pipeline.create(flights.schema)
@@ -129,10 +133,6 @@ def test_rows_that_a_sink_cannot_hold(spark: SparkSession, tmp_path: Path, pg_da
     [rejected] = spark.read.format("delta").load(str(tmp_path / "lake" / "rejected")).collect()
     assert rejected["tailnum"] == "n\x002"
     pipeline.close()
-
-
-def test_every_example_is_run() -> None:
-    assert len(python_blocks(PAGE)) == 5
 
 
 def test_the_table_of_json(spark: SparkSession) -> None:
@@ -152,7 +152,7 @@ def test_the_table_of_json(spark: SparkSession) -> None:
         "map with string keys": ["map('k', 1, 'j', null)"],
         "NULL of any type": ["cast(null AS int)"],
     }
-    section = PAGE.partition("## What a row is in Kafka")[2].partition("\n## ")[0]
+    section = KAFKA.partition("## What a row is in Kafka")[2].partition("\n## ")[0]
     table = dict(re.findall(r"^\| ([a-zN][^|]*?) \| [^|]*? \| ((?:`[^`]+`(?:, )?)+) \|$", section, re.MULTILINE))
     assert table.keys() == values.keys()
     for kind, expressions in values.items():
