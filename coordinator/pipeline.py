@@ -32,7 +32,12 @@ from epochal.coordinator.coordinator import (
 )
 from epochal.coordinator.epoch import IDEMPOTENT, MODES, TWO_PHASE, Ask, EpochNumber, Phase, Query
 from epochal.coordinator.errors import CalledTwice, Misconfigured
+from epochal.coordinator.events import Consumer, Telling
+from epochal.coordinator.log_keys import extra
 from epochal.coordinator.plan import PlanFacts, analyzed, read_plan
+from epochal.coordinator.progress import progress
+from epochal.coordinator.records import record
+from epochal.coordinator.telemetry import telemetry
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import ApplySink, RedoSink, Sink
 from epochal.sinks.rejects import Rejects, with_rejects
@@ -130,6 +135,7 @@ class _Run:
 
     query_id: str
     run_id: str
+    telling: Telling
     coordinator: Coordinator | None = None
     sinks: Sequence[Sink] = ()
     epoch: EpochNumber | None = None  # the newest that we were called for
@@ -149,7 +155,8 @@ class _Run:
             try:
                 sink.close()
             except Exception as error:  # a broken connection is closed already
-                _log.debug("sink %s did not close: %s", sink.name, type(error).__name__)
+                said = "sink %s did not close: %s", sink.name, type(error).__name__
+                _log.debug(*said, extra=extra(sink=sink.name, run_id=self.run_id, error=type(error).__name__))
 
 
 def _called_twice(epoch: EpochNumber) -> CalledTwice:
@@ -168,7 +175,8 @@ class Pipeline:
     ``app`` and the sinks' names are how a restart finds its markers: keep them stable.  ``log`` is where
     decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.  ``retry``: how patiently a
     server is asked again, an ``epochal.Retry``.  ``compact_every``: how many records
-    that nobody needs any more are left in the log.
+    that nobody needs any more are left in the log.  ``on_event``: called with each event of ``epochal.events``, one at
+    a time, also from the threads of the sinks; when it raises, that is logged and this start does not call it again.
 
     ``mode="idempotent"``, for a query that gives the same rows whenever an epoch is run: no durable copy and no
     decision; what can be seen in the plan to give others is refused at start, but for the functions of your own
@@ -189,6 +197,7 @@ class Pipeline:
         log: EpochLog | None = None,
         retry: Retry | None = None,
         compact_every: int = COMPACT_EVERY,
+        on_event: Consumer | None = None,
     ) -> None:
         check_name("app", app)
         given, sinks = tuple(sinks), with_rejects(sinks)
@@ -198,6 +207,8 @@ class Pipeline:
             check_appliable(sinks)
         if compact_every < 1:
             raise Misconfigured(f"compact_every={compact_every}", help="pass a number of records, 1 or more")
+        if on_event is not None and not callable(on_event):
+            raise Misconfigured(f"on_event={on_event!r} cannot be called", help="pass a function of one argument")
         self._app = app
         self._given = given
         self._sinks = sinks  # those for bad rows, too
@@ -206,6 +217,7 @@ class Pipeline:
         self._log = log
         self._retry = retry
         self._compact_every = compact_every
+        self._on_event = on_event
         self._runs: dict[tuple[str, str], _Run] = {}
         self._newest: _Run | None = None
         self._plan: PlanFacts | None = None
@@ -249,6 +261,7 @@ class Pipeline:
                 self._epoch(run, query, df, epoch)
             except BaseException as error:
                 run.failed = as_exception(error)
+                run.telling.failed(run.failed)
                 run.close()
                 raise
         except Exception as error:
@@ -282,7 +295,7 @@ class Pipeline:
             if key not in self._runs:
                 for old in [k for k in self._runs if k[0] == query.query_id]:
                     self._runs.pop(old).close()
-                self._runs[key] = _Run(*key)
+                self._runs[key] = _Run(*key, Telling(Query(self._app, *key, checkpoint=""), self._consumers()))
             self._newest = self._runs[key]
             return self._newest
 
@@ -296,9 +309,15 @@ class Pipeline:
         run.sinks = self._new_sinks()
         identity = query.identity(self._app)
         self._check_schema(run.sinks, identity, df)
-        run.coordinator = self._coordinator(run.sinks, identity, query)
+        run.coordinator = self._coordinator(run.sinks, identity, query, run.telling)
 
-    def _coordinator(self, sinks: Sequence[Sink], identity: Query, query: inside.StreamingQuery) -> Coordinator:
+    def _consumers(self) -> list[Consumer]:
+        """Who is told what a start does; the user's own function last."""
+        return [record, *(told for told in (telemetry(), progress(), self._on_event) if told is not None)]
+
+    def _coordinator(
+        self, sinks: Sequence[Sink], identity: Query, query: inside.StreamingQuery, telling: Telling
+    ) -> Coordinator:
         return Coordinator(
             query=identity,
             sinks=sinks,
@@ -308,6 +327,7 @@ class Pipeline:
             runner=Threads(lambda: query.spark),
             retry=self._retry,
             compact_every=self._compact_every,
+            telling=telling,
         )
 
     # --- called by the user ---------------------------------------------------------------------
@@ -366,9 +386,11 @@ class Pipeline:
     def close(self) -> None:
         """Let go of all connections, once no query uses the pipeline any more."""
         with self._lock:
-            for run in self._runs.values():
-                run.close()
+            runs = list(self._runs.values())
             self._runs.clear()
+        for run in runs:
+            run.close()
+            run.telling.closed()
 
     # --- small helpers --------------------------------------------------------------------------
 

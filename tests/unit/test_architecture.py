@@ -16,7 +16,7 @@ FOLDERS = ("coordinator", "checkpoints", "sinks", "chaos")
 PRODUCTION = ("coordinator", "checkpoints", "sinks")
 
 # Free of everything else of the project; any file may import them.
-WORDS = {"epochal.coordinator.epoch", "epochal.coordinator.errors", "epochal.coordinator.versions"}
+WORDS = {f"epochal.coordinator.{name}" for name in ("epoch", "errors", "log_keys", "versions")}
 FAILPOINTS = {"epochal.chaos.failpoints"}
 PROTOCOLS = {"epochal.sinks.protocol", "epochal.checkpoints.log"}
 COMMAND = "epochal.coordinator.cli"  # the console command, of which the chaos kit is a part
