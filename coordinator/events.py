@@ -27,7 +27,7 @@ _log = logging.getLogger("epochal")
 
 
 class Step(enum.Enum):
-    """What is done within a phase and can take long; the first three that follow the copy are a sink's."""
+    """What is done within a phase and can take long; some of it by a sink."""
 
     COPY = "copy"  # the one evaluation of the micro-batch, into the durable copy
     PREPARE = "prepare"
@@ -76,6 +76,8 @@ class Started(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseBegan(Event):
+    """The next phase of the protocol."""
+
     phase: Phase
 
 
@@ -89,7 +91,7 @@ class PhaseEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepBegan(Event):
-    """``sink``: None for what is done once for all."""
+    """Something within a phase that can take long; ``sink``: None for what is done once for all."""
 
     step: Step
     sink: str | None
@@ -97,7 +99,7 @@ class StepBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepEnded(Event):
-    """``error``: why it failed, else None.  ``rows``: that the sink voted for, or has made visible in this step.
+    """``error``: why the step failed, else None.  ``rows``: that the sink voted for, or has made visible in it.
 
     In idempotent mode, of a sink that writes without holding rows back: those of the evaluation.
     """

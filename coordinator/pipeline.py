@@ -365,6 +365,17 @@ class Pipeline:
             for sink in sinks:
                 sink.close()
 
+    def observed(self, df: DataFrame) -> DataFrame:
+        """The same rows, counted: ``observedMetrics`` of the query's progress has them as ``epochal.<app>``, ``rows``.
+
+        Hand it to ``writeStream``: what is observed inside the batch function belongs to other queries of Spark's and
+        never reaches the progress.  An evaluation counts its rows each time: in idempotent mode one per sink.
+        """
+        from pyspark.sql import functions as f
+
+        _check_streaming(df)
+        return df.observe(f"epochal.{self._app}", f.count(f.lit(1)).alias("rows"))
+
     def guarantee(self) -> Guarantee:
         """What is promised per sink, to which reader, under which conditions; with the plan once it was seen."""
         return Guarantee(

@@ -83,8 +83,8 @@ class _Spans:
 class Telemetry:
     """A consumer of events; called by one thread at a time per start, by several starts at once."""
 
-    def __init__(self, meter: Meter, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, meter: Meter, tracer: Tracer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tracer, self._clock = tracer, clock
         self._open: dict[tuple[str, str], _Open] = {}  # by app and query
         self._spans: dict[tuple[str, str], _Spans] = {}
         self._lock = threading.Lock()
@@ -135,7 +135,7 @@ class Telemetry:
         """What the gauges will tell."""
         match event:
             case EpochBegan() if work.since is None:
-                work.since = time.monotonic()
+                work.since = self._clock()
             case Started():
                 work.in_doubt = {sink: work.in_doubt.get(sink, False) for sink in event.sinks}
             case Decided():
@@ -158,7 +158,7 @@ class Telemetry:
         return [_observed(int(doubt), {metrics.APP: a, metrics.SINK: sink}) for (a, sink), doubt in found.items()]
 
     def _ages(self, _: CallbackOptions) -> Iterable[Observation]:
-        now, oldest = time.monotonic(), dict[str, float]()
+        now, oldest = self._clock(), dict[str, float]()
         with self._lock:
             for work in self._open.values():
                 age = now - work.since if work.since is not None else 0.0
