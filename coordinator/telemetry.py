@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator import metrics
+from epochal.coordinator.errors import Fenced
 from epochal.coordinator.events import (
     SHOWS,
     Closed,
@@ -146,7 +147,7 @@ class Telemetry:
                 work.in_doubt[sink] = False
             case EpochCommitted():
                 work.settled()
-            case Closed():
+            case Closed() | Failed(error=Fenced()):  # what is open is another's from now on
                 del self._open[event.app, event.query_id]
 
     def _in_doubt(self, _: CallbackOptions) -> Iterable[Observation]:

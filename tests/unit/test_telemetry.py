@@ -17,13 +17,13 @@ from opentelemetry.trace import StatusCode
 
 from epochal.coordinator import metrics
 from epochal.coordinator.epoch import IDEMPOTENT
-from epochal.coordinator.errors import CommitInDoubt, PrepareRefused, SinkUnavailable
+from epochal.coordinator.errors import CommitInDoubt, Fenced, PrepareRefused, SinkUnavailable
 from epochal.coordinator.events import Telling
 from epochal.coordinator.telemetry import Telemetry
 from epochal.sinks.memory import MemorySink
 from epochal.sinks.protocol import Sink
 from epochal.sinks.threads import Threads
-from tests.unit.test_coordinator import QUERY, Batch, Refusing, World
+from tests.unit.test_coordinator import QUERY, Batch, OvertakenLog, Refusing, World
 from tests.unit.test_events import every_event, failing, start
 
 Attributes = Mapping[str, Any]
@@ -176,6 +176,16 @@ def test_a_closed_pipeline_has_nothing_open(seen: Seen) -> None:
     assert seen.values(metrics.OPEN_AGE) == {("app",): 5}
     telling.closed()
     assert seen.values(metrics.OPEN_AGE) == {}
+
+
+def test_a_start_that_was_fenced_has_nothing_open_any_more(seen: Seen) -> None:
+    """Its epoch is the newer start's, whose process tells of it."""
+    world = World()
+    world.log = OvertakenLog()
+    with pytest.raises(Fenced):
+        start(world, seen.telemetry, world.sink("a")).run(Batch(0))
+    assert seen.values(metrics.FAILURES) == {("app", "decide", "Fenced"): 1}
+    assert seen.values(metrics.OPEN_AGE) == seen.values(metrics.IN_DOUBT) == {}
 
 
 def test_every_instrument_of_the_table_and_no_other(seen: Seen) -> None:
