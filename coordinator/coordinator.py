@@ -10,8 +10,9 @@ Read it beside the picture in README: the methods stand in the order of the phas
                     └──> apply ─────────────────────────┘                  the same, in idempotent mode
 
 Free of Spark and of any server: rows are opaque, sinks, log and durable copy are protocols.  What is
-decided is judged in ``judge.py``; this file only acts, and tells ``_telling`` what has become true.  Past the decision there is no way back: an
-error then is ``CommitInDoubt``, and the next start finishes the epoch.
+decided is judged in ``judge.py``; this file only acts, and tells ``_telling`` what has become true.
+Past the decision there is no way back: an error then is ``CommitInDoubt``, and the next start finishes
+the epoch.
 
 The mode is the epoch's, known by its record in the log: whatever mode a start is in, it finishes an epoch
 in the mode that began it, and begins the next one in its own.

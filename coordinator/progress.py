@@ -6,6 +6,7 @@ Only where standard error is a terminal, and only from the second second on; dra
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -31,6 +32,9 @@ PATIENCE = 1.0
 """Seconds that a work may take before it is worth a line."""
 EVERY = 0.5
 """Seconds between two looks of the line."""
+
+_WIDTH = 80
+"""Of a terminal that does not know its own."""
 
 _WORKS: Mapping[Phase | Step, str] = {
     Phase.SETTLE: "settling",
@@ -90,9 +94,7 @@ def line_on(out: TextIO) -> Line:
     try:
         return RichLine(out)
     except ImportError:
-        import shutil
-
-        return PlainLine(out, shutil.get_terminal_size().columns)
+        return PlainLine(out, os.get_terminal_size(out.fileno()).columns or _WIDTH)
 
 
 @dataclass
