@@ -42,6 +42,7 @@ from epochal.coordinator.acts import Act, Rename
 from epochal.coordinator.coordinator import Coordinator, EpochReport, Retry, serial
 from epochal.coordinator.epoch import IDEMPOTENT, TWO_PHASE, Actor, Ask, Committable, Copy, EpochNumber, Query
 from epochal.coordinator.errors import EpochalError, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.events import Telling
 from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Shown, Table
 from epochal.sinks.memory import Row as StoredRow
 from epochal.sinks.protocol import CommitOutcome, Rows, Sink
@@ -505,6 +506,7 @@ class Driver:
             runner=backwards if pipeline.backwards else serial,
             retry=Retry(attempts=4, sleep=lambda seconds: None),  # noqa: ARG005
             compact_every=world.compact_every,
+            telling=Telling(self.query),  # to nobody: what it would warn of is what the schedules do
         )
 
     def sinks(self) -> Sequence[Sink]:

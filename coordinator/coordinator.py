@@ -10,8 +10,9 @@ Read it beside the picture in README: the methods stand in the order of the phas
                     └──> apply ─────────────────────────┘                  the same, in idempotent mode
 
 Free of Spark and of any server: rows are opaque, sinks, log and durable copy are protocols.  What is
-decided is judged in ``judge.py``; this file only acts.  Past the decision there is no way back: an
-error then is ``CommitInDoubt``, and the next start finishes the epoch.
+decided is judged in ``judge.py``; this file only acts, and tells ``_telling`` what has become true.
+Past the decision there is no way back: an error then is ``CommitInDoubt``, and the next start finishes
+the epoch.
 
 The mode is the epoch's, known by its record in the log: whatever mode a start is in, it finishes an epoch
 in the mode that began it, and begins the next one in its own.
@@ -21,7 +22,6 @@ Roots: presumed abort (Mohan, Lindsay), Flink's two-phase-commit sink, MillWheel
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -78,7 +78,9 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.coordinator.events import Step, Telling
 from epochal.coordinator.judge import Case, History, Verdict
+from epochal.coordinator.records import record as as_record
 from epochal.sinks.protocol import (
     Applied,
     ApplySink,
@@ -92,8 +94,6 @@ from epochal.sinks.protocol import (
     Sink,
     Stage,
 )
-
-_log = logging.getLogger("epochal")
 
 COMPACT_EVERY = 100
 """Records of the log that nobody needs any more, before it is compacted."""
@@ -195,6 +195,7 @@ class Coordinator:
         runner: Runner[object] = serial,
         retry: Retry | None = None,
         compact_every: int = COMPACT_EVERY,
+        telling: Telling | None = None,
     ) -> None:
         self._query = query
         self._sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}
@@ -206,6 +207,7 @@ class Coordinator:
         self._run_all = runner
         self._retry = retry or Retry()
         self._compact_every = compact_every
+        self._telling = telling or Telling(query, [as_record])
         self._history = History(())
         self._identities: dict[str, str] = {}
         self._markers: dict[str, Marker | None] = {}
@@ -253,11 +255,13 @@ class Coordinator:
         try:
             self._seconds = {}
             self._written.clear()
+            self._telling.epoch_began(batch.ask.epoch)
             if self._actor is None:
                 self._start(batch.ask)
             return self._epoch(batch)
         except Exception as error:
             self._failed = error
+            self._telling.failed(error, self._phase, self._pending)
             raise
 
     def act(self, ask: Ask, act: Act) -> Operator:
@@ -374,7 +378,7 @@ class Coordinator:
     def _fence(self, ask: Ask, actor: Actor) -> None:
         """The log first, then the sinks in the order of their names; all by compare-and-set."""
         if self._history.empty and ask.epoch > 0:
-            _log.warning("app %s: a new epoch log begins; epochs before %d never reached it", ask.query.app, ask.epoch)
+            self._telling.log_began()
         hit(Point.BEFORE_FENCE)
         done = judge.done_after(self._history, self._shown)
         query = replace(self._query, checkpoint=self._history.place or self._query.checkpoint)
@@ -385,6 +389,7 @@ class Coordinator:
             self._patiently(lambda sink=sink: sink.fence(self._query, actor))  # type: ignore[misc]
             hit(Point.AFTER_SINK_FENCE, name)
         self._actor = actor
+        self._telling.started(actor, self._mode, list(self._sinks))
         hit(Point.AFTER_FENCE)
 
     def _look_again(self, ask: Ask) -> None:
@@ -512,17 +517,20 @@ class Coordinator:
         """The one evaluation of the epoch, where the sinks want it kept."""
         if self._stage is None or not self._copies:
             return None
-        return self._stage.write(batch.ask.epoch, self._me, batch.rows)
+        with self._telling.step(Step.COPY):
+            return self._stage.write(batch.ask.epoch, self._me, batch.rows)
 
     def _vote(self, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
         epoch = epoch.at(self._place_in(sink.name))
         hit(Point.BEFORE_SINK_PREPARE, sink.name, epoch.number)
-        if epoch.copy is not None:
-            vote = self._prepare_from(epoch.copy, sink, epoch)
-        elif epoch.digest:  # a second evaluation is as good as the first
-            vote = self._patiently(lambda: sink.prepare(epoch, rows, self._me))
-        else:
-            vote = sink.prepare(epoch, rows, self._me)
+        with self._telling.step(Step.PREPARE, sink.name, epoch.number) as told:
+            if epoch.copy is not None:
+                vote = self._prepare_from(epoch.copy, sink, epoch)
+            elif epoch.digest:  # a second evaluation is as good as the first
+                vote = self._patiently(lambda: sink.prepare(epoch, rows, self._me))
+            else:
+                vote = sink.prepare(epoch, rows, self._me)
+            told.rows = vote.rows
         hit(Point.AFTER_SINK_PREPARE, sink.name, epoch.number)
         self._written[sink.name] = vote.rows
         return vote
@@ -553,6 +561,7 @@ class Coordinator:
             raise
         self._shown = dict.fromkeys(record.participants, False)
         self._lost = False
+        self._telling.decided(self._pending)
         hit(Point.AFTER_DECIDE, epoch=record.epoch)
 
     def _commit(self) -> dict[str, CommitOutcome]:
@@ -565,7 +574,8 @@ class Coordinator:
             if self._decided.copy is None and self._settling:
                 self._lost = True  # Spark's replay of the epoch will be evaluated and decided again
                 return outcomes
-            self._redo(lost)
+            with self._telling.step(Step.REDO, epoch=self._current.epoch):
+                self._redo(lost)
         else:
             self._in_doubt(
                 [PreparedLost("prepared rows were lost again and again", help="see what deletes them in the sink")]
@@ -601,7 +611,9 @@ class Coordinator:
         """Idempotent, so an unknown outcome is answered by asking again: the sink reads its marker first."""
         name, epoch = committable.sink, self._current.epoch
         hit(Point.BEFORE_SINK_COMMIT, name, epoch)
-        outcome = self._patiently(lambda: self._sinks[name].commit(committable, self._me))
+        with self._telling.step(Step.COMMIT, name, epoch) as told:
+            outcome = self._patiently(lambda: self._sinks[name].commit(committable, self._me))
+            told.rows = committable.rows if outcome is CommitOutcome.COMMITTED else 0
         hit(Point.AFTER_SINK_COMMIT, name, epoch)
         return outcome
 
@@ -641,7 +653,9 @@ class Coordinator:
     def _prepare_again(self, name: str, epoch: Epoch, copy: Copy) -> Committable:
         """The same rows as were decided, so far as their number tells."""
         decided = self._decided.participants[name].committable
-        vote = self._prepare_from(copy, self._sinks[name], epoch.at(decided.position))
+        with self._telling.step(Step.PREPARE, name, epoch.number) as told:
+            vote = self._prepare_from(copy, self._sinks[name], epoch.at(decided.position))
+            told.rows = vote.rows
         if vote.rows != decided.rows:
             raise PrepareRefused(
                 f"voted for {vote.rows} rows of a copy of which {decided.rows} were decided",
@@ -730,6 +744,7 @@ class Coordinator:
         hit(Point.BEFORE_APPLY, epoch=ask.epoch)
         self._append(self._own_position + 1, record)
         self._shown = shown
+        self._telling.decided(self._pending)
         hit(Point.AFTER_APPLY, epoch=ask.epoch)
 
     def _votes_that_agree(self, batch: MicroBatch) -> dict[str, Committable]:
@@ -771,7 +786,9 @@ class Coordinator:
         epoch = self._epoch_to_apply.at(self._current.position_of(sink.name))
         hit(Point.BEFORE_SINK_COMMIT, sink.name, epoch.number)
         try:
-            applied = self._patiently(lambda: sink.apply(epoch, batch.rows, self._me, agreed))
+            with self._telling.step(Step.APPLY, sink.name, epoch.number) as told:
+                applied = self._patiently(lambda: sink.apply(epoch, batch.rows, self._me, agreed))
+                told.rows = applied.digest.rows if applied.outcome is CommitOutcome.COMMITTED else 0
         except (NonDeterministicReplay, PrepareRefused):
             raise
         except Exception as error:
@@ -807,7 +824,7 @@ class Coordinator:
         self._close_phase()
         rows = self._rows_of(self._current)
         self._last_report = EpochReport(epoch, rows, replayed, dict(self._seconds), outcomes, dict(self._written))
-        _log.info("app %s, epoch %d: %s", self._query.app, epoch, _line(self._last_report))
+        self._telling.committed(rows, replayed, self._last_report.seconds)
         return self._last_report
 
     def _rows_of(self, record: EpochRecord) -> int:
@@ -838,6 +855,7 @@ class Coordinator:
             except Exception as error:
                 if isinstance(record, Fence) and isinstance(error, (Misconfigured, LogCorrupt)):
                     raise  # the log says what is wrong with it, and a start that ends after its Fence harms nobody
+                self._telling.retrying(error)
                 last_error = error
                 self._retry.pause(attempt)
         raise self._unanswered(position, record, last_error)
@@ -871,7 +889,7 @@ class Coordinator:
         try:
             self._abort_all()
         except Exception as error:
-            _log.warning("could not drop prepared rows, the next start will: %s", error)
+            self._telling.postponed("could not drop prepared rows, the next start will", error)
 
     def _clean(self) -> None:
         """Drop copies that a durable record calls done, and what dead starts left; compact the log."""
@@ -883,14 +901,15 @@ class Coordinator:
                 self._copies_left = bool(needed)
             self._compact()
         except Exception as error:  # nothing visible depends on it, and the next epoch tries again
-            _log.warning("could not clean up after epoch, will try again: %s", error)
+            self._telling.postponed("could not clean up after epoch, will try again", error)
 
     def _compact(self) -> None:
         floor, kept = self._history.compaction()
         if sum(1 for e in self._history.entries if e.position < floor) - len(kept) < self._compact_every:
             return
         hit(Point.BEFORE_COMPACT)
-        self._log.compact(floor, kept)
+        with self._telling.step(Step.COMPACT):
+            self._log.compact(floor, kept)
         self._history = History((*kept, *(e for e in self._history.entries if e.position >= floor)))
         hit(Point.AFTER_COMPACT)
 
@@ -943,7 +962,7 @@ class Coordinator:
             try:
                 return call()
             except transient as error:
-                _log.warning("will try again: %s", error)
+                self._telling.retrying(error)
                 self._retry.pause(attempt)
         return call()
 
@@ -967,10 +986,12 @@ class Coordinator:
         assert self._phase is None or phase in NEXT[self._phase], f"{phase} does not follow {self._phase}"
         self._close_phase()
         self._phase, self._phase_began = phase, time.monotonic()
+        self._telling.phase_began(phase)
 
     def _close_phase(self) -> None:
         if self._phase is not None and self._phase_began:
             self._seconds[self._phase] = time.monotonic() - self._phase_began
+            self._telling.phase_ended(self._phase, self._seconds[self._phase])
         self._phase_began = 0.0
 
 
@@ -1026,9 +1047,3 @@ def _what(error: Exception) -> str:
 
 def _remedy(error: Exception) -> str:
     return error.help if isinstance(error, EpochalError) else "see the error above it"
-
-
-def _line(report: EpochReport) -> str:
-    what = "already visible, replayed" if report.replayed else f"{report.rows} rows"
-    times = ", ".join(f"{phase.value} {seconds * 1000:.0f} ms" for phase, seconds in report.seconds.items())
-    return f"{what} ({times})"

@@ -34,7 +34,12 @@ from epochal.coordinator.coordinator import (
 )
 from epochal.coordinator.epoch import IDEMPOTENT, MODES, TWO_PHASE, Ask, EpochNumber, Phase, Query
 from epochal.coordinator.errors import CalledTwice, Misconfigured
+from epochal.coordinator.events import Consumer, Telling
+from epochal.coordinator.log_keys import extra
 from epochal.coordinator.plan import PlanFacts, analyzed, read_plan
+from epochal.coordinator.progress import progress
+from epochal.coordinator.records import record
+from epochal.coordinator.telemetry import telemetry
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import ApplySink, RedoSink, Sink
 from epochal.sinks.rejects import Rejects, with_rejects
@@ -133,6 +138,7 @@ class _Run:
 
     query_id: str
     run_id: str
+    telling: Telling
     coordinator: Coordinator | None = None
     sinks: Sequence[Sink] = ()
     epoch: EpochNumber | None = None  # the newest that we were called for
@@ -152,7 +158,8 @@ class _Run:
             try:
                 sink.close()
             except Exception as error:  # a broken connection is closed already
-                _log.debug("sink %s did not close: %s", sink.name, type(error).__name__)
+                said = "sink %s did not close: %s", sink.name, type(error).__name__
+                _log.debug(*said, extra=extra(sink=sink.name, run_id=self.run_id, error=type(error).__name__))
 
 
 def _called_twice(epoch: EpochNumber) -> CalledTwice:
@@ -179,6 +186,8 @@ class Pipeline:
     ``log``: where decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.
     ``retry``: how patiently a server is asked again, an ``epochal.Retry``.
     ``compact_every``: how many records that nobody needs any more are left in the log.
+    ``on_event``: called with each event of ``epochal.events``, one at a time, also from the threads of the sinks; when it
+    raises, that is logged and this start does not call it again.
 
     Errors are :class:`~epochal.coordinator.errors.EpochalError`; Spark shows only their text, so the object
     stays in ``last_error``.
@@ -194,6 +203,7 @@ class Pipeline:
         log: EpochLog | None = None,
         retry: Retry | None = None,
         compact_every: int = COMPACT_EVERY,
+        on_event: Consumer | None = None,
     ) -> None:
         check_name("app", app)
         given, sinks = tuple(sinks), with_rejects(sinks)
@@ -203,6 +213,8 @@ class Pipeline:
             check_appliable(sinks)
         if compact_every < 1:
             raise Misconfigured(f"compact_every={compact_every}", help="pass a number of records, 1 or more")
+        if on_event is not None and not callable(on_event):
+            raise Misconfigured(f"on_event={on_event!r} cannot be called", help="pass a function of one argument")
         self._app = app
         self._given = given
         self._sinks = sinks  # those for bad rows, too
@@ -211,6 +223,7 @@ class Pipeline:
         self._log = log
         self._retry = retry
         self._compact_every = compact_every
+        self._on_event = on_event
         self._runs: dict[tuple[str, str], _Run] = {}
         self._newest: _Run | None = None
         self._plan: PlanFacts | None = None
@@ -254,6 +267,7 @@ class Pipeline:
                 self._epoch(run, query, df, epoch)
             except BaseException as error:
                 run.failed = as_exception(error)
+                run.telling.failed(run.failed)
                 run.close()
                 raise
         except Exception as error:
@@ -287,7 +301,7 @@ class Pipeline:
             if key not in self._runs:
                 for old in [k for k in self._runs if k[0] == query.query_id]:
                     self._runs.pop(old).close()
-                self._runs[key] = _Run(*key)
+                self._runs[key] = _Run(*key, Telling(Query(self._app, *key, checkpoint=""), self._consumers()))
             self._newest = self._runs[key]
             return self._newest
 
@@ -301,9 +315,19 @@ class Pipeline:
         run.sinks = self.new_sinks()
         identity = query.identity(self._app)
         self._check_schema(run.sinks, identity, df)
-        run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark)
+        run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark, run.telling)
 
-    def coordinator(self, query: Query, sinks: Sequence[Sink], spark: Callable[[], SparkSession | None]) -> Coordinator:
+    def _consumers(self) -> list[Consumer]:
+        """Who is told what a start does; the user's own function last."""
+        return [record, *(told for told in (telemetry(), progress(), self._on_event) if told is not None)]
+
+    def coordinator(
+        self,
+        query: Query,
+        sinks: Sequence[Sink],
+        spark: Callable[[], SparkSession | None],
+        telling: Telling | None = None,
+    ) -> Coordinator:
         """Of one start, of a query or of a person's act; where ``spark`` has none, what needs it is refused."""
         needed = needing(spark)
         return Coordinator(
@@ -315,6 +339,7 @@ class Pipeline:
             runner=Threads(spark),
             retry=self._retry,
             compact_every=self._compact_every,
+            telling=telling,
         )
 
     # --- called by the user ---------------------------------------------------------------------
@@ -352,6 +377,17 @@ class Pipeline:
             for sink in sinks:
                 sink.close()
 
+    def observed(self, df: DataFrame) -> DataFrame:
+        """The same rows, counted: ``observedMetrics`` of the query's progress has them as ``epochal.<app>``, ``rows``.
+
+        Hand it to ``writeStream``: what is observed inside the batch function belongs to other queries of Spark's and
+        never reaches the progress.  An evaluation counts its rows each time: in idempotent mode one per sink.
+        """
+        from pyspark.sql import functions as f
+
+        _check_streaming(df)
+        return df.observe(f"epochal.{self._app}", f.count(f.lit(1)).alias("rows"))
+
     def guarantee(self) -> Guarantee:
         """What is promised per sink, to which reader, under which conditions; with the plan once it was seen."""
         return Guarantee(
@@ -373,9 +409,11 @@ class Pipeline:
     def close(self) -> None:
         """Let go of all connections, once no query uses the pipeline any more."""
         with self._lock:
-            for run in self._runs.values():
-                run.close()
+            runs = list(self._runs.values())
             self._runs.clear()
+        for run in runs:
+            run.close()
+            run.telling.closed()
 
     # --- small helpers --------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.log_keys import extra
 
 AT_OWN_RISK = "EPOCHAL_AT_OWN_RISK"
 """Variable of the environment that lets a start go on with versions that it would refuse, each by its name."""
@@ -189,7 +190,7 @@ def check(part: Part, version: str, sink: str | None = None) -> None:
     if reason is None:
         return
     if at_own_risk(part, version):
-        _log.warning("%s, and goes on as %s names it: nothing is promised", reason, AT_OWN_RISK)
+        _log.warning("%s, and goes on as %s names it: nothing is promised", reason, AT_OWN_RISK, extra=extra(sink=sink))
         return
     low, below = part.expected
     named = os.environ.get(AT_OWN_RISK)

@@ -3,7 +3,7 @@
 Needs nothing but Python to import; Spark and the sinks' clients are imported where they are used.
 """
 
-from epochal.coordinator import errors
+from epochal.coordinator import errors, events
 from epochal.coordinator.coordinator import Retry
 from epochal.coordinator.errors import (
     CalledTwice,
@@ -46,4 +46,5 @@ __all__ = [
     "SinkUnavailable",
     "__version__",
     "errors",
+    "events",
 ]

@@ -16,11 +16,8 @@ FOLDERS = ("coordinator", "checkpoints", "sinks", "chaos")
 PRODUCTION = ("coordinator", "checkpoints", "sinks")
 
 # Free of everything else of the project; any file may import them.
-WORDS = {
-    "epochal.coordinator.epoch",
-    "epochal.coordinator.errors",
-    "epochal.coordinator.versions",
-    "epochal.sinks.epochs",
+WORDS = {f"epochal.coordinator.{name}" for name in ("epoch", "errors", "log_keys", "versions")} | {
+    "epochal.sinks.epochs"
 }
 FAILPOINTS = {"epochal.chaos.failpoints"}
 PROTOCOLS = {"epochal.sinks.protocol", "epochal.checkpoints.log"}
