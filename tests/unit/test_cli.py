@@ -207,4 +207,4 @@ def test_without_the_extra_packages_it_says_what_to_install() -> None:
     program = "import sys; sys.modules['typer'] = None; from epochal.coordinator.cli import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "pip install 'epochal[chaos]'" in done.stderr
+    assert "pip install 'epochal[console]'" in done.stderr

@@ -387,7 +387,9 @@ def test_of_several_errors_one_of_ours_is_raised_before_a_strangers() -> None:
         sinks[-1].error = error
     with pytest.raises(CommitInDoubt, match="not yet visible in a, b: no") as doubt:
         world.start(*sinks).run(Batch(0))
-    assert doubt.value.help == "see why; then restart the query: it will finish this epoch first"
+    assert doubt.value.help == (
+        "see why; then restart the query: it will finish this epoch first (a sink that never will: docs/runbook.md)"
+    )
 
 
 def test_in_doubt_says_what_is_done_and_what_is_pending() -> None:
