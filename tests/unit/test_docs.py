@@ -29,7 +29,7 @@ RUN = {
     "docs/chaos.md": "tests/integration/spark/test_docs.py",
     "docs/idempotent.md": "tests/integration/spark/test_docs.py",
     "docs/kafka.md": "tests/integration/spark/test_docs_sinks.py",
-    "docs/metrics.md": "tests/unit/test_telemetry.py",
+    "docs/metrics.md": "tests/unit/test_metrics_page.py",
     "docs/quickstart.md": "tests/integration/spark/test_docs.py",
     "docs/sinks.md": "tests/integration/spark/test_docs_sinks.py",
 }
