@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SINKS = ("table", "topic", "lake")
 TIMEOUT_S = 60
+DOCUMENTED = (Path(__file__).parents[3] / "docs" / "console.md").read_text()
 JOB = """
 import epochal
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
@@ -99,6 +100,7 @@ class Console(Job):
         assert done.returncode == code, (done.stdout, done.stderr)
         found: Json = json.loads(done.stdout)
         assert (found["version"], found["command"], found["exit"]) == (1, words[0], code)
+        assert [name for name in found if f"`{name}`" not in DOCUMENTED] == []
         return found
 
     def told(self, *words: object, code: int) -> str:
