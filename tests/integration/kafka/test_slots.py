@@ -132,7 +132,9 @@ def test_an_epoch_is_shown_when_every_slot_has_it(two: Slots) -> None:
 
 
 def test_an_epoch_that_not_every_slot_shows_is_not_told(two: Slots) -> None:
-    told = lambda: [row.position for row in two.sink.epochs(QUERY.app)]  # noqa: E731
+    def told() -> list[int]:
+        return [row.position for row in two.sink.epochs(QUERY.app)]
+
     two.write(0, 0, "a")
     assert told() == []
     two.write(0, 1)

@@ -86,6 +86,7 @@ def test_the_examples(
 
     blocks = [block.replace('"flights")\n    &', f'"{topic}")\n    &') for block in python_blocks(PAGE)]
     blocks[3] = blocks[3].replace("'flights'", f"'{topic}'")
+    capsys.readouterr()
     printed = run_example(blocks[0], {"POSTGRES": pg_database})
     assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [["1", "0", "3"], ["2", "1", "1"]]
     for sink in (printed["sink"], *sinks[1:]):
