@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
-from epochal.checkpoints.log import Commit, Entry, Fence, Participant
+from epochal.checkpoints.log import Commit, Entry, Fence, Participant, Record
 from epochal.coordinator import judge
 from epochal.coordinator.console import app as console
 from epochal.coordinator.console import audit, columns, reconcile, render, verify
@@ -92,7 +92,8 @@ def checkpoint(tmp_path: Path) -> Path:
             (root / folder / str(epoch)).write_text("v1\n{}")
     (root / "metadata").write_text(json.dumps({"id": "q1"}))
     log = FilesLog(root / "epochal" / "log")
-    for position, record in enumerate((fence(root), commit(0), commit(1))):
+    records: list[Record] = [fence(root), commit(0), commit(1)]
+    for position, record in enumerate(records):
         assert log.append(position, record)
     return root
 
@@ -362,17 +363,15 @@ def test_an_epoch_below_the_logs_floor_is_not_held_against_it() -> None:
     assert kinds(shown(1, decision=5), shown(2), logged=(commit(1),)) == []
 
 
-def test_sinks_are_held_against_each_other() -> None:
-    one, other = Digest(10, 1), Digest(10, 2)
-    same = replace(shown(1), sink="two", position=5)
-    for changed, kind in (({"digest": other}, "digest"), ({"offsets": "b"}, "offsets")):
-        account = verify.Account()
-        for row in (
-            replace(shown(1), digest=one, offsets="a"),
-            replace(same, **{"digest": one, "offsets": "a", **changed}),
-        ):
-            verify._Whole(row.sink, account, {}, None).page([row])
-        assert [(finding.kind, finding.sink) for finding in account.findings] == [(kind, "two")]
+@pytest.mark.parametrize(
+    ("offsets", "digest", "kind"), [("a", Digest(10, 2), "digest"), ("b", Digest(10, 1), "offsets")]
+)
+def test_sinks_are_held_against_each_other(offsets: str, digest: Digest, kind: str) -> None:
+    account = verify.Account()
+    first = shown(1, digest=Digest(10, 1), offsets="a")
+    for row in (first, replace(first, sink="two", position=5, digest=digest, offsets=offsets)):
+        verify._Whole(row.sink, account, {}, None).page([row])
+    assert [(finding.kind, finding.sink) for finding in account.findings] == [(kind, "two")]
 
 
 def test_pages_go_from_the_newest_to_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:

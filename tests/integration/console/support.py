@@ -21,6 +21,7 @@ from epochal.checkpoints.files import FilesLog
 from epochal.coordinator.epoch import Actor, Json
 from epochal.coordinator.judge import History
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.protocol import Sink
 from tests.integration.postgres.support import observe
 from tests.integration.spark.support import FAST, Job
 
@@ -56,7 +57,7 @@ class Console(Job):
         self.file.write_text(JOB.format(dsn=dsn, bootstrap=bootstrap, topic=topic, lake=str(self.lake), app=self.app))
 
     def made(self) -> Pipeline:
-        sinks = [
+        sinks: list[Sink] = [
             PostgresSink(self.dsn, table="rows", name="table"),
             KafkaSink(self.bootstrap, topic=self.topic, name="topic", key="name", select=["id", "name"]),
             DeltaSink(str(self.lake), name="lake"),
