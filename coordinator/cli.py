@@ -33,8 +33,11 @@ def main() -> int:
     app.callback()(exit_on_sigterm)
     add_to(app)
     if sys.argv[1:2] == ["chaos"]:
-        from epochal.chaos.cli import chaos
-
+        try:
+            from epochal.chaos.cli import chaos
+        except ImportError as missing:
+            print(f"epochal chaos: {missing}: pip install 'epochal[chaos]'", file=sys.stderr)
+            return 2
         app.add_typer(chaos, name="chaos")
     else:
         app.command("chaos", help=CHAOS)(lambda: None)  # for the list: the kit is imported when it is asked for

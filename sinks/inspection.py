@@ -130,7 +130,7 @@ class Transactional(Protocol):
 
 def transactional_of(sink: Sink, query: Query) -> Transactional | None:
     """None: it has no such transactions."""
-    asked = inspection_of(sink, query)
+    asked: object = inspection_of(sink, query)
     return asked if isinstance(asked, Transactional) else None
 
 

@@ -63,8 +63,9 @@ def _kept_since(link: Link, place: Place, days: float) -> Position:
             raise kafka().KafkaException(found.error)
         end = (newest.offset() or 0) + 1
         for message in marker.records(link, place, consumer, found.offset if found.offset >= 0 else end, end):
-            for row in _rows(place, [message]):
-                return row.position
+            if message.timestamp()[1] >= since:  # else it follows one of which the clock was ahead
+                for row in _rows(place, [message]):
+                    return row.position
     return 1
 
 
@@ -76,7 +77,7 @@ def _rows(place: Place, records: Iterable[Message]) -> list[ShownEpoch]:
         if value is None:
             continue
         state, about = marker.parse(place, value), json.loads(value).get("epoch")
-        if state.marker is not None and about is not None:
+        if state.marker is not None and about:
             rows.append(_row(place, state, about, message.timestamp()[1]))
     return rows
 

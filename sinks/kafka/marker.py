@@ -118,7 +118,7 @@ LARGEST = 1_000_000
 def record(place: Place, state: State, about: Json | None = None) -> bytes:
     """The value of a record: the whole state, and what people may want to know about the epoch."""
     assert state.fence is not None, "nothing is written before the first fence"
-    value = {
+    value: Json = {
         "version": 1,
         "app": place.app,
         "sink": place.sink,

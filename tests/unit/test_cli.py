@@ -203,8 +203,14 @@ def test_the_command_helps_itself() -> None:
     )
 
 
-def test_without_the_extra_packages_it_says_what_to_install() -> None:
-    program = "import sys; sys.modules['typer'] = None; from epochal.coordinator.cli import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+@pytest.mark.parametrize(
+    ("missing", "words", "extra"),
+    [("typer", [], "console"), ("rich", [], "console"), ("epochal.chaos.cli", ["chaos"], "chaos")],
+)
+def test_without_the_extra_packages_it_says_what_to_install(missing: str, words: list[str], extra: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from epochal.coordinator.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "pip install 'epochal[console]'" in done.stderr
+    assert f"pip install 'epochal[{extra}]'" in done.stderr

@@ -21,6 +21,7 @@ from epochal.checkpoints.files import FilesLog
 from epochal.coordinator.epoch import Actor, Json
 from epochal.coordinator.judge import History
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.protocol import Sink
 from tests.integration.postgres.support import observe
 from tests.integration.spark.support import FAST, Job
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 SINKS = ("table", "topic", "lake")
 TIMEOUT_S = 60
+DOCUMENTED = (Path(__file__).parents[3] / "docs" / "console.md").read_text()
 JOB = """
 import epochal
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
@@ -55,7 +57,7 @@ class Console(Job):
         self.file.write_text(JOB.format(dsn=dsn, bootstrap=bootstrap, topic=topic, lake=str(self.lake), app=self.app))
 
     def made(self) -> Pipeline:
-        sinks = [
+        sinks: list[Sink] = [
             PostgresSink(self.dsn, table="rows", name="table"),
             KafkaSink(self.bootstrap, topic=self.topic, name="topic", key="name", select=["id", "name"]),
             DeltaSink(str(self.lake), name="lake"),
@@ -99,6 +101,7 @@ class Console(Job):
         assert done.returncode == code, (done.stdout, done.stderr)
         found: Json = json.loads(done.stdout)
         assert (found["version"], found["command"], found["exit"]) == (1, words[0], code)
+        assert [name for name in found if f"`{name}`" not in DOCUMENTED] == []
         return found
 
     def told(self, *words: object, code: int) -> str:

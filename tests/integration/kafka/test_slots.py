@@ -62,7 +62,7 @@ class Slots:
             partitioner="murmur2_random",
             max_message_bytes=(1_000_000,),
             transaction_timeout=60,
-            about={},
+            about={"decision": decision(epoch).to_json()},
             span=span,
             before=Before(before, before_span if before is not None else 0),
         )
@@ -129,6 +129,23 @@ def test_an_epoch_is_shown_when_every_slot_has_it(two: Slots) -> None:
         assert two.sink.look(QUERY).marker == two.sink.look(QUERY, by=ONE).marker == shown
     assert two.seen() == [(0, "a0"), (0, "b0"), (1, "a1"), (1, "b1")]
     assert two.positions() == [2, 2]
+
+
+def test_an_epoch_that_not_every_slot_shows_is_not_told(two: Slots) -> None:
+    def told() -> list[int]:
+        return [row.position for row in two.sink.epochs(QUERY.app)]
+
+    two.write(0, 0, "a")
+    assert told() == []
+    two.write(0, 1)
+    assert told() == [1]
+    two.write(1, 0, "b")
+    two.sink.fence(QUERY, TWO)
+    assert told() == [1]
+    two.write(1, 1, by=TWO)
+    assert told() == [1, 2]
+    keys = [(r.partition, r.key) for r in read_topic(two.bootstrap, two.place.topic) if r.key != b"fence"]
+    assert keys == [(0, b"marker-1"), (0, b"marker-2"), (1, b"marker"), (1, b"marker")]
 
 
 def test_a_fence_keeps_what_every_slot_shows(two: Slots) -> None:
