@@ -93,7 +93,7 @@ def shown(place: Place, states: Sequence[State]) -> State:
         if states[slot].marker != expected:
             raise _lost(place, slot, states, expected)
     if not late:
-        return replace(newest, fence=owner.fence, slots=owner.slots, kept=owner.kept)
+        return replace(newest, fence=owner.fence, slots=owner.slots)
     return replace(owner, marker=newest.before.marker, span=max(newest.before.span, 1))
 
 
