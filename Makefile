@@ -37,7 +37,7 @@ lane-tables:
 
 lane-rest:
 	@$(PYTEST) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py \
-	    tests/integration/console
+	    tests/integration/console tests/integration/runbook
 
 test-fast: venv  ## what needs neither Spark nor servers, without the widest simulations; under 2 minutes
 	$(BIN)/python -m pytest $(FAST) -k 'not (test_every_pair or test_machine or (test_schedules and (two or three)))'

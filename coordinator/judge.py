@@ -218,8 +218,8 @@ class Verdict:
 Rule = Callable[[Case], EpochalError | None]
 
 _NEW_NAMES = (
-    "use the checkpoint these sinks belong to; for a new start give the pipeline another app name; if that checkpoint is"
-    " gone, `epochal adopt` has this one go on where the sinks end (docs/runbook.md)"
+    "use the checkpoint these sinks belong to; for a new start give the pipeline another app name; if that checkpoint"
+    " is gone, `epochal adopt` has this one go on where the sinks end (docs/runbook.md)"
 )
 _RESTORE = (
     "restore the checkpoint, or the sink, to where they agree; if this checkpoint is a copy, run the original instead"

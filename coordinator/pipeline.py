@@ -186,8 +186,8 @@ class Pipeline:
     ``log``: where decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.
     ``retry``: how patiently a server is asked again, an ``epochal.Retry``.
     ``compact_every``: how many records that nobody needs any more are left in the log.
-    ``on_event``: called with each event of ``epochal.events``, one at a time, also from the threads of the sinks; when it
-    raises, that is logged and this start does not call it again.
+    ``on_event``: called with each event of ``epochal.events``, one at a time, also from the threads of the sinks;
+    when it raises, that is logged and this start does not call it again.
 
     Errors are :class:`~epochal.coordinator.errors.EpochalError`; Spark shows only their text, so the object
     stays in ``last_error``.

@@ -22,7 +22,7 @@ WORDS = {f"epochal.coordinator.{name}" for name in ("epoch", "errors", "log_keys
 FAILPOINTS = {"epochal.chaos.failpoints"}
 PROTOCOLS = {"epochal.sinks.protocol", "epochal.checkpoints.log"}
 COMMAND = "epochal.coordinator.cli"  # the console command, of which the chaos kit is a part
-SPARK_SIDE = {f"epochal.coordinator.{name}" for name in ("plan", "lint", "spark", "pipeline")} | {COMMAND}
+SPARK_SIDE = {f"epochal.coordinator.{name}" for name in ("plan", "lint", "spark", "pipeline", "operate")} | {COMMAND}
 
 
 def modules(*folders: str) -> Iterator[tuple[str, Path]]:
@@ -156,6 +156,7 @@ def test_production_code_imports_nothing_of_chaos_but_the_failpoints(name: str, 
 WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.datetime.now", "date.today"}
 NOTES = {
     ("epochal.sinks.delta.sink", "time.time"),  # Delta's `lastUpdated`, which nobody reads
+    ("epochal.coordinator.operate", "datetime.datetime.now"),  # when a person said it, told to people
     ("epochal.coordinator.console.audit", "time.time"),  # how long ago, told to people
     ("epochal.coordinator.console.txns", "time.time"),  # the same
 }

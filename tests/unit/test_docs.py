@@ -20,13 +20,14 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), ROOT / "tests/README.md
 NAMED = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES]
 
 # Pages that are linked and still being written; a page that is there may not stand here.
-COMING = {"docs/runbook.md"}
+COMING: set[str] = set()
 
 # Python on a page -> the test that runs it, or why it is compiled alone.
 RUN = {
     "README.md": "tests/integration/spark/test_readme.py",
     "docs/authors.md": "tests/unit/test_authors.py",
     "docs/chaos.md": "tests/integration/spark/test_docs.py",
+    "docs/epochs.md": "tests/integration/spark/test_docs_epochs.py",
     "docs/idempotent.md": "tests/integration/spark/test_docs.py",
     "docs/kafka.md": "tests/integration/spark/test_docs_sinks.py",
     "docs/metrics.md": "tests/unit/test_metrics_page.py",
