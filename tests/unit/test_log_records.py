@@ -17,15 +17,18 @@ from epochal.checkpoints.log import (
     Apply,
     Commit,
     Entry,
+    Evaluations,
     Fence,
+    Operator,
     Participant,
     Place,
     Record,
+    Stand,
     decode,
     encode,
 )
 from epochal.checkpoints.names import decode_floor, encode_floor
-from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Decision, Digest, Query
+from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Decision, Digest, Marker, Query
 from epochal.coordinator.errors import LogCorrupt
 
 DATA = Path(__file__).parent / "log_records"
@@ -61,6 +64,22 @@ APPLY = Apply(
     watermark=1_357_000_000_000,
     supersedes=9_223_372_036_854_775_805,
     done_through={"orders": 16, "topic": 16},
+)
+
+OPERATOR = Operator(
+    actor=Actor(5, 44),
+    said={"act": "retire", "sink": "topic", "unreachable": True},
+    why="the cluster is gone (Zürich)",
+    at="2026-11-23T12:00:00+00:00",
+    stands={
+        "topic": Stand("kafka:abc:def:ghi", (Marker(5, 42), None), 17, away=True),
+        "orders": Stand("postgres:7301:16385", (Marker(18, 9_223_372_036_854_775_804),), -1),
+    },
+    place="file:///checkpoints/moved",
+    fences=(Actor(3, 9_223_372_036_854_775_807),),
+    expected=18,
+    evaluations=Evaluations(17, ("orders",)),
+    done_through={"orders": 17},
 )
 
 
@@ -107,7 +126,22 @@ applies = st.builds(
     st.none() | integers,
     done,
 )
-records: st.SearchStrategy[Record] = st.one_of(fences, commits, applies)
+markers = st.none() | st.builds(Marker, integers, integers)
+stands = st.builds(Stand, names, st.lists(markers, max_size=3).map(tuple), st.integers(-1, 100), st.booleans())
+operators = st.builds(
+    Operator,
+    actors,
+    st.dictionaries(st.text(), plain_json, max_size=3),
+    st.text(),
+    st.text(),
+    st.dictionaries(names, stands, max_size=3),
+    st.none() | names,
+    st.lists(actors, max_size=3).map(tuple),
+    st.none() | integers,
+    st.none() | st.builds(Evaluations, integers, st.lists(names, max_size=3).map(tuple)),
+    done,
+)
+records: st.SearchStrategy[Record] = st.one_of(fences, commits, applies, operators)
 
 
 @given(records)
@@ -130,7 +164,7 @@ def test_a_floor_comes_back_as_it_was(kept: list[Record], start: int) -> None:
 # --- torn, changed, foreign, newer --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("record", [FENCE, COMMIT, APPLY])
+@pytest.mark.parametrize("record", [FENCE, COMMIT, APPLY, OPERATOR])
 def test_every_torn_record_is_refused(record: Record) -> None:
     data = encode(record)
     for length in range(len(data)):
@@ -197,6 +231,7 @@ FOREIGN_RECORDS: list[tuple[object, object]] = [
     ("commit", "text"),
     ("commit", COMMIT.to_json() | {"participants": []}),
     ("commit", COMMIT.to_json() | {"done_through": None}),
+    ("operator", OPERATOR.to_json() | {"stands": {"orders": None}}),
 ]
 FOREIGN_BODIES = ["", "7", "null", "[]", "{}", '{"version": 1}', '{"version": "one"}'] + [
     json.dumps({"version": 1, "kind": kind, "record": record}) for kind, record in FOREIGN_RECORDS
@@ -239,9 +274,10 @@ def test_a_newer_committable_inside_says_so() -> None:
         ("commit-v1.record", COMMIT),
         ("plain-v1.record", PLAIN),
         ("apply-v1.record", APPLY),
+        ("operator-v2.record", OPERATOR),
     ],
 )
-def test_records_of_version_1_stay_readable_and_are_what_is_written(name: str, record: Record) -> None:
+def test_records_of_each_version_stay_readable_and_are_what_is_written(name: str, record: Record) -> None:
     data = (DATA / name).read_bytes()
     assert decode(data, name) == record
     assert encode(record) == data
