@@ -9,7 +9,11 @@ session of this process: a ``DeltaSink`` always, any sink where an epoch is deci
 from __future__ import annotations
 
 import datetime
+import json
+import os
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from epochal.checkpoints.log import Operator
 from epochal.coordinator.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
@@ -18,13 +22,15 @@ from epochal.coordinator.errors import CheckpointMismatch, Misconfigured
 from epochal.coordinator.pipeline import Pipeline, ask_at, located, needing
 from epochal.sinks.executors import running_session
 from epochal.sinks.protocol import AuditedSink, MarkedSink, Sink
+from epochal.sinks.stage import local_path
 
 
 def adopt(pipeline: Pipeline, checkpoint: str, *, why: str, uneven: bool = False) -> Operator:
     """The checkpoint goes on where it lies now: moved, restored, or a new one that begins where the sinks end.
 
-    Of a new one Spark must have written its file ``metadata``: start the query once, it is refused.  Sinks that do not
-    all show the same epoch of the checkpoint before it are refused, but with ``uneven``.
+    A new one on this disk need not be there yet: the folder is made, with the file that tells Spark the query's id.
+    Elsewhere start the query once: it is refused, and Spark leaves that file.  Sinks that do not all show the same
+    epoch of the checkpoint before it are refused, but with ``uneven``.
     """
     return run(pipeline, checkpoint, Adopt(why=why, at=now()), uneven=uneven)
 
@@ -82,7 +88,8 @@ def _acted(pipeline: Pipeline, checkpoint: str, act: Act, *, uneven: bool, write
     sinks = _sinks_for(act, pipeline.new_sinks())
     try:
         ask = ask_at(pipeline.app, where, needing(running_session))
-        _refuse_unstarted(ask)
+        if not ask.query.query_id:
+            ask = _begun(ask, act, writes=writes)
         if isinstance(act, Adopt) and not uneven:
             _refuse_uneven(ask, sinks)
         coordinator = pipeline.coordinator(ask.query, sinks, running_session)
@@ -113,13 +120,35 @@ def _under_both_names(act: Rename, sink: Sink) -> Sequence[Sink]:
     return sink.renamed(act.new if sink.name == act.old else act.old)
 
 
-def _refuse_unstarted(ask: Ask) -> None:
-    if not ask.query.query_id:
+def _begun(ask: Ask, act: Act, *, writes: bool) -> Ask:
+    """What Spark will ask for once a checkpoint that nobody has started has an identity."""
+    folder = local_path(ask.query.checkpoint)
+    if not isinstance(act, Adopt) or folder is None or os.path.isdir(os.path.join(folder, "epochal")):
         raise Misconfigured(
             f"no query has been started on {ask.query.checkpoint} yet, so the checkpoint has no identity",
             state="it has no file metadata",
             help="start the query once: it is refused, and Spark leaves the file",
         )
+    begun = replace(ask, query=replace(ask.query, query_id=str(uuid.uuid4())))
+    if writes:
+        _write_metadata(folder, begun.query.query_id)
+    return begun
+
+
+def _write_metadata(folder: str, query_id: str) -> None:
+    """As Spark's ``StreamMetadata`` does; whole or not at all."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        draft = os.path.join(folder, ".metadata.epochal")
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump({"id": query_id}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, os.path.join(folder, "metadata"))
+    except OSError as error:
+        raise Misconfigured(
+            f"the new checkpoint cannot be made: {error}", state=folder, help="name a folder that you may write to"
+        ) from error
 
 
 def _refuse_uneven(ask: Ask, sinks: Sequence[Sink]) -> None:

@@ -18,7 +18,7 @@ from epochal.coordinator.console.options import CheckpointArgument, JsonOption, 
 from epochal.coordinator.console.render import Answer, Usage, answering, line, table
 from epochal.coordinator.console.standing import resolve as resolved
 from epochal.coordinator.epoch import EpochNumber, Json, Marker
-from epochal.coordinator.pipeline import Pipeline
+from epochal.coordinator.pipeline import Pipeline, located
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.protocol import AuditedSink
 
@@ -38,8 +38,8 @@ def adopt(
     """Have a checkpoint go on where it lies now: moved, restored, or a new one for an old app.
 
     A checkpoint that was moved or restored keeps its log: it may go on with whatever fences its sinks have, never with
-    a marker that its log does not know. A new one begins where the sinks end: the offsets that they show are listed, as
-    the query has to start from there. Stop the query first.
+    a marker that its log does not know. A new one need not be there yet; it begins where the sinks end: their offsets
+    are listed, as the query has to start from there. Stop the query first.
 
     Example: epochal adopt /data/checkpoint --pipeline job.py:pipeline --why 'moved to the new volume' --yes
     """
@@ -159,7 +159,7 @@ def _span(text: str) -> tuple[EpochNumber, EpochNumber]:
 
 
 def _answer(command: str, checkpoint: str, named: str, act: Act, yes: bool, *, uneven: bool = False) -> Answer:
-    where, pipeline = resolved(checkpoint), load(named)
+    where, pipeline = located(checkpoint) if isinstance(act, Adopt) else resolved(checkpoint), load(named)
     ends = _ends(pipeline) if isinstance(act, Adopt) else []
     decide = operate.run if yes else operate.assume
     record = decide(pipeline, where, act, uneven=uneven)

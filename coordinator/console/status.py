@@ -184,8 +184,8 @@ def _shown(data: Json) -> list[RenderableType]:
     log, spark = data["log"], data["spark"]
     head = [
         f"app {shown(data['app'])}, checkpoint {data['checkpoint']}",
-        f"log {log['where']}: last epoch {shown(log['last_epoch'])} {shown(log['last_is'])}, {log['records']} records,"
-        f" {log['starts']} starts, owner {shown(log['owner'])}",
+        f"log {log['where']}: {_last(log)}, {log['records']} records, {log['starts']} starts,"
+        f" owner {shown(log['owner'])}",
         f"Spark: planned epoch {shown(spark['planned'])}, committed epoch {shown(spark['committed'])}",
     ]
     made = table("sink", "position", "epoch", "behind", "last commit", "in doubt", "owner", "error")
@@ -197,12 +197,17 @@ def _shown(data: Json) -> list[RenderableType]:
     return [*found, *(line(note, "yellow") for note in data["notes"])]
 
 
+def _last(log: Json) -> str:
+    return f"last epoch {log['last_epoch']} {log['last_is']}" if log["last_epoch"] is not None else "no epoch yet"
+
+
 def _cells(row: Json) -> list[str]:
     by_log = row["visible_by_log"]
     epoch = row["epoch"] if row["epoch"] is not None or by_log is None else f"at least {by_log}"
     lag = f"{row['lag_epochs']} epochs" if row["lag_epochs"] is not None else None
     ago = f"{row['lag_seconds']:.0f} s ago" if row["lag_seconds"] is not None else None
-    owner = row["owner"] if row["owner_is_newest"] in (None, True) else f"{row['owner']} (not the newest)"
+    is_old = row["owner"] is not None and row["owner_is_newest"] is False
+    owner = f"{row['owner']} (not the newest)" if is_old else row["owner"]
     error = row["error"]["kind"] if row["error"] is not None else None
     return [row["name"], *map(shown, (row["position"], epoch, lag, ago, row["in_doubt"], owner, error))]
 

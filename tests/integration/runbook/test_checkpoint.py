@@ -14,6 +14,7 @@ def test_checkpoint_deleted(corner: MakeCorner) -> None:
         file.unlink()
     job.add(4)
     job.fails()
+    shutil.rmtree(job.checkpoint)  # as before anybody tried
     shown = job.follow()
     assert "ends with epoch 1" in shown[-1]
     job.add(5)
