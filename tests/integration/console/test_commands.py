@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import Producer
 
 from epochal.coordinator.epoch import Actor, Query
-from epochal.coordinator.errors import SinkUnavailable
+from epochal.coordinator.errors import Fenced, SinkUnavailable
 from epochal.sinks import DeltaSink
 from epochal.sinks.delta import sink as delta_sink
 from epochal.sinks.delta import without_spark
+from epochal.sinks.inspection import inspection_of
 from epochal.sinks.kafka.marker import Place
 from tests.integration.console.support import SINKS, Console, by_name
 from tests.integration.delta import support
@@ -303,6 +304,18 @@ def test_clean_removes_what_is_below_the_newest_fence_and_nothing_else(console: 
     assert (_left(console, dead), _left(console, living)) == ((0, False, False), (1, True, True))
     _forget(console, living)
     assert console.epochal("verify", console.checkpoint, code=0)["findings"] == []
+
+
+@pytest.mark.parametrize("name", ["table", "lake"])
+def test_only_under_the_newest_fence_is_anything_removed(console: Console, name: str) -> None:
+    """As when a start takes over between the look and the removal."""
+    (sink,) = (sink for sink in console.made().sinks if sink.name == name)
+    inspection = inspection_of(sink, Query(console.app, "", "", ""))
+    assert inspection is not None
+    for other in (Actor(console.newest.generation + 1, 5), Actor(console.newest.generation, 5)):
+        with pytest.raises(Fenced, match="the sink is owned by"):
+            inspection.remove(other)
+    inspection.close()
 
 
 def _leave(console: Console, by: Actor, attempt: int) -> None:
