@@ -91,26 +91,16 @@ class Inspected(Protocol):
     def inspection(self, query: Query) -> Inspection: ...
 
 
-class Open(Protocol):
-    """A partition in which a transaction is open; ``transactional_id``: empty where nobody can see whose it is."""
+@dataclass(frozen=True)
+class Open:
+    """A partition in which a transaction is open.  ``transactional_id``: empty where nobody can see whose it is."""
 
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def partition(self) -> int: ...
-
-    @property
-    def stable(self) -> int: ...
-
-    @property
-    def high(self) -> int: ...
-
-    @property
-    def began(self) -> float | None: ...
-
-    @property
-    def transactional_id(self) -> str: ...
+    topic: str
+    partition: int
+    stable: int  # the last stable offset: where the oldest open transaction begins
+    high: int
+    began: float | None  # seconds since 1970, of the record at ``stable``; None: it was not read
+    transactional_id: str = ""
 
 
 @runtime_checkable
@@ -138,6 +128,11 @@ def inspection_of(sink: Sink, query: Query) -> Inspection | None:
     """None: it cannot be asked."""
     asked = sink.into if isinstance(sink, Rejects) else sink
     return asked.inspection(query) if isinstance(asked, Inspected) else None
+
+
+def strictly_below(newest: Actor) -> Actor:
+    """An actor that may drop what lower generations made, and nothing of its own: its token is nobody's."""
+    return Actor(newest.generation, -1)
 
 
 def row_hash(row: Sequence[Value], kinds: Sequence[str]) -> int:

@@ -17,12 +17,9 @@ from epochal.coordinator.console.options import CheckpointArgument, JsonOption, 
 from epochal.coordinator.console.render import FINE, UNKNOWN, Answer, answering, line, table
 from epochal.coordinator.console.standing import Standing, doubt, is_readable, resolve, spark, take
 from epochal.coordinator.epoch import Actor, Json, Query
-from epochal.sinks.inspection import Inspection, Leftover, inspection_of
+from epochal.sinks.inspection import Inspection, Leftover, inspection_of, strictly_below
 from epochal.sinks.protocol import Sink
 from epochal.sinks.stage import SparkStage
-
-NOBODY = -1
-"""The token of no start: with it an actor may drop what is strictly below its generation."""
 
 
 @answering
@@ -101,7 +98,7 @@ def _copies(where: str, standing: Standing, newest: Actor | None, yes: bool) -> 
         }
     if newest is None:
         return {"removable": [], "done": [], "why": None}
-    stage, by = SparkStage(where, spark), Actor(newest.generation, NOBODY)
+    stage, by = SparkStage(where, spark), strictly_below(newest)
     keep = standing.history.needed_copies()
     found = stage.removable(by, keep)
     if yes and found:

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from epochal.coordinator.epoch import Actor, Json, Marker, Position
+from epochal.coordinator.epoch import Actor, Json, Position, Query, SinkState
 from epochal.coordinator.errors import SinkUnavailable
 from epochal.sinks.conditions import Conditions
 from epochal.sinks.delta.modes import Merge, Mode
 from epochal.sinks.delta.staged import Note, Staged
 from epochal.sinks.delta.target import Target
 from epochal.sinks.delta.without_spark import Commit, Folder, reading
-from epochal.sinks.inspection import Counted, Leftover, Value, decimal_text
+from epochal.sinks.inspection import Counted, Leftover, Value, decimal_text, strictly_below
 from epochal.sinks.protocol import Sink
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ _KINDS = {
     "timestamp": "timestamp",
     "timestamp_ntz": "timestamp_ntz",
 }
-NOBODY = -1
-"""The token of no actor: what is below its generation is dropped, and nothing of the generation itself."""
 
 
 class DeltaInspection:
@@ -86,7 +84,7 @@ class DeltaInspection:
 
     def leftovers(self) -> Sequence[Leftover]:
         """What a note beside the table names; files of a start that died while writing them have none."""
-        marker = self._marker()
+        marker = self._state().marker
         return [
             Leftover("prepared data files, named by a note", note.position, note.actor)
             for note in self._notes()
@@ -98,9 +96,7 @@ class DeltaInspection:
         state = self._state()
         self._conditions.check_owner(state, newest)
         before = len(self._notes())
-        Staged(self._folder, self._app, self._conditions.sink).drop_undecided(
-            state.marker, Actor(newest.generation, NOBODY)
-        )
+        Staged(self._folder, self._app, self._conditions.sink).drop_undecided(state.marker, strictly_below(newest))
         return [f"deleted {before - len(self._notes())} notes and the data files that they name"]
 
     def close(self) -> None:
@@ -110,14 +106,8 @@ class DeltaInspection:
     def _folder(self) -> Folder:
         return Folder(self._target, self._conditions.sink)
 
-    def _state(self) -> Any:
-        from epochal.coordinator.epoch import Query
-
+    def _state(self) -> SinkState:
         return self._sink.look(Query(self._app, "", "", ""))
-
-    def _marker(self) -> Marker | None:
-        found: Marker | None = self._state().marker
-        return found
 
     def _notes(self) -> Sequence[Note]:
         return Staged(self._folder, self._app, self._conditions.sink).notes()

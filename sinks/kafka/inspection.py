@@ -8,25 +8,12 @@ is open.  Whose it is, is known in the marker topic alone, where nobody but the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from epochal.coordinator.epoch import Actor, Json, Position
 from epochal.coordinator.errors import SinkUnavailable
-from epochal.sinks.inspection import Counted, Leftover, Value
+from epochal.sinks.inspection import Counted, Leftover, Open, Value
 from epochal.sinks.kafka.client import Link, kafka
 from epochal.sinks.kafka.marker import Place
-
-
-@dataclass(frozen=True)
-class Open:
-    """A partition in which a transaction is open.  ``transactional_id``: empty where nobody can see whose it is."""
-
-    topic: str
-    partition: int
-    stable: int  # the last stable offset: where the oldest open transaction begins
-    high: int
-    began: float | None  # seconds since 1970, of the record at ``stable``; None: it was not read
-    transactional_id: str = ""
 
 
 class KafkaInspection:

@@ -227,6 +227,26 @@ def test_status_of_the_log_alone(checkpoint: Path) -> None:
     assert "at least 0" in run("status", checkpoint, code=FINE)
 
 
+def test_watching_goes_on_until_it_is_interrupted(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also over a look that fails: what was down may come back."""
+    pauses: list[float] = []
+    log = checkpoint / "epochal" / "log"
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            (log / "foreign").write_text("")
+        elif len(pauses) == 2:
+            (log / "foreign").unlink()
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", sleep)
+    told = run("status", checkpoint, "--watch", "--every", 0.5, "--json", code=FINE)
+    assert [json.loads(text)["exit"] for text in told.splitlines()] == [FINE, WRONG, FINE]
+    assert pauses == [0.5] * 3
+
+
 def test_log_of_a_checkpoint(checkpoint: Path) -> None:
     told = run("log", checkpoint, "--offsets", code=FINE)
     assert "decided: one position 2 (10 rows)" in told

@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import Producer
 
 from epochal.coordinator.epoch import Actor, Query
-from epochal.coordinator.errors import SinkUnavailable
+from epochal.coordinator.errors import Fenced, SinkUnavailable
 from epochal.sinks import DeltaSink
 from epochal.sinks.delta import sink as delta_sink
 from epochal.sinks.delta import without_spark
+from epochal.sinks.inspection import inspection_of
 from epochal.sinks.kafka.marker import Place
 from tests.integration.console.support import SINKS, Console, by_name
 from tests.integration.delta import support
@@ -245,6 +246,22 @@ def test_reconcile_does_not_guess_about_files_that_were_rewritten(console: Conso
         support.forget_snapshots(spark)
 
 
+def test_rows_that_a_deletion_vector_hides_are_not_compared(
+    console: Console, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The file is still the table's, and not all of its rows are."""
+    lake = tmp_path / "lake"
+    shutil.copytree(console.lake, lake)
+    inspection = DeltaSink(str(lake), name="lake").inspection(Query(console.app, "", "", ""))
+    assert sorted(inspection.rows(1, ["id"])) == [(1,), (2,), (3,)]
+    support.sql(spark, lake, "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    support.sql(spark, lake, "DELETE FROM {t} WHERE id = 2")
+    assert inspection.columns()["raw"] == "binary"
+    with pytest.raises(SinkUnavailable, match=r"rows of version \d+ were deleted since"):
+        list(inspection.rows(1, ["id"]))
+    assert list(inspection.rows(2, ["id"])) == [(4,)]
+
+
 # --- what dead starts leave -------------------------------------------------------------------------
 
 
@@ -287,6 +304,18 @@ def test_clean_removes_what_is_below_the_newest_fence_and_nothing_else(console: 
     assert (_left(console, dead), _left(console, living)) == ((0, False, False), (1, True, True))
     _forget(console, living)
     assert console.epochal("verify", console.checkpoint, code=0)["findings"] == []
+
+
+@pytest.mark.parametrize("name", ["table", "lake"])
+def test_only_under_the_newest_fence_is_anything_removed(console: Console, name: str) -> None:
+    """As when a start takes over between the look and the removal."""
+    (sink,) = (sink for sink in console.made().sinks if sink.name == name)
+    inspection = inspection_of(sink, Query(console.app, "", "", ""))
+    assert inspection is not None
+    for other in (Actor(console.newest.generation + 1, 5), Actor(console.newest.generation, 5)):
+        with pytest.raises(Fenced, match="the sink is owned by"):
+            inspection.remove(other)
+    inspection.close()
 
 
 def _leave(console: Console, by: Actor, attempt: int) -> None:
