@@ -8,16 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from epochal.checkpoints.log import Apply, Commit, Entry, Fence
+from epochal.checkpoints.log import Apply, Commit, Entry, Fence, Operator
 from epochal.coordinator.console import render
 from epochal.coordinator.console.load import find
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
 from epochal.coordinator.console.render import Answer, answering, line, shown, table
 from epochal.coordinator.console.standing import log_of, resolve
 from epochal.coordinator.epoch import Json
-
-LONGEST = 300
-"""Characters of the record of a kind that this command has no words for."""
 
 
 @answering
@@ -69,7 +66,7 @@ def _told(entry: Entry, offsets: bool, committables: bool) -> Json:
         "kind": record.kind,
         "epoch": getattr(record, "epoch", None),
         "by": render.actor(getattr(record, "actor", None)),
-        "summary": _SUMMARY.get(record.kind, _unknown)(record),
+        "summary": _SUMMARY[record.kind](record),
     }
     if offsets:
         data["offsets"] = getattr(record, "offsets", None)
@@ -96,13 +93,17 @@ def _apply(record: Apply) -> str:
     return "begun: " + ", ".join(f"{name} position {p.position}" for name, p in sorted(record.participants.items()))
 
 
-def _unknown(record: Any) -> str:
-    """Of a kind that was added later: what it says of itself."""
-    text = ", ".join(f"{name}: {value}" for name, value in record.to_json().items())
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+def _operator(record: Operator) -> str:
+    given = " ".join(f"{name}={value}" for name, value in record.said.items() if name != "act")
+    return f"{' '.join([str(record.said['act']), given]).strip()}, at {record.at}: {record.why}"
 
 
-_SUMMARY: Mapping[str, Callable[[Any], str]] = {Fence.kind: _fence, Commit.kind: _commit, Apply.kind: _apply}
+_SUMMARY: Mapping[str, Callable[[Any], str]] = {
+    Fence.kind: _fence,
+    Commit.kind: _commit,
+    Apply.kind: _apply,
+    Operator.kind: _operator,
+}
 
 
 def _votes(record: Any) -> list[str]:

@@ -7,10 +7,10 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import typer
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
-from epochal.checkpoints.log import Commit, Entry, Fence, Participant, Record
+from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record
 from epochal.coordinator import judge
 from epochal.coordinator.console import app as console
 from epochal.coordinator.console import audit, columns, reconcile, render, verify
@@ -255,24 +255,13 @@ def test_log_of_a_checkpoint(checkpoint: Path) -> None:
     assert (last["position"], last["kind"], last["epoch"], last["by"]) == (2, "commit", 1, "g1/000b")
 
 
-@dataclass(frozen=True)
-class Later:
-    """A record of a kind that this command has no words for."""
-
-    kind: ClassVar[str] = "operator"
-    why: str = "because"
-
-    def to_json(self) -> Json:
-        return {"why": self.why, "what": "x" * 1000}
-
-
-def test_a_record_of_a_later_kind_is_shown_by_what_it_says_of_itself() -> None:
-    record: Any = Later()
+def test_what_a_person_said_is_a_line_of_the_log() -> None:
+    said = {"act": "retire", "sink": "one", "unreachable": True}
+    record = Operator(Actor(1, 11), said, why="the cluster is gone", at="2026-11-23T12:00:00+00:00")
     told = _told(Entry(7, record), offsets=True, committables=True)
-    assert told["kind"] == "operator"
-    assert told["summary"].startswith("why: because, what: xxx")
-    assert len(told["summary"]) < 400
-    assert told["record"]["why"] == "because"
+    assert (told["kind"], told["by"]) == ("operator", "g1/000b")
+    assert told["summary"] == "retire sink=one unreachable=True, at 2026-11-23T12:00:00+00:00: the cluster is gone"
+    assert told["record"]["why"] == "the cluster is gone"
 
 
 def test_markup_in_a_message_stays_text(capsys: pytest.CaptureFixture[str]) -> None:
