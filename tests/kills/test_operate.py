@@ -19,6 +19,7 @@ from epochal.chaos.failpoints import Point
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Operator
 from epochal.sinks import KafkaSink, PostgresSink
+from epochal.sinks.protocol import Sink
 from tests.integration.postgres.support import observe
 from tests.integration.spark.support import FAST, Job
 
@@ -64,7 +65,7 @@ class Renamed(Job):
         self.dsn, self.bootstrap, self.topic = dsn, bootstrap, topic
 
     def made(self, name: str) -> Pipeline:
-        sinks = [
+        sinks: list[Sink] = [
             PostgresSink(self.dsn, table="rows", name=name),
             KafkaSink(self.bootstrap, topic=self.topic, name="topic"),
         ]

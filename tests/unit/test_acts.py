@@ -105,7 +105,8 @@ def test_a_sink_as_far_as_the_log_under_another_decision_is_not(position: int) -
 @pytest.mark.parametrize(("new", "shows"), [("b", 1), ("c", -1)])
 def test_a_new_name_is_free_or_half_given(new: str, shows: int) -> None:
     act = Rename(old="a", new=new, **SAID)
-    found = case(*BOTH, **{"a": 1, "b": 1, new: shows})
+    shown: dict[str, Any] = {"a": 1, "b": 1, new: shows}
+    found = case(*BOTH, **shown)
     if new == "b":
         assert "the name 'b' is taken" in refusal(act, found, Misconfigured)
         return
