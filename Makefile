@@ -27,17 +27,17 @@ test: venv       ## lint, types and every test, three lanes at a time; fails if 
 # The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers,
 # and waits for them more than it computes.
 lane-logs:
-	@$(PYTEST) tests/integration/kafka tests/integration/delta tests/chaos/test_cells.py \
+	@$(PYTEST) tests/integration/kafka tests/integration/delta tests/integration/runbook tests/chaos/test_cells.py \
 	    --ignore=tests/integration/delta/test_contract.py --ignore=tests/integration/delta/test_modes.py
 
 lane-tables:
 	@$(PYTEST) tests/integration/postgres tests/integration/spark tests/integration/test_postgres_log.py \
-	    tests/integration/hadoop tests/integration/delta/test_contract.py tests/servers tests/chaos \
+	    tests/integration/hadoop tests/integration/console tests/integration/delta/test_contract.py tests/servers \
+	    tests/chaos \
 	    --ignore=tests/chaos/test_cells.py
 
 lane-rest:
-	@$(PYTEST) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py \
-	    tests/integration/console tests/integration/runbook
+	@$(PYTEST) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py
 
 test-fast: venv  ## what needs neither Spark nor servers, without the widest simulations; under 2 minutes
 	$(BIN)/python -m pytest $(FAST) -k 'not (test_every_pair or test_machine or (test_schedules and (two or three)))'
