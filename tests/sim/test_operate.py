@@ -32,6 +32,7 @@ from tests.sim.scenes import APP, MakeScene, Scene, refused
 ONE = Pipeline(("pg",))
 TWO = Pipeline(("pg",), ("kafka",))
 THREE = Pipeline(("delta", "pg"), ("kafka",))
+REPEATED = Pipeline(("pg",), ("kafka",), modes=(IDEMPOTENT,))
 SAID: dict[str, Any] = {"why": "a test says so", "at": "2026-11-23T12:00:00+00:00"}
 
 
@@ -90,7 +91,7 @@ def moved(world: Scene) -> Story:
     world.order("d2", "after-sink-commit", Action.CRASH, epoch=1)
     world.start("d2", until=1)
     world.checkpoint.path = "/moved"
-    return Story(Adopt(**SAID), TWO, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)})
+    return Story(Adopt(**SAID), world.pipeline, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)})
 
 
 def restored(world: Scene) -> Story:
@@ -100,14 +101,14 @@ def restored(world: Scene) -> Story:
     world.order("d2", "after-fence", Action.CRASH)
     world.start("d2", until=2)
     world.checkpoint = world.also(backup)
-    return Story(Adopt(**SAID), TWO, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)}, healed=True)
+    return Story(Adopt(**SAID), world.pipeline, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)}, healed=True)
 
 
 def new_checkpoint(world: Scene) -> Story:
     """The checkpoint is gone; a new one begins where the sinks end."""
     world.start("d1", until=1)
     world.checkpoint = world.also(Checkpoint("/new", "query-2", offsets={0: (4, 6)}, state={0: 4}))
-    return Story(Adopt(**SAID), TWO, until=1, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)})
+    return Story(Adopt(**SAID), world.pipeline, until=1, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)})
 
 
 def behind(world: Scene) -> Story:
@@ -116,7 +117,7 @@ def behind(world: Scene) -> Story:
     backup = copy.deepcopy(world.server.table(APP, "pg"))
     world.start("d2", until=2)
     world.server.restore(APP, "pg", backup)
-    return Story(Accept(sink="pg", **SAID), TWO, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 3)})
+    return Story(Accept(sink="pg", **SAID), world.pipeline, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 3)})
 
 
 def made_anew(world: Scene) -> Story:
@@ -125,7 +126,7 @@ def made_anew(world: Scene) -> Story:
     world.order("d2", "after-decide", Action.CRASH, epoch=1)
     world.start("d2", until=1)
     world.server.recreate(APP, "pg")
-    return Story(Accept(sink="pg", **SAID), TWO, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(2, 3)})
+    return Story(Accept(sink="pg", **SAID), world.pipeline, ids={"kafka": _ids(0, 1, 2, 3), "pg": _ids(2, 3)})
 
 
 def given_up(world: Scene) -> Story:
@@ -133,7 +134,7 @@ def given_up(world: Scene) -> Story:
     world.order("d1", "commit", Action.UNAVAILABLE, sink="pg", times=4)
     refused(world.start("d1", until=0), CommitInDoubt)
     everything = {"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)}
-    return Story(Accept(sink="pg", **SAID), TWO, ids=everything | {"pg": _ids(1, 2, 3)}, without=everything)
+    return Story(Accept(sink="pg", **SAID), world.pipeline, ids=everything | {"pg": _ids(1, 2, 3)}, without=everything)
 
 
 def marker_gone(world: Scene) -> Story:
@@ -141,13 +142,13 @@ def marker_gone(world: Scene) -> Story:
     world.start("d1", until=1)
     world.server.table(APP, "pg").marker = None
     ids = {"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)}
-    return Story(Remark(sink="pg", **SAID), TWO, ids=ids, healed=True)
+    return Story(Remark(sink="pg", **SAID), world.pipeline, ids=ids, healed=True)
 
 
 def skipped(world: Scene) -> Story:
     """The user's function passed an epoch by, and nobody misses it."""
     refused(world.start("d1", 2, calls=lambda epoch: epoch != 1), CheckpointMismatch)
-    return Story(Skip(first=1, last=1, **SAID), TWO, ids={"kafka": _ids(0, 2, 3), "pg": _ids(0, 2, 3)})
+    return Story(Skip(first=1, last=1, **SAID), world.pipeline, ids={"kafka": _ids(0, 2, 3), "pg": _ids(0, 2, 3)})
 
 
 STORIES: tuple[tuple[Pipeline, Callable[[Scene], Story]], ...] = (
@@ -162,8 +163,11 @@ STORIES: tuple[tuple[Pipeline, Callable[[Scene], Story]], ...] = (
     (TWO, given_up),
     (TWO, marker_gone),
     (TWO, skipped),
+    *((REPEATED, tell) for tell in (moved, restored, new_checkpoint, behind, marker_gone, skipped)),
 )
-each_story = pytest.mark.parametrize(("pipeline", "tell"), [pytest.param(*s, id=s[1].__name__) for s in STORIES])
+each_story = pytest.mark.parametrize(
+    ("pipeline", "tell"), [pytest.param(*s, id=f"{s[1].__name__}-{s[0].modes[0]}") for s in STORIES]
+)
 
 
 def _is_said(world: Scene) -> bool:
@@ -188,7 +192,7 @@ def test_a_person_gets_a_query_out_of_the_corner(
         refused(_query(world, story, "before"), EpochalError)
     person = world.says("person", story.act, **story.person)
     assert person.finished, person.error
-    world.order("next", "after-decide", Action.CRASH)
+    world.order("next", "before-sink-commit", Action.CRASH)
     assert _query(world, story, "next").outcome == "killed"
     query = _query(world, story, "after")
     assert query.finished, query.error
@@ -491,9 +495,6 @@ def test_a_copy_whose_adoption_died_half_way_leaves_the_original_the_way_out(sce
 
 
 # idempotent mode
-
-
-REPEATED = Pipeline(("pg",), ("kafka",), modes=(IDEMPOTENT,))
 
 
 def _idempotent(world: Scene) -> None:
