@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from epochal.coordinator.epoch import Actor, Committable, Epoch, Json, Query, SinkState
+from epochal.coordinator.epoch import Actor, Committable, Epoch, Json, Marker, Query, SinkState
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks.digest import watched
-from epochal.sinks.protocol import CommitOutcome, RedoSink, ReplacingSink, Rows, Schema, Sink
+from epochal.sinks.protocol import CommitOutcome, MarkedSink, RedoSink, ReplacingSink, Rows, Schema, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,6 +100,23 @@ class Rejects:
 
     def abort(self, query: Query, by: Actor) -> None:
         self._into.abort(query, by)
+
+    def renamed(self, name: str) -> tuple[Sink, Sink]:
+        here, there = self._marked().renamed(name)
+        return Rejects(self._of, here), Rejects(self._of, there)
+
+    def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
+        self._marked().mark(query, marker, by)
+
+    def _marked(self) -> MarkedSink:
+        if isinstance(self._into, MarkedSink):
+            return self._into
+        raise Misconfigured(
+            "the sink's marker cannot be written by hand",
+            sink=self.name,
+            state=f"{type(self._into).__name__} has no method mark",
+            help="restore the sink, or give it that method (epochal.sinks.protocol.MarkedSink)",
+        )
 
     def close(self) -> None:
         self._into.close()

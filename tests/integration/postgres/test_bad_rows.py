@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from epochal import Pipeline
 from epochal.chaos import failpoints
-from epochal.chaos.contract import SinkContract
+from epochal.chaos.contract import MarkedContract, SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.chaos.failpoints import Point
 from epochal.chaos.servers import Postgres
@@ -248,3 +248,9 @@ class TestRejects(SinkContract):
     def test_it_votes(self, harness: RejectsHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
+
+
+class TestMarkedRejects(MarkedContract):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> RejectsHarness:
+        return RejectsHarness(spark, postgres_server, pg_database)
