@@ -219,13 +219,17 @@ class Stand:
 
     ``through``: the epochs of this log up to it are over for this sink, whether it shows them or not.
     ``markers``: each is right; several only of a sink that could not be asked.  ``away``: it has left, and may
-    return just so.
+    return just so; without a marker, it never may: it goes on under another name.
     """
 
     identity: str
     markers: tuple[Marker | None, ...]
     through: EpochNumber
     away: bool = False
+
+    @property
+    def is_renamed(self) -> bool:
+        return self.away and not self.markers
 
     def to_json(self) -> Json:
         markers = [None if m is None else {"position": m.position, "decision": m.decision} for m in self.markers]

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar, Protocol
 
 from epochal.checkpoints.log import Apply, Evaluations, Operator, Stand
-from epochal.coordinator.epoch import Actor, EpochNumber, Json, Marker
+from epochal.coordinator.epoch import Actor, EpochNumber, Json, Marker, SinkState
 from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Misconfigured
 from epochal.coordinator.judge import Case, LoggedEpoch
 
@@ -83,7 +83,7 @@ class Retire(_Said):
         if self.unreachable:
             stand = Stand(identity, _possible_markers(case, self.sink), _through(case), away=True)
             return self._record(case, stands={self.sink: stand})
-        _refuse_begun(case, self.sink)
+        _refuse_begun(case)
         state = case.states[self.sink]
         return self._record(case, stands={self.sink: Stand(identity, (state.marker,), _through(case), away=True)})
 
@@ -101,25 +101,27 @@ class Rename(_Said):
 
     def record(self, case: Case) -> Operator:
         identity = _member(case, self.old)
-        _refuse_begun(case, self.old)
-        before, after = case.states[self.old], case.states[self.new]
-        if self.new in case.history.members or not self._is_ours(case, after.marker):
+        _refuse_begun(case)
+        after, through = case.states[self.new], _through(case)
+        if not self._is_free(case, after):
             raise Misconfigured(
                 f"the name {self.new!r} is taken",
                 sink=self.old,
                 state=f"it shows {after.marker}, fenced by {after.fence}",
                 help="choose a name that this app has not used",
             )
-        through = _through(case)
         stands = {
-            self.old: Stand(identity, (before.marker,), through, away=True),
+            self.old: Stand(identity, (), through, away=True),
             self.new: Stand(after.identity, (after.marker,), through),
         }
         return self._record(case, stands=stands)
 
-    def _is_ours(self, case: Case, marker: Marker | None) -> bool:
-        """It is free, or holds what an attempt of this that died has written."""
-        return marker is None or marker in _possible_markers(case, self.old)
+    def _is_free(self, case: Case, after: SinkState) -> bool:
+        """Nobody has it, or it is what an attempt of this that died, or a renaming that was taken back, has left."""
+        stand = case.history.stands.get(self.new)
+        if self.new in case.history.members or (stand is not None and not stand.is_renamed):
+            return False
+        return after.marker is None or after.marker.is_moved or after.fence in case.history.actors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +155,8 @@ class Accept(_Said):
         return (self.sink,)
 
     def record(self, case: Case) -> Operator:
-        _member(case, self.sink)
+        if self.sink not in case.states:
+            _member(case, self.sink)
         state = case.states[self.sink]
         self._refuse_ahead(case, state.marker)
         unknown = () if state.fence is None or state.fence in case.history.actors else (state.fence,)
@@ -162,13 +165,13 @@ class Accept(_Said):
 
     def _refuse_ahead(self, case: Case, marker: Marker | None) -> None:
         """Rows of epochs that this log does not know would be written once more."""
-        took_part = case.history.took_part(self.sink)
-        if marker is None or not took_part or took_part[0].is_shown_by(self.sink, marker):
-            return
-        if marker.position >= took_part[0].position_of(self.sink):
+        known = _possible_markers(case, self.sink)
+        newest = max(m.position if m is not None else 0 for m in known) if known else 0
+        is_known = bool(known) and (self.sink in case.history.members or self.sink in case.history.stands)
+        if is_known and marker is not None and marker not in known and marker.position >= newest:
             raise CheckpointMismatch(
                 f"the sink's marker ({marker}) is of no epoch that this checkpoint's log knows, and not older than its"
-                f" last one, at position {took_part[0].position_of(self.sink)}",
+                f" last one, at position {newest}",
                 sink=self.sink,
                 state="rows of later epochs are visible in it, which this checkpoint would write again",
                 help="restore the newest checkpoint; if it is lost, begin a new one at the sinks' offsets and adopt",
@@ -193,12 +196,15 @@ class Remark(_Said):
     def record(self, case: Case) -> Operator:
         _member(case, self.sink)
         state = case.states[self.sink]
-        if state.marker is not None and not self._last(case).is_shown_by(self.sink, state.marker):
+        last = self._last(case)
+        is_newer = state.marker is not None and state.marker.position >= last.position_of(self.sink)
+        if is_newer and not last.is_shown_by(self.sink, state.marker):
             raise Misconfigured(
                 f"the sink has a marker: {state.marker}",
                 sink=self.sink,
-                state=f"the log's last epoch is {self._last(case).number}",
-                help="a marker that is there is not written over; see what `resolve --accept` says of this sink",
+                state=f"the log's last epoch is {last.number}, at position {last.position_of(self.sink)}",
+                help="a marker that is not older is not written over: it is of another checkpoint, or of a newer state"
+                " of this one",
             )
         return self._record(case, stands={self.sink: Stand(state.identity, (state.marker,), _through(case))})
 
@@ -293,15 +299,15 @@ def _possible_markers(case: Case, sink: str) -> tuple[Marker | None, ...]:
     return tuple(markers)
 
 
-def _refuse_begun(case: Case, sink: str | None = None) -> None:
-    """An epoch that was begun and not decided is brought up by Spark's replay alone."""
+def _refuse_begun(case: Case) -> None:
+    """An epoch that was begun and not decided is brought up by Spark's replay alone, and held against what is shown."""
     last = case.history.last
     if last is None or not isinstance(last.current, Apply):
         return
     taking_part = [name for name in last.current.participants if not case.history.is_over(name, last.number)]
     shown = {name: last.is_shown_by(name, case.states[name].marker) for name in taking_part if name in case.states}
     behind = sorted(name for name, visible in shown.items() if not visible)
-    if behind and (sink is None or sink in behind):
+    if behind:
         raise _restart_first(last.number, behind)
 
 

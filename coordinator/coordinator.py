@@ -264,10 +264,11 @@ class Coordinator:
             self._telling.failed(error, self._phase, self._pending)
             raise
 
-    def act(self, ask: Ask, act: Act) -> Operator:
+    def act(self, ask: Ask, act: Act, before_record: Callable[[], None] = lambda: None) -> Operator:
         """What a person decides, in the order of a start, and then one record.  Every error leaves it undecided.
 
-        All is judged as if the record stood in the log.  ``ask``: what Spark will ask for next.
+        All is judged as if the record stood in the log.  ``ask``: what Spark will ask for next.  ``before_record`` is
+        called once nothing older can move any more, and may refuse.
         """
         self._act = act
         self._take_over(ask)
@@ -277,6 +278,7 @@ class Coordinator:
         if self._lost:
             raise _lost_without_copy(self._current.epoch)
         self._mark(act.marks(self._found(ask)))
+        before_record()
         record = replace(act.record(self._found(ask)), done_through=judge.done_after(self._history, self._shown))
         hit(Point.BEFORE_OPERATOR)
         self._append(self._own_position + 1, record)
@@ -358,6 +360,8 @@ class Coordinator:
             return judge.judge(rules, case)
         if case.by is not None:
             judge.judge(judge.MINE, case).raise_if_refused()
+        else:
+            self._check_marks(self._act.marks(case))
         verdict = judge.judge(judge.OPERATE, judge.assuming(case, self._act.record(case)))
         shown = judge.judge((), case).shown
         return Verdict(verdict.refusal, {name: shown[name] for name in shown if name not in self._act.without})
@@ -421,9 +425,9 @@ class Coordinator:
         states = {name: replace(state, marker=self._markers[name]) for name, state in self._states.items()}
         return Case(self._history, states, ask, self._actor)
 
-    def _mark(self, markers: Mapping[str, Marker | None]) -> None:
-        """A person's word in the place of a write that is not known; under the fence, like any other."""
-        for name, marker in markers.items():
+    def _check_marks(self, markers: Mapping[str, Marker | None]) -> None:
+        """What cannot be written is refused while nobody has been disturbed."""
+        for name in markers:
             sink = self._sinks[name]
             if not isinstance(sink, MarkedSink):
                 raise Misconfigured(
@@ -432,6 +436,13 @@ class Coordinator:
                     state=f"{type(sink).__name__} has no method mark",
                     help="restore the sink, or give it that method (epochal.sinks.protocol.MarkedSink)",
                 )
+            sink.check_mark(self._query)
+
+    def _mark(self, markers: Mapping[str, Marker | None]) -> None:
+        """A person's word in the place of a write that is not known; under the fence, like any other."""
+        for name, marker in markers.items():
+            sink = self._sinks[name]
+            assert isinstance(sink, MarkedSink), "seen before anything was fenced"
             hit(Point.BEFORE_MARK, name)
             self._patiently(lambda sink=sink, marker=marker: sink.mark(self._query, marker, self._me))  # type: ignore[misc]
             hit(Point.AFTER_MARK, name)
@@ -805,7 +816,9 @@ class Coordinator:
         """The one digest of all evaluations so far: of the votes, and of the sinks that show the epoch."""
         shown = [name for name, shown in self._shown.items() if shown]
         digests = {name: vote.digest for name, vote in votes.items()}
-        digests |= {name: self._digest_in(name) for name in shown if self._history.is_compared(name)}
+        digests |= {
+            name: self._digest_in(name) for name in shown if self._history.is_compared(name, self._markers[name])
+        }
         refusal = judge.disagreement(self._current.epoch, digests, shown)
         if refusal is not None:
             raise refusal

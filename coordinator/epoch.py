@@ -278,6 +278,8 @@ class Committable:
 
 UNKNOWN_DECISION = -1
 """In the place of a decision that is not known: the id of none."""
+MOVED = 0
+"""The same where a sink goes on under another name; never negative, as Delta keeps it."""
 
 
 @dataclass(frozen=True)
@@ -291,8 +293,13 @@ class Marker:
     decision: int  # Decision.id
     digest: Digest | None = field(default=None, compare=False)
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether the sink goes on under another name: this marker is of no epoch."""
+        return self.decision == MOVED
+
     def __str__(self) -> str:
-        known = self.decision != UNKNOWN_DECISION
+        known = self.decision not in (UNKNOWN_DECISION, MOVED)
         return f"position {self.position} of {f'decision {self.decision}' if known else 'an unknown decision'}"
 
 

@@ -113,12 +113,13 @@ class History:
         """Whether a person has closed this epoch for this sink."""
         return sink in self.stands and epoch <= self.stands[sink].through
 
-    def is_compared(self, sink: str) -> bool:
-        """Whether the rows of the last epoch that the sink shows are held against other evaluations of it."""
+    def is_compared(self, sink: str, marker: Marker | None) -> bool:
+        """Whether the rows of the last epoch are held against those that this sink shows."""
         assert self.last is not None, "rows are of an epoch"
         accepted = [r.evaluations for r in self.operators if r.evaluations is not None]
         kept = any(self.last.number == e.epoch and sink in e.sinks for e in accepted)
-        return not kept and not self.is_over(sink, self.last.number)
+        shows = sink in self.last.current.participants and self.last.is_shown_by(sink, marker)
+        return not kept and (shows or not self.is_over(sink, self.last.number))
 
     @cached_property
     def epochs(self) -> tuple[LoggedEpoch, ...]:
@@ -358,6 +359,13 @@ def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalErro
 
 def _stands(case: Case, sink: str, marker: Marker | None, stand: Stand | None) -> EpochalError | None:
     """Of a sink that no epoch has been for, or none since a person spoke: it has no marker, or the one that he knew."""
+    if stand is not None and stand.is_renamed:
+        return CheckpointMismatch(
+            "the sink goes on under another name, and has none of the epochs since then under this one",
+            sink=sink,
+            state=_describe(case),
+            help="use the name that `epochal log` tells, or change it back with `epochal rename`",
+        )
     if marker in (stand.markers if stand is not None else (None,)):
         return None
     if marker is not None:
@@ -533,11 +541,16 @@ writes the record fences every sink."""
 
 
 def assuming(case: Case, record: Operator) -> Case:
-    """The case as it will be once this record stands in the log, behind the fence of who writes it."""
+    """The case as it will be once this record stands in the log, behind the fence of who writes it.
+
+    A sink that goes on under another name is in no pipeline any more.
+    """
     history = case.history
+    renamed = {name for name, stand in record.stands.items() if stand.is_renamed}
+    states = {name: state for name, state in case.states.items() if name not in renamed}
     if history.empty:
         history = history.with_entry(Entry(0, Fence(record.actor, case.ask.query, case.ask.epoch)))
-    return replace(case, history=history.with_entry(Entry(history.next_position, record)))
+    return replace(case, history=history.with_entry(Entry(history.next_position, record)), states=states)
 
 
 def judge(rules: Sequence[Rule], case: Case) -> Verdict:

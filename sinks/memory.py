@@ -391,6 +391,9 @@ class MemorySink(_MemoryClient):
         here._names, there._names = (self._name, name), (name, self._name)
         return here, there
 
+    def check_mark(self, query: Query) -> None:
+        """Any can be written."""
+
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         app = query.app
         self._request("mark", lambda: self._server.mark(app, self._name, marker, by, self._kept_as(app)))

@@ -152,10 +152,14 @@ class MarkedSink(Sink, Protocol):
         Where a server keeps it under one name only, each of the two finds it, under whichever that is.
         """
 
+    def check_mark(self, query: Query) -> None:
+        """``Misconfigured``: as a ``look`` has found it, its marker cannot be written; writes nothing itself."""
+
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         """Write ``marker`` over whatever is there, in one atomic write that is conditional on ``by`` being the fence.
 
-        None: what is there stays.  What is kept under the sink's other name (``renamed``) is under this one then.
+        None: what is there stays.  What is kept under the sink's other name (``renamed``) is under this one then, and
+        the other name, where it is kept too, holds a marker that ``is_moved``: it is never that of an epoch again.
         What readers see does not change by it, but where it hangs on the position.
         """
 

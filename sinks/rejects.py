@@ -105,6 +105,9 @@ class Rejects:
         here, there = self._marked().renamed(name)
         return Rejects(self._of, here), Rejects(self._of, there)
 
+    def check_mark(self, query: Query) -> None:
+        self._marked().check_mark(query)
+
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         self._marked().mark(query, marker, by)
 
