@@ -104,7 +104,7 @@ class Table:
     def begin(self) -> Transaction:
         """A transaction on the newest snapshot; one that is never committed is a plain read."""
         with java_errors():
-            return Transaction(self._spark, self._log, self._log.startTransaction())
+            return Transaction(self._spark, self._log, self._log.startTransaction(), self.read)
 
     def size(self, path: str) -> int | None:
         """Bytes of the file with that path, as an ``add`` action writes paths; None if there is none."""
@@ -173,7 +173,8 @@ class Transaction:
     """A snapshot, what was read of it, and perhaps one commit.  Delta refuses the commit when another
     commit wrote a transaction id that :meth:`version_of` was asked for, or changed metadata or protocol."""
 
-    def __init__(self, spark: SparkSession, log: Java, txn: Java) -> None:
+    def __init__(self, spark: SparkSession, log: Java, txn: Java, read: Callable[[str], str | None]) -> None:
+        self.read = read
         self._spark = spark
         self._jvm: Java = spark._jvm
         self._log = log

@@ -7,9 +7,11 @@ Four *transaction ids* of the table hold what Epochal knows, each a 63-bit numbe
     epochal:<app>:<sink>:generation   fence     }  written by fence
     epochal:<app>:<sink>:token        fence     }
 
-A fifth, ``:version``, is that of this form, and is written with the fence.  Every commit first reads all of them, in
-its own transaction.  Delta then refuses the commit if another has written one of them since, so the conditions that
-were judged still hold when the rows become visible: an older start, or the same commit twice, cannot get through.
+A fifth, ``:version``, is that of this form, and is written with the fence.  A sixth, ``:seen``, is the version of the
+table upon which fence or marker was written: no RESTORE up to there has taken rows away (``lineage.py``).  Every commit
+first reads all of them, in its own transaction.  Delta then refuses the commit if another has written one of them
+since, so the conditions that were judged still hold when the rows become visible: an older start, or the same commit
+twice, cannot get through.
 
 A version of the log is created only where there is none.  But a put that was slow can land below a log
 that was cleaned up meanwhile: it succeeds, and nobody reads it.  So what was written counts only after a
@@ -57,6 +59,7 @@ from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.delta import gates, history, jvm, modes
 from epochal.sinks.delta.inspection import DeltaInspection
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
+from epochal.sinks.delta.lineage import Lineage
 from epochal.sinks.delta.merge import SOURCE, MergePlan, Work
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from epochal.sinks.delta.refusals import Refusals
@@ -157,6 +160,7 @@ class DeltaSink:
         self._conditions = Conditions(self._name, f"Delta table {self._target}")
         self._app: str | None = None
         self._tried: _Tried | None = None
+        self._seen: int | None = None
 
     @property
     def name(self) -> str:
@@ -472,13 +476,32 @@ class DeltaSink:
         with self._say.unavailable("the table's log"):
             version = txn.version_of(self._version_id())
             position, decision, generation, token = [txn.version_of(identity) for identity in self._ids()]
+            seen = txn.version_of(self._seen_id())
             identity = _identity(str(txn.metadata()["id"]))
         formats.check_marker(f"Delta table {self._target}", version or 1, MARKER_VERSION, self._name)
         fence = Actor(generation, token) if generation is not None and token is not None else None
         marker = None
-        if position is not None and decision is not None:
+        if position is not None and decision is not None and position > 0:
             marker = Marker(position, decision, self._digest_at(txn, position))
-        return SinkState(identity, fence, marker)
+        return SinkState(identity, fence, self._still_shown(txn, marker, seen))
+
+    def _still_shown(self, txn: Transaction | Snapshot, marker: Marker | None, seen: int | None) -> Marker | None:
+        """The marker whose rows the table has, after a RESTORE an older one; each version is read once by a start.
+
+        None ``seen``: no start has looked for one yet, so what was before is not asked.
+        """
+        if seen is None:
+            return marker
+        position, decision, _, _ = self._ids()
+        lineage = Lineage(txn.read, (position, decision), self._name)
+        with self._say.unavailable("the table's log"):
+            shown = lineage.marker(txn.version, max(seen, self._seen or seen), marker)
+        if shown == marker:
+            self._seen = txn.version
+        return shown
+
+    def _seen_id(self) -> str:
+        return f"epochal:{self._looked()}:{self._name}:seen"
 
     def _version_id(self) -> str:
         return f"epochal:{self._looked()}:{self._name}:version"
@@ -499,21 +522,26 @@ class DeltaSink:
         was_mine = False
         for _ in range(ATTEMPTS):
             txn = self._existing(self._begin(table, answered=answer))
-            is_mine = self._conditions.check_fence(self._state(txn), by)
+            state = self._state(txn)
+            is_mine = self._conditions.check_fence(state, by)
             if answer is not None and is_mine and (answer.kind is _Kind.DONE or not was_mine):
                 return
             if answer is not None and answer.kind is _Kind.NONE:
                 raise self._say.unknown(state=answer.why)
             was_mine = is_mine
-            _, _, generation, token = self._ids()
+            position, decision, generation, token = self._ids()
             held = {self._version_id(): MARKER_VERSION, generation: by.generation, token: by.token}
+            held[self._seen_id()] = txn.version
+            shown = state.marker or Marker(0, 0)
+            if (txn.version_of(position) or 0) > shown.position:  # a RESTORE took rows away, and left the ids
+                held |= {position: shown.position, decision: shown.decision}
             answer = self._put(txn, [_txn(identity, value) for identity, value in held.items()], "fence", -1, str(by))
         raise self._say.contended(ATTEMPTS, answer.why if answer is not None else None)
 
     def _publish(self, table: Table, txn: Transaction, c: Committable) -> _Answer:
         """Rows and marker, in the transaction that read what they depend on."""
         position, decision, _, _ = self._ids()
-        markers = [_txn(position, c.position), _txn(decision, c.decision.id)]
+        markers = [_txn(position, c.position), _txn(decision, c.decision.id), _txn(self._seen_id(), txn.version)]
         if c.digest is not None:
             held = (c.position, c.digest.rows, c.digest.sum)
             markers += [_txn(identity, value) for identity, value in zip(self._digest_ids(), held, strict=True)]

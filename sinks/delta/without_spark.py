@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.errors import Misconfigured, SinkUnavailable
+from epochal.sinks.delta.lineage import LOG, actions_of, log_file
 from epochal.sinks.delta.target import Target
 from epochal.sinks.stage import local_path
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.fs import FileSystem
 
-LOG = "_delta_log"
 _VERSION = re.compile(r"(\d{20})\.json")
 
 
@@ -45,6 +45,7 @@ class Snapshot:
     def __init__(self, target: Target, sink: str) -> None:
         self._sink = sink
         self._where = located(target, sink)
+        self.read = Folder(target, sink).read
         with self._reading():
             self.table = _delta_rs(sink).DeltaTable(self._where)
 
@@ -52,6 +53,11 @@ class Snapshot:
     def exists(self) -> bool:
         """A table that is not there is an error already."""
         return True
+
+    @property
+    def version(self) -> int:
+        with self._reading():
+            return int(self.table.version())
 
     def version_of(self, identity: str) -> int | None:
         """The version of that transaction id, None for none."""
@@ -152,7 +158,7 @@ class Folder:
 
     def _commit(self, version: int, app: str) -> Commit | None:
         """None: of somebody else, a fence, or gone by now."""
-        actions = [json.loads(line) for line in (self.read(f"{LOG}/{version:020}.json") or "").splitlines() if line]
+        actions = list(actions_of(self.read(log_file(version)) or ""))
         facts = _facts(actions)
         if (facts.get("app"), facts.get("sink")) != (app, self._sink):
             return None
