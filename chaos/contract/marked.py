@@ -8,8 +8,8 @@ import pytest
 
 from epochal.chaos.contract.harness import SinkHarness, query
 from epochal.chaos.contract.sinks import ONE, TWO, Start
-from epochal.coordinator.epoch import Marker
-from epochal.coordinator.errors import Fenced
+from epochal.coordinator.epoch import Actor, Marker
+from epochal.coordinator.errors import Fenced, Misconfigured
 from epochal.sinks.protocol import CommitOutcome, MarkedSink
 
 
@@ -65,6 +65,7 @@ class MarkedContract:
             here, there = (Start(harness, TWO, sink) for sink in _marked(one).renamed(_other(one)))
             assert here.look().marker == before
             _rename(here.fenced(), there.fenced(), before)
+        assert not _shows_an_epoch(harness)
         new = Start(harness, TWO, harness.named(_other(one)))
         assert new.look() == replace(there.look(), marker=before)
         new.show(["b"], 1)
@@ -79,6 +80,18 @@ class MarkedContract:
         Start(harness, ONE, harness.named(_other(start))).show(["a"])
         assert harness.after(["a"]) == [key for key, _ in harness.visible()]
 
+    def test_a_name_is_taken_back(self, harness: SinkHarness, one: Start) -> None:
+        marker = one.look().marker
+        here, there = (Start(harness, TWO, sink) for sink in _marked(one).renamed(_other(one)))
+        _rename(here.fenced(), there.fenced(), marker)
+        three = Actor(3, 33)
+        sinks = _marked(Start(harness, three, harness.named(_other(one)))).renamed(one.sink.name)
+        here, there = (Start(harness, three, sink) for sink in sinks)
+        assert here.look().marker == marker
+        _rename(here.fenced(), there.fenced(), marker)
+        Start(harness, three).show(["b"], 1)
+        assert harness.after(["a"], ["b"]) == sorted(key for key, _ in harness.visible())
+
     def test_a_newer_actor_keeps_a_sink_under_its_name(self, harness: SinkHarness, one: Start) -> None:
         here, there = (Start(harness, ONE, sink) for sink in _marked(one).renamed(_other(one)))
         there.fenced()
@@ -90,6 +103,16 @@ class MarkedContract:
         assert harness.after(["a"], ["b"]) == sorted(key for key, _ in harness.visible())
 
 
+def _shows_an_epoch(harness: SinkHarness) -> bool:
+    """Whether whoever knows nothing of the other name takes the sink for what it was."""
+    try:
+        marker = harness.sink().look(query(harness.app)).marker
+    except Misconfigured:
+        return False
+    return marker is not None and not marker.is_moved
+
+
 def _rename(here: Start, there: Start, marker: Marker | None) -> None:
     here.look(final=True), there.look(final=True)
+    _marked(there).check_mark(there.query)
     _marked(there).mark(there.query, marker, there.actor)

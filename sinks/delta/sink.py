@@ -32,13 +32,14 @@ import enum
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
 from epochal.coordinator.epoch import (
+    MOVED,
     Actor,
     Committable,
     Digest,
@@ -161,6 +162,7 @@ class DeltaSink:
         self._app: str | None = None
         self._tried: _Tried | None = None
         self._seen: int | None = None
+        self._also: DeltaSink | None = None  # the same under its other name, of a sink that is renamed
 
     @property
     def name(self) -> str:
@@ -381,25 +383,41 @@ class DeltaSink:
 
     def renamed(self, name: str) -> tuple[DeltaSink, DeltaSink]:
         """See ``epochal.sinks.protocol``; the table keeps fence and marker of each name."""
-        return DeltaSink(**{**self._made_with, "name": self._name}), DeltaSink(**{**self._made_with, "name": name})
+        here, there = (DeltaSink(**{**self._made_with, "name": each}) for each in (self._name, name))
+        here._also, there._also = there, here
+        return here, there
+
+    def check_mark(self, query: Query) -> None:
+        """Any can be written."""
 
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         """Write it in a version of its own, and see it in a new snapshot before answering."""
         self._app = query.app
+        if self._also is not None:
+            self._also._app = query.app
         table, answer = self._table(), None
         for _ in range(ATTEMPTS):
             txn = self._existing(self._begin(table, answered=answer))
-            state = self._state(txn)
-            self._conditions.check_owner(state, by)
-            if marker in (None, state.marker):
+            states = [sink._own_state(txn) for sink in (self, self._also) if sink is not None]
+            for state in states:
+                self._conditions.check_owner(state, by)
+            if marker in (None, states[0].marker) and (self._also is None or _is_moved(states[1])):
                 return
             if answer is not None and answer.kind is _Kind.NONE:
                 raise self._say.unknown(state=answer.why)
-            position, decision, _, _ = self._ids()
-            answer = self._put(
-                txn, [_txn(position, marker.position), _txn(decision, marker.decision)], "mark", -1, str(by)
-            )
+            answer = self._put(txn, self._marks(txn, marker), "mark", -1, str(by))
         raise self._say.contended(ATTEMPTS, answer.why if answer is not None else None)
+
+    def _marks(self, txn: Transaction, marker: Marker | None) -> list[Json]:
+        """The marker, and in the place of that under the other name one that is of no epoch."""
+        held = {self._seen_id(): txn.version}
+        if marker is not None:
+            position, decision, _, _ = self._ids()
+            held |= {position: marker.position, decision: marker.decision}
+        if self._also is not None:
+            position, decision, _, _ = self._also._ids()
+            held |= {position: marker.position if marker is not None else 1, decision: MOVED}
+        return [_txn(identity, value) for identity, value in held.items()]
 
     def close(self) -> None:
         """Nothing is held open: the Spark session is the user's."""
@@ -472,7 +490,15 @@ class DeltaSink:
         return marker, f"{marker}:decision", f"{marker}:generation", f"{marker}:token"
 
     def _state(self, txn: Transaction | Snapshot) -> SinkState:
-        """What the snapshot holds.  All ids are read, so that a commit of ``txn`` depends on all of them."""
+        """What the snapshot holds; of a sink that is renamed the marker is under one of its names."""
+        state = self._own_state(txn)
+        if self._also is not None and _is_moved(state):
+            self._also._app = self._app
+            return replace(state, marker=self._also._own_state(txn).marker)
+        return state
+
+    def _own_state(self, txn: Transaction | Snapshot) -> SinkState:
+        """What is kept under this name.  All ids are read, so that a commit of ``txn`` depends on all of them."""
         with self._say.unavailable("the table's log"):
             version = txn.version_of(self._version_id())
             position, decision, generation, token = [txn.version_of(identity) for identity in self._ids()]
@@ -769,6 +795,10 @@ _UNKEPT = (
 _VIOLATIONS = ("InvariantViolationException", "DeltaInvariantViolationException")
 _CHANGED_MEANWHILE = ("DeltaConcurrentModificationException", "FileNotFoundException", "SparkFileNotFoundException")
 """What a MERGE meets when another changes the table under it; it is made again, on a new snapshot."""
+
+
+def _is_moved(state: SinkState) -> bool:
+    return state.marker is not None and state.marker.is_moved
 
 
 def _identity(table_id: str) -> str:

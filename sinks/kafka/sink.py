@@ -17,7 +17,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import Actor, Committable, Copy, Digest, Epoch, Json, Marker, Position, Query, SinkState
+from epochal.coordinator.epoch import (
+    MOVED,
+    Actor,
+    Committable,
+    Copy,
+    Digest,
+    Epoch,
+    Json,
+    Marker,
+    Position,
+    Query,
+    SinkState,
+)
 from epochal.coordinator.errors import (
     CheckpointMismatch,
     CommitInDoubt,
@@ -140,6 +152,7 @@ class KafkaSink:
         keep_days: float | None = None,
     ) -> None:
         self._made_with = {what: value for what, value in locals().items() if what != "self"}
+        self._also: KafkaSink | None = None  # the same under its other name, of a sink that is renamed
         self._is_new = False  # under this name, of a sink that is renamed: its marker topic may be missing
         self._bootstrap = bootstrap_servers
         self._topic = topic
@@ -249,7 +262,13 @@ class KafkaSink:
         if by is not None and state.fence == by:
             state = self._bar_and_read(link, place, state.slots)
         self._ever_used = state.slots
-        return SinkState(seen.identity, state.fence, state.marker)
+        return SinkState(seen.identity, state.fence, self._marker_of(query, state))
+
+    def _marker_of(self, query: Query, state: State) -> Marker | None:
+        """Of a sink that is renamed the marker is under one of its names."""
+        if self._also is None or state.marker is None or not state.marker.is_moved:
+            return state.marker
+        return marker.read(self._link(), self._also._place(query), final=False).marker
 
     def fence(self, query: Query, by: Actor) -> None:
         """Bar every older producer, then write the fence, unless a newer actor has; then bar those of other slots.
@@ -364,12 +383,31 @@ class KafkaSink:
     def renamed(self, name: str) -> tuple[KafkaSink, KafkaSink]:
         """See ``epochal.sinks.protocol``; each name has a marker topic, that of the new one is made by its fence."""
         here, there = (KafkaSink(**{**self._made_with, "name": each}) for each in (self._name, name))
+        here._also, there._also = there, here
         there._is_new = True
         return here, there
 
+    def check_mark(self, query: Query) -> None:
+        place, link = self._place(query), self._link()
+        there = topics.has_marker(link, place)
+        slots = marker.read(link, place, final=False).slots if there else 1
+        if max(slots, self._slots) > 1:
+            raise Misconfigured(
+                f"the sink was used with slots={max(slots, self._slots)}, each with a marker of its own, which nobody"
+                " writes by hand",
+                sink=self._name,
+                help="restore the marker topic; a sink with slots= keeps its name",
+            )
+
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         """A record of its own, by a producer that has barred all others; seen by the next one before it answers."""
-        place, link = self._place(query), self._link()
+        self._mark_until_seen(self._place(query), marker, by)
+        if self._also is not None:
+            position = marker.position if marker is not None else 1
+            self._also._mark_until_seen(self._also._place(query), Marker(position, MOVED), by)
+
+    def _mark_until_seen(self, place: Place, marker: Marker | None, by: Actor) -> None:
+        link = self._link()
         for attempt in range(FENCE_ATTEMPTS):
             if self._has_marked(link, place, marker, by):
                 return
@@ -386,7 +424,6 @@ class KafkaSink:
         try:
             if marker is None or state.marker == marker:
                 return True
-            self._check_one_marker(max(state.slots, self._slots))
             transaction.begin()
             transaction.send_state(b"marker", replace(state, marker=marker, span=1, before=Before()))
             transaction.commit()
@@ -395,14 +432,6 @@ class KafkaSink:
         finally:
             transaction.drop()
         return False
-
-    def _check_one_marker(self, slots: int) -> None:
-        if slots > 1:
-            raise Misconfigured(
-                f"the sink was used with slots={slots}, each with a marker of its own, which nobody writes by hand",
-                sink=self._name,
-                help="restore the marker topic; a sink with slots= keeps its name",
-            )
 
     def close(self) -> None:
         self._looked = self._session = self._evaluated = self._aged = None

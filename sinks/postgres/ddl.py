@@ -300,6 +300,32 @@ def registered(session: Session, app: str, sink: str) -> int | None:
     return int(found[0][0]) if found else None
 
 
+def renamed_to(session: Session, app: str, target: Target) -> str | None:
+    """The sink of this app that the table belongs to."""
+    if not has_housekeeping(session):
+        return None
+    found = session.run(
+        "SELECT sink FROM epochal.sinks WHERE app = $1 AND rows_table = to_regclass($2)::oid", app, target.own
+    )
+    return str(found[0][0]) if found else None
+
+
+def refuse_no_owner(session: Session, sink: str, target: Target, *, has_view: bool) -> None:
+    """Whoever renames a sink changes its rows in epochal's tables, and its view."""
+    for table in ("sinks", "epochs", "attempts"):
+        if not session.run("SELECT has_table_privilege($1, 'UPDATE')", f"epochal.{table}")[0][0]:
+            raise _no_right(session, sink, f"UPDATE on epochal.{table}", f"GRANT UPDATE ON epochal.{table}")
+    owner = "SELECT pg_has_role(relowner, 'USAGE'), pg_get_userbyid(relowner) FROM pg_class WHERE oid = to_regclass($1)"
+    found = session.run(owner, target.reader) if has_view else []
+    if found and not found[0][0]:
+        raise Misconfigured(
+            f"the reader view {target.reader} names the sink, and belongs to {found[0][1]}",
+            sink=sink,
+            state=session.where,
+            help=f"connect as {found[0][1]}, or as a member of it, to rename the sink",
+        )
+
+
 def rename(session: Session, app: str, old: str, new: str, target: Target, *, has_view: bool) -> None:
     """All that is kept under one name goes under the other, within the caller's transaction."""
     for table in ("sinks", "epochs", "attempts"):

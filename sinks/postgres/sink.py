@@ -610,6 +610,14 @@ class PostgresSink:
     def _named(self, name: str) -> PostgresSink:
         return PostgresSink(**{**self._made_with, "name": name})
 
+    def check_mark(self, query: Query) -> None:
+        """A name is changed by the owner of what it stands in."""
+        self._checked(query.app)
+        if self._also is None:
+            return
+        with self._connector.session() as session:
+            ddl.refuse_no_owner(session, self._name, self._target, has_view=self._staging is None)
+
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         """One transaction; with the row its history, and the reader view that names it, go under this name."""
         app = self._checked(query.app)
@@ -715,6 +723,13 @@ class PostgresSink:
                 found = []
             else:
                 raise
+        if not found and (other := ddl.renamed_to(session, app, self._target)) is not None:
+            raise Misconfigured(
+                f"the table {self._target.own} belongs to sink {other!r} of app {app!r}",
+                sink=self._name,
+                state=session.where,
+                help=f"give the sink name={other!r}; if a renaming was under way, run it again: `epochal rename`",
+            )
         if not found or found[0][2] is None:
             raise Misconfigured(
                 f"there is no table {self._target.own} of app {app!r}",
