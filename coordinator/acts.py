@@ -34,6 +34,10 @@ class Act(Protocol):
     """One wish.  Its methods are asked again and again, with what is found by then."""
 
     @property
+    def said(self) -> Json:
+        """The word and what it is about, as the record has it."""
+
+    @property
     def without(self) -> Collection[str]:
         """Sinks that are not brought to the last epoch: it is given up in them."""
 
@@ -157,6 +161,12 @@ class Accept(_Said):
     def record(self, case: Case) -> Operator:
         if self.sink not in case.states:
             _member(case, self.sink)
+        if self.sink in case.history.stands and case.history.stands[self.sink].is_renamed:
+            raise Misconfigured(
+                "the sink goes on under another name",
+                sink=self.sink,
+                help="see `epochal log`; `epochal rename` takes a name back",
+            )
         state = case.states[self.sink]
         self._refuse_ahead(case, state.marker)
         unknown = () if state.fence is None or state.fence in case.history.actors else (state.fence,)

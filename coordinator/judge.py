@@ -244,7 +244,9 @@ def _same_incarnation(case: Case) -> EpochalError | None:
     return CheckpointMismatch(
         f"the epoch log was written by query {qid}, this is query {case.ask.query.query_id}",
         state=_describe(case),
-        help=f"Spark's metadata file and the log are of two checkpoints: {_NEW_NAMES}",
+        help="Spark's metadata file and the log are of two checkpoints: use those that belong together; if the"
+        " checkpoint of this log is gone, name another one with log=, and have the new checkpoint go on where the sinks"
+        " end with `epochal adopt` (docs/runbook.md)",
     )
 
 

@@ -15,24 +15,29 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from epochal.checkpoints.log import Operator
+from epochal.checkpoints.log import Apply, Commit, Operator
 from epochal.coordinator.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
-from epochal.coordinator.epoch import Ask, EpochNumber
+from epochal.coordinator.epoch import Ask, EpochNumber, Query
 from epochal.coordinator.errors import CheckpointMismatch, Misconfigured
+from epochal.coordinator.judge import History
 from epochal.coordinator.pipeline import Pipeline, ask_at, located, needing
+from epochal.sinks.delta import DeltaSink
+from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.executors import running_session
+from epochal.sinks.inspection import inspection_of
 from epochal.sinks.protocol import AuditedSink, MarkedSink, Sink
+from epochal.sinks.rejects import Rejects
 from epochal.sinks.stage import local_path
 
 
-def adopt(pipeline: Pipeline, checkpoint: str, *, why: str, uneven: bool = False) -> Operator:
-    """The checkpoint goes on where it lies now: moved, restored, or a new one that begins where the sinks end.
+def adopt(pipeline: Pipeline, checkpoint: str, *, why: str, new: bool = False, uneven: bool = False) -> Operator:
+    """The checkpoint goes on where it lies now: moved, restored, or one whose log is empty, from where the sinks end.
 
-    A new one on this disk need not be there yet: the folder is made, with the file that tells Spark the query's id.
-    Elsewhere start the query once: it is refused, and Spark leaves that file.  Sinks that do not all show the same
-    epoch of the checkpoint before it are refused, but with ``uneven``.
+    ``new``: it is not there yet, and is begun: the folder is made, on this disk, with the file that tells Spark the
+    query's id.  ``uneven``: though the sinks do not show one and the same epoch, the last before what Spark will ask
+    for.
     """
-    return run(pipeline, checkpoint, Adopt(why=why, at=now()), uneven=uneven)
+    return run(pipeline, checkpoint, Adopt(why=why, at=now()), new=new, uneven=uneven)
 
 
 def retire(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str, unreachable: bool = False) -> Operator:
@@ -48,13 +53,16 @@ def rename(pipeline: Pipeline, checkpoint: str, old: str, new: str, *, why: str)
     return run(pipeline, checkpoint, Rename(old=old, new=new, why=why, at=now()))
 
 
-def accept(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str) -> Operator:
-    """The sink goes on from what it is and shows now; what it lacks of this log's epochs stays out of it."""
-    return run(pipeline, checkpoint, Accept(sink=sink, why=why, at=now()))
+def accept(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str, drop: bool = False) -> Operator:
+    """The sink goes on from what it is and shows now; what it lacks of this log's epochs stays out of it.
+
+    ``drop``: rows that it holds and does not show may be deleted, as the next start does.
+    """
+    return run(pipeline, checkpoint, Accept(sink=sink, why=why, at=now()), drop=drop)
 
 
 def remark(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str) -> Operator:
-    """The sink's marker, which is gone, is written again: a person has seen that it shows the log's last epoch."""
+    """The sink's marker, which is gone or older, is written: a person has seen that it shows the log's last epoch."""
     return run(pipeline, checkpoint, Remark(sink=sink, why=why, at=now()))
 
 
@@ -68,14 +76,20 @@ def evaluate(pipeline: Pipeline, checkpoint: str, sinks: Sequence[str], *, why: 
     return run(pipeline, checkpoint, Evaluate(sinks=tuple(sinks), why=why, at=now()))
 
 
-def run(pipeline: Pipeline, checkpoint: str, act: Act, *, uneven: bool = False) -> Operator:
-    """Look, fence, look again, settle, then the record."""
-    return _acted(pipeline, checkpoint, act, uneven=uneven, writes=True)
+def run(
+    pipeline: Pipeline, checkpoint: str, act: Act, *, new: bool = False, uneven: bool = False, drop: bool = False
+) -> Operator:
+    """Look, fence, look again, settle, then the record; that of an attempt which came so far is the answer, too."""
+    with _Operation(pipeline, checkpoint, act, new=new, uneven=uneven, drop=drop) as operation:
+        return operation.recorded() or operation.run()
 
 
-def assume(pipeline: Pipeline, checkpoint: str, act: Act, *, uneven: bool = False) -> Operator:
+def assume(
+    pipeline: Pipeline, checkpoint: str, act: Act, *, new: bool = False, uneven: bool = False, drop: bool = True
+) -> Operator:
     """The record that this act would write if nothing changes until then; looks, judges and writes nothing."""
-    return _acted(pipeline, checkpoint, act, uneven=uneven, writes=False)
+    with _Operation(pipeline, checkpoint, act, new=new, uneven=uneven, drop=drop) as operation:
+        return operation.assume()
 
 
 def now() -> str:
@@ -83,20 +97,67 @@ def now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def _acted(pipeline: Pipeline, checkpoint: str, act: Act, *, uneven: bool, writes: bool) -> Operator:
-    where = located(checkpoint)
-    sinks = _sinks_for(act, pipeline.new_sinks())
-    try:
-        ask = ask_at(pipeline.app, where, needing(running_session))
-        if not ask.query.query_id:
-            ask = _begun(ask, act, writes=writes)
-        if isinstance(act, Adopt) and not uneven:
-            _refuse_uneven(ask, sinks)
-        coordinator = pipeline.coordinator(ask.query, sinks, running_session)
-        return coordinator.act(ask, act) if writes else coordinator.assume(ask, act)
-    finally:
-        for sink in sinks:
+class _Operation:
+    """One act on one checkpoint, with sinks of its own."""
+
+    def __init__(self, pipeline: Pipeline, checkpoint: str, act: Act, *, new: bool, uneven: bool, drop: bool) -> None:
+        self._act, self._uneven, self._drop = act, uneven, drop
+        self._sinks = _sinks_for(act, pipeline.new_sinks())
+        self._ask = ask_at(pipeline.app, located(checkpoint), needing(running_session))
+        self._new = not self._ask.query.query_id
+        if self._new:
+            self._ask = _begun(self._ask, new=new and isinstance(act, Adopt))
+        self._coordinator = pipeline.coordinator(self._ask.query, self._sinks, running_session)
+        self._log = pipeline.log_at(self._ask.query.checkpoint, needing(running_session))
+
+    def __enter__(self) -> _Operation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sink in self._sinks:
             sink.close()
+
+    def assume(self) -> Operator:
+        self._check()
+        return self._coordinator.assume(self._ask, self._act)
+
+    def run(self) -> Operator:
+        """All that can be refused is refused before anything is written."""
+        self._check()
+        self._refuse_without_session()
+        self._coordinator.assume(self._ask, self._act)
+        if self._new:
+            _write_metadata(self._ask.query)
+        return self._coordinator.act(self._ask, self._act, before_record=self._check)
+
+    def recorded(self) -> Operator | None:
+        """The record of an attempt whose answer was lost: the same was said last, and no epoch came since."""
+        for entry in reversed(self._log.read()):
+            if isinstance(entry.record, (Commit, Apply)):
+                return None
+            if isinstance(entry.record, Operator):
+                return entry.record if entry.record.said == self._act.said else None
+        return None
+
+    def _check(self) -> None:
+        """What the log cannot tell and the sinks' audits can."""
+        history = History.of(self._log.read())
+        if isinstance(self._act, Adopt) and not self._uneven and history.last is None and not history.stands:
+            _refuse_uneven(self._ask, self._sinks)
+        if isinstance(self._act, Accept):
+            sink = next((sink for sink in self._sinks if sink.name == self._act.sink), None)
+            if sink is not None and self._act.sink not in {*history.members, *history.stands}:
+                _refuse_written_by_this(self._ask, sink)
+            if sink is not None and not self._drop:
+                _refuse_hidden_rows(self._ask, sink)
+
+    def _refuse_without_session(self) -> None:
+        if any(isinstance(_written(sink), DeltaSink) for sink in self._sinks):
+            needing(running_session)()
+
+
+def _written(sink: Sink) -> Sink:
+    return sink.into if isinstance(sink, Rejects) else sink
 
 
 def _sinks_for(act: Act, sinks: Sequence[Sink]) -> Sequence[Sink]:
@@ -117,31 +178,39 @@ def _under_both_names(act: Rename, sink: Sink) -> Sequence[Sink]:
             state=f"{type(sink).__name__} has no method renamed",
             help="give it that method (epochal.sinks.protocol.MarkedSink)",
         )
-    return sink.renamed(act.new if sink.name == act.old else act.old)
+    if sink.name == act.old:
+        return sink.renamed(act.new)
+    there, here = sink.renamed(act.old)
+    return here, there
 
 
-def _begun(ask: Ask, act: Act, *, writes: bool) -> Ask:
-    """What Spark will ask for once a checkpoint that nobody has started has an identity."""
+def _begun(ask: Ask, *, new: bool) -> Ask:
+    """What Spark will ask for once a checkpoint that is not there has an identity."""
     folder = local_path(ask.query.checkpoint)
-    if not isinstance(act, Adopt) or folder is None or os.path.isdir(os.path.join(folder, "epochal")):
+    if not new or folder is None:
         raise Misconfigured(
-            f"no query has been started on {ask.query.checkpoint} yet, so the checkpoint has no identity",
+            f"no query has been started on {ask.query.checkpoint}, so it is no checkpoint yet",
             state="it has no file metadata",
-            help="start the query once: it is refused, and Spark leaves the file",
+            help="if it is to be a new one, `epochal adopt --new` begins it on a local disk; elsewhere start the query"
+            " once: it is refused, and Spark leaves the file",
         )
-    begun = replace(ask, query=replace(ask.query, query_id=str(uuid.uuid4())))
-    if writes:
-        _write_metadata(folder, begun.query.query_id)
-    return begun
+    if held := [name for name in ("offsets", "commits", "state", "epochal") if os.path.exists(f"{folder}/{name}")]:
+        raise Misconfigured(
+            f"{ask.query.checkpoint} is no new checkpoint",
+            state=f"it has {', '.join(held)}, and no file metadata",
+            help="restore the file metadata from a backup, or name a folder that is empty or not there",
+        )
+    return replace(ask, query=replace(ask.query, query_id=str(uuid.uuid4())))
 
 
-def _write_metadata(folder: str, query_id: str) -> None:
+def _write_metadata(query: Query) -> None:
     """As Spark's ``StreamMetadata`` does; whole or not at all."""
+    folder = local_path(query.checkpoint) or ""
     try:
         os.makedirs(folder, exist_ok=True)
         draft = os.path.join(folder, ".metadata.epochal")
         with open(draft, "w", encoding="utf-8") as file:
-            json.dump({"id": query_id}, file)
+            json.dump({"id": query.query_id}, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, os.path.join(folder, "metadata"))
@@ -151,20 +220,61 @@ def _write_metadata(folder: str, query_id: str) -> None:
         ) from error
 
 
+def _newest(ask: Ask, sink: Sink) -> ShownEpoch | None:
+    audited = _written(sink)
+    return audited.epochs(ask.query.app, limit=1).newest if isinstance(audited, AuditedSink) else None
+
+
 def _refuse_uneven(ask: Ask, sinks: Sequence[Sink]) -> None:
-    """Sinks that another checkpoint left at different epochs: its last one was in doubt, and its log is gone."""
-    newest = {sink.name: sink.epochs(ask.query.app, limit=1).newest for sink in sinks if isinstance(sink, AuditedSink)}
+    """The sinks end with one and the same epoch; if it is of this checkpoint, Spark goes on behind it."""
+    newest = {sink.name: _newest(ask, sink) for sink in sinks}
     shown = {name: (row.incarnation, row.epoch) for name, row in newest.items() if row is not None}
-    of_this = [name for name, (incarnation, _) in shown.items() if incarnation == ask.query.query_id]
-    if of_this or len(set(shown.values())) < 2:
-        return
     told = ", ".join(f"{name}: epoch {epoch} of query {query}" for name, (query, epoch) in sorted(shown.items()))
-    raise CheckpointMismatch(
-        "the sinks do not all show the same epoch, so a new checkpoint cannot begin where all of them end",
-        state=told,
-        help="restore the old checkpoint if you can: its next start evens them; else bring the rows of the missing"
-        " epochs into the sinks that lack them, or leave them out, and say that they are uneven (--uneven)",
-    )
+    expected = (ask.query.query_id, ask.epoch - 1)
+    if any(query == ask.query.query_id for query, _ in shown.values()):
+        if set(shown.values()) != {expected}:
+            raise CheckpointMismatch(
+                f"the sinks show epochs of this very checkpoint, and Spark will ask for epoch {ask.epoch}",
+                state=f"{told}; the epoch log is empty",
+                help="restore the epoch log (the folder epochal of the checkpoint) from a backup; if it is lost, begin a"
+                " new checkpoint where the sinks end: `epochal adopt --new` (docs/runbook.md)",
+            )
+    elif len(set(shown.values())) > 1:
+        raise CheckpointMismatch(
+            "the sinks do not all show the same epoch, so a new checkpoint cannot begin where all of them end",
+            state=told,
+            help="restore the old checkpoint if you can: its next start evens them; else bring the rows of the missing"
+            " epochs into the sinks that lack them, or leave them out, and say that they are uneven (--uneven)",
+        )
+
+
+def _refuse_written_by_this(ask: Ask, sink: Sink) -> None:
+    """A sink that the log does not know, and this very query has written: the log is older than the sink."""
+    newest = _newest(ask, sink)
+    if newest is not None and newest.incarnation == ask.query.query_id:
+        raise CheckpointMismatch(
+            f"the sink shows epoch {newest.epoch} of this very query, and the log does not know the sink",
+            sink=sink.name,
+            epoch=newest.epoch,
+            state=f"position {newest.position}; Spark will ask for epoch {ask.epoch}",
+            help="the checkpoint was rolled back to before the sink joined: restore the newest one (docs/runbook.md)",
+        )
+
+
+def _refuse_hidden_rows(ask: Ask, sink: Sink) -> None:
+    """Whatever lies beyond the marker is deleted by the next start, and may once have been visible."""
+    inspection = inspection_of(_written(sink), ask.query)
+    found = inspection.leftovers() if inspection is not None else ()
+    if inspection is not None:
+        inspection.close()
+    if found:
+        raise Misconfigured(
+            f"the sink holds what it does not show: {', '.join(f'{left.what} ({left.rows} rows)' for left in found)}",
+            sink=sink.name,
+            state="the next start deletes it",
+            help="if these rows were visible and the marker is what is wrong, `epochal resolve --marker`; if they may"
+            " go, say so with --drop",
+        )
 
 
 __all__ = [

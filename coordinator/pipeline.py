@@ -333,7 +333,7 @@ class Pipeline:
         return Coordinator(
             query=query,
             sinks=sinks,
-            log=self._log_at(query.checkpoint, needed),
+            log=self.log_at(query.checkpoint, needed),
             mode=self._mode,
             stage=SparkStage(query.checkpoint, needed),
             runner=Threads(spark),
@@ -456,7 +456,7 @@ class Pipeline:
         ask = next_ask(self._app, checkpoint, df)
         self.coordinator(ask.query, sinks, lambda: session).check(ask)
 
-    def _log_at(self, checkpoint: str, spark: Callable[[], SparkSession]) -> EpochLog:
+    def log_at(self, checkpoint: str, spark: Callable[[], SparkSession]) -> EpochLog:
         """The log that was passed, else one below the checkpoint; Misconfigured where none can be there."""
         return self._log if self._log is not None else default_log(checkpoint, lambda: of_session(spark()))
 

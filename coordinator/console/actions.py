@@ -30,6 +30,7 @@ _SPAN = re.compile(r"(\d+)(?:\.\.(\d+))?")
 def adopt(
     checkpoint: CheckpointArgument,
     pipeline: PipelineOption = "",
+    new: Annotated[bool, typer.Option("--new", help="The checkpoint is not there yet: begin it.")] = False,
     uneven: Annotated[bool, typer.Option("--uneven", help="Though the sinks do not all show the same epoch.")] = False,
     why: WhyOption = "",
     yes: YesOption = False,
@@ -38,12 +39,13 @@ def adopt(
     """Have a checkpoint go on where it lies now: moved, restored, or a new one for an old app.
 
     A checkpoint that was moved or restored keeps its log: it may go on with whatever fences its sinks have, never with
-    a marker that its log does not know. A new one need not be there yet; it begins where the sinks end: their offsets
-    are listed, as the query has to start from there. Stop the query first.
+    a marker that its log does not know. One without a log, or --new, begins where the sinks end: their offsets are
+    listed, as the query has to start from there. Stop the query first.
 
     Example: epochal adopt /data/checkpoint --pipeline job.py:pipeline --why 'moved to the new volume' --yes
     """
-    return _answer("adopt", checkpoint, pipeline, Adopt(why=_said(why, yes), at=operate.now()), yes, uneven=uneven)
+    act = Adopt(why=_said(why, yes), at=operate.now())
+    return _answer("adopt", checkpoint, pipeline, act, yes, new=new, uneven=uneven)
 
 
 @answering
@@ -107,7 +109,8 @@ def resolve(
         typer.Option(
             "--marker",
             metavar="SINK",
-            help="The sink shows the log's last epoch, as you have seen, and its marker is gone: it is written again.",
+            help="The sink shows the log's last epoch, as you have seen, and its marker is gone or older: it is"
+            " written again.",
         ),
     ] = "",
     skipped: Annotated[
@@ -123,6 +126,9 @@ def resolve(
             " for each sink that shows it.",
         ),
     ] = None,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="With --accept: rows that the sink holds and does not show may be deleted.")
+    ] = False,
     why: WhyOption = "",
     yes: YesOption = False,
     as_json: JsonOption = False,  # noqa: ARG001
@@ -142,7 +148,7 @@ def resolve(
     acts += [Evaluate(sinks=tuple(evaluation), **told)] if evaluation else []
     if len(acts) != 1:
         raise Usage("say one thing: --accept SINK, --marker SINK, --skipped A..B or --evaluation SINK")
-    return _answer("resolve", checkpoint, pipeline, acts[0], yes)
+    return _answer("resolve", checkpoint, pipeline, acts[0], yes, drop=drop)
 
 
 def _said(why: str, yes: bool) -> str:
@@ -158,11 +164,21 @@ def _span(text: str) -> tuple[EpochNumber, EpochNumber]:
     return int(found[1]), int(found[2] or found[1])
 
 
-def _answer(command: str, checkpoint: str, named: str, act: Act, yes: bool, *, uneven: bool = False) -> Answer:
-    where, pipeline = located(checkpoint) if isinstance(act, Adopt) else resolved(checkpoint), load(named)
-    ends = _ends(pipeline) if isinstance(act, Adopt) else []
+def _answer(
+    command: str,
+    checkpoint: str,
+    named: str,
+    act: Act,
+    yes: bool,
+    *,
+    new: bool = False,
+    uneven: bool = False,
+    drop: bool = False,
+) -> Answer:
+    where, pipeline = located(checkpoint) if new else resolved(checkpoint), load(named)
     decide = operate.run if yes else operate.assume
-    record = decide(pipeline, where, act, uneven=uneven)
+    record = decide(pipeline, where, act, new=new, uneven=uneven, drop=drop)
+    ends = _ends(pipeline) if isinstance(act, Adopt) else []
     data = {"checkpoint": where, "app": pipeline.app, "recorded": yes, "record": record.to_json(), "ends": ends}
     return Answer(command, data, shown=_shown(record, ends, yes))
 

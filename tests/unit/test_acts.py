@@ -9,7 +9,7 @@ import pytest
 from epochal.checkpoints.log import Apply, Commit, Entry, Evaluations, Fence, Operator, Participant, Place, Stand
 from epochal.coordinator import judge
 from epochal.coordinator.acts import NOBODY, Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
-from epochal.coordinator.epoch import Actor, Ask, Committable, Decision, Marker, Query, SinkState
+from epochal.coordinator.epoch import MOVED, Actor, Ask, Committable, Decision, Marker, Query, SinkState
 from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Misconfigured
 from epochal.coordinator.judge import Case, History
 
@@ -92,8 +92,36 @@ def test_a_sink_made_anew_that_shows_the_last_epoch_is_accepted() -> None:
 
 def test_a_sink_that_no_epoch_was_for_is_accepted_as_it_is() -> None:
     spoken = Operator(ONE, {}, "", "", {"a": Stand("id-a", (marker(1),), 1)})
-    found = case(*BOTH, spoken, a=SinkState("id-a", ONE, Marker(7, 7)), b=1)
-    assert record(Accept(sink="a", **SAID), found).stands["a"].markers == (Marker(7, 7),)
+    for shown in (None, Marker(1, 7), marker(1)):
+        found = case(*BOTH, spoken, a=SinkState("id-a", ONE, shown), b=1)
+        assert record(Accept(sink="a", **SAID), found).stands["a"].markers == (shown,)
+    for ahead in (Marker(2, 7), Marker(7, 7)):
+        found = case(*BOTH, spoken, a=SinkState("id-a", ONE, ahead), b=1)
+        assert "not older than its last one" in refusal(Accept(sink="a", **SAID), found, CheckpointMismatch)
+
+
+def test_a_sink_that_the_log_does_not_know_comes_in_as_it_is() -> None:
+    assert record(Accept(sink="c", **SAID), case(*BOTH, a=1, b=1, c=7)).stands["c"].markers == (marker(7),)
+    assert "knows no sink 'd'" in refusal(Accept(sink="d", **SAID), case(*BOTH, a=1, b=1), Misconfigured)
+
+
+@pytest.mark.parametrize("shown", [None, Marker(1, 7), marker(0), marker(1)])
+def test_a_marker_is_written_over_an_older_one(shown: Marker | None) -> None:
+    act, found = Remark(sink="a", **SAID), case(*BOTH, a=SinkState("id-a", ONE, shown), b=1)
+    assert record(act, found).stands["a"].markers == (shown,)
+    assert act.marks(found) == {"a": marker(1)}
+
+
+@pytest.mark.parametrize("position", [2, 3])
+def test_a_marker_is_not_written_over_a_newer_one(position: int) -> None:
+    found = case(*BOTH, a=SinkState("id-a", ONE, Marker(position, 7)), b=1)
+    assert "the sink has a marker" in refusal(Remark(sink="a", **SAID), found, Misconfigured)
+
+
+@pytest.mark.parametrize("act", [Retire(sink="a", **SAID), Rename(old="a", new="c", **SAID)])
+def test_a_sink_that_others_are_held_against_stays(act: Act) -> None:
+    found = case(begun(0, "a", "b"), a=0, b=-1, c=-1)
+    assert "not visible in b" in refusal(act, found, CheckpointMismatch)
 
 
 @pytest.mark.parametrize("position", [2, 3])
@@ -102,16 +130,48 @@ def test_a_sink_as_far_as_the_log_under_another_decision_is_not(position: int) -
     assert "not older than its last one, at position 2" in refusal(Accept(sink="a", **SAID), found, CheckpointMismatch)
 
 
-@pytest.mark.parametrize(("new", "shows"), [("b", 1), ("c", -1)])
-def test_a_new_name_is_free_or_half_given(new: str, shows: int) -> None:
-    act = Rename(old="a", new=new, **SAID)
-    shown: dict[str, Any] = {"a": 1, "b": 1, new: shows}
-    found = case(*BOTH, **shown)
-    if new == "b":
-        assert "the name 'b' is taken" in refusal(act, found, Misconfigured)
+MOVED_HERE = Marker(1, MOVED)
+
+
+@pytest.mark.parametrize(
+    ("state", "free"),
+    [
+        (SinkState("id-c", None, None), True),
+        (SinkState("id-c", ONE, marker(0)), True),  # as an attempt that died has left it
+        (SinkState("id-c", STRANGER, MOVED_HERE), True),
+        (SinkState("id-c", STRANGER, marker(0)), False),
+    ],
+    ids=["free", "half given", "given away", "taken"],
+)
+def test_a_new_name_is_free_or_half_given(state: SinkState, free: bool) -> None:
+    act, found = Rename(old="a", new="c", **SAID), case(*BOTH, a=1, b=1, c=state)
+    if not free:
+        assert "the name 'c' is taken" in refusal(act, found, Misconfigured)
         return
-    assert set(record(act, found).stands) == {"a", "c"}
+    made = record(act, found)
+    assert made.stands["a"] == Stand("id-a", (), 1, away=True)
+    assert made.stands["a"].is_renamed
+    assert made.stands["c"] == Stand("id-c", (state.marker,), 1)
     assert act.marks(found) == {"c": marker(1)}
+
+
+def test_the_name_of_another_member_or_of_one_that_has_left_is_taken() -> None:
+    assert "taken" in refusal(Rename(old="a", new="b", **SAID), case(*BOTH, a=1, b=1), Misconfigured)
+    left = Operator(ONE, {}, "", "", {"c": Stand("id-c", (marker(0),), 1, away=True)})
+    found = case(*BOTH, left, a=1, b=1, c=SinkState("id-c", ONE, marker(0)))
+    assert "taken" in refusal(Rename(old="a", new="c", **SAID), found, Misconfigured)
+    renamed = Operator(ONE, {}, "", "", {"c": Stand("id-c", (), 1, away=True)})
+    found = case(*BOTH, renamed, a=1, b=1, c=SinkState("id-c", ONE, MOVED_HERE))
+    assert record(Rename(old="a", new="c", **SAID), found).stands["c"].markers == (MOVED_HERE,)
+
+
+def test_a_name_that_was_given_up_is_neither_accepted_nor_shown() -> None:
+    renamed = Operator(ONE, {}, "", "", {"a": Stand("id-a", (), 1, away=True)})
+    found = case(*BOTH, renamed, a=SinkState("id-a", ONE, MOVED_HERE), b=1, ask=2)
+    assert "another name" in refusal(Accept(sink="a", **SAID), found, Misconfigured)
+    refused = judge.judge(judge.LOOK, found).refusal
+    assert isinstance(refused, CheckpointMismatch)
+    assert "goes on under another name" in str(refused)
 
 
 def test_adoption_of_a_log_that_persons_spoke_in_takes_no_marker_over() -> None:
@@ -146,9 +206,13 @@ def test_nothing_was_begun_in_a_new_log() -> None:
 def test_rows_are_compared_but_where_a_person_said_so() -> None:
     accepted = Operator(ONE, {}, "", "", evaluations=Evaluations(1, ("a",)))
     history = case(begun(0, "a", "b"), begun(1, "a", "b"), accepted).history
-    assert [history.is_compared(name) for name in ("a", "b")] == [False, True]
+    assert [history.is_compared(name, marker(1)) for name in ("a", "b")] == [False, True]
     history = history.with_entry(Entry(9, begun(2, "a", "b")))
-    assert [history.is_compared(name) for name in ("a", "b")] == [True, True]
+    assert [history.is_compared(name, marker(2)) for name in ("a", "b")] == [True, True]
+    closed = Operator(ONE, {}, "", "", {"a": Stand("id-a", (marker(1),), 2), "c": Stand("id-c", (None,), 2)})
+    history = history.with_entry(Entry(10, closed))
+    assert [history.is_compared("a", marker(1)), history.is_compared("c", None)] == [False, False], "given up, or new"
+    assert history.is_compared("a", marker(2)), "a person does not make other rows of what is shown"
 
 
 def test_what_a_sink_is_now_is_what_its_last_epoch_says_not_what_a_person_said_before() -> None:

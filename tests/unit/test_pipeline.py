@@ -217,17 +217,17 @@ def test_what_would_hang_the_query_becomes_an_exception(error: BaseException) ->
     ],
 )
 def test_the_default_log_lies_in_the_checkpoint(checkpoint: str, kind: str) -> None:
-    assert Pipeline(app="app", sinks=sinks("a"))._log_at(checkpoint, SPARK).describe() == kind
+    assert Pipeline(app="app", sinks=sinks("a")).log_at(checkpoint, SPARK).describe() == kind
 
 
 @pytest.mark.parametrize("scheme", ["s3a", "abfss", "gs", "never-heard-of"])
 def test_a_checkpoint_where_no_log_can_lie_is_refused_unless_one_is_passed(scheme: str) -> None:
     checkpoint = f"{scheme}://bucket/checkpoint"
     with pytest.raises(Misconfigured, match=f"the epoch log cannot lie on {scheme}://") as refused:
-        Pipeline(app="app", sinks=sinks("a"))._log_at(checkpoint, SPARK)
+        Pipeline(app="app", sinks=sinks("a")).log_at(checkpoint, SPARK)
     assert "log=PostgresLog" in refused.value.help
     passed = MemoryLog()
-    assert Pipeline(app="app", sinks=sinks("a"), log=passed)._log_at(checkpoint, SPARK) is passed
+    assert Pipeline(app="app", sinks=sinks("a"), log=passed).log_at(checkpoint, SPARK) is passed
 
 
 BLOCKED = """
