@@ -88,7 +88,7 @@ class Retire(_Said):
             stand = Stand(identity, _possible_markers(case, self.sink), _through(case), away=True)
             return self._record(case, stands={self.sink: stand})
         _refuse_begun(case)
-        state = case.states[self.sink]
+        state = _state(case, self.sink)
         return self._record(case, stands={self.sink: Stand(identity, (state.marker,), _through(case), away=True)})
 
 
@@ -101,12 +101,12 @@ class Rename(_Said):
     new: str
 
     def marks(self, case: Case) -> Mapping[str, Marker | None]:
-        return {self.new: case.states[self.old].marker}
+        return {self.new: _state(case, self.old).marker}
 
     def record(self, case: Case) -> Operator:
         identity = _member(case, self.old)
         _refuse_begun(case)
-        after, through = case.states[self.new], _through(case)
+        after, through = _state(case, self.new), _through(case)
         if not self._is_free(case, after):
             raise Misconfigured(
                 f"the name {self.new!r} is taken",
@@ -159,15 +159,13 @@ class Accept(_Said):
         return (self.sink,)
 
     def record(self, case: Case) -> Operator:
-        if self.sink not in case.states:
-            _member(case, self.sink)
         if self.sink in case.history.stands and case.history.stands[self.sink].is_renamed:
             raise Misconfigured(
                 "the sink goes on under another name",
                 sink=self.sink,
                 help="see `epochal log`; `epochal rename` takes a name back",
             )
-        state = case.states[self.sink]
+        state = _state(case, self.sink)
         self._refuse_ahead(case, state.marker)
         unknown = () if state.fence is None or state.fence in case.history.actors else (state.fence,)
         stand = Stand(state.identity, (state.marker,), _through(case))
@@ -205,7 +203,7 @@ class Remark(_Said):
 
     def record(self, case: Case) -> Operator:
         _member(case, self.sink)
-        state = case.states[self.sink]
+        state = _state(case, self.sink)
         last = self._last(case)
         is_newer = state.marker is not None and state.marker.position >= last.position_of(self.sink)
         if is_newer and not last.is_shown_by(self.sink, state.marker):
@@ -267,7 +265,7 @@ class Evaluate(_Said):
             )
         for name in self.sinks:
             _member(case, name)
-            if not last.is_shown_by(name, case.states[name].marker):
+            if not last.is_shown_by(name, _state(case, name).marker):
                 raise Misconfigured(
                     f"the sink does not show epoch {last.number}, so there are no rows to keep",
                     sink=name,
@@ -285,6 +283,18 @@ def _member(case: Case, sink: str) -> str:
             f"the log knows no sink {sink!r} that takes part", state=f"it knows {sorted(members)}", help="name one"
         )
     return members[sink]
+
+
+def _state(case: Case, sink: str) -> SinkState:
+    """What the sink shows; it is in the pipeline that the person brought."""
+    if sink not in case.states:
+        raise Misconfigured(
+            f"the pipeline has no sink {sink!r}",
+            state=f"it has {sorted(case.states)}",
+            help="put it back into the pipeline for this command; one that cannot be reached leaves with"
+            " `epochal retire --unreachable`",
+        )
+    return case.states[sink]
 
 
 def _through(case: Case) -> EpochNumber:

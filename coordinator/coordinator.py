@@ -270,6 +270,13 @@ class Coordinator:
         All is judged as if the record stood in the log.  ``ask``: what Spark will ask for next.  ``before_record`` is
         called once nothing older can move any more, and may refuse.
         """
+        try:
+            return self._acted(ask, act, before_record)
+        except Exception as error:
+            self._telling.failed(error, self._phase, self._pending)
+            raise
+
+    def _acted(self, ask: Ask, act: Act, before_record: Callable[[], None]) -> Operator:
         self._act = act
         self._take_over(ask)
         self._enter(Phase.SETTLE)
@@ -291,6 +298,10 @@ class Coordinator:
         """The record that ``act`` would come to, if all stays as it is; writes nothing."""
         self._act = act
         self._look(ask)
+        self._markers |= {name: marker for name, marker in act.marks(self._found(ask)).items() if marker is not None}
+        if self._history.last is not None and isinstance(self._current, Commit):
+            for name in self._pending:
+                self._is_shown(name, None)
         return act.record(self._found(ask))
 
     def check(self, ask: Ask) -> None:
@@ -360,9 +371,9 @@ class Coordinator:
             return judge.judge(rules, case)
         if case.by is not None:
             judge.judge(judge.MINE, case).raise_if_refused()
-        else:
-            self._check_marks(self._act.marks(case))
         verdict = judge.judge(judge.OPERATE, judge.assuming(case, self._act.record(case)))
+        if case.by is None and verdict.refusal is None:
+            self._check_marks(self._act.marks(case))
         shown = judge.judge((), case).shown
         return Verdict(verdict.refusal, {name: shown[name] for name in shown if name not in self._act.without})
 

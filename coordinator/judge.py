@@ -418,18 +418,28 @@ def _epoch_is_next_or_last(case: Case) -> EpochalError | None:
     expected, last = case.history.expected, case.history.last
     if expected is None or case.ask.epoch == expected or (last is not None and case.ask.epoch == last.number):
         return None
-    if case.ask.epoch > expected:
-        what = f"Spark asks for epoch {case.ask.epoch}, but epoch {expected} never reached the pipeline"
-        remedy = (
-            "call the pipeline exactly once in every batch, with empty ones too (no `if df.isEmpty(): return`);"
-            f" to make up for it stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
-            f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, and restart: Spark replays from there;"
-            f" if their rows are not missed, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`"
-        )
-    else:
-        what = f"Spark asks for epoch {case.ask.epoch}, before epoch {expected}: the checkpoint was rolled back"
-        remedy = _RESTORE
-    return CheckpointMismatch(what, epoch=case.ask.epoch, state=_describe(case), help=remedy)
+    return _passed_by(case, expected) if case.ask.epoch > expected else _rolled_back(case, expected)
+
+
+def _passed_by(case: Case, expected: EpochNumber) -> EpochalError:
+    return CheckpointMismatch(
+        f"Spark asks for epoch {case.ask.epoch}, but epoch {expected} never reached the pipeline",
+        epoch=case.ask.epoch,
+        state=_describe(case),
+        help="call the pipeline exactly once in every batch, with empty ones too (no `if df.isEmpty(): return`);"
+        f" to make up for it stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
+        f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, and restart: Spark replays from there;"
+        f" if their rows are not missed, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`",
+    )
+
+
+def _rolled_back(case: Case, expected: EpochNumber) -> EpochalError:
+    return CheckpointMismatch(
+        f"Spark asks for epoch {case.ask.epoch}, before epoch {expected}: the checkpoint was rolled back",
+        epoch=case.ask.epoch,
+        state=_describe(case),
+        help=_RESTORE,
+    )
 
 
 def _span(first: EpochNumber, last: EpochNumber) -> str:

@@ -19,6 +19,7 @@ from epochal.checkpoints.log import Apply, Commit, Operator
 from epochal.coordinator.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
 from epochal.coordinator.epoch import Ask, EpochNumber, Query
 from epochal.coordinator.errors import CheckpointMismatch, Misconfigured
+from epochal.coordinator.events import Telling
 from epochal.coordinator.judge import History
 from epochal.coordinator.pipeline import Pipeline, ask_at, located, needing
 from epochal.sinks.delta import DeltaSink
@@ -107,7 +108,8 @@ class _Operation:
         self._new = not self._ask.query.query_id
         if self._new:
             self._ask = _begun(self._ask, new=new and isinstance(act, Adopt))
-        self._coordinator = pipeline.coordinator(self._ask.query, self._sinks, running_session)
+        telling = Telling(self._ask.query, pipeline.consumers())
+        self._coordinator = pipeline.coordinator(self._ask.query, self._sinks, running_session, telling)
         self._log = pipeline.log_at(self._ask.query.checkpoint, needing(running_session))
 
     def __enter__(self) -> _Operation:
@@ -236,9 +238,16 @@ def _refuse_uneven(ask: Ask, sinks: Sequence[Sink]) -> None:
             raise CheckpointMismatch(
                 f"the sinks show epochs of this very checkpoint, and Spark will ask for epoch {ask.epoch}",
                 state=f"{told}; the epoch log is empty",
-                help="restore the epoch log (the folder epochal of the checkpoint) from a backup; if it is lost, begin a"
-                " new checkpoint where the sinks end: `epochal adopt --new` (docs/runbook.md)",
+                help="restore the epoch log (the folder epochal of the checkpoint) from a backup; if it is lost, begin"
+                " a new checkpoint where the sinks end: `epochal adopt --new` (docs/runbook.md)",
             )
+    elif shown and ask.fingerprint:
+        raise CheckpointMismatch(
+            f"Spark has planned epoch {ask.epoch} of this new checkpoint already, and will not ask where to begin",
+            state=f"planned: {ask.offsets!r}; the sinks show {told}",
+            help="move this checkpoint away, have the query read from where the sinks end, and begin another one:"
+            " `epochal adopt --new`; if it was planned from just there, say that they are uneven (--uneven)",
+        )
     elif len(set(shown.values())) > 1:
         raise CheckpointMismatch(
             "the sinks do not all show the same epoch, so a new checkpoint cannot begin where all of them end",

@@ -301,7 +301,7 @@ class Pipeline:
             if key not in self._runs:
                 for old in [k for k in self._runs if k[0] == query.query_id]:
                     self._runs.pop(old).close()
-                self._runs[key] = _Run(*key, Telling(Query(self._app, *key, checkpoint=""), self._consumers()))
+                self._runs[key] = _Run(*key, Telling(Query(self._app, *key, checkpoint=""), self.consumers()))
             self._newest = self._runs[key]
             return self._newest
 
@@ -317,7 +317,7 @@ class Pipeline:
         self._check_schema(run.sinks, identity, df)
         run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark, run.telling)
 
-    def _consumers(self) -> list[Consumer]:
+    def consumers(self) -> list[Consumer]:
         """Who is told what a start does; the user's own function last."""
         return [record, *(told for told in (telemetry(), progress(), self._on_event) if told is not None)]
 

@@ -76,7 +76,7 @@ def answering(command: Command[P]) -> Callable[P, None]:
         except typer.Exit:
             raise
         except Exception as error:
-            answer = failed(command.__name__.rstrip("_"), error)
+            answer = failed(command.__name__, error)
             if not as_json:
                 complain(error)
                 raise typer.Exit(answer.exit) from error

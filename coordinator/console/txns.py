@@ -12,9 +12,10 @@ from rich.console import RenderableType
 from epochal.coordinator.console import render
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
-from epochal.coordinator.console.render import FINE, WRONG, Answer, CannotTell, Usage, answering, line, table
+from epochal.coordinator.console.render import FINE, WRONG, Answer, Usage, answering, line, table
 from epochal.coordinator.console.standing import Standing, doubt, resolve, take
 from epochal.coordinator.epoch import Json, Query
+from epochal.coordinator.errors import CommitInDoubt
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks.inspection import Transactional, transactional_of
 
@@ -98,8 +99,8 @@ def _aborted(name: str, asked: Transactional, standing: Standing, yes: bool) -> 
         raise standing.refusal
     epoch = standing.in_doubt.get(name)
     if epoch is not None:
-        raise CannotTell(
-            f"epoch {epoch.number} is {doubt(epoch)} and not shown by {name}: nothing is aborted. {FINISH}"
+        raise CommitInDoubt(
+            f"{doubt(epoch)}, and not shown yet: nothing is aborted", sink=name, epoch=epoch.number, help=FINISH
         )
     if not yes:
         return [f"--yes would init {', '.join(asked.ids)}: what is open is aborted, a live producer of it starts anew"]

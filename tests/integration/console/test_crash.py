@@ -35,7 +35,7 @@ def _nothing_is_touched_while_it_is_in_doubt(console: Console) -> None:
     """Although a start of a lower generation made it, and a newer one owns the sinks."""
     rows = observe(console.dsn, "SELECT count(*) FROM rows__rows")
     files, copies = support.data_files(console.lake), sorted((console.checkpoint / "epochal" / "copies").rglob("*"))
-    refused = console.epochal("txns", console.checkpoint, "--abort", "topic", "--yes", code=3)["error"]
+    refused = console.epochal("txns", console.checkpoint, "--abort", "topic", "--yes", code=1)["error"]
     assert "nothing is aborted" in refused["what"]
     told = by_name(console.epochal("clean", console.checkpoint, "--yes", code=0)["sinks"])
     for name in ("table", "lake"):

@@ -14,7 +14,8 @@ def test_checkpoint_deleted(corner: MakeCorner) -> None:
         file.unlink()
     job.add(4)
     job.fails()
-    shutil.rmtree(job.checkpoint)  # as before anybody tried
+    refused = job.command(["adopt", str(job.checkpoint), "--why", "too early", "--yes"], code=1)
+    assert "Spark has planned epoch 0 of this new checkpoint already" in refused
     shown = job.follow()
     assert "ends with epoch 1" in shown[-1]
     job.add(5)
