@@ -110,7 +110,9 @@ def _under_both_names(act: Rename, sink: Sink) -> Sequence[Sink]:
             state=f"{type(sink).__name__} has no method renamed",
             help="give it that method (epochal.sinks.protocol.MarkedSink)",
         )
-    return sink.renamed(act.new if sink.name == act.old else act.old)
+    if sink.name == act.new:  # the code has it already; which of the two is new, the sink is told by what it was
+        return _under_both_names(act, sink.renamed(act.old)[1])
+    return sink.renamed(act.new)
 
 
 def _refuse_unstarted(ask: Ask) -> None:
