@@ -365,8 +365,7 @@ def decode(data: bytes, where: str) -> Record:
         if not text.endswith("\n") or checksum != _checksum(body[:-1]):
             raise ValueError("checksum does not match: torn or foreign")
         outer = json.loads(body)
-        if int(outer["version"]) > RECORD_VERSION:
-            raise ValueError(f"record of version {outer['version']}; this Epochal reads up to {RECORD_VERSION}")
+        _check_version(int(outer["version"]), where)
         return _KINDS[outer["kind"]].from_json(outer["record"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogCorrupt(
@@ -374,6 +373,15 @@ def decode(data: bytes, where: str) -> Record:
             state=f"{len(data)} bytes, beginning {data[:40]!r}",
             help="restore the file from a backup of the checkpoint, or upgrade Epochal if it is newer",
         ) from error
+
+
+def _check_version(found: int, where: str) -> None:
+    if found > RECORD_VERSION:
+        raise LogCorrupt(
+            f"a newer Epochal has written the epoch log: {where} is a record of version {found}",
+            state=f"this one reads up to version {RECORD_VERSION}, and has written nothing",
+            help="start the query with the newer Epochal",
+        )
 
 
 def _checksum(body: str) -> str:

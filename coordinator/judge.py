@@ -227,6 +227,9 @@ _RESTORE = (
     " (docs/runbook.md)"
 )
 
+_CHECKSUMS = "each with its hidden .N.crc if there is one"
+"""Of a file that is gone; on a local disk Spark would say that another query has written it."""
+
 
 def _same_app(case: Case) -> EpochalError | None:
     if case.history.empty or (app := case.history.fences[-1].query.app) == case.ask.query.app:
@@ -428,8 +431,8 @@ def _passed_by(case: Case, expected: EpochNumber) -> EpochalError:
         state=_describe(case),
         help="call the pipeline exactly once in every batch, with empty ones too (no `if df.isEmpty(): return`);"
         f" to make up for it stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
-        f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, and restart: Spark replays from there;"
-        f" if their rows are not missed, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`",
+        f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, {_CHECKSUMS}, and restart: Spark replays"
+        f" from there; if their rows are not missed, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`",
     )
 
 
@@ -478,8 +481,8 @@ def _behind_only_in_replay(case: Case) -> EpochalError | None:
                 epoch=last.number,
                 state=_describe(case),
                 help="if the sink was restored to an older state, restore it to a newer one; else stop the query and"
-                f" delete commits/{last.number} and offsets/{case.ask.epoch} in the checkpoint: Spark then replays"
-                f" epoch {last.number}, and the sink is given its rows",
+                f" delete commits/{last.number} and offsets/{case.ask.epoch} in the checkpoint, {_CHECKSUMS}: Spark"
+                f" then replays epoch {last.number}, and the sink is given its rows",
             )
     return None
 

@@ -180,10 +180,9 @@ def _under_both_names(act: Rename, sink: Sink) -> Sequence[Sink]:
             state=f"{type(sink).__name__} has no method renamed",
             help="give it that method (epochal.sinks.protocol.MarkedSink)",
         )
-    if sink.name == act.old:
-        return sink.renamed(act.new)
-    there, here = sink.renamed(act.old)
-    return here, there
+    if sink.name == act.new:  # the code has it already; which of the two is new, the sink is told by what it was
+        return _under_both_names(act, sink.renamed(act.old)[1])
+    return sink.renamed(act.new)
 
 
 def _begun(ask: Ask, *, new: bool) -> Ask:

@@ -147,7 +147,7 @@ class MarkedSink(Sink, Protocol):
     """
 
     def renamed(self, name: str) -> tuple[Sink, Sink]:
-        """The same sink under the name it has and under ``name``; asks no server.
+        """The same sink under the name it has and under ``name``, the new one; asks no server.
 
         Where a server keeps it under one name only, each of the two finds it, under whichever that is.
         """

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 
-from epochal.checkpoints.log import Apply, Commit, EpochRecord
+from epochal.checkpoints.log import Apply, Commit, EpochRecord, Operator
 from epochal.coordinator.console import audit, render
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
@@ -79,6 +79,7 @@ def verify(
     standing = _settled(sinks, where, wait)
     account = Account()
     _check_log(standing.history, account)
+    _tell_said(standing.history, account)
     _check_standing(standing, account)
     logged = _by_epoch(standing.history)
     for sink in sinks.sinks:
@@ -143,7 +144,7 @@ def _records(history: History) -> Iterator[EpochRecord]:
 def _check_log(history: History, account: Account) -> None:
     epochs = sorted({record.epoch for record in _records(history)})
     for before, after in pairwise(epochs):
-        if after != before + 1:
+        if after != before + 1 and not _skipped_to(history, after):
             account.find("gap", f"the log has no record of {_span(before + 1, after - 1)}", epoch=before + 1)
     if epochs:
         account.checked.append(f"log: {len(epochs)} epochs, {epochs[0]} to {epochs[-1]}, without a gap")
@@ -151,6 +152,47 @@ def _check_log(history: History, account: Account) -> None:
             account.unchecked.append(f"log: decisions before epoch {epochs[0]}, which compaction has taken away")
     else:
         account.unchecked.append("log: it has no epoch")
+
+
+# --- what a person has said is no finding -----------------------------------------------------------
+
+
+def _tell_said(history: History, account: Account) -> None:
+    for record in history.operators:
+        account.unchecked.append(f"what a person said, {record.at[:10]}: {_said(record)} ({record.why})")
+
+
+def _said(record: Operator) -> str:
+    return " ".join(str(word) for word in record.said.values() if word is not None and word is not False)
+
+
+def _skipped_to(history: History, epoch: EpochNumber) -> bool:
+    """Whether a person said that the epochs before this one are not missed."""
+    return any(record.expected == epoch for record in history.operators)
+
+
+def _names(history: History, sink: str) -> Sequence[str]:
+    """What the sink is called, and was before: a rename has one leave at the marker from which the other goes on."""
+    names = [sink]
+    for record in reversed(history.operators):
+        stand = record.stands.get(names[-1])
+        if stand is not None and not stand.away:
+            names += [old for old, left in record.stands.items() if left.away and left.markers == stand.markers]
+    return names
+
+
+def _goes_on_from(history: History, names: Sequence[str], position: Position) -> bool:
+    """Whether a person said that the sink goes on from there: retired or accepted, it lacks the epochs after it."""
+    stands = [record.stands[name] for record in history.operators for name in names if name in record.stands]
+    return any(marker is not None and marker.position == position for stand in stands for marker in stand.markers)
+
+
+def _keeps_its_rows(history: History, names: Sequence[str], row: ShownEpoch) -> bool:
+    """Whether a person said that the sink keeps the rows of an evaluation that the others do not show."""
+    if history.empty or history.fences[-1].query.query_id != row.incarnation:
+        return False
+    said = [record.evaluations for record in history.operators if record.evaluations is not None]
+    return any(row.epoch == kept.epoch and set(names) & set(kept.sinks) for kept in said)
 
 
 def _span(first: int, last: int) -> str:
@@ -180,7 +222,7 @@ def _check_sink(sink: Sink, standing: Standing, logged: Mapping[Key, list[EpochR
     if asked is None:
         account.unchecked.append(f"{sink.name}: epochs before the newest; the sink has no audit")
         return
-    whole = _Whole(sink.name, account, logged, inspection)
+    whole = _Whole(sink.name, account, standing.history, logged, inspection)
     marker = standing.states[sink.name].marker
     shown = marker.position if marker is not None else 0
     newest = asked.epochs(query.app, limit=1).newest
@@ -205,10 +247,17 @@ class _Whole:
     """All epochs of one sink, page by page from the newest."""
 
     def __init__(
-        self, name: str, account: Account, logged: Mapping[Key, list[EpochRecord]], inspection: Inspection | None
+        self,
+        name: str,
+        account: Account,
+        history: History,
+        logged: Mapping[Key, list[EpochRecord]],
+        inspection: Inspection | None,
     ) -> None:
         self._name = name
         self._account = account
+        self._history = history
+        self._names = _names(history, name)
         self._logged = logged
         self._inspection = inspection
         self._newest: ShownEpoch | None = None
@@ -279,9 +328,12 @@ class _Whole:
         if after.position != row.position + 1:
             what = f"the audit has no row between positions {row.position} and {after.position}"
             self._account.find("gap", what, sink=self._name, position=row.position + 1)
-        elif row.incarnation == after.incarnation and after.epoch != row.epoch + 1:
+        elif row.incarnation == after.incarnation and after.epoch != row.epoch + 1 and not self._is_said(row, after):
             what = f"epoch {after.epoch} follows epoch {row.epoch}, at position {after.position}"
             self._account.find("gap", what, sink=self._name, epoch=row.epoch + 1, position=after.position)
+
+    def _is_said(self, row: ShownEpoch, after: ShownEpoch) -> bool:
+        return _skipped_to(self._history, after.epoch) or _goes_on_from(self._history, self._names, row.position)
 
     def _in_log(self, row: ShownEpoch) -> None:
         """What the log holds of the epoch is what the audit says; it may hold nothing of it any more."""
@@ -291,18 +343,18 @@ class _Whole:
                 self._account.find("decision", f"the log has no decision of epoch {row.epoch}", row)
             return
         self._against_log += 1
-        mine = [record for record in records if self._name in record.participants]
-        match = [record for record in mine if record.decision_of(self._name).id == row.decision]
+        mine = [(record, name) for record in records for name in self._names if name in record.participants]
+        match = [(record, name) for record, name in mine if record.decision_of(name).id == row.decision]
         if not match:
-            known = [record.decision_of(self._name).id for record in mine]
+            known = [record.decision_of(name).id for record, name in mine]
             self._account.find("decision", f"the audit has decision {row.decision}, the log has {known or 'none'}", row)
             return
-        record = match[-1]
-        if record.position_of(self._name) != row.position:
-            what = f"the log has epoch {row.epoch} at position {record.position_of(self._name)}"
+        record, name = match[-1]
+        if record.position_of(name) != row.position:
+            what = f"the log has epoch {row.epoch} at position {record.position_of(name)}"
             self._account.find("gap", what, row)
         if isinstance(record, Commit):
-            voted = record.participants[self._name].committable.rows
+            voted = record.participants[name].committable.rows
             if voted != row.rows:
                 self._account.find("count", f"the audit has {row.rows} rows, the sink voted for {voted}", row)
         if row.offsets and record.offsets and row.offsets != record.offsets:
@@ -315,6 +367,8 @@ class _Whole:
 
     def _like_others(self, row: ShownEpoch) -> None:
         """Every sink's row of an epoch is of the same input, and in idempotent mode of the same rows."""
+        if _keeps_its_rows(self._history, self._names, row):
+            row = replace(row, digest=None)
         self._digested += row.digest is not None
         key = (row.incarnation, row.epoch)
         offsets = _short(row.offsets)

@@ -102,7 +102,8 @@ def _topics(link: Link, declared: Declared, place: Place) -> Topics:
             f"topics {missing} do not exist",
             sink=place.sink,
             state=f"bootstrap servers {link.bootstrap}",
-            help="call pipeline.create(schema) once, or have them made",
+            help="call pipeline.create(schema) once, or have them made; if a sink got a new name, say so with"
+            " `epochal rename`, which makes its marker topic",
         )
     there = {name: topic for name, topic in found.items() if topic is not None}
     marker = there.pop(place.topic)

@@ -344,7 +344,7 @@ def refuse_other_owner(session: Session, app: str, sink: str, target: Target) ->
             f"the table {target.own} belongs to sink {owners[0][1]!r} of app {owners[0][0]!r}",
             sink=sink,
             state=f"table oid {oid}, asked for by sink {sink!r} of app {app!r}",
-            help="give each sink a table of its own",
+            help="give each sink a table of its own; if it is that sink under a new name, say so with `epochal rename`",
         )
     mine = registered(session, app, sink)
     if mine is not None and mine != oid:

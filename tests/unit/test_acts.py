@@ -102,7 +102,7 @@ def test_a_sink_that_no_epoch_was_for_is_accepted_as_it_is() -> None:
 
 def test_a_sink_that_the_log_does_not_know_comes_in_as_it_is() -> None:
     assert record(Accept(sink="c", **SAID), case(*BOTH, a=1, b=1, c=7)).stands["c"].markers == (marker(7),)
-    assert "knows no sink 'd'" in refusal(Accept(sink="d", **SAID), case(*BOTH, a=1, b=1), Misconfigured)
+    assert "the pipeline has no sink 'd'" in refusal(Accept(sink="d", **SAID), case(*BOTH, a=1, b=1), Misconfigured)
 
 
 @pytest.mark.parametrize("shown", [None, Marker(1, 7), marker(0), marker(1)])

@@ -252,9 +252,10 @@ def test_what_is_foreign_is_refused_whatever_it_is(data: bytes) -> None:
 
 def test_a_newer_record_says_which_version_it_needs() -> None:
     outer = {"version": RECORD_VERSION + 1, "kind": "treaty", "record": {"of": "the future"}}
-    with pytest.raises(LogCorrupt, match=f"record of version {RECORD_VERSION + 1}; this Epochal reads up to") as raised:
+    with pytest.raises(LogCorrupt, match=f"here is a record of version {RECORD_VERSION + 1}") as raised:
         decode(sealed(json.dumps(outer)), "here")
-    assert "upgrade Epochal" in str(raised.value)
+    assert f"this one reads up to version {RECORD_VERSION}" in str(raised.value)
+    assert raised.value.help == "start the query with the newer Epochal"
 
 
 def test_a_newer_committable_inside_says_so() -> None:

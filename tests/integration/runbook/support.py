@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import subprocess
 from pathlib import Path
@@ -13,10 +14,12 @@ import typer
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
+from epochal import Pipeline
 from epochal.coordinator.console.app import add_to
 from tests.integration.console.support import Console
 from tests.integration.kafka.support import read_topic
 from tests.integration.postgres.support import observe
+from tests.integration.spark.support import BatchFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,13 +38,10 @@ def blocks(title: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", section(title), flags=re.MULTILINE | re.DOTALL)
 
 
-def symptoms(title: str) -> list[re.Pattern[str]]:
-    """The texts that the page quotes; `…` stands for what differs."""
-    return [
-        re.compile(".*".join(map(re.escape, line.strip().split("…"))), re.DOTALL)
-        for block in blocks(title, "text")
-        for line in block.splitlines()
-    ]
+def symptoms(title: str, number: int = 0) -> list[re.Pattern[str]]:
+    """The lines of the text block of that number; `…` stands for what differs."""
+    lines = blocks(title, "text")[number].splitlines()
+    return [re.compile(".*".join(map(re.escape, line.strip().split("…"))), re.DOTALL) for line in lines]
 
 
 class Corner(Console):
@@ -50,22 +50,35 @@ class Corner(Console):
     def __init__(self, spark: SparkSession, folder: Path, dsn: str, bootstrap: str, topic: str, title: str) -> None:
         super().__init__(spark, folder, dsn, bootstrap, topic)
         self.title = title
+        self.edit("sinks=sinks", "sinks=sinks, retry=epochal.Retry(attempts=3, first=0.01, most=0.02)")
 
-    def fails(self) -> str:
-        """A start of the query ends as the page says."""
+    def made(self) -> Pipeline:
+        """What the job's code says now."""
+        found = runpy.run_path(str(self.file))["pipeline"]()
+        assert isinstance(found, Pipeline)
+        return found
+
+    def edit(self, old: str, new: str) -> None:
+        """Somebody changes the job's code."""
+        text = self.file.read_text()
+        assert old in text
+        self.file.write_text(text.replace(old, new))
+
+    def fails(self, number: int = 0, title: str = "", function: BatchFunction | None = None) -> str:
+        """A start of the query ends as the text block of that number says."""
         with pytest.raises(StreamingQueryException) as raised:
-            self.go()
+            self.run(function or self.made(), self.rows())
         text = str(raised.value)
-        assert all(pattern.search(text) for pattern in symptoms(self.title)), text
+        assert all(pattern.search(text) for pattern in symptoms(title or self.title, number)), text
         return text
 
-    def follow(self, number: int = 0, **values: object) -> list[str]:
+    def follow(self, number: int = 0, title: str = "", **values: object) -> list[str]:
         """Run the page's commands, the block of that number; what each line said.  `# 1` behind a line: its exit code.
 
         ``$CHECKPOINT`` is this job's; further names are given.
         """
         names = {"CHECKPOINT": self.checkpoint, **values}
-        lines = [line for line in blocks(self.title, "sh")[number].splitlines() if line.strip()]
+        lines = [line for line in blocks(title or self.title, "sh")[number].splitlines() if line.strip()]
         return [self._run(line, {name: str(value) for name, value in names.items()}) for line in lines]
 
     def _run(self, line: str, names: dict[str, str]) -> str:
