@@ -298,11 +298,13 @@ class Coordinator:
         """The record that ``act`` would come to, if all stays as it is; writes nothing."""
         self._act = act
         self._look(ask)
-        self._markers |= {name: marker for name, marker in act.marks(self._found(ask)).items() if marker is not None}
         if self._history.last is not None and isinstance(self._current, Commit):
             for name in self._pending:
                 self._is_shown(name, None)
-        return act.record(self._found(ask))
+        found = self._found(ask)
+        record, marks = act.record(found), {name: m for name, m in act.marks(found).items() if m is not None}
+        marked = {name: replace(record.stands[name], markers=(marker,)) for name, marker in marks.items()}
+        return replace(record, stands={**record.stands, **marked})
 
     def check(self, ask: Ask) -> None:
         """Look and judge as a start would; writes nothing."""

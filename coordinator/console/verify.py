@@ -143,11 +143,13 @@ def _records(history: History) -> Iterator[EpochRecord]:
 
 def _check_log(history: History, account: Account) -> None:
     epochs = sorted({record.epoch for record in _records(history)})
-    for before, after in pairwise(epochs):
-        if after != before + 1 and not _skipped_to(history, after):
-            account.find("gap", f"the log has no record of {_span(before + 1, after - 1)}", epoch=before + 1)
+    gaps = [(before + 1, after - 1) for before, after in pairwise(epochs) if after != before + 1]
+    for first, last in gaps:
+        if not _skipped_to(history, last + 1):
+            account.find("gap", f"the log has no record of {_span(first, last)}", epoch=first)
     if epochs:
-        account.checked.append(f"log: {len(epochs)} epochs, {epochs[0]} to {epochs[-1]}, without a gap")
+        whole = ", without a gap" if not gaps else ""
+        account.checked.append(f"log: {len(epochs)} epochs, {epochs[0]} to {epochs[-1]}{whole}")
         if epochs[0] > 0:
             account.unchecked.append(f"log: decisions before epoch {epochs[0]}, which compaction has taken away")
     else:
@@ -189,7 +191,7 @@ def _goes_on_from(history: History, names: Sequence[str], position: Position) ->
 
 def _keeps_its_rows(history: History, names: Sequence[str], row: ShownEpoch) -> bool:
     """Whether a person said that the sink keeps the rows of an evaluation that the others do not show."""
-    if history.empty or history.fences[-1].query.query_id != row.incarnation:
+    if all(fence.query.query_id != row.incarnation for fence in history.fences):
         return False
     said = [record.evaluations for record in history.operators if record.evaluations is not None]
     return any(row.epoch == kept.epoch and set(names) & set(kept.sinks) for kept in said)

@@ -18,7 +18,11 @@ from typer.testing import CliRunner
 
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
+<<<<<<< HEAD
 from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record
+=======
+from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record, Stand
+>>>>>>> e1f1b818156bb415d831fecaebfd9c7b7861515b
 from epochal.coordinator import judge
 from epochal.coordinator.console import app as console
 from epochal.coordinator.console import audit, columns, reconcile, render, verify
@@ -26,7 +30,7 @@ from epochal.coordinator.console.load import load
 from epochal.coordinator.console.log import _told
 from epochal.coordinator.console.render import FINE, UNKNOWN, USAGE, WRONG, Answer, CannotTell, Usage, answering
 from epochal.coordinator.console.standing import log_of, resolve
-from epochal.coordinator.epoch import Actor, Committable, Decision, Digest, Json, Query
+from epochal.coordinator.epoch import Actor, Committable, Decision, Digest, Json, Marker, Query
 from epochal.coordinator.errors import CheckpointMismatch, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
 from epochal.sinks.inspection import row_hash
@@ -328,14 +332,38 @@ def shown(position: int, epoch: int | None = None, **changed: Any) -> ShownEpoch
     return replace(row, **changed)
 
 
-def kinds(*rows: ShownEpoch, logged: Iterator[Commit] | tuple[Commit, ...] = ()) -> list[tuple[str, int | None]]:
+def kinds(
+    *rows: ShownEpoch, logged: Iterator[Commit | Operator] | tuple[Commit | Operator, ...] = ()
+) -> list[tuple[str, int | None]]:
     """What is found of one sink's audit."""
     account = verify.Account()
     history = judge.History.of([Entry(n, record) for n, record in enumerate(logged)])
-    whole = verify._Whole("one", account, verify._by_epoch(history), None)
+    whole = verify._Whole("one", account, history, verify._by_epoch(history), None)
     for page in reversed([rows[n : n + 2] for n in range(0, len(rows), 2)]):
         whole.page(page)
     return [(finding.kind, finding.position) for finding in account.findings]
+
+
+def said(position: int, *, sink: str = "one", expected: int | None = None) -> Operator:
+    """A person has retired or accepted the sink where it stood, or skipped epochs."""
+    stands = {sink: Stand("a table", (Marker(position, 0),), position)} if expected is None else {}
+    return Operator(Actor(9, 9), {"act": "said"}, "so", "2026-01-01", stands=stands, expected=expected)
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        (said(2), []),
+        (said(0, expected=4), []),
+        (said(1), [("gap", 3)]),
+        (said(2, sink="two"), [("gap", 3)]),
+        (said(0, expected=5), [("gap", 3)]),
+    ],
+    ids=["went on from there", "skipped", "from elsewhere", "another sink", "others skipped"],
+)
+def test_only_the_gap_that_a_person_spoke_of_is_none(record: Operator, found: list[tuple[str, int]]) -> None:
+    rows = (shown(1), shown(2), shown(3, epoch=4), shown(4, epoch=5))
+    assert kinds(*rows, logged=(record,)) == found
 
 
 def test_an_audit_without_a_gap() -> None:
@@ -379,7 +407,7 @@ def test_sinks_are_held_against_each_other(offsets: str, digest: Digest, kind: s
     account = verify.Account()
     first = shown(1, digest=Digest(10, 1), offsets="a")
     for row in (first, replace(first, sink="two", position=5, digest=digest, offsets=offsets)):
-        verify._Whole(row.sink, account, {}, None).page([row])
+        verify._Whole(row.sink, account, judge.History.of([]), {}, None).page([row])
     assert [(finding.kind, finding.sink) for finding in account.findings] == [(kind, "two")]
 
 

@@ -72,7 +72,7 @@ class Corner(Console):
         assert all(pattern.search(text) for pattern in symptoms(title or self.title, number)), text
         return text
 
-    def follow(self, number: int = 0, title: str = "", **values: object) -> list[str]:
+    def follow(self, number: int = 0, title: str = "", /, **values: object) -> list[str]:
         """Run the page's commands, the block of that number; what each line said.  `# 1` behind a line: its exit code.
 
         ``$CHECKPOINT`` is this job's; further names are given.

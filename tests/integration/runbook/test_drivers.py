@@ -42,7 +42,7 @@ def overtaken(job: Corner) -> Callable[[DataFrame, int], None]:
     pipeline = job.made()
 
     def run(df: DataFrame, epoch: int) -> None:
-        came = []
+        came: list[Point] = []
 
         def another(point: Point, _: str, __: int) -> None:
             if point is Point.BEFORE_DECIDE and not came:
