@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from epochal.checkpoints.log import Apply, Commit, EpochRecord
+from epochal.checkpoints.log import Apply, Commit, EpochRecord, Stand
 from epochal.coordinator.console import audit, render
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
@@ -180,7 +180,8 @@ def _check_sink(sink: Sink, standing: Standing, logged: Mapping[Key, list[EpochR
     if asked is None:
         account.unchecked.append(f"{sink.name}: epochs before the newest; the sink has no audit")
         return
-    whole = _Whole(sink.name, account, logged, inspection)
+    said = [record.stands[sink.name] for record in standing.history.operators if sink.name in record.stands]
+    whole = _Whole(sink.name, account, logged, inspection, said)
     marker = standing.states[sink.name].marker
     shown = marker.position if marker is not None else 0
     newest = asked.epochs(query.app, limit=1).newest
@@ -205,12 +206,18 @@ class _Whole:
     """All epochs of one sink, page by page from the newest."""
 
     def __init__(
-        self, name: str, account: Account, logged: Mapping[Key, list[EpochRecord]], inspection: Inspection | None
+        self,
+        name: str,
+        account: Account,
+        logged: Mapping[Key, list[EpochRecord]],
+        inspection: Inspection | None,
+        said: Sequence[Stand],
     ) -> None:
         self._name = name
         self._account = account
         self._logged = logged
         self._inspection = inspection
+        self._said = said
         self._newest: ShownEpoch | None = None
         self._oldest: ShownEpoch | None = None
         self._count = self._counted = self._digested = self._against_log = 0
@@ -279,9 +286,17 @@ class _Whole:
         if after.position != row.position + 1:
             what = f"the audit has no row between positions {row.position} and {after.position}"
             self._account.find("gap", what, sink=self._name, position=row.position + 1)
+        elif self._is_given_up(row, after):
+            missing = _span(row.epoch + 1, after.epoch - 1)
+            self._account.unchecked.append(f"{self._name}: {missing}, which a person has left out of it")
         elif row.incarnation == after.incarnation and after.epoch != row.epoch + 1:
             what = f"epoch {after.epoch} follows epoch {row.epoch}, at position {after.position}"
             self._account.find("gap", what, sink=self._name, epoch=row.epoch + 1, position=after.position)
+
+    def _is_given_up(self, row: ShownEpoch, after: ShownEpoch) -> bool:
+        """Whether a person has said of all epochs between the two that they stay out of this sink."""
+        between = range(row.epoch + 1, after.epoch) if row.incarnation == after.incarnation else range(0)
+        return any(s.through == between[-1] or (s.through >= row.epoch and s.away) for s in self._said if between)
 
     def _in_log(self, row: ShownEpoch) -> None:
         """What the log holds of the epoch is what the audit says; it may hold nothing of it any more."""
