@@ -80,7 +80,8 @@ def reconcile(
 ) -> Answer:
     """Compare what two sinks hold of each epoch, by count and digest, and show the first rows that differ.
 
-    Exit code 3 unless the content of both could be compared in full, or --audit says that their own records are enough.
+    Epochs that only one of them has are named. Exit code 3 unless the content of both could be compared in full, or
+    --audit says that their own records are enough.
 
     Example: epochal reconcile /data/checkpoint postgres-flights delta-flights --from 100 --to 200
     """
@@ -137,7 +138,8 @@ def _compared(a: Side, b: Side, rows: int, only_audit: bool) -> Answer:
             elif told is not None:
                 break
             at(number + 1)
-    return _answer(a, b, epochs, columns, reasons, differing, compared, untold, only_audit)
+    lacking = _lacking(a, b, epochs[0])
+    return _answer(a, b, epochs, columns, reasons, differing, compared, untold, lacking, only_audit)
 
 
 def _common(a: Side, b: Side) -> list[EpochNumber]:
@@ -145,12 +147,15 @@ def _common(a: Side, b: Side) -> list[EpochNumber]:
     common = sorted(a.epochs.keys() & b.epochs.keys())
     if not common:
         raise CannotTell("there is no epoch in this range that the audit of both sinks tells of")
-    inside = set(range(common[0], common[-1] + 1))
-    lacking = {s.sink.name: sorted(inside - s.epochs.keys()) for s in (a, b)}
-    for name, missing in lacking.items():
-        if missing:
-            raise CannotTell(f"the audit of {name} has no row of epoch {missing[0]}: `epochal verify` tells more")
     return common
+
+
+def _lacking(a: Side, b: Side, first: EpochNumber) -> Mapping[str, Sequence[EpochNumber]]:
+    """Per sink the epochs from there on that the other's audit has and its own has not."""
+    pairs = ((a, b), (b, a))
+    return {
+        one.sink.name: sorted(e for e in other.epochs.keys() - one.epochs.keys() if e > first) for one, other in pairs
+    }
 
 
 def _reasons(a: Side, b: Side) -> list[str]:
@@ -278,10 +283,12 @@ def _answer(
     differing: Sequence[Json],
     compared: int,
     untold: Mapping[EpochNumber, str],
+    lacking: Mapping[str, Sequence[EpochNumber]],
     only_audit: bool,
 ) -> Answer:
     whole = only_audit or compared == len(epochs)
-    code = WRONG if differing else FINE if whole else UNKNOWN
+    gaps = any(missing[0] < epochs[-1] for missing in lacking.values() if missing)  # the newest are perhaps late
+    code = WRONG if differing or gaps else FINE if whole else UNKNOWN
     data = {
         "sinks": [a.sink.name, b.sink.name],
         "from": epochs[0],
@@ -292,6 +299,7 @@ def _answer(
         "columns_left_out": dict(columns.left) if columns is not None else {},
         "not_compared": list(reasons),
         "epochs_not_compared": {str(epoch): why for epoch, why in list(untold.items())[:DIFFERING]},
+        "lacking": {name: list(missing) for name, missing in lacking.items()},
         "differing": list(differing),
         "more_differ": len(differing) == DIFFERING,
     }
@@ -309,6 +317,9 @@ def _shown(data: Json) -> Iterator[RenderableType]:
         yield line(f"NOT compared by content: {why}", "yellow")
     for epoch, why in data["epochs_not_compared"].items():
         yield line(f"NOT compared by content: epoch {epoch}: {why}", "yellow")
+    for name, missing in data["lacking"].items():
+        if missing:
+            yield line(f"{name} has not got {len(missing)} epochs, {missing[0]} to {missing[-1]}", "red")
     if data["differing"]:
         yield _differing(data)
     for told in data["differing"]:
@@ -317,7 +328,8 @@ def _shown(data: Json) -> Iterator[RenderableType]:
                 yield line(f"epoch {told['epoch']}, {side}: {row}", "red")
     if not data["differing"]:
         full = data["compared_by_content"] == data["epochs"]
-        yield line("the content is equal" if full else "no difference in what could be compared", "bold")
+        alike = "the content of these is equal" if any(data["lacking"].values()) else "the content is equal"
+        yield line(alike if full else "no difference in what could be compared", "bold")
 
 
 def _differing(data: Json) -> RenderableType:

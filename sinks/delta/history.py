@@ -12,12 +12,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epochal.coordinator import versions
 from epochal.coordinator.epoch import Committable, Digest, Json
 from epochal.coordinator.errors import Misconfigured
-from epochal.sinks.delta import jvm
+from epochal.sinks.delta import jvm, lineage
 from epochal.sinks.delta.target import Target
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
 
@@ -30,7 +30,7 @@ FIRST_LOOK = 20
 """Versions of the table that are read at first; ten times more each time, while epochs that are wanted may be older."""
 
 Commit = tuple[int, str]
-"""Milliseconds since 1970, and the user metadata."""
+"""Milliseconds since 1970, and the user metadata; empty for a commit that a later RESTORE has taken back."""
 Newest = Callable[[int], "list[Commit]"]
 """So many of the table's newest commits, the newest first; fewer where there are no more."""
 
@@ -70,10 +70,8 @@ def by_spark(session: SparkSession, target: Target, many: int) -> list[Commit]:
 
     with jvm.java_errors():
         told = session.sql(f"DESCRIBE HISTORY {target.sql} LIMIT {many}")
-        return [
-            (int(milliseconds), str(text or ""))
-            for milliseconds, text in told.select(f.unix_millis("timestamp"), "userMetadata").collect()
-        ]
+        columns = ("version", f.unix_millis("timestamp"), "userMetadata", "operation", "operationParameters")
+        return _commits([_Told(*row) for row in told.select(*columns).collect()])
 
 
 def by_delta_rs(path: str, sink: str) -> Newest:
@@ -96,7 +94,25 @@ def by_delta_rs(path: str, sink: str) -> Newest:
             state=str(error).partition("\n")[0],
             help="name the path of a table, on a file system that delta-rs knows; or start a SparkSession",
         ) from error
-    return lambda many: [(int(c["timestamp"]), str(c.get("userMetadata") or "")) for c in table.history(many)]
+    names = ("version", "timestamp", "userMetadata", "operation", "operationParameters")
+    return lambda many: _commits([_Told(*map(commit.get, names)) for commit in table.history(many)])
+
+
+class _Told(NamedTuple):
+    """One line of a table's history."""
+
+    version: Any
+    milliseconds: Any
+    user_metadata: Any
+    operation: Any
+    parameters: Any
+
+
+def _commits(told: Sequence[_Told]) -> list[Commit]:
+    """Newest first, as it was told."""
+    infos = ((line.version, {"operation": line.operation, "operationParameters": line.parameters}) for line in told)
+    kept = set(lineage.counted(infos))
+    return [(int(line.milliseconds), str(line.user_metadata or "") if line.version in kept else "") for line in told]
 
 
 def _rows(commits: Sequence[Commit], app: str, sink: str) -> Iterator[ShownEpoch]:

@@ -8,7 +8,7 @@ one that is has the version that it restored.  Versions between the two count no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from epochal.coordinator.epoch import Json, Marker
@@ -73,8 +73,9 @@ class Lineage:
         info: Json = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
         if info.get("operation") != "RESTORE":
             return None
-        given = info.get("operationParameters", {})
-        if given.get("version") is None:
+        restored = restored_by(info)
+        if restored is None:
+            given = info.get("operationParameters") or {}
             raise CheckpointMismatch(
                 f"version {version} of the table restored it to a point in time, {given.get('timestamp')!r}, so its log"
                 " does not tell which epochs it took back",
@@ -83,7 +84,23 @@ class Lineage:
                 help=f"restore it by number: to version {version - 1}, which undoes that, or to the version that"
                 " DESCRIBE HISTORY shows for that time; then start again (docs/runbook.md)",
             )
-        return int(given["version"])
+        return restored
+
+
+def counted(commits: Iterable[tuple[Version, Json]]) -> Iterator[Version]:
+    """Of versions and what they say of themselves, the newest first, those that no later RESTORE has taken back."""
+    below: Version | None = None
+    for version, info in commits:
+        if below is None or version <= below:
+            yield version
+            restored = restored_by(info)
+            below = restored if restored is not None else below
+
+
+def restored_by(info: Json) -> Version | None:
+    """The version that a commit put back; None where it is no RESTORE, or one to a point in time."""
+    restored = (info.get("operationParameters") or {}).get("version")
+    return int(restored) if info.get("operation") == "RESTORE" and restored not in (None, "null") else None
 
 
 def actions_of(text: str) -> Iterator[Json]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.errors import Misconfigured, SinkUnavailable
-from epochal.sinks.delta.lineage import LOG, actions_of, log_file
+from epochal.sinks.delta.lineage import actions_of, counted, log_file
 from epochal.sinks.delta.target import Target
 from epochal.sinks.stage import local_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.fs import FileSystem
-
-_VERSION = re.compile(r"(\d{20})\.json")
 
 
 def located(target: Target, sink: str) -> str:
@@ -147,14 +144,17 @@ class Folder:
 
     def commits(self, app: str, first: int) -> Iterator[Commit]:
         """The versions that are epochs of this sink at or above position ``first``, as far as the log reaches back."""
-        for version in self._versions():
+        for version in self._counted():
             commit = self._commit(version, app)
             if commit is not None and commit.position >= first:
                 yield commit
 
-    def _versions(self) -> Sequence[int]:
-        matches = [_VERSION.fullmatch(name) for name in self.list(LOG)]
-        return [int(match[1]) for match in matches if match is not None]
+    def _counted(self) -> Sequence[int]:
+        """Versions that the log still holds and no RESTORE has taken back, the oldest first."""
+        table = self.table()
+        with reading(self.where, self._sink):
+            told = [(int(commit["version"]), commit) for commit in table.history()]
+        return sorted(counted(told))
 
     def _commit(self, version: int, app: str) -> Commit | None:
         """None: of somebody else, a fence, or gone by now."""

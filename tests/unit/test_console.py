@@ -18,11 +18,7 @@ from typer.testing import CliRunner
 
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
-<<<<<<< HEAD
-from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record
-=======
 from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record, Stand
->>>>>>> e1f1b818156bb415d831fecaebfd9c7b7861515b
 from epochal.coordinator import judge
 from epochal.coordinator.console import app as console
 from epochal.coordinator.console import audit, columns, reconcile, render, verify

@@ -11,9 +11,11 @@ from pyspark.sql import SparkSession
 
 from epochal.coordinator.epoch import Marker, SinkState
 from epochal.coordinator.errors import CheckpointMismatch, MarkerLost
-from epochal.sinks.delta import DeltaSink
+from epochal.sinks.delta import DeltaSink, history
 from epochal.sinks.delta.jvm import Table
 from epochal.sinks.delta.without_spark import Snapshot
+from epochal.sinks.epochs import Wanted
+from epochal.sinks.inspection import Counted
 from tests.integration.delta import support
 from tests.integration.delta.support import ONE, TWO, Start, query
 
@@ -89,6 +91,20 @@ def test_a_start_goes_on_from_what_is_shown(shown: Shown) -> None:
     again = other.show(shown.spark.range(7, 8).toDF("n").coalesce(1), 3)
     assert support.column(shown.path, "n") == [1, 2, 7]
     assert shown.looked().marker == Marker(3, again.decision.id)
+
+
+def test_the_audit_has_what_is_shown(shown: Shown) -> None:
+    """Through Spark and without; the new epoch at a position stands for the one that was taken back."""
+    shown.restore("VERSION AS OF 3")
+    other = Start(shown.spark, shown.path, TWO).fenced()
+    again = other.show(shown.spark.range(7, 9).toDF("n").coalesce(1), 3)
+    told = [(row.position, row.rows) for row in other.sink.epochs("app")]
+    assert told == [(1, 1), (2, 1), (3, 2)]
+    assert [row.decision for row in other.sink.epochs("app", first=3)] == [again.decision.id]
+    wanted = Wanted.of("out", None, None, None)
+    without = history.read(history.by_delta_rs(str(shown.path), "out"), "app", "out", wanted)
+    assert [(row.position, row.rows) for row in without] == told
+    assert list(other.sink.inspection(query("app")).counts(1, 3)) == [Counted(*line) for line in told]
 
 
 def test_a_running_query_does_not_write_above_the_gap(shown: Shown) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
@@ -15,7 +15,9 @@ from tests.integration.runbook.support import Corner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MakeCorner = Callable[[str], Corner]
+
+class MakeCorner(Protocol):
+    def __call__(self, title: str, server: servers.Postgres | None = None) -> Corner: ...
 
 
 @pytest.fixture
@@ -25,9 +27,9 @@ def corner(
     """Makes the job for a section of the page, after two epochs: ids 1, 2 and 3."""
     made: list[str] = []
 
-    def make(title: str) -> Corner:
+    def make(title: str, server: servers.Postgres | None = None) -> Corner:
         name = f"corner_{uuid.uuid4().hex[:12]}"
-        dsn = postgres_server.create_database(name)
+        dsn = (server or postgres_server).create_database(name)
         made.append(name)
         job = Corner(spark, tmp_path / name, dsn, kafka_server.bootstrap, name, title)
         job.made().create(job.rows().schema)

@@ -1,0 +1,48 @@
+"""Corners in which the checkpoint's disk is full: one of its own, as small as it may be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from epochal.chaos import failpoints
+from epochal.chaos.disk import Disk, why_not
+from epochal.chaos.failpoints import Point
+from tests.integration.runbook.conftest import MakeCorner
+
+ALL = [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("title", "point", "prepared"),
+    [("Disk full under the log", Point.BEFORE_DECIDE, True), ("Disk full under the copy", Point.BEFORE_PREPARE, False)],
+)
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_full_disk(corner: MakeCorner, tmp_path: Path, title: str, point: Point, *, prepared: bool) -> None:
+    """It fills up at that point of an epoch; what had been prepared by then is not shown, and not lost."""
+    job = corner(title)
+    moved = tmp_path / "moved"
+    shutil.move(job.checkpoint, moved)
+    with Disk(job.checkpoint, megabytes=8) as disk:
+        shutil.copytree(moved, job.checkpoint, dirs_exist_ok=True)
+        job.add(4)
+        struck: list[int] = []
+
+        def fill(at: Point, _: str, epoch: int) -> None:
+            if at is point:
+                struck.append(epoch)
+                disk.fill()
+
+        with failpoints.handler(fill):
+            job.fails()
+        assert struck == [2]
+        assert prepared == any(job.lake.rglob("epochal-stage/**/*.json"))
+        assert job.shown() == {"table": [1, 2, 3], "topic": [1, 2, 3], "lake": [1, 2, 3]}
+        job.fails()
+        disk.drain()
+        job.add(5)
+        job.go()
+        job.follow()
+        job.converges(table=ALL, topic=ALL, lake=ALL)
