@@ -211,7 +211,7 @@ class _Whole:
         account: Account,
         logged: Mapping[Key, list[EpochRecord]],
         inspection: Inspection | None,
-        said: Sequence[Stand],
+        said: Sequence[Stand] = (),
     ) -> None:
         self._name = name
         self._account = account
@@ -295,8 +295,10 @@ class _Whole:
 
     def _is_given_up(self, row: ShownEpoch, after: ShownEpoch) -> bool:
         """Whether a person has said of all epochs between the two that they stay out of this sink."""
-        between = range(row.epoch + 1, after.epoch) if row.incarnation == after.incarnation else range(0)
-        return any(s.through == between[-1] or (s.through >= row.epoch and s.away) for s in self._said if between)
+        if row.incarnation != after.incarnation or after.epoch <= row.epoch + 1:
+            return False
+        spoken = [s for s in self._said if row.epoch <= s.through < after.epoch]
+        return any(s.away or s.through == after.epoch - 1 for s in spoken)
 
     def _in_log(self, row: ShownEpoch) -> None:
         """What the log holds of the epoch is what the audit says; it may hold nothing of it any more."""

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
-from epochal.checkpoints.log import Commit, Entry, Fence, Participant, Record
+from epochal.checkpoints.log import Commit, Entry, Fence, Participant, Record, Stand
 from epochal.coordinator import judge
 from epochal.coordinator.console import app as console
 from epochal.coordinator.console import audit, columns, reconcile, render, verify
@@ -361,6 +361,19 @@ def test_the_audit_is_held_against_the_log(changed: dict[str, Any], found: list[
 
 def test_an_epoch_below_the_logs_floor_is_not_held_against_it() -> None:
     assert kinds(shown(1, decision=5), shown(2), logged=(commit(1),)) == []
+
+
+@pytest.mark.parametrize(
+    ("through", "away", "given_up"),
+    [(4, False, True), (2, True, True), (3, False, False), (0, True, False), (5, True, False), (5, False, False)],
+)
+def test_epochs_that_a_person_left_out_of_a_sink_are_no_gap(through: int, away: bool, given_up: bool) -> None:
+    """Position 2 shows epoch 1, position 3 epoch 5."""
+    account = verify.Account()
+    whole = verify._Whole("one", account, {}, None, [Stand("id", (None,), through, away=away)])
+    whole.page([shown(1), shown(2), replace(shown(3), epoch=5)])
+    assert [finding.kind for finding in account.findings] == ([] if given_up else ["gap"])
+    assert account.unchecked == (["one: epochs 2 to 4, which a person has left out of it"] if given_up else [])
 
 
 @pytest.mark.parametrize(
