@@ -97,6 +97,7 @@ def test_the_audit_has_what_is_shown(shown: Shown) -> None:
     """Through Spark and without; the new epoch at a position stands for the one that was taken back."""
     shown.restore("VERSION AS OF 3")
     other = Start(shown.spark, shown.path, TWO).fenced()
+    assert [(row.position, row.rows) for row in other.sink.epochs("app")] == [(1, 1), (2, 1)]
     again = other.show(shown.spark.range(7, 9).toDF("n").coalesce(1), 3)
     told = [(row.position, row.rows) for row in other.sink.epochs("app")]
     assert told == [(1, 1), (2, 1), (3, 2)]
