@@ -93,6 +93,13 @@ def assume(
         return operation.assume()
 
 
+def hidden(pipeline: Pipeline, checkpoint: str, sink: str) -> list[str]:
+    """What the sink holds beyond its marker, which the next start deletes; a line for each, read only."""
+    act = Accept(sink=sink, why="to look", at=now())
+    with _Operation(pipeline, checkpoint, act, new=False, uneven=False, drop=True) as operation:
+        return operation.hidden()
+
+
 def now() -> str:
     """When a person says something, by the clock of this machine."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -150,8 +157,19 @@ class _Operation:
             sink = next((sink for sink in self._sinks if sink.name == self._act.sink), None)
             if sink is not None and self._act.sink not in {*history.members, *history.stands}:
                 _refuse_written_by_this(self._ask, sink)
-            if sink is not None and not self._drop:
-                _refuse_hidden_rows(self._ask, sink)
+            if not self._drop and (found := self.hidden()):
+                raise Misconfigured(
+                    f"the sink holds what it does not show: {', '.join(found)}",
+                    sink=self._act.sink,
+                    state="the next start deletes it",
+                    help="if these rows were visible and the marker is what is wrong, `epochal resolve --marker`; if they"
+                    " may go, say so with --drop",
+                )
+
+    def hidden(self) -> list[str]:
+        """What lies beyond the marker of the sink that is accepted; it may once have been visible."""
+        sinks = [sink for sink in self._sinks if isinstance(self._act, Accept) and sink.name == self._act.sink]
+        return [told for sink in sinks for told in _hidden(self._ask, sink)]
 
     def _refuse_without_session(self) -> None:
         if any(isinstance(_written(sink), DeltaSink) for sink in self._sinks):
@@ -269,20 +287,14 @@ def _refuse_written_by_this(ask: Ask, sink: Sink) -> None:
         )
 
 
-def _refuse_hidden_rows(ask: Ask, sink: Sink) -> None:
-    """Whatever lies beyond the marker is deleted by the next start, and may once have been visible."""
+def _hidden(ask: Ask, sink: Sink) -> list[str]:
     inspection = inspection_of(_written(sink), ask.query)
-    found = inspection.leftovers() if inspection is not None else ()
-    if inspection is not None:
+    if inspection is None:
+        return []
+    try:
+        return [f"{left.what}{f' ({left.rows} rows)' if left.rows else ''}" for left in inspection.leftovers()]
+    finally:
         inspection.close()
-    if found:
-        raise Misconfigured(
-            f"the sink holds what it does not show: {', '.join(f'{left.what} ({left.rows} rows)' for left in found)}",
-            sink=sink.name,
-            state="the next start deletes it",
-            help="if these rows were visible and the marker is what is wrong, `epochal resolve --marker`; if they may"
-            " go, say so with --drop",
-        )
 
 
 __all__ = [
@@ -290,6 +302,7 @@ __all__ = [
     "adopt",
     "assume",
     "evaluate",
+    "hidden",
     "remark",
     "rename",
     "retire",

@@ -177,10 +177,12 @@ def _answer(
 ) -> Answer:
     where, pipeline = located(checkpoint) if new else resolved(checkpoint), load(named)
     decide = operate.run if yes else operate.assume
-    record = decide(pipeline, where, act, new=new, uneven=uneven, drop=drop)
+    record = decide(pipeline, where, act, new=new, uneven=uneven, drop=drop or not yes)
     ends = _ends(pipeline) if isinstance(act, Adopt) else []
+    hidden = operate.hidden(pipeline, where, act.sink) if isinstance(act, Accept) and not yes else []
     data = {"checkpoint": where, "app": pipeline.app, "recorded": yes, "record": record.to_json(), "ends": ends}
-    return Answer(command, data, shown=_shown(record, ends, yes))
+    notes = [f"to be deleted, which --drop has to allow: {what}" for what in hidden]
+    return Answer(command, {**data, "notes": notes}, shown=[*_shown(record, ends, yes), *map(line, notes)])
 
 
 def _ends(pipeline: Pipeline) -> list[Json]:

@@ -179,7 +179,7 @@ def _names(history: History, sink: str) -> Sequence[str]:
     for record in reversed(history.operators):
         stand = record.stands.get(names[-1])
         if stand is not None and not stand.away:
-            names += [old for old, left in record.stands.items() if left.away and left.markers == stand.markers]
+            names += [old for old, left in record.stands.items() if left.is_renamed]
     return names
 
 

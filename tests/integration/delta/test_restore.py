@@ -97,6 +97,7 @@ def test_the_audit_has_what_is_shown(shown: Shown) -> None:
     """Through Spark and without; the new epoch at a position stands for the one that was taken back."""
     shown.restore("VERSION AS OF 3")
     other = Start(shown.spark, shown.path, TWO).fenced()
+    assert [(row.position, row.rows) for row in other.sink.epochs("app")] == [(1, 1), (2, 1)]
     again = other.show(shown.spark.range(7, 9).toDF("n").coalesce(1), 3)
     told = [(row.position, row.rows) for row in other.sink.epochs("app")]
     assert told == [(1, 1), (2, 1), (3, 2)]
@@ -154,8 +155,8 @@ def test_a_restore_before_a_later_epoch_was_accepted_is_none_of_it(shown: Shown)
 
 def test_a_time_is_refused_as_it_names_no_version(shown: Shown) -> None:
     table = f"delta.`{shown.path}`"
-    (when,) = shown.spark.sql(f"DESCRIBE HISTORY {table}").where("version = 3").select("timestamp").head() or ()
-    shown.restore(f"TIMESTAMP AS OF '{when}'")
+    [row] = shown.spark.sql(f"DESCRIBE HISTORY {table}").where("version = 3").collect()
+    shown.restore(f"TIMESTAMP AS OF '{row.timestamp}'")
     with pytest.raises(CheckpointMismatch, match="version 5 of the table restored it to a point in time"):
         shown.looked()
     shown.restore("VERSION AS OF 4")
@@ -177,7 +178,12 @@ def test_a_log_that_was_cleaned_up_tells_no_older_marker(shown: Shown, kept: int
 def test_a_version_is_read_once(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     of_table: Callable[[Table, str], str | None] = Table.read
-    monkeypatch.setattr(Table, "read", lambda self, path: (read.append(path), of_table(self, path))[1])
+
+    def told(self: Table, path: str) -> str | None:
+        read.append(path)
+        return of_table(self, path)
+
+    monkeypatch.setattr(Table, "read", told)
     sink = DeltaSink(str(shown.path), name="out")
     for _ in range(3):
         sink.look(query("app"))
