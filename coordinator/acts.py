@@ -111,7 +111,7 @@ class Rename(_Said):
             raise Misconfigured(
                 f"the name {self.new!r} is taken",
                 sink=self.old,
-                state=f"it shows {after.marker}, fenced by {after.fence}",
+                state=f"{self.new!r} shows {after.marker}, fenced by {after.fence}",
                 help="choose a name that this app has not used",
             )
         stands = {

@@ -398,6 +398,7 @@ class Coordinator:
             self._telling.log_began()
         hit(Point.BEFORE_FENCE)
         done = judge.done_after(self._history, self._shown)
+        # The fence of a person's act keeps the old place: only the record behind it moves the checkpoint.
         query = replace(self._query, checkpoint=self._history.place or self._query.checkpoint)
         self._append(self._history.next_position, Fence(actor, query, ask.epoch, self._mode, done))
         hit(Point.AFTER_FENCE_RECORD)

@@ -299,7 +299,9 @@ class Marker:
         return self.decision == MOVED
 
     def __str__(self) -> str:
-        known = self.decision not in (UNKNOWN_DECISION, MOVED)
+        if self.is_moved:
+            return f"position {self.position}, moved to another name"
+        known = self.decision != UNKNOWN_DECISION
         return f"position {self.position} of {f'decision {self.decision}' if known else 'an unknown decision'}"
 
 

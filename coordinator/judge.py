@@ -328,7 +328,8 @@ def _participants_fenced(case: Case) -> EpochalError | None:
                 "the sink took part in this query's epochs, but holds no fence any more",
                 sink=name,
                 state=_describe(case),
-                help="the sink's bookkeeping was deleted or restored from before its first epoch: restore it",
+                help="the sink's bookkeeping was deleted or restored from before its first epoch: restore it; to go on"
+                f" from what it shows now, `epochal resolve --accept {name}` (docs/runbook.md)",
             )
     return None
 
@@ -379,7 +380,8 @@ def _stands(case: Case, sink: str, marker: Marker | None, stand: Stand | None) -
         "the sink holds no marker, and it had one when a person last spoke of it",
         sink=sink,
         state=_describe(case),
-        help="the sink's bookkeeping was deleted or restored from before then: restore it",
+        help="the sink's bookkeeping was deleted or restored from before then: restore it; to go on from what it shows"
+        f" now, `epochal resolve --accept {sink}` (docs/runbook.md)",
     )
 
 

@@ -162,8 +162,8 @@ class _Operation:
                     f"the sink holds what it does not show: {', '.join(found)}",
                     sink=self._act.sink,
                     state="the next start deletes it",
-                    help="if these rows were visible and the marker is what is wrong, `epochal resolve --marker`; if they"
-                    " may go, say so with --drop",
+                    help="if these rows were visible and the marker is what is wrong, `epochal resolve --marker`; if"
+                    " they may go, say so with --drop",
                 )
 
     def hidden(self) -> list[str]:

@@ -566,8 +566,6 @@ class PostgresSink:
 
     def _show(self, session: Session, app: str, c: Committable, *, may_forget: bool) -> None:
         audit.write(session, app, c)
-        if may_forget:
-            audit.forget(session, app, self._name, c.position, self._retention)
         session.run(
             "DELETE FROM epochal.attempts WHERE app = $1 AND sink = $2 AND position <= $3", app, self._name, c.position
         )
@@ -578,6 +576,18 @@ class PostgresSink:
             c.position,
             c.decision.id,
         )
+        if may_forget:
+            self._forget(session, app, c)
+
+    def _forget(self, session: Session, app: str, c: Committable) -> None:
+        """Old rows of the audit keep no epoch from its readers: what somebody has locked or protected stays."""
+        session.run("SAVEPOINT forget")
+        session.run("SET LOCAL lock_timeout = 100")  # milliseconds, up to COMMIT, and no other lock is to be waited for
+        try:
+            audit.forget(session, app, self._name, c.position, self._retention)
+        except (ServerRefused, SinkUnavailable) as error:
+            session.run("ROLLBACK TO SAVEPOINT forget")
+            log.warning("sink %s: the audit in epochal.epochs could not be shortened: %s", self._name, error)
 
     def _resolve(self, app: str, c: Committable, by: Actor, unknown: OutcomeUnknown) -> CommitOutcome:
         """COMMIT was sent and not answered.  Under the row's lock the old back-end is through with it."""

@@ -60,6 +60,27 @@ def test_as_many_as_is_said_are_kept_and_the_rows_of_all(pg_database: str) -> No
     assert support.visible(pg_database) == list(range(1, 14))
 
 
+@pytest.mark.parametrize("why", ["protected", "locked"])
+def test_an_audit_that_cannot_be_shortened_keeps_no_epoch_from_its_readers(
+    pg_database: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = ready(pg_database, keep_epochs=10)
+    stand_at(pg_database, 20)
+    with psycopg.connect(pg_database) as other:
+        if why == "locked":
+            other.execute("SELECT FROM epochal.epochs FOR UPDATE")
+        else:
+            observe(
+                pg_database,
+                "CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'kept for ever'; END$$;"
+                " CREATE TRIGGER never BEFORE DELETE ON epochal.epochs FOR EACH ROW EXECUTE FUNCTION never()",
+            )
+        show(sink, pg_database, 21)
+    assert told(sink) == list(range(1, 22))
+    assert support.visible(pg_database) == [21]
+    assert "could not be shortened" in caplog.text
+
+
 def test_a_long_audit_is_shortened_epoch_by_epoch_and_others_are_let_alone(pg_database: str) -> None:
     sink = ready(pg_database, keep_epochs=10)
     count = audit.MOST + 50
