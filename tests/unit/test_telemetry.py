@@ -295,7 +295,7 @@ from epochal.coordinator.telemetry import telemetry
 assert telemetry() is None
 from epochal.sinks.memory import MemoryServer, MemorySink
 pipeline = epochal.Pipeline(app="app", sinks=[MemorySink("a", MemoryServer())])
-assert [consumer.__name__ for consumer in pipeline._consumers()] == ["record"]
+assert [consumer.__name__ for consumer in pipeline.consumers()] == ["record"]
 """
 
 NOTHING_CONFIGURED = """
