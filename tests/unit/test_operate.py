@@ -16,7 +16,7 @@ from epochal.coordinator import operate
 from epochal.coordinator.acts import Adopt
 from epochal.coordinator.coordinator import Coordinator
 from epochal.coordinator.epoch import Ask, Query
-from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Misconfigured
+from epochal.coordinator.errors import CheckpointMismatch, EpochalError, Misconfigured, SinkUnavailable
 from epochal.sinks.delta import DeltaSink
 from epochal.sinks.memory import MemoryServer, MemorySink, MemoryStage
 from epochal.sinks.protocol import Rows, Sink
@@ -205,6 +205,23 @@ def test_what_was_recorded_is_not_recorded_again(world: World) -> None:
     assert "knows no sink 'a'" in refused(
         world, Misconfigured, operate.retire, world.pipeline(), str(old), "a", why="otherwise", unreachable=True
     )
+
+
+def test_what_is_said_again_after_an_epoch_is_another_word(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0])
+    first = operate.retire(world.pipeline(), str(old), "a", why="nobody reads it")
+    world.run(old, [1])  # it has returned
+    again = operate.retire(world.pipeline(), str(old), "a", why="nobody reads it")
+    assert (first.stands["a"].through, again.stands["a"].through) == (0, 1)
+
+
+def test_no_checkpoint_is_begun_where_a_sink_does_not_answer(world: World) -> None:
+    world.run(world.checkpoint("old", "q1"), [0])
+    world.server.down = True
+    with pytest.raises(SinkUnavailable):
+        operate.adopt(world.pipeline(), str(world.folder / "new"), why="deleted", new=True, uneven=True)
+    assert not (world.folder / "new").exists()
 
 
 def test_a_preview_is_what_is_recorded(world: World) -> None:
