@@ -81,7 +81,9 @@ class Standing:
         return {
             name: last
             for name, state in self.states.items()
-            if name in last.current.participants and not last.is_shown_by(name, state.marker)
+            if name in last.current.participants
+            and not self.history.is_over(name, last.number)
+            and not last.is_shown_by(name, state.marker)
         }
 
     def epoch_of(self, sink: str) -> EpochNumber | None:

@@ -25,8 +25,8 @@ from epochal.coordinator.console import audit, columns, reconcile, render, verif
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.log import _told
 from epochal.coordinator.console.render import FINE, UNKNOWN, USAGE, WRONG, Answer, CannotTell, Usage, answering
-from epochal.coordinator.console.standing import log_of, resolve
-from epochal.coordinator.epoch import Actor, Committable, Decision, Digest, Json, Marker, Query
+from epochal.coordinator.console.standing import Standing, log_of, resolve
+from epochal.coordinator.epoch import Actor, Ask, Committable, Decision, Digest, Json, Marker, Query, SinkState
 from epochal.coordinator.errors import CheckpointMismatch, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
 from epochal.sinks.inspection import row_hash
@@ -225,6 +225,16 @@ def test_status_of_the_log_alone(checkpoint: Path) -> None:
     assert (told["log"]["last_epoch"], told["log"]["last_is"]) == (1, "decided")
     assert [(row["name"], row["visible_by_log"]) for row in told["sinks"]] == [("one", 0)]
     assert "at least 0" in run("status", checkpoint, code=FINE)
+
+
+def test_an_epoch_that_a_person_closed_for_a_sink_is_not_in_doubt_there() -> None:
+    held = [commit(1), Operator(ONE, {}, "", "", {"one": Stand("a table", (None,), 1)})]
+    history = judge.History.of([Entry(n, record) for n, record in enumerate(held)])
+    states = {"one": SinkState("a table", ONE, None)}
+    ask = Ask(Query("app", "q1", "", "file:/c"), 1, "")
+    for known, in_doubt in ((history, []), (judge.History(history.entries[:1]), ["one"])):
+        standing = Standing("file:/c", "log", known, states, {}, ask, 0, 0, None)
+        assert list(standing.in_doubt) == in_doubt
 
 
 def test_watching_goes_on_until_it_is_interrupted(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
