@@ -228,7 +228,7 @@ def test_status_of_the_log_alone(checkpoint: Path) -> None:
 
 
 def test_an_epoch_that_a_person_closed_for_a_sink_is_not_in_doubt_there() -> None:
-    held = [commit(1), Operator(ONE, {}, "", "", {"one": Stand("a table", (None,), 1)})]
+    held: list[Record] = [commit(1), Operator(ONE, {}, "", "", {"one": Stand("a table", (None,), 1)})]
     history = judge.History.of([Entry(n, record) for n, record in enumerate(held)])
     states = {"one": SinkState("a table", ONE, None)}
     ask = Ask(Query("app", "q1", "", "file:/c"), 1, "")
