@@ -21,9 +21,10 @@ from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
 from epochal.chaos.failpoints import Point
 from epochal.chaos.schedule import Action
 from epochal.chaos.servers.toxiproxy import Proxy
-from epochal.chaos.simulation import Pipeline, Simulation
-from epochal.checkpoints.log import Entry, EpochLog, encode
+from epochal.chaos.simulation import Person, Pipeline, Simulation
+from epochal.checkpoints.log import Entry, EpochLog, Operator, encode
 from epochal.checkpoints.postgres import CREATE, PostgresLog
+from epochal.coordinator.acts import Remark
 from epochal.coordinator.epoch import IDEMPOTENT, TWO_PHASE
 from epochal.coordinator.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 
@@ -325,6 +326,7 @@ IN_SINKS = {Point.IN_WRITE, Point.BEFORE_VOTE, Point.BEFORE_PUBLISH, Point.AFTER
 IN_THE_KIT = {Point.BEFORE_CALL, Point.AT_ROW, Point.AFTER_JOB, Point.AFTER_RETURN}  # around a foreign function
 IN_REDO = {Point.BEFORE_REDO, Point.AFTER_REDO_DECIDED}
 IN_APPLY = {Point.BEFORE_APPLY, Point.AFTER_APPLY}
+IN_ACTS = (Point.BEFORE_MARK, Point.AFTER_MARK, Point.BEFORE_OPERATOR, Point.AFTER_OPERATOR)
 EPOCHS = 3
 
 
@@ -349,8 +351,26 @@ def ends_of(world: Simulation) -> dict[str, str]:
     return dict(outcome.ends)
 
 
+@pytest.mark.parametrize("point", IN_ACTS, ids=lambda point: point.value)
+def test_a_person_who_dies_at_any_point_says_it_again(pg_database: str, point: Point) -> None:
+    world, act = simulated(pg_database, "acts"), Remark(sink="pg", why="a test", at="2026-11-23T12:00:00+00:00")
+    with failpoints.handler(world.hit):
+        assert world.driver("d1", 0).go().finished
+        world.server.table(world.pipeline.app, "pg").marker = None
+        world.order("d2", point.value, Action.CRASH)
+        assert Person(world, world.checkpoint, "d2", act).go().outcome == "killed"
+        if not any(isinstance(entry.record, Operator) for entry in world.checkpoint.log.read()):
+            assert Person(world, world.checkpoint, "d3", act).go().finished
+        world.converge(1)
+    outcome = world.outcome(1)
+    assert world.unstruck() == []
+    assert not outcome.wrong, str(outcome)
+
+
 @pytest.mark.parametrize(
-    "point", [point for point in Point if point not in IN_SINKS | IN_THE_KIT], ids=lambda point: point.value
+    "point",
+    [point for point in Point if point not in IN_SINKS | IN_THE_KIT | {*IN_ACTS}],
+    ids=lambda point: point.value,
 )
 def test_after_a_crash_at_any_point_the_next_start_converges(pg_database: str, point: Point) -> None:
     first = simulated(pg_database, "first", IDEMPOTENT if point in IN_APPLY else TWO_PHASE)
