@@ -231,8 +231,8 @@ def test_a_sink_is_plain_data(tmp_path: Path) -> None:
 
 def test_without_a_spark_session_it_says_so() -> None:
     code = (
-        "from epochal.sinks.delta import DeltaSink; from epochal.coordinator.epoch import Query\n"
-        "DeltaSink('t').look(Query('app', 'q', 'r', ''))"
+        "from epochal.sinks.delta import DeltaSink; from epochal.coordinator.epoch import Actor, Query\n"
+        "DeltaSink('t').fence(Query('app', 'q', 'r', ''), Actor(1, 1))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "Misconfigured: sink 'delta-t': there is no Spark session" in done.stderr

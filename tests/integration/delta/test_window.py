@@ -343,6 +343,7 @@ def test_the_history_tells_the_facts_of_the_epoch(path: Path, one: Start) -> Non
     committable = one.of("ab")
     one.commit(committable)
     assert support.newest_user_metadata(path) == {
+        "version": 1,
         "app": "app",
         "sink": "out",
         "incarnation": "q1",
