@@ -26,7 +26,15 @@ APPLIED = [
     Strike("raise", "driver", Point.AFTER_APPLY, 0),
     Strike("raise", "driver", Point.AFTER_SINK_COMMIT, 0, "kafka"),
 ]
-NOT_OF_THIS_TIER = {Point.AFTER_JOB}  # told from a thread of Spark's: only a halted process can be held there
+NOT_OF_THIS_TIER = {
+    Point.AFTER_JOB,  # told from a thread of Spark's: only a halted process can be held there
+    *(
+        Point.BEFORE_MARK,
+        Point.AFTER_MARK,
+        Point.BEFORE_OPERATOR,
+        Point.AFTER_OPERATOR,
+    ),  # of a person's act, of no query
+}
 OF_ONE_SINK = {Point.BEFORE_SINK_FENCE, Point.IN_WRITE, Point.BEFORE_PUBLISH, Point.AFTER_PUBLISH}
 
 
