@@ -27,7 +27,7 @@ test: venv       ## lint, types and every test, three lanes at a time; fails if 
 # The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers,
 # and waits for them more than it computes.
 lane-logs:
-	@$(PYTEST) tests/integration/kafka tests/integration/delta tests/integration/runbook tests/chaos/test_cells.py \
+	@$(PYTEST) tests/integration/kafka tests/integration/delta tests/chaos/test_cells.py \
 	    --ignore=tests/integration/delta/test_contract.py --ignore=tests/integration/delta/test_modes.py
 
 lane-tables:
@@ -37,7 +37,8 @@ lane-tables:
 	    --ignore=tests/chaos/test_cells.py
 
 lane-rest:
-	@$(PYTEST) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py
+	@$(PYTEST) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py \
+	    tests/integration/runbook
 
 test-fast: venv  ## what needs neither Spark nor servers, without the widest simulations; under 2 minutes
 	$(BIN)/python -m pytest $(FAST) -k 'not (test_every_pair or test_machine or (test_schedules and (two or three)))'
