@@ -23,11 +23,9 @@ from epochal.coordinator.events import Telling
 from epochal.coordinator.judge import History
 from epochal.coordinator.pipeline import Pipeline, ask_at, located, needing
 from epochal.sinks.delta import DeltaSink
-from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.executors import running_session
-from epochal.sinks.inspection import inspection_of
-from epochal.sinks.protocol import AuditedSink, MarkedSink, Sink
-from epochal.sinks.rejects import Rejects
+from epochal.sinks.inspection import inspection_of, newest, written
+from epochal.sinks.protocol import MarkedSink, Sink
 from epochal.sinks.stage import local_path
 
 
@@ -172,12 +170,8 @@ class _Operation:
         return [told for sink in sinks for told in _hidden(self._ask, sink)]
 
     def _refuse_without_session(self) -> None:
-        if any(isinstance(_written(sink), DeltaSink) for sink in self._sinks):
+        if any(isinstance(written(sink), DeltaSink) for sink in self._sinks):
             needing(running_session)()
-
-
-def _written(sink: Sink) -> Sink:
-    return sink.into if isinstance(sink, Rejects) else sink
 
 
 def _sinks_for(act: Act, sinks: Sequence[Sink]) -> Sequence[Sink]:
@@ -239,15 +233,10 @@ def _write_metadata(query: Query) -> None:
         ) from error
 
 
-def _newest(ask: Ask, sink: Sink) -> ShownEpoch | None:
-    audited = _written(sink)
-    return audited.epochs(ask.query.app, limit=1).newest if isinstance(audited, AuditedSink) else None
-
-
 def _refuse_uneven(ask: Ask, sinks: Sequence[Sink]) -> None:
     """The sinks end with one and the same epoch; if it is of this checkpoint, Spark goes on behind it."""
-    newest = {sink.name: _newest(ask, sink) for sink in sinks}
-    shown = {name: (row.incarnation, row.epoch) for name, row in newest.items() if row is not None}
+    ends = {sink.name: newest(sink, ask.query.app) for sink in sinks}
+    shown = {name: (row.incarnation, row.epoch) for name, row in ends.items() if row is not None}
     told = ", ".join(f"{name}: epoch {epoch} of query {query}" for name, (query, epoch) in sorted(shown.items()))
     expected = (ask.query.query_id, ask.epoch - 1)
     if any(query == ask.query.query_id for query, _ in shown.values()):
@@ -276,19 +265,19 @@ def _refuse_uneven(ask: Ask, sinks: Sequence[Sink]) -> None:
 
 def _refuse_written_by_this(ask: Ask, sink: Sink) -> None:
     """A sink that the log does not know, and this very query has written: the log is older than the sink."""
-    newest = _newest(ask, sink)
-    if newest is not None and newest.incarnation == ask.query.query_id:
+    end = newest(sink, ask.query.app)
+    if end is not None and end.incarnation == ask.query.query_id:
         raise CheckpointMismatch(
-            f"the sink shows epoch {newest.epoch} of this very query, and the log does not know the sink",
+            f"the sink shows epoch {end.epoch} of this very query, and the log does not know the sink",
             sink=sink.name,
-            epoch=newest.epoch,
-            state=f"position {newest.position}; Spark will ask for epoch {ask.epoch}",
+            epoch=end.epoch,
+            state=f"position {end.position}; Spark will ask for epoch {ask.epoch}",
             help="the checkpoint was rolled back to before the sink joined: restore the newest one (docs/runbook.md)",
         )
 
 
 def _hidden(ask: Ask, sink: Sink) -> list[str]:
-    inspection = inspection_of(_written(sink), ask.query)
+    inspection = inspection_of(sink, ask.query)
     if inspection is None:
         return []
     try:

@@ -18,7 +18,8 @@ from decimal import Decimal
 from typing import Any, Protocol, runtime_checkable
 
 from epochal.coordinator.epoch import Actor, Json, Position, Query
-from epochal.sinks.protocol import Sink
+from epochal.sinks.epochs import ShownEpoch
+from epochal.sinks.protocol import AuditedSink, Sink
 from epochal.sinks.rejects import Rejects
 
 Value = int | float | str | bool | bytes | None
@@ -124,9 +125,26 @@ def transactional_of(sink: Sink, query: Query) -> Transactional | None:
     return asked if isinstance(asked, Transactional) else None
 
 
+def written(sink: Sink) -> Sink:
+    """The sink that writes: that of bad rows is given them by another."""
+    return sink.into if isinstance(sink, Rejects) else sink
+
+
+def audited(sink: Sink) -> AuditedSink | None:
+    """The sink, if it can tell which epochs it shows."""
+    asked = written(sink)
+    return asked if isinstance(asked, AuditedSink) else None
+
+
+def newest(sink: Sink, app: str) -> ShownEpoch | None:
+    """None: there is none, or the sink has no audit."""
+    asked = audited(sink)
+    return asked.epochs(app, limit=1).newest if asked is not None else None
+
+
 def inspection_of(sink: Sink, query: Query) -> Inspection | None:
     """None: it cannot be asked."""
-    asked = sink.into if isinstance(sink, Rejects) else sink
+    asked = written(sink)
     return asked.inspection(query) if isinstance(asked, Inspected) else None
 
 

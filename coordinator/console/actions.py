@@ -20,7 +20,7 @@ from epochal.coordinator.console.standing import resolve as resolved
 from epochal.coordinator.epoch import EpochNumber, Json, Marker
 from epochal.coordinator.pipeline import Pipeline, located
 from epochal.sinks.epochs import ShownEpoch
-from epochal.sinks.protocol import AuditedSink
+from epochal.sinks.inspection import newest
 
 WhyOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")]
 _SPAN = re.compile(r"(\d+)(?:\.\.(\d+))?")
@@ -189,14 +189,14 @@ def _ends(pipeline: Pipeline) -> list[Json]:
     """Where the sinks end, as their audits tell: what a new checkpoint has to begin from."""
     found = []
     for sink in pipeline.sinks:
-        newest = sink.epochs(pipeline.app, limit=1).newest if isinstance(sink, AuditedSink) else None
-        found.append({"sink": sink.name, **(_end(newest) if newest is not None else {"epoch": None})})
+        end = newest(sink, pipeline.app)
+        found.append({"sink": sink.name, **(_end(end) if end is not None else {"epoch": None})})
     return found
 
 
-def _end(newest: ShownEpoch) -> Json:
-    told = {"epoch": newest.epoch, "incarnation": newest.incarnation, "position": newest.position}
-    return {**told, "sources": list(newest.sources), "watermark": newest.watermark}
+def _end(end: ShownEpoch) -> Json:
+    told = {"epoch": end.epoch, "incarnation": end.incarnation, "position": end.position}
+    return {**told, "sources": list(end.sources), "watermark": end.watermark}
 
 
 def _shown(record: Operator, ends: Sequence[Json], yes: bool) -> Sequence[RenderableType]:

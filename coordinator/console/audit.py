@@ -7,23 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from epochal.coordinator.epoch import Position
 from epochal.sinks.epochs import ShownEpoch
-from epochal.sinks.protocol import AuditedSink, Sink
-from epochal.sinks.rejects import Rejects
+from epochal.sinks.protocol import AuditedSink
 
 PAGE = 2_000
 """Epochs that are held at once: each carries the text of its offsets."""
-
-
-def audited(sink: Sink) -> AuditedSink | None:
-    """The sink, if it can tell which epochs it shows."""
-    asked = sink.into if isinstance(sink, Rejects) else sink
-    return asked if isinstance(asked, AuditedSink) else None
-
-
-def newest(sink: Sink, app: str) -> ShownEpoch | None:
-    """None: there is none, or the sink has no audit."""
-    asked = audited(sink)
-    return asked.epochs(app, limit=1).newest if asked is not None else None
 
 
 def pages(sink: AuditedSink, app: str, last: Position | None = None) -> Iterator[Sequence[ShownEpoch]]:

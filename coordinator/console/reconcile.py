@@ -36,7 +36,7 @@ from epochal.coordinator.errors import SinkUnavailable
 from epochal.coordinator.judge import History
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks.epochs import ShownEpoch
-from epochal.sinks.inspection import KINDS, Inspection, Value, inspection_of, row_hash
+from epochal.sinks.inspection import KINDS, Inspection, Value, audited, inspection_of, row_hash
 from epochal.sinks.protocol import Sink
 from epochal.sinks.rejects import Rejects
 
@@ -103,7 +103,7 @@ def _side(
     sink = named[name]
     if isinstance(sink, Rejects):
         raise CannotTell(f"sink {name!r} gets the rows that sink {sink.of!r} cannot hold, and no other sink gets these")
-    asked = audit.audited(sink)
+    asked = audited(sink)
     if asked is None:
         raise CannotTell(f"sink {name!r} has no audit of the epochs that it shows")
     epochs = {

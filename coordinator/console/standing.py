@@ -6,8 +6,6 @@ looked at anew as long as the log has grown meanwhile.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from epochal.coordinator.console.render import CannotTell, Usage
 from epochal.coordinator.epoch import Ask, EpochNumber, Query, SinkState
 from epochal.coordinator.errors import EpochalError, Misconfigured
 from epochal.coordinator.judge import Case, History, LoggedEpoch
-from epochal.coordinator.pipeline import Pipeline, ask_at, default_log, progress_at
+from epochal.coordinator.pipeline import Pipeline, ask_at, default_log, located, progress_at
 from epochal.sinks.executors import running_session
 from epochal.sinks.protocol import Sink
 from epochal.sinks.stage import local_path
@@ -31,18 +29,15 @@ if TYPE_CHECKING:
 
 LOOKS = 5
 """How often log and sinks are read anew while a running query moves them on."""
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def resolve(checkpoint: str) -> str:
     """The checkpoint as a query that runs on it names it; ``Usage`` where a local path leads to none."""
-    local = local_path(checkpoint) or (None if _SCHEME.match(checkpoint) else checkpoint)
-    if local is None:
-        return checkpoint.rstrip("/")
-    path = Path(os.path.abspath(local))
-    if not any((path / name).exists() for name in ("metadata", "epochal")):
+    where = located(checkpoint)
+    path = local_path(where)
+    if path is not None and not any((Path(path) / name).exists() for name in ("metadata", "epochal")):
         raise Usage(f"{path} is no checkpoint of a query: it has neither Spark's file metadata nor the folder epochal")
-    return f"file:{path}"
+    return where
 
 
 def log_of(pipeline: Pipeline | None, where: str) -> EpochLog:

@@ -17,6 +17,7 @@ from epochal.coordinator.console.standing import Standing, doubt, log_of, resolv
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.judge import History
 from epochal.coordinator.pipeline import Pipeline
+from epochal.sinks.inspection import newest
 from epochal.sinks.protocol import Sink
 
 NOT_ASKED = "the sinks were not asked: give --pipeline, or set EPOCHAL_PIPELINE"
@@ -147,10 +148,10 @@ def _row(standing: Standing, sink: Sink) -> Json:
     if name in standing.unanswered:
         return {**row, "error": told(standing.unanswered[name])}
     state = standing.states[name]
-    newest = audit.newest(sink, standing.ask.query.app)
+    end = newest(sink, standing.ask.query.app)
     epoch = standing.epoch_of(name)
-    if epoch is None and newest is not None and state.marker is not None and newest.position == state.marker.position:
-        epoch = newest.epoch
+    if epoch is None and end is not None and state.marker is not None and end.position == state.marker.position:
+        epoch = end.epoch
     refusal = standing.refusal
     last = history.last
     in_doubt = standing.in_doubt.get(name)
@@ -159,9 +160,9 @@ def _row(standing: Standing, sink: Sink) -> Json:
         "identity": state.identity,
         "position": state.marker.position if state.marker is not None else 0,
         "epoch": epoch,
-        "committed_at": render.moment(newest.committed_at) if newest is not None else None,
+        "committed_at": render.moment(end.committed_at) if end is not None else None,
         "lag_epochs": last.number - epoch if last is not None and epoch is not None else None,
-        "lag_seconds": audit.age(newest) if newest is not None else None,
+        "lag_seconds": audit.age(end) if end is not None else None,
         "in_doubt": doubt(in_doubt) if in_doubt is not None else None,
         "owner": render.actor(state.fence),
         "owner_is_newest": bool(history.fences) and state.fence == history.fences[-1].actor,

@@ -26,7 +26,7 @@ from epochal.coordinator.epoch import Digest, EpochNumber, Json, Position, Query
 from epochal.coordinator.judge import History
 from epochal.coordinator.pipeline import Pipeline
 from epochal.sinks.epochs import ShownEpoch
-from epochal.sinks.inspection import Inspection, inspection_of
+from epochal.sinks.inspection import Inspection, audited, inspection_of
 from epochal.sinks.protocol import Sink
 
 MOST_ROWS = 5_000_000
@@ -220,7 +220,7 @@ def _check_standing(standing: Standing, account: Account) -> None:
 
 def _check_sink(sink: Sink, standing: Standing, logged: Mapping[Key, list[EpochRecord]], account: Account) -> None:
     query = Query(standing.ask.query.app, "", "", "")
-    asked, inspection = audit.audited(sink), inspection_of(sink, query)
+    asked, inspection = audited(sink), inspection_of(sink, query)
     if asked is None:
         account.unchecked.append(f"{sink.name}: epochs before the newest; the sink has no audit")
         return
