@@ -45,15 +45,21 @@ def write(session: Session, app: str, c: Committable) -> None:
     )
 
 
+def _upto(newest: Position, keep: Retention) -> Position:
+    """The highest position that ``keep`` may let go; below 1 there is none."""
+    return keep.keep_from(newest) - 1 if keep.days is None else newest - KEPT_ALWAYS
+
+
+def is_due(newest: Position, keep: Retention) -> bool:
+    """Whether there may be rows to forget, asked of nobody."""
+    return _upto(newest, keep) >= 1
+
+
 def forget(session: Session, app: str, sink: str, newest: Position, keep: Retention) -> int:
     """Delete the oldest rows that ``keep`` no longer keeps, within the transaction that shows ``newest``; how many.
 
     Rows are named by their whole key, so that it takes time by the row that is deleted (or looked at, with days).
     """
-    by_number, always = keep.keep_from(newest) - 1, newest - KEPT_ALWAYS
-    upto = by_number if keep.days is None else always
-    if upto < 1:
-        return 0
     return session.change(
         "DELETE FROM epochal.epochs WHERE app = $1 AND sink = $2 AND position = ANY (ARRAY("
         "SELECT position FROM (SELECT position, committed_at FROM epochal.epochs"
@@ -61,9 +67,9 @@ def forget(session: Session, app: str, sink: str, newest: Position, keep: Retent
         " WHERE position <= $5::bigint OR committed_at < clock_timestamp() - $6::float8 * interval '1 day'))",
         app,
         sink,
-        upto,
+        _upto(newest, keep),
         MOST,
-        by_number,
+        keep.keep_from(newest) - 1,
         keep.days,
     )
 

@@ -576,7 +576,7 @@ class PostgresSink:
             c.position,
             c.decision.id,
         )
-        if may_forget:
+        if may_forget and audit.is_due(c.position, self._retention):
             self._forget(session, app, c)
 
     def _forget(self, session: Session, app: str, c: Committable) -> None:
