@@ -52,8 +52,8 @@ class Kafka(Lifecycle, Protocol):
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None: ...
 
 
-def choose_postgres() -> Postgres:
-    """The Postgres that the environment asks for, not yet started."""
+def choose_postgres(settings: Mapping[str, str] | None = None) -> Postgres:
+    """The Postgres that the environment asks for, not yet started; `settings`: of an embedded one."""
     named = os.environ.get("EPOCHAL_POSTGRES_DSN")
     if named:
         from epochal.chaos.servers.foreign import ForeignPostgres
@@ -65,7 +65,7 @@ def choose_postgres() -> Postgres:
         return ContainerPostgres()
     from epochal.chaos.servers.postgres import PostgresServer
 
-    return PostgresServer(version=os.environ.get("EPOCHAL_POSTGRES_VERSION", POSTGRES[-1]))
+    return PostgresServer(version=os.environ.get("EPOCHAL_POSTGRES_VERSION", POSTGRES[-1]), settings=settings)
 
 
 def choose_kafka(*, long_lived: bool = False) -> Kafka:

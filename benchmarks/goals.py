@@ -1,0 +1,41 @@
+"""What is to be reached: the median of a ratio, on two cores.  A ratio says by id which goal it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Goal:
+    """``least`` or ``most``: the bound, in ``unit``."""
+
+    what: str
+    unit: str = "times"
+    least: float | None = None
+    most: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+    @property
+    def bound(self) -> str:
+        return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
+
+
+GOALS: Mapping[str, Goal] = {
+    "postgres-jdbc-rewritten": Goal("Postgres append / Spark JDBC with rewritten batches, rows/s", least=1.3),
+    "postgres-jdbc": Goal("Postgres append / Spark JDBC, rows/s", least=2.2),
+    "postgres-server-copy": Goal("Postgres append / server-side COPY of a prepared file, rows/s", least=0.8),
+    "kafka-plain": Goal("Kafka / confluent-kafka without transactions, rows/s", least=0.9),
+    "kafka-flink": Goal("Kafka / Flink's KafkaSink exactly-once, 8 million rows, rows/s", least=1.2),
+    "kafka-spark": Goal("Kafka / Spark's at-least-once sink at its defaults, rows/s", least=0.7),
+    "delta-plain": Goal("Delta append / plain Delta append, rows/s", least=0.95),
+    "delta-small": Goal("Delta append over a plain Delta append, 1,000 rows", "s more", most=0.3),
+    "three-sum": Goal("three sinks in one epoch / sum of the three alone, seconds", most=1.15),
+    "small-one": Goal("epoch of 1,000 rows over a bare foreachBatch, one Postgres sink", "s more", most=0.1),
+    "small-three": Goal("epoch of 1,000 rows over a bare foreachBatch, three sinks", "s more", most=1.0),
+    "view": Goal("reader view / plain scan, seconds", most=1.1),
+    "recovery": Goal("recovery over Spark's restart", "s more", most=1.0),
+    "growth": Goal("growth from epoch 10 to 100,000, seconds of an epoch", most=1.1),
+}

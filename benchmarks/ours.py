@@ -1,0 +1,38 @@
+"""Epochal's jobs: a pipeline into targets that nobody has used before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import epochal
+from benchmarks.world import new_name
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from benchmarks.world import World
+    from epochal.sinks.protocol import Sink
+
+THREE = ("postgres", "kafka", "delta")
+
+
+def pipeline(
+    world: World, schema: StructType, *kinds: str, mode: str = "two-phase", **options: Mapping[str, object]
+) -> epochal.Pipeline:
+    """Into ``kinds``; ``options``: what the sink of a kind is given beside its target.  Kafka takes ``k`` and ``v``."""
+    name = new_name("ours")
+    sinks = [sink(world, kind, name, **options.get(kind, {})) for kind in kinds]
+    made = epochal.Pipeline(app=name, sinks=sinks, mode=mode)
+    made.create(schema)
+    return made
+
+
+def sink(world: World, kind: str, name: str, **options: object) -> Sink:
+    if kind == "postgres":
+        return PostgresSink(world.dsn, table=name, **options)  # type: ignore[arg-type]
+    if kind == "kafka":
+        world.topic(name)
+        return KafkaSink(world.kafka.bootstrap, topic=name, **{"key": "k", "value": "v", **options})  # type: ignore[arg-type]
+    return DeltaSink(str(world.folder / name), **options)  # type: ignore[arg-type]

@@ -1,0 +1,31 @@
+"""Spark's Delta writer, the same with its idempotence marker, and delta-rs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def spark(path: str, app: str | None = None) -> Callable[[DataFrame, int], None]:
+    """``app``: with ``txnAppId`` and ``txnVersion``, by which Delta drops an epoch that it has."""
+
+    def write(df: DataFrame, epoch: int) -> None:
+        writer = df.write.format("delta").mode("append")
+        if app is not None:
+            writer = writer.option("txnAppId", app).option("txnVersion", epoch)
+        writer.save(path)
+
+    return write
+
+
+def delta_rs(path: str) -> Callable[[DataFrame, int], None]:
+    """The epoch as one Arrow table in the driver, then written without Spark."""
+    from deltalake import write_deltalake
+
+    def write(df: DataFrame, _: int) -> None:
+        write_deltalake(path, df.toArrow(), mode="append")
+
+    return write

@@ -1,0 +1,90 @@
+"""Spark's JDBC writer, COPY by psycopg from the tasks, and COPY of a file by the server itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame
+
+BATCH = 10_000
+"""Rows per JDBC batch: larger ones were no faster."""
+NARROW = "id bigint, k text, v text, x double precision"
+
+
+def jdbc(url: str, table: str) -> Callable[[DataFrame, int], None]:
+    """Spark's own; with ``reWriteBatchedInserts=true`` in ``url`` the driver sends many rows per INSERT."""
+
+    def write(df: DataFrame, _: int) -> None:
+        writer = df.write.format("jdbc").mode("append").option("url", url).option("dbtable", table)
+        writer.option("batchsize", BATCH).option("driver", "org.postgresql.Driver").save()
+
+    return write
+
+
+def copy(dsn: str, table: str) -> Callable[[DataFrame, int], None]:
+    """A transaction per task; psycopg formats row by row, as its documentation shows."""
+
+    def write(df: DataFrame, _: int) -> None:
+        df.mapInArrow(_copied(dsn, table), "rows bigint").collect()
+
+    return write
+
+
+def _copied(dsn: str, table: str) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    def task(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import psycopg
+        import pyarrow
+
+        count = 0
+        statement = f"COPY {table} FROM STDIN".encode()
+        with psycopg.connect(dsn) as connection, connection.cursor().copy(statement) as stream:
+            for batch in batches:
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    stream.write_row(row)
+                count += batch.num_rows
+        yield pyarrow.RecordBatch.from_pydict({"rows": [count]})
+
+    return task
+
+
+def prepare_file(dsn: str, source: Path, file: Path) -> None:
+    """The same rows as a COPY text file, which the server can read."""
+    from pyarrow import dataset
+
+    with psycopg.connect(dsn, autocommit=True) as connection, file.open("wb") as out:
+        connection.execute(f"CREATE TEMPORARY TABLE prepared ({NARROW})".encode())
+        with connection.cursor() as cursor:
+            with cursor.copy("COPY prepared FROM STDIN") as stream:
+                for batch in dataset.dataset(source, format="parquet").to_batches():
+                    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                        stream.write_row(row)
+            with cursor.copy("COPY prepared TO STDOUT") as stream:
+                for part in stream:
+                    out.write(part)
+    file.chmod(0o644)
+
+
+def copy_file(dsn: str, table: str, file: Path) -> None:
+    """Not a foreachBatch function: one back-end reads the prepared file, nothing else has to be done."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(sql.SQL("COPY {} FROM {}").format(sql.Identifier(table), sql.Literal(str(file))))
+
+
+def create(dsn: str, table: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {table} ({NARROW})".encode())
+
+
+def drop(dsn: str, *tables: str) -> None:
+    """With what depends on them; then a checkpoint, so that nobody's dirty pages are written in another's turn."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for table in tables:
+            connection.execute(f"DROP TABLE IF EXISTS {table} CASCADE".encode())
+        connection.execute("CHECKPOINT")

@@ -1,0 +1,106 @@
+"""Results as data: one JSON file per table and run, never overwritten; the environment it was measured in beside it.
+
+::
+
+    {"version": 1, "table", "quick", "rounds", "environment": {"commit", "when", "cores", "versions", ...},
+     "measures": [{"job", "case", "unit", "median", "quartiles", "values"}],
+     "ratios":   [{"job", "peer", "case", "what", "goal", "median", "quartiles", "values"}],
+     "facts":    {...}}                                     what a table has to tell beside them
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.measuring import Measure, Ratio
+from epochal.coordinator import versions
+
+VERSION = 1
+FOLDER = Path(__file__).parent / "results"
+PACKAGES = ("pyspark", "delta-spark", "confluent-kafka", "psycopg", "deltalake", "pyarrow")
+
+
+@dataclass
+class Result:
+    """What one run of a table found."""
+
+    table: str
+    rounds: int
+    quick: bool = False
+    measures: list[Measure] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
+    facts: dict[str, object] = field(default_factory=dict)
+
+    def add(self, measures: Sequence[Measure], *ratios: Ratio) -> None:
+        self.measures += measures
+        self.ratios += ratios
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "version": VERSION,
+            "table": self.table,
+            "quick": self.quick,
+            "rounds": self.rounds,
+            "environment": environment(),
+            "measures": [measure.to_json() for measure in self.measures],
+            "ratios": [ratio.to_json() for ratio in self.ratios],
+            "facts": self.facts,
+        }
+
+
+def save(result: Result, folder: Path = FOLDER) -> Path:
+    """A new file; one of that name is never replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    when = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+    path = folder / f"{result.table}{'-quick' if result.quick else ''}-{when}.json"
+    with path.open("x", encoding="utf-8") as file:
+        file.write(json.dumps(result.to_json(), indent=1) + "\n")
+    return path
+
+
+def runs(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Mapping[str, object]]:
+    """The stored runs of a table, the newest first; those of another version of the form are left out."""
+    found: list[Mapping[str, object]] = []
+    for path in sorted(folder.glob(f"{table}{'-quick' if quick else ''}-[0-9]*.json"), reverse=True):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        if run.get("version") == VERSION and run["table"] == table:
+            found.append({**run, "file": path.name})
+    return found
+
+
+def environment() -> dict[str, object]:
+    return {
+        "commit": _commit(),
+        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in PACKAGES},
+            "kafka broker": versions.KAFKA_BROKER,
+            "delta jar": versions.DELTA_JAR,
+            "postgres": versions.POSTGRES[-1],
+        },
+    }
+
+
+def _commit() -> str:
+    told = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude=*"],
+        cwd=FOLDER.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return told.stdout.strip()

@@ -1,0 +1,33 @@
+"""The rows that are written: folders of Parquet files, two files (of two tasks) per epoch.
+
+``k`` has 16 bytes, ``v`` as many as asked for; a *wide* row has an id and a number beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = 1_000
+"""Rows of the epoch before the one that is measured: connections, code and caches are warm then."""
+
+
+def source(spark: SparkSession, folder: Path, epochs: Sequence[int], *, value: int = 100) -> Path:
+    """A folder with an epoch of each of these sizes, in this order, of (id, k, v, x); made once."""
+    path = folder / f"rows-{value}-{'-'.join(map(str, epochs))}"
+    if not path.exists():
+        first = 0
+        for rows in epochs:
+            frame = spark.range(first, first + rows, numPartitions=2).selectExpr(*columns(value))
+            frame.write.mode("append").option("compression", "zstd").parquet(str(path))
+            first += rows
+    return path
+
+
+def columns(value: int = 100) -> list[str]:
+    text = f"rpad(repeat(substr(sha(string(id)), 1, 20), {-(-value // 20)}), {value}, 'x')"
+    return ["id", "substr(sha(string(id)), 1, 16) AS k", f"{text} AS v", "cast(hash(id) AS double) / 7 AS x"]

@@ -1,0 +1,1 @@
+"""One module per table; ``run(options)`` measures it."""

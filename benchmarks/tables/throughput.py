@@ -1,0 +1,138 @@
+"""Rows per second of one large epoch: each sink, three together, and each peer.
+
+What counts is Spark's ``addBatch`` of the epoch, so reading the source is in it for all; a small epoch goes before it
+in the same stream.  The server's own COPY reads a prepared file and is timed by the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import ours
+from benchmarks.measuring import Measure, Ratio, ratio, turns
+from benchmarks.peers import delta, kafka, postgres
+from benchmarks.results import Result
+from benchmarks.rows import SMALL, source
+from benchmarks.world import World, new_name
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from benchmarks.__main__ import Options
+    from benchmarks.world import Write
+
+NARROW, WIDE = 100, 1_000  # bytes of a value
+OURS = "epochal"
+
+GOALS = {  # job, peer: the goal, of rows with NARROW values
+    (f"{OURS} postgres", "spark jdbc, rewritten batches"): "postgres-jdbc-rewritten",
+    (f"{OURS} postgres", "spark jdbc"): "postgres-jdbc",
+    (f"{OURS} postgres", "psycopg COPY"): None,
+    (f"{OURS} postgres", "server-side COPY of a file"): "postgres-server-copy",
+    (f"{OURS} kafka", "confluent-kafka, no transaction"): "kafka-plain",
+    (f"{OURS} kafka", "spark kafka"): "kafka-spark",
+    (f"{OURS} kafka", "spark kafka, tuned"): None,
+    (f"{OURS} delta", "delta append"): "delta-plain",
+    (f"{OURS} delta", "delta append, txnAppId"): None,
+    (f"{OURS} delta", "delta-rs"): None,
+}
+
+
+class Throughput:
+    """The jobs over one source; a job answers with seconds."""
+
+    def __init__(self, world: World, rows: int, value: int) -> None:
+        self._world, self._rows, self._value = world, rows, value
+        self._source = source(world.spark, world.folder, [SMALL, rows], value=value)
+        self._schema: StructType = world.spark.read.parquet(str(self._source)).schema
+
+    def jobs(self) -> Mapping[str, Callable[[], float]]:
+        world = self._world
+        return {
+            f"{OURS} postgres": lambda: self._ours("postgres"),
+            "spark jdbc, rewritten batches": lambda: self._into_table(
+                lambda table: postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), table)
+            ),
+            "spark jdbc": lambda: self._into_table(lambda table: postgres.jdbc(world.jdbc(), table)),
+            "psycopg COPY": lambda: self._into_table(lambda table: postgres.copy(world.dsn, table)),
+            "server-side COPY of a file": self._server_copy,
+            f"{OURS} kafka": lambda: self._ours("kafka"),
+            "confluent-kafka, no transaction": lambda: self._epoch(
+                kafka.confluent(world.kafka.bootstrap, world.topic())
+            ),
+            "spark kafka": lambda: self._epoch(kafka.spark(world.kafka.bootstrap, world.topic())),
+            "spark kafka, tuned": lambda: self._epoch(kafka.spark(world.kafka.bootstrap, world.topic(), tuned=True)),
+            f"{OURS} delta": lambda: self._ours("delta"),
+            "delta append": lambda: self._epoch(delta.spark(self._folder())),
+            "delta append, txnAppId": lambda: self._epoch(delta.spark(self._folder(), app="bench")),
+            "delta-rs": lambda: self._epoch(delta.delta_rs(self._folder())),
+            f"{OURS} three": lambda: self._ours(*ours.THREE),
+        }
+
+    def _epoch(self, write: Write) -> float:
+        return self._world.epochs(self._source, write)[-1]
+
+    def _ours(self, *kinds: str) -> float:
+        pipeline = ours.pipeline(self._world, self._schema, *kinds)
+        seconds = self._epoch(pipeline)
+        if "postgres" in kinds:
+            postgres.drop(self._world.dsn, f"{pipeline.app}__rows")
+        return seconds
+
+    def _into_table(self, peer: Callable[[str], Write]) -> float:
+        table = new_name("peer")
+        postgres.create(self._world.dsn, table)
+        seconds = self._epoch(peer(table))
+        postgres.drop(self._world.dsn, table)
+        return seconds
+
+    def _server_copy(self) -> float:
+        file, table = self._prepared(), new_name("peer")
+        postgres.create(self._world.dsn, table)
+        began = time.perf_counter()
+        postgres.copy_file(self._world.dsn, table, file)
+        seconds = time.perf_counter() - began
+        postgres.drop(self._world.dsn, table)
+        return seconds
+
+    def _prepared(self) -> Path:
+        file = self._world.folder / f"prepared-{self._value}-{self._rows}"
+        if not file.exists():
+            postgres.prepare_file(self._world.dsn, self._source, file)
+        return file
+
+    def _folder(self) -> str:
+        return str(self._world.folder / new_name("delta"))
+
+
+def run(options: Options) -> Result:
+    result = Result("throughput", options.rounds, options.quick)
+    sizes = {NARROW: 500_000 if options.quick else 2_000_000}
+    if not options.quick:
+        sizes[WIDE] = 300_000
+    with World() as world:
+        for value, rows in sizes.items():
+            jobs = Throughput(world, rows, value).jobs()
+            taken = turns(jobs, options.rounds, {"rows": rows, "value bytes": value}, "s")
+            result.add([*taken, *_speeds(taken, rows)], *_ratios(taken, goals=value == NARROW))
+    return result
+
+
+def _speeds(taken: list[Measure], rows: int) -> list[Measure]:
+    return [Measure(m.job, m.case, "rows/s", [rows / seconds for seconds in m.values]) for m in taken]
+
+
+def _ratios(taken: list[Measure], *, goals: bool) -> list[Ratio]:
+    found = [
+        ratio(taken, job, peer, "rows/s", goal if goals else None, inverse=True) for (job, peer), goal in GOALS.items()
+    ]
+    alone = [f"{OURS} {kind}" for kind in ours.THREE]
+    by_name = {measure.job: measure for measure in taken}
+    sums = [sum(each) for each in zip(*(by_name[name].values for name in alone), strict=True)]
+    three = by_name[f"{OURS} three"]
+    values = [mine / alone for mine, alone in zip(three.values, sums, strict=True)]
+    told = Ratio(three.job, "the sum of the three alone", three.case, "s", values, "three-sum" if goals else None)
+    return [*found, told]

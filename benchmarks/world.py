@@ -1,0 +1,108 @@
+"""What a table runs on: a folder, embedded servers and one Spark session, each started when it is first asked for."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from epochal.chaos import servers
+from epochal.chaos.servers import jars
+from epochal.chaos.servers.spark import spark_conf, spark_session
+from epochal.coordinator import versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+DATABASE = "bench"
+PARTITIONS = 4
+SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
+"""Of Postgres, for us and for peers alike: fsync and all that is durable stay as they are."""
+
+
+class World:
+    """As a context manager: what it started ends with it."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="epochal-bench-")))
+        folder.chmod(0o755)  # where Postgres runs as another user, it reads files from here
+        return folder
+
+    @functools.cached_property
+    def postgres(self) -> servers.Postgres:
+        return self._started(servers.choose_postgres(SETTINGS))
+
+    @functools.cached_property
+    def kafka(self) -> servers.Kafka:
+        return self._started(servers.choose_kafka(long_lived=True))
+
+    @functools.cached_property
+    def dsn(self) -> str:
+        return self.postgres.create_database(DATABASE)
+
+    def jdbc(self, **options: str) -> str:
+        self.dsn  # noqa: B018  # makes the database
+        more = "".join(f"&{key}={value}" for key, value in options.items())
+        return f"jdbc:postgresql://{self.postgres.address}/{DATABASE}?user=postgres{more}"
+
+    @functools.cached_property
+    def spark(self) -> SparkSession:
+        found = [spark_conf()["spark.jars"], *map(str, jars.resolve(versions.POSTGRES_JDBC_JARS))]
+        spark = spark_session("local[2]", conf={"spark.jars": ",".join(found), "spark.driver.memory": "3g"})
+        self._stack.callback(spark.stop)
+        return spark
+
+    def topic(self, name: str | None = None) -> str:
+        name = name or new_name("topic")
+        self.kafka.create_topic(name, partitions=PARTITIONS)
+        return name
+
+    def _started(self, server: Server) -> Server:
+        server.start()
+        self._stack.callback(server.close)
+        return server
+
+    # --- one micro-batch after another ----------------------------------------------------------
+
+    def epochs(self, source: Path, write: Write, *, timeout: int = 900) -> list[float]:
+        """Spark's ``addBatch`` seconds of each epoch of ``source``, a folder of Parquet with two files per epoch."""
+        frame = self.spark.read.parquet(str(source))
+        stream = self.spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", 2).parquet(str(source))
+        query = (
+            stream.writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(self.folder / new_name("checkpoint")))
+            .trigger(availableNow=True)
+            .start()
+        )
+        if not query.awaitTermination(timeout):
+            query.stop()
+            raise TimeoutError(f"a stream over {source.name} was not done after {timeout} s")
+        return [p["durationMs"]["addBatch"] / 1000 for p in query.recentProgress if p["numInputRows"]]
+
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Server = TypeVar("Server", servers.Postgres, servers.Kafka)
+    Write = Callable[[DataFrame, int], None]
+
+
+def new_name(what: str) -> str:
+    """Fit for a table, a topic and a folder."""
+    return f"{what}_{uuid.uuid4().hex[:8]}"
