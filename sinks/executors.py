@@ -6,7 +6,7 @@ import importlib
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +38,8 @@ def clone(session: SparkSession) -> SparkSession:
     return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
 
 
-def check_executors(sink: str, module: str, packages: str, reach: Callable[[], str] | None = None) -> None:
-    """Refuse executors that cannot import ``module``, or cannot be asked; ``pip install <packages>`` brings both.
+def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Callable[[], str] | None = None) -> None:
+    """Refuse executors that cannot import ``modules``, or cannot be asked; ``pip install <packages>`` brings both.
 
     ``reach`` runs there, too, and says why the server cannot be reached, or nothing.  One executor is asked for all;
     nothing is asked where no Spark runs.
@@ -48,7 +48,7 @@ def check_executors(sink: str, module: str, packages: str, reach: Callable[[], s
     if spark is None:
         return
     one = spark.range(1, numPartitions=1)
-    missing, unreached = _answer(one.mapInArrow(partial(_ask, module, reach), "missing string, unreached string"))
+    missing, unreached = _answer(one.mapInArrow(partial(_ask, modules, reach), "missing string, unreached string"))
     if unreached:
         raise SinkUnavailable(
             f"an executor has no connection: {unreached}",
@@ -59,7 +59,7 @@ def check_executors(sink: str, module: str, packages: str, reach: Callable[[], s
         )
     if missing:
         raise Misconfigured(
-            f"the executors' Python cannot load {module}: {missing}",
+            f"the executors' Python cannot load {missing}",
             sink=sink,
             state="one task was asked; nothing was written",
             help=f"pip install {packages} on every executor",
@@ -113,16 +113,20 @@ def _answer(probe: DataFrame) -> tuple[str, str]:
 _NO_ARROW = re.compile(r"No module named 'pyarrow[\w.]*'|\[PACKAGE_NOT_INSTALLED\].*")  # Spark's tasks need it first
 
 
-def _ask(module: str, reach: Callable[[], str] | None, batches: Batches) -> Batches:
+def _ask(modules: Sequence[str], reach: Callable[[], str] | None, batches: Batches) -> Batches:
     """Runs in a worker; a function of the module, so that the worker has to load Epochal."""
     import pyarrow
 
     for _ in batches:
         pass
-    try:
-        importlib.import_module(module)
-        missing = ""
-    except ImportError as error:
-        missing = str(error)
+    missing = next(filter(None, map(_missing, modules)), "")
     unreached = reach() if reach is not None and not missing else ""
     yield pyarrow.RecordBatch.from_pydict({"missing": [missing], "unreached": [unreached]})
+
+
+def _missing(module: str) -> str:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        return f"{module}: {error}"
+    return ""

@@ -230,9 +230,8 @@ class KafkaSink:
         seen, timeout = topics.describe(link, self._declared, place), self._timeout(link)
         topics.check(link, seen, place, self._encoding.key, timeout, self._slots)
         produce.Transaction(link, place, timeout, {}).drop()  # takes the options, asks the brokers nothing
-        check_executors(self._name, "confluent_kafka", "'epochal[kafka]' pyarrow")
-        if self._slots > 1:
-            check_executors(self._name, "numpy", "numpy")
+        needed = ["confluent_kafka", *(["numpy"] if self._slots > 1 else [])]
+        check_executors(self._name, needed, "'epochal[kafka]' pyarrow" + (" numpy" if self._slots > 1 else ""))
         if self._make_value is not None:
             encode.check(self._make_value, self._name, self._link().scrub)
         for caution in topics.cautions(seen):

@@ -8,7 +8,8 @@ table itself.  Read in this order:
 - ``write.py``    a task's part: COPY, register, look at the fence, COMMIT, vote
 - ``modes.py``    what a user can ask for: append, plain, upsert
 - ``publish.py``  how staged rows go into the table, and what is asked of them before
-- ``rows.py``     Spark's types as Postgres's, and rows as lines of COPY text
+- ``rows.py``     Spark's types as Postgres's
+- ``binary.py``   Arrow columns as rows of binary COPY
 - ``ddl.py``      what must exist, how it is made, and what is refused
 - ``staging.py``  the same for the modes that stage
 - ``evolution.py`` columns that are new in the query

@@ -1,8 +1,7 @@
-"""Spark's types as Postgres's, and rows as lines of COPY text: nothing is bent.
+"""Spark's types as Postgres's: nothing is bent.
 
-Spark's own generated code formats a row as one string.  A value that Postgres cannot hold is counted by
-a flag that rides along with the line, so that no second evaluation is needed to name column and rows.
-(Strings need none: the task sees in the line whether it is UTF-8 without NUL.)
+A value that Postgres cannot hold is counted by a flag that rides along with the row, so that no second evaluation is
+needed to name column and rows.
 """
 
 from __future__ import annotations
@@ -108,24 +107,26 @@ def _no_type(name: str, kind: T.DataType, sink: str) -> Misconfigured:
     )
 
 
-def formatted(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-    """``line`` (COPY text) and one flag per column that may hold what Postgres cannot; the flags' columns."""
-    texts: list[Column] = []
+def holdable(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+    """The columns in Postgres's types, and one flag per column that may hold what Postgres cannot; the flags' columns.
+
+    (Strings need no flag: the task sees whether they are UTF-8 without NUL.)
+    """
+    values: list[Column] = []
     flags: list[Column] = []
     flagged: list[str] = []
-    for field in rows.schema.fields:
+    for number, field in enumerate(rows.schema.fields):
         column = F.col(f"`{field.name.replace('`', '``')}`")
-        texts.append(F.coalesce(_text(column, field.dataType), F.lit("\\N")))
+        values.append(_held(column, field.dataType).alias(f"c{number}"))
         wrong = _unholdable(column, field.dataType)
         if wrong is not None:
             flags.append(F.coalesce(wrong, F.lit(False)).alias(f"flag{len(flags)}"))
             flagged.append(field.name)
-    line = F.concat(F.concat_ws("\t", *texts), F.lit("\n")).alias("line")
-    return rows.select(line, *flags), tuple(flagged)
+    return rows.select(*values, *flags), tuple(flagged)
 
 
 def reason(schema: T.StructType) -> Column:
-    """Why Postgres cannot hold a row, in words; NULL where it can.  Asks of text what a task sees in the line."""
+    """Why Postgres cannot hold a row, in words; NULL where it can.  Asks of text what a task sees by itself."""
     told: list[Column] = []
     for field in schema.fields:
         column = F.col(f"`{field.name.replace('`', '``')}`")
@@ -141,28 +142,15 @@ def _no_text(column: Column) -> Column:
     return ~F.is_valid_utf8(plain) | F.contains(plain, F.lit("\0"))
 
 
-def _text(column: Column, kind: T.DataType) -> Column:
-    """The value as COPY text; null stays null."""
+def _held(column: Column, kind: T.DataType) -> Column:
+    """The value in the type whose Arrow form is written as it is."""
     if isinstance(kind, T.StringType):
-        return _escaped(column)
+        return column.cast(T.StringType())  # without its collation
     if isinstance(kind, _NESTED):
-        return F.replace(F.to_json(column, _JSON), F.lit("\\"), F.lit("\\\\"))
-    if isinstance(kind, T.BinaryType):
-        return F.concat(F.lit("\\\\x"), F.hex(column))
-    if isinstance(kind, T.DateType):
-        return _calendar(column, "DATE", "")
-    if isinstance(kind, T.TimestampNTZType):
-        return _calendar(column, "TIMESTAMP_NTZ", "")
-    if isinstance(kind, T.TimestampType):
-        return _calendar(_in_utc(column), "TIMESTAMP_NTZ", "+00")
-    return column.cast("string")
-
-
-def _escaped(column: Column) -> Column:
-    text = column.cast(T.StringType())  # without its collation, which would match other characters too
-    for raw, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
-        text = F.replace(text, F.lit(raw), F.lit(escaped))
-    return text
+        return F.to_json(column, _JSON)
+    if isinstance(kind, T.ByteType):
+        return column.cast(T.ShortType())
+    return column
 
 
 def _in_utc(column: Column) -> Column:
@@ -170,19 +158,8 @@ def _in_utc(column: Column) -> Column:
     return F.timestamp_add("MICROSECOND", F.unix_micros(column), F.expr(_1970))
 
 
-def _calendar(column: Column, kind: str, zone: str) -> Column:
-    """ISO text as Postgres reads it: no sign before a year of five digits, BC instead of years below 1."""
-    text = column.cast("string")
-    usual = (column >= F.expr(f"{kind}'0001-01-01'")) & (column < F.expr(f"{kind}'+10000-01-01'"))
-    late = column >= F.expr(f"{kind}'+10000-01-01'")
-    bc_year = F.lpad((F.lit(1) - F.year(column)).cast("string"), 4, "0")
-    bc = F.concat(bc_year, F.regexp_extract(text, r"^-?\d+(-.*)$", 1), F.lit(f"{zone} BC"))
-    with_zone = F.concat(text, F.lit(zone)) if zone else text
-    return F.when(usual, with_zone).when(late, F.concat(F.ltrim(text, F.lit("+")), F.lit(zone))).otherwise(bc)
-
-
 def _unholdable(column: Column, kind: T.DataType) -> Column | None:
-    """True where Postgres cannot hold the value; None if it can, or where the bytes of the line tell."""
+    """True where Postgres cannot hold the value; None if it can, or where the bytes tell."""
     if isinstance(kind, T.DateType):
         return ~F.unix_date(column).between(FIRST_DAY, LAST_DAY)
     if isinstance(kind, T.TimestampNTZType):

@@ -189,7 +189,7 @@ class Session:
         if said != "COMMIT":  # a failed transaction answers COMMIT with ROLLBACK, and calls it success
             raise SinkUnavailable(f"{self.where} answered COMMIT with {said}", sink=self._sink, help="try again")
 
-    def copy_in(self, statement: str, chunks: Iterable[bytes]) -> None:
+    def copy_in(self, statement: str, chunks: Iterable[bytes | memoryview]) -> None:
         """COPY FROM STDIN; an exception out of ``chunks`` leaves the COPY unfinished."""
         self._connection.limit = self._limits.bulk + GRACE_S
         try:

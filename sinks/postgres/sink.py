@@ -202,7 +202,7 @@ class PostgresSink:
                 ddl.check(session, *where, columns)
             self._warn_of_retention(session)
         reach = partial(reached, place, self._name, self._limits)
-        check_executors(self._name, "psycopg", "'epochal[postgres]' pyarrow", reach)
+        check_executors(self._name, ["psycopg", "numpy"], "'epochal[postgres]' pyarrow", reach)
 
     def _warn_of_retention(self, session: Session) -> None:
         """Not refused: a role that was granted what an older Epochal asked for goes on, and forgets nothing."""
@@ -290,8 +290,8 @@ class PostgresSink:
     # --- epoch ---------------------------------------------------------------------------------
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
-        """One Spark job: format, COPY under the next position, vote; then read back what is registered."""
-        from epochal.sinks.postgres.rows import formatted
+        """One Spark job: COPY under the next position, vote; then read back what is registered."""
+        from epochal.sinks.postgres.rows import holdable
 
         app = self._looked()
         with self._connector.anew() as session:
@@ -302,9 +302,9 @@ class PostgresSink:
             self._evolve(app, epoch, columns, by)
         self._refuse_columns(epoch, columns)
         rows, digest = watched(rows) if epoch.digest else (rows, None)
-        lines, flagged = formatted(self._held(rows))
+        written, flagged = holdable(self._held(rows))
         with self._projection.evaluating(epoch.number):
-            votes = self._written(lines, self._task(place, app, epoch, by, columns, flagged))
+            votes = self._written(written, self._task(place, app, epoch, by, columns, flagged))
             left_out = self._left_out(epoch, rows) if epoch.copy is not None else 0
         self._raise_refusals(votes, epoch, by)
         attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
@@ -424,17 +424,17 @@ class PostgresSink:
             epoch=epoch.number,
             position=epoch.position,
             actor=by,
-            copy=f"COPY {self._target.rows} ({names}) FROM STDIN",
+            copy=f"COPY {self._target.rows} ({names}) FROM STDIN (FORMAT binary)",
             columns=tuple(column.name for column in columns),
             flagged=flagged,
         )
 
-    def _written(self, lines: Any, task: Task) -> list[Json]:
+    def _written(self, rows: Any, task: Task) -> list[Json]:
         """The votes of all partitions; ``coalesce`` bounds the connections without a second evaluation."""
         from epochal.sinks.postgres.write import VOTE, writer
 
         try:
-            votes = lines.coalesce(self._connections).mapInArrow(writer(task), VOTE).collect()
+            votes = rows.coalesce(self._connections).mapInArrow(writer(task), VOTE).collect()
         except Exception as error:
             raise self._of_a_task(error, task.epoch) or error from None
         return [json.loads(vote[0]) for vote in votes]
@@ -461,7 +461,7 @@ class PostgresSink:
                 self._conditions.check_prepare(seen, by, marker_of(epoch), epoch.number)
             if "client" in vote:
                 raise Misconfigured(
-                    f"an executor cannot connect: {vote['client']}",
+                    f"an executor cannot write: {vote['client']}",
                     help="pip install 'epochal[postgres]' on every executor",
                     **where,
                 )

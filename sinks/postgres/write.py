@@ -7,9 +7,10 @@ of an attempt whose vote never arrived are losers, which commit deletes.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,9 +39,9 @@ class Task:
     epoch: int
     position: int
     actor: Actor
-    copy: str  # COPY ... FROM STDIN; its last two columns are _epoch and _attempt
-    columns: tuple[str, ...]  # in the order of the line
-    flagged: tuple[str, ...]  # those whose flags follow the line
+    copy: str  # COPY ... FROM STDIN (FORMAT binary); its last two columns are _epoch and _attempt
+    columns: tuple[str, ...]  # in the order of the batches
+    flagged: tuple[str, ...]  # those whose flags follow
 
 
 class _Unholdable(Exception):
@@ -84,7 +85,10 @@ def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
     if first is None:
         return {}
     try:
+        importlib.import_module("numpy")  # what rows are written with
         session = open_session(task.place, task.sink, task.limits)
+    except ImportError as error:
+        return {"client": f"numpy is missing here: {error}"}
     except Misconfigured as error:
         return {"client": error.what}
     try:
@@ -113,17 +117,19 @@ def _write(task: Task, session: Session, first: pa.RecordBatch, rest: Iterator[p
 
 
 class _Chunks:
-    """The batches as COPY text, counted on the way."""
+    """The batches as binary COPY, counted on the way."""
 
     def __init__(self, task: Task, attempt: int) -> None:
         self._task = task
         self._unholdable: Counter[str] = Counter()
-        self._tail = b"\t%d\t%d\n" % (task.position, attempt)
         self.attempt = attempt
         self.rows = 0
 
-    def of(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+    def of(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[bytes | memoryview]:
         """Nothing more is sent once a value cannot be held, but all are counted."""
+        from epochal.sinks.postgres import binary
+
+        yield binary.HEADER
         yield from self._chunk(first)
         for batch in rest:
             hit(Point.IN_WRITE, self._task.sink, self._task.epoch)
@@ -131,41 +137,21 @@ class _Chunks:
         hit(Point.IN_WRITE, self._task.sink, self._task.epoch)
         if self._unholdable:
             raise _Unholdable(self._unholdable)
+        yield binary.TRAILER
 
-    def _chunk(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        for number, column in enumerate(self._task.flagged, start=1):
-            count = batch.column(number).true_count
-            if count:
-                self._unholdable[column] += count
-        text = lines(batch.column(0))
-        if not _is_text(text):
-            self._unholdable.update(_no_text(text, self._task.columns))
-        if not self._unholdable:
+    def _chunk(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
+        from epochal.sinks.postgres import binary
+
+        width = len(self._task.columns)
+        columns, flags = batch.columns[:width], batch.columns[width:]
+        unholdable = {
+            **{name: binary.no_text(column) for name, column in zip(self._task.columns, columns, strict=True)},
+            **{name: flag.true_count for name, flag in zip(self._task.flagged, flags, strict=True)},
+        }
+        self._unholdable.update({name: count for name, count in unholdable.items() if count})
+        if batch.num_rows and not self._unholdable:
             self.rows += batch.num_rows
-            yield text.replace(b"\n", self._tail)
-
-
-def lines(column: pa.Array) -> bytes:
-    """The strings of the array, one after another, as they lie in its buffer; a newline ends each row."""
-    _, offsets, data = column.buffers()
-    wide = pa.types.is_large_string(column.type)
-    bounds = memoryview(offsets).cast("q" if wide else "i")
-    start, end = bounds[column.offset], bounds[column.offset + len(column)]
-    return bytes(memoryview(data)[start:end])
-
-
-def _is_text(data: bytes) -> bool:
-    """What Postgres takes as text: UTF-8 without NUL.  Asked here, where it is a scan of memory."""
-    try:
-        return b"\0" not in data and data.decode() is not None
-    except UnicodeDecodeError:
-        return False
-
-
-def _no_text(data: bytes, columns: Sequence[str]) -> Iterator[str]:
-    """The column of each field that is no text; raw tabs and newlines only separate."""
-    for line in data.split(b"\n")[:-1]:
-        yield from (column for column, field in zip(columns, line.split(b"\t"), strict=True) if not _is_text(field))
+            yield binary.rows(columns, (self._task.position, self.attempt))
 
 
 def _register(task: Task, session: Session, attempt: int, rows: int) -> None:

@@ -82,7 +82,7 @@ def task(dsn: str, by: Actor = ONE, position: int = 1, **changed: Any) -> Task:
         "epoch": position - 1,
         "position": position,
         "actor": by,
-        "copy": "COPY flights__rows (id, attempt, _epoch, _attempt) FROM STDIN",
+        "copy": "COPY flights__rows (id, attempt, _epoch, _attempt) FROM STDIN (FORMAT binary)",
         "columns": ("id", "attempt"),
         "flagged": (),
     }
@@ -90,9 +90,10 @@ def task(dsn: str, by: Actor = ONE, position: int = 1, **changed: Any) -> Task:
 
 
 def batches(*groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """What Spark would hand a task: lines of COPY text, one batch per group of ids."""
+    """What Spark would hand a task: one batch per group of ids."""
     for ids in groups:
-        yield pa.RecordBatch.from_arrays([pa.array([f"{key}\ttask\n" for key in ids], pa.string())], names=["line"])
+        columns = [pa.array(ids, pa.int64()), pa.array(["task"] * len(ids), pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, names=["c0", "c1"])
 
 
 def voted(votes: Sequence[Json], of: Epoch) -> Committable:

@@ -129,4 +129,4 @@ def test_a_probe_that_fails_otherwise_fails_the_check(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("epochal.sinks.executors._ask", broken)
     with pytest.raises(Exception, match="of the probe itself"):
-        check_executors("out", "json", "kafka")
+        check_executors("out", ["json"], "kafka")

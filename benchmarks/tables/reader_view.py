@@ -1,28 +1,25 @@
 """What the reader view of a Postgres sink costs beside a plain table, and whether publishing stays as fast as it was.
 
-``python benchmarks/postgres.py [--rounds N] [--rows N] [--epochs N ...]`` starts its own server and leaves none
-running.  The epochs are written as tasks write them and published by the sink, without Spark.
-
-Figures are processor time of the server's back-end, which other work on the machine hardly changes, and beside it the
-time by the clock.  All tables lie in the server's memory: where they are read from a disk the ratios are nearer to 1.
+The epochs are written as tasks write them and published by the sink, without Spark.  Figures are processor time of the
+server's back-end, which other work on the machine hardly changes, and beside it the time by the clock.  All tables lie
+in the server's memory: where they are read from a disk the ratios are nearer to 1.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pyarrow as pa
-from bench import HERE, environment
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
+from benchmarks.measuring import Measure, Ratio, say
+from benchmarks.results import Result
 from epochal.chaos.servers.postgres import PostgresServer
 from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, Query
 from epochal.sinks.postgres import PostgresSink
@@ -30,10 +27,14 @@ from epochal.sinks.postgres.client import Limits, Place, open_session
 from epochal.sinks.postgres.session import Session
 from epochal.sinks.postgres.write import Task, _write
 
+if TYPE_CHECKING:
+    from benchmarks.__main__ import Options
+
 SCHEMA = StructType().add("id", LongType()).add("k", StringType()).add("v", StringType()).add("x", DoubleType())
 COLUMNS = tuple(SCHEMA.names)
 BY = Actor(1, 1)
 SIDE = 100  # epochs at the beginning and at the end that are compared
+WARM_UP = 10  # epochs before the first that are
 LOOK_UPS = 300
 SETTINGS = {"shared_buffers": "1GB", "autovacuum_naptime": "10s"}
 
@@ -44,7 +45,6 @@ SCANS = {
     "group by": "SELECT left(k, 2), count(*), sum(x) FROM {} GROUP BY 1",
 }
 LOOK_UP = "SELECT id, v FROM {} WHERE id = %s"
-
 
 Took = tuple[float, float]
 """Milliseconds: of the back-end's processor time, and by the clock."""
@@ -106,7 +106,7 @@ class Loaded:
             epoch=number,
             position=epoch.position,
             actor=BY,
-            copy=f"COPY flights__rows ({', '.join(COLUMNS)}, _epoch, _attempt) FROM STDIN",
+            copy=f"COPY flights__rows ({', '.join(COLUMNS)}, _epoch, _attempt) FROM STDIN (FORMAT binary)",
             columns=COLUMNS,
             flagged=(),
         )
@@ -117,8 +117,10 @@ class Loaded:
 
     def _batch(self, number: int) -> pa.RecordBatch:
         ids = range(number * self.each, (number + 1) * self.each)
-        lines = [f"{i}\t{i * 2654435761 % 2**64:016x}\t{f'{i * 40503 % 2**32:020d}' * 5}\t{i / 7}\n" for i in ids]
-        return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], names=["line"])
+        keys = [f"{i * 2654435761 % 2**64:016x}" for i in ids]
+        values = [f"{i * 40503 % 2**32:020d}" * 5 for i in ids]
+        columns = [pa.array(ids, pa.int64()), pa.array(keys), pa.array(values), pa.array([i / 7 for i in ids])]
+        return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -142,9 +144,7 @@ class Loaded:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute("SET enable_indexonlyscan = off; SET max_parallel_workers_per_gather = 0")
             return {
-                name: turns(
-                    connection, rounds, {r: lambda r=r, sql=sql: run(connection, sql.format(r)) for r in READERS}
-                )
+                name: turns(connection, rounds, {r: partial(ask, connection, sql.format(r)) for r in READERS})
                 for name, sql in SCANS.items()
             }
 
@@ -156,19 +156,19 @@ class Loaded:
             for prepared in (False, True):
                 by_key = {
                     r: lambda r=r, p=prepared: [
-                        run(connection, LOOK_UP.format(r), i, prepare=p) for i in range(0, step * LOOK_UPS, step)
+                        ask(connection, LOOK_UP.format(r), i, prepare=p) for i in range(0, step * LOOK_UPS, step)
                     ]
                     for r in READERS
                 }
                 found[f"{LOOK_UPS} look-ups by key{', prepared' if prepared else ''}"] = turns(
                     connection, rounds, by_key
                 )
-            counted = {r: lambda r=r: run(connection, f"SELECT count(*) FROM {r} WHERE id >= 0") for r in READERS}
+            counted = {r: partial(ask, connection, f"SELECT count(*) FROM {r} WHERE id >= 0") for r in READERS}
             found["count(*) by the index alone"] = turns(connection, rounds, counted)
             middle = self.epochs // 2
             of_epoch = {
-                "plain": lambda: run(connection, "SELECT count(*), sum(x) FROM plain WHERE epoch = %s", middle),
-                "flights": lambda: run(
+                "plain": lambda: ask(connection, "SELECT count(*), sum(x) FROM plain WHERE epoch = %s", middle),
+                "flights": lambda: ask(
                     connection, "SELECT count(*), sum(x) FROM flights__rows WHERE _epoch = %s", middle
                 ),
             }
@@ -177,13 +177,14 @@ class Loaded:
 
 
 READERS = ("plain", "flights")
+JOBS = {"plain": "plain table", "flights": "reader view"}
 
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
 
-def run(connection: Connection, sql: str, *values: object, prepare: bool = False) -> None:
-    connection.execute(sql.encode(), values or None, prepare=prepare).fetchall()
+def ask(connection: Connection, sql: str, *values: object, prepare: bool = False) -> object:
+    return connection.execute(sql.encode(), values or None, prepare=prepare).fetchall()
 
 
 Turns = Mapping[str, Sequence[Took]]
@@ -201,59 +202,40 @@ def turns(connection: Connection, rounds: int, jobs: Mapping[str, Callable[[], o
     return taken
 
 
-def median(taken: Sequence[Took], which: int) -> float:
-    return round(statistics.median(each[which] for each in taken), 3)
+def lines(case: Mapping[str, object], taken: Turns) -> tuple[list[Measure], list[Ratio]]:
+    """By processor time what counts, by the clock beside it."""
+    measures, ratios = [], []
+    for which, unit in enumerate(("processor ms", "ms by the clock")):
+        by_reader = {reader: [each[which] for each in took] for reader, took in taken.items()}
+        measures += [Measure(JOBS[reader], case, unit, values) for reader, values in by_reader.items()]
+        values = [view / plain for view, plain in zip(by_reader["flights"], by_reader["plain"], strict=True)]
+        goal = "view" if which == 0 and case["query"] in SCANS else None
+        ratios.append(Ratio(JOBS["flights"], JOBS["plain"], case, unit, values, goal))
+    return measures, ratios
 
 
-def line(epochs: int, what: str, taken: Turns) -> dict[str, object]:
-    pairs = list(zip(taken["flights"], taken["plain"], strict=True))
-    return {
-        "epochs": epochs,
-        "what": what,
-        "plain_ms": median(taken["plain"], 0),
-        "view_ms": median(taken["flights"], 0),
-        "times_plain": round(statistics.median(view[0] / plain[0] for view, plain in pairs), 3),
-        "times_plain_by_the_clock": round(statistics.median(view[1] / plain[1] for view, plain in pairs), 3),
-    }
+def publishing(loaded: Loaded) -> tuple[list[Measure], list[Ratio]]:
+    """A hundred epochs after the first ten, and the last hundred."""
+    kept = {"first": loaded.published[WARM_UP : WARM_UP + SIDE], "last": loaded.published[-SIDE:]}
+    case = {"epochs": loaded.epochs, "rows of an epoch": loaded.each}
+    by_side = {side: [took[0] for took in each] for side, each in kept.items()}
+    measures = [Measure(f"publish, the {side} {SIDE}", case, "processor ms", each) for side, each in by_side.items()]
+    values = [last / first for first, last in zip(sorted(by_side["first"]), sorted(by_side["last"]), strict=True)]
+    return measures, [Ratio(measures[1].job, measures[0].job, case, "processor ms", values)]
 
 
-def publishing(loaded: Loaded) -> dict[str, object]:
-    """The first ten warm up."""
-    first, last = loaded.published[10 : 10 + SIDE], loaded.published[-SIDE:]
-    return {
-        "epochs": loaded.epochs,
-        "rows_per_epoch": loaded.each,
-        "first_ms": median(first, 0),
-        "last_ms": median(last, 0),
-        "last_by_first": round(median(last, 0) / median(first, 0), 3),
-        "first_ms_by_the_clock": median(first, 1),
-        "last_ms_by_the_clock": median(last, 1),
-        "every_thousandth": [median(loaded.published[n : n + SIDE], 0) for n in range(0, loaded.epochs, 1000)],
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="that count, after one for warm-up")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--epochs", type=int, nargs="+", default=[10, 1_000, 10_000])
-    options = parser.parse_args()
-    lines, publishes = [], []
+def run(options: Options) -> Result:
+    result = Result("reader-view", options.rounds, options.quick)
+    rows, counts = (100_000, (10, 300)) if options.quick else (1_000_000, (10, 1_000, 10_000))
     with PostgresServer(settings=SETTINGS) as server:
-        for epochs in options.epochs:
-            loaded = Loaded(server, options.rows, epochs)
-            if epochs >= 10 * SIDE:
-                publishes.append(publishing(loaded))
-                print(publishes[-1], flush=True)
+        for epochs in counts:
+            loaded = Loaded(server, rows, epochs)
+            if epochs >= WARM_UP + 2 * SIDE:
+                told, ratios = publishing(loaded)
+                result.add(told, *ratios)
             loaded.settle()
             for what, taken in {**loaded.scans(options.rounds), **loaded.look_ups(options.rounds)}.items():
-                lines.append(line(epochs, what, taken))
-                print(lines[-1], flush=True)
-    result = {"environment": environment(), "rounds": options.rounds, "rows": options.rows}
-    path = HERE / "results" / f"postgres-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}.json"
-    path.write_text(json.dumps({**result, "publish": publishes, "lines": lines}, indent=1) + "\n", encoding="utf-8")
-    print(f"\nwritten to {path.relative_to(HERE.parent)}")
-
-
-if __name__ == "__main__":
-    main()
+                say(f"  {rows:,} rows, {epochs:,} epochs  {what}")
+                measures, ratios = lines({"rows": rows, "epochs": epochs, "query": what}, taken)
+                result.add(measures, *ratios)
+    return result

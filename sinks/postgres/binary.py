@@ -1,0 +1,218 @@
+"""Arrow columns as rows of Postgres's binary COPY, a batch at a time; no loop over rows.
+
+A row is the number of its fields, and per field its length (-1: NULL) and its bytes, all big-endian.  Fields of a fixed
+length that stand side by side, and the lengths of others, are laid into one array of records; Arrow then joins these
+and the texts row by row.  (Postgres's documentation, "COPY", "Binary Format"; of ``numeric``: ``numeric_recv``.)
+
+An Arrow type tells the Postgres type: ``rows.py`` sees to it that the two fit, and the server takes a field of no other
+length than its column's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+"""Goes before the first row: signature, no flags, no extension."""
+TRAILER = b"\xff\xff"
+"""Goes after the last."""
+
+_BYTES = pa.large_binary()  # a batch may have more than 2 GiB of them
+_NULL = pa.scalar(b"\xff\xff\xff\xff", _BYTES)
+_NOTHING = pa.scalar(b"", _BYTES)
+_DAYS = 10957  # from 1970 to 2000, where Postgres counts from
+_MICROS = _DAYS * 86_400_000_000
+_NUMBERS = {
+    pa.bool_(): ">i1",
+    pa.int16(): ">i2",
+    pa.int32(): ">i4",
+    pa.int64(): ">i8",
+    pa.float32(): ">f4",
+    pa.float64(): ">f8",
+}
+
+
+def rows(columns: Sequence[pa.Array], constants: Sequence[int]) -> memoryview:
+    """All rows of a batch; ``constants``: fields of type ``bigint`` at the end of each."""
+    made = _Rows(len(columns[0]))
+    made.fixed(">i2", len(columns) + len(constants))
+    for column in columns:
+        _add(made, column)
+    for constant in constants:
+        made.fixed(">i4", 8)
+        made.fixed(">i8", constant)
+    return made.joined()
+
+
+class _Rows:
+    """Rows that grow to the right, by a value for each of them or by one for all."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._parts: list[pa.Array] = []
+        self._open: list[tuple[Any, Any]] = []  # fields of a fixed length since the last part
+
+    def fixed(self, kind: Any, values: Any) -> None:
+        self._open.append((kind, values))
+
+    def variable(self, values: pa.Array) -> None:
+        """Of ``large_binary``, without NULL."""
+        self._close()
+        self._parts.append(values)
+
+    def joined(self) -> memoryview:
+        self._close()
+        whole = self._parts[0]
+        if len(self._parts) > 1:
+            whole = pc.binary_join_element_wise(*self._parts, _NOTHING)
+        _, offsets, data = whole.buffers()
+        return memoryview(data)[: np.frombuffer(offsets, np.int64)[self._count]]
+
+    def _close(self) -> None:
+        if self._open:
+            self._parts.append(_records(self._count, self._open))
+            self._open = []
+
+
+def _records(count: int, fields: Sequence[tuple[Any, Any]]) -> pa.Array:
+    """Each record the bytes of its fields, one after another."""
+    made = np.empty(count, [(str(number), kind) for number, (kind, _) in enumerate(fields)])
+    for number, (_, values) in enumerate(fields):
+        made[str(number)] = values
+    offsets = np.arange(count + 1, dtype=np.int64) * made.itemsize
+    return pa.Array.from_buffers(_BYTES, count, [None, pa.py_buffer(offsets), pa.py_buffer(made)])
+
+
+def _add(made: _Rows, column: pa.Array) -> None:
+    if _is_text(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        lengths = pc.binary_length(column)
+        made.fixed(">i4", lengths.fill_null(-1).to_numpy(zero_copy_only=False))
+        made.variable(column.cast(_BYTES).fill_null(b""))
+        return
+    kind, values = _decimals(column) if pa.types.is_decimal128(column.type) else _numbers(column)
+    size = np.dtype(kind).itemsize
+    if not column.null_count:
+        made.fixed(">i4", size)
+        made.fixed(kind, values)
+    else:
+        whole = _records(len(column), [(">i4", size), (kind, values)])
+        made.variable(pc.if_else(column.is_valid(), whole, _NULL))
+
+
+def _numbers(column: pa.Array) -> tuple[Any, NDArray[Any]]:
+    """Of a NULL any number."""
+    if pa.types.is_date32(column.type):
+        return ">i4", _plain(column.view(pa.int32())) - np.int32(_DAYS)
+    if pa.types.is_timestamp(column.type):  # one that wraps is out of Postgres's range, and flagged
+        return ">i8", _plain(column.view(pa.int64())) - np.int64(_MICROS)
+    return _NUMBERS[column.type], _plain(column)
+
+
+def _plain(column: pa.Array) -> NDArray[Any]:
+    if column.null_count:
+        column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
+    found: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+# --- numeric: a sign and digits to the base of 10,000 -------------------------------------------
+
+_BASE = np.uint64(10_000)
+_LIMB = np.uint64(32)
+_LOW = np.uint64(2**32 - 1)
+
+
+def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
+    """As many digits for every row, zeros among them: the server drops those that lead and trail."""
+    precision, scale = column.type.precision, column.type.scale
+    before, after = -(-(precision - scale) // 4), -(-scale // 4)
+    padding = 4 * after - scale
+    negative, limbs = _unscaled(column)
+    limbs = _times(limbs, 10**padding, bits=(10 ** (precision + padding)).bit_length())
+    count = before + after
+    kind = [("digits", ">i2"), ("weight", ">i2"), ("sign", ">u2"), ("scale", ">i2"), ("each", ">i2", (count,))]
+    made = np.empty(len(column), kind)
+    made["digits"], made["weight"], made["scale"] = count, before - 1, scale
+    made["sign"] = np.where(negative, 0x4000, 0)
+    for place in range(count - 1, -1, -1):
+        made["each"][:, place] = _take_digit(limbs)
+    return made.dtype, made
+
+
+def _unscaled(column: pa.Array) -> tuple[NDArray[np.bool_], list[NDArray[np.uint64]]]:
+    """Whether each is negative; without its sign, 32 bits at a time, the lowest first.  A NULL is anything."""
+    words = np.frombuffer(column.buffers()[1], "<u4").reshape(-1, 4)[column.offset : column.offset + len(column)]
+    negative = (words[:, 3] >> 31).astype(bool)
+    flip = np.where(negative, _LOW, np.uint64(0))
+    carry = negative.astype(np.uint64)
+    limbs = []
+    for place in range(4):
+        total = (words[:, place].astype(np.uint64) ^ flip) + carry
+        limbs.append(total & _LOW)
+        carry = total >> _LIMB
+    return negative, limbs
+
+
+def _times(limbs: Sequence[NDArray[np.uint64]], factor: int, bits: int) -> list[NDArray[np.uint64]]:
+    """As many limbs as ``bits`` take: a value within the column's precision has no more."""
+    carry = np.zeros(len(limbs[0]), np.uint64)
+    made = []
+    for place in range(-(-bits // 32)):
+        total = carry + (limbs[place] * np.uint64(factor) if place < len(limbs) else np.uint64(0))
+        made.append(total & _LOW)
+        carry = total >> _LIMB
+    return made
+
+
+def _take_digit(limbs: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """The lowest digit; ``limbs`` are divided by the base."""
+    rest = np.zeros(len(limbs[0]), np.uint64)
+    for place in range(len(limbs) - 1, -1, -1):
+        value = (rest << _LIMB) | limbs[place]
+        limbs[place] = value // _BASE
+        rest = value - limbs[place] * _BASE
+    return rest
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def no_text(column: pa.Array) -> int:
+    """How many values Postgres does not take as text: UTF-8 without NUL."""
+    if not _is_text(column.type):
+        return 0
+    try:
+        column.validate(full=True)
+        if b"\0" not in _data(column):
+            return 0
+    except pa.ArrowInvalid:
+        pass
+    return sum(not _holds(value) for value in column.cast(_BYTES).to_pylist() if value is not None)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _data(column: pa.Array) -> bytes:
+    """The bytes of all values, one after another."""
+    _, offsets, data = column.buffers()
+    if data is None:
+        return b""
+    bounds = np.frombuffer(offsets, np.int64 if pa.types.is_large_string(column.type) else np.int32)
+    return bytes(memoryview(data)[bounds[column.offset] : bounds[column.offset + len(column)]])
+
+
+def _holds(value: bytes) -> bool:
+    try:
+        return b"\0" not in value and value.decode() is not None
+    except UnicodeDecodeError:
+        return False
