@@ -16,6 +16,7 @@ from benchmarks.summary import show
 
 TABLES: Mapping[str, str] = {
     "throughput": "rows per second of each sink and of three together, beside each peer",
+    "small": "time of a small epoch over a bare foreachBatch, phase by phase",
     "modes": "each mode of each sink, beside a plain append",
     "reader-view": "scans and look-ups through a Postgres sink's view, beside a plain table",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import epochal
@@ -13,18 +13,24 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from benchmarks.world import World
+    from epochal.coordinator.events import Event
     from epochal.sinks.protocol import Sink
 
 THREE = ("postgres", "kafka", "delta")
 
 
 def pipeline(
-    world: World, schema: StructType, *kinds: str, mode: str = "two-phase", **options: Mapping[str, object]
+    world: World,
+    schema: StructType,
+    *kinds: str,
+    mode: str = "two-phase",
+    on_event: Callable[[Event], None] | None = None,
+    **options: Mapping[str, object],
 ) -> epochal.Pipeline:
     """Into ``kinds``; ``options``: what the sink of a kind is given beside its target.  Kafka takes ``k`` and ``v``."""
     name = new_name("ours")
     sinks = [sink(world, kind, name, **options.get(kind, {})) for kind in kinds]
-    made = epochal.Pipeline(app=name, sinks=sinks, mode=mode)
+    made = epochal.Pipeline(app=name, sinks=sinks, mode=mode, on_event=on_event)
     made.create(schema)
     return made
 

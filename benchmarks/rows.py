@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,8 @@ SMALL = 1_000
 
 def source(spark: SparkSession, folder: Path, epochs: Sequence[int], *, value: int = 100) -> Path:
     """A folder with an epoch of each of these sizes, in this order, of (id, k, v, x); made once."""
-    path = folder / f"rows-{value}-{'-'.join(map(str, epochs))}"
+    sizes = "-".join(f"{len(list(same))}x{size}" for size, same in itertools.groupby(epochs))
+    path = folder / f"rows-{value}-{sizes}"
     if not path.exists():
         first = 0
         for rows in epochs:

@@ -1,0 +1,129 @@
+"""Time of a small epoch over a bare ``foreachBatch``, and where it goes, phase by phase.
+
+A stream of some epochs of the same size; what counts of it is the median of Spark's ``addBatch`` of those after the
+warm-up.  The bare function evaluates its rows and writes nothing.  Phases are the coordinator's own; a step of a sink
+within them runs beside those of other sinks.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from benchmarks import ours
+from benchmarks.measuring import Case, Measure, Ratio, turns
+from benchmarks.peers import delta, kafka, postgres
+from benchmarks.results import Result
+from benchmarks.rows import source
+from benchmarks.world import World, new_name
+from epochal.coordinator.events import Event, PhaseEnded, StepEnded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from benchmarks.__main__ import Options
+
+WARM_UP, COUNTED = 5, 20  # epochs of a stream
+BARE = "bare foreachBatch"
+DIFFERENCES = {  # job, over: the goal, at GOAL_ROWS
+    ("epochal postgres", BARE): "small-one",
+    ("epochal kafka", BARE): None,
+    ("epochal delta", BARE): None,
+    ("epochal three", BARE): "small-three",
+    ("epochal delta", "delta append"): "delta-small",
+    ("epochal postgres", "spark jdbc, rewritten batches"): None,
+    ("epochal kafka", "spark kafka"): None,
+}
+GOAL_ROWS = 1_000
+
+
+class Phases:
+    """An ``on_event`` consumer: seconds of phases and of sinks' steps, per epoch."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, PhaseEnded):
+            self._seconds[event.phase.value].append(event.seconds)
+        elif isinstance(event, StepEnded):
+            sink = f" {event.sink.partition('-')[0]}" if event.sink else ""
+            self._seconds[f"{event.step.value}{sink}"].append(event.seconds)
+
+    def medians(self) -> Mapping[str, float]:
+        """Of those that every epoch has, the warm-up left out."""
+        counted = {name: values[-COUNTED:] for name, values in self._seconds.items() if len(values) >= COUNTED}
+        return {name: statistics.median(values) for name, values in counted.items()}
+
+
+class Small:
+    """The jobs over streams of small epochs; a job answers with seconds."""
+
+    def __init__(self, world: World, rows: int) -> None:
+        self._world = world
+        self._source = source(world.spark, world.folder, [rows] * (WARM_UP + COUNTED))
+        self._schema = world.spark.read.parquet(str(self._source)).schema
+        self.phases: dict[str, list[Mapping[str, float]]] = defaultdict(list)
+
+    def jobs(self) -> Mapping[str, Callable[[], float]]:
+        world = self._world
+        return {
+            BARE: lambda: self._median(evaluated),
+            "spark jdbc, rewritten batches": self._jdbc,
+            "spark kafka": lambda: self._median(kafka.spark(world.kafka.bootstrap, world.topic())),
+            "delta append": lambda: self._median(delta.spark(str(world.folder / new_name("delta")))),
+            **{f"epochal {kind}": lambda kind=kind: self._ours(kind) for kind in ours.THREE},  # type: ignore[misc]
+            "epochal three": lambda: self._ours(*ours.THREE),
+        }
+
+    def _ours(self, *kinds: str) -> float:
+        phases = Phases()
+        taken = self._median(ours.pipeline(self._world, self._schema, *kinds, on_event=phases))
+        self.phases[f"epochal {kinds[0] if len(kinds) == 1 else 'three'}"].append(phases.medians())
+        return taken
+
+    def _jdbc(self) -> float:
+        table = new_name("peer")
+        postgres.create(self._world.dsn, table)
+        return self._median(postgres.jdbc(self._world.jdbc(reWriteBatchedInserts="true"), table))
+
+    def _median(self, write: Callable[[DataFrame, int], None]) -> float:
+        return statistics.median(self._world.epochs(self._source, write)[-COUNTED:])
+
+
+def evaluated(df: DataFrame, _: int) -> None:
+    """The least that a foreachBatch function can do with its rows."""
+    df.write.format("noop").mode("overwrite").save()
+
+
+def run(options: Options) -> Result:
+    result = Result("small", options.rounds, options.quick)
+    with World() as world:
+        for rows in (GOAL_ROWS,) if options.quick else (1, GOAL_ROWS, 100_000):
+            case = {"rows": rows}
+            small = Small(world, rows)
+            taken = turns(small.jobs(), options.rounds, case, "s")
+            result.add([*taken, *_phases(small.phases, case, options.rounds)], *_differences(taken, rows == GOAL_ROWS))
+    return result
+
+
+def _phases(found: Mapping[str, Sequence[Mapping[str, float]]], case: Case, rounds: int) -> list[Measure]:
+    """Of the rounds that count; only what each of them has."""
+    measures = []
+    for job, told in found.items():
+        kept = told[-rounds:]
+        for phase in (name for name in kept[0] if all(name in each for each in kept)):
+            measures.append(Measure(job, {**case, "phase": phase}, "s", [each[phase] for each in kept]))
+    return measures
+
+
+def _differences(taken: Sequence[Measure], goals: bool) -> list[Ratio]:
+    by_name = {measure.job: measure for measure in taken}
+    found = []
+    for (job, over), goal in DIFFERENCES.items():
+        pairs = zip(by_name[job].values, by_name[over].values, strict=True)
+        values = [mine - theirs for mine, theirs in pairs]
+        found.append(Ratio(job, over, by_name[job].case, "s more", values, goal if goals else None))
+    return found
