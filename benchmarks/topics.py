@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 MARKERS = 1_000
 """Offsets that the markers of a job's transactions may take."""
 BATCH = 10_000
@@ -32,25 +34,29 @@ def stable_ends(bootstrap: str, topic: str) -> dict[int, int]:
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions
     asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
     told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_S)
     return {each.partition: future.result(REQUEST_S).offset for each, future in told.items()}
 
 
-def committed(bootstrap: str, topic: str) -> int:
-    """Messages that a reader of committed ones gets."""
+def committed(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> int:
+    """Messages that a reader of committed ones gets; ``quiet``: seconds without any that are too many."""
     from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-    options = {"bootstrap.servers": bootstrap, "group.id": "count", "enable.auto.commit": False}
+    options = {"bootstrap.servers": bootstrap, "group.id": "count", "enable.auto.commit": False, "log_level": 0}
     consumer = Consumer({**options, "isolation.level": "read_committed", "enable.partition.eof": True})
     reading = set(stable_ends(bootstrap, topic))
-    count = 0
+    count, heard = 0, time.monotonic()
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in reading])
         while reading:
-            messages = consumer.consume(BATCH, timeout=1.0 if count else QUIET_S)
+            messages = consumer.consume(BATCH, timeout=1.0)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > quiet:
+                raise NotAllWritten(f"{topic} gave nothing for {quiet} s after {count:,} messages, before its end")
             for message in messages:
                 error = message.error()
                 if error is None:
@@ -67,5 +73,5 @@ def committed(bootstrap: str, topic: str) -> int:
 def drop(bootstrap: str, topic: str) -> None:
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # what it promised ends with it
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # what it promised ends with it
     admin.delete_topics([topic])[topic].result(REQUEST_S)
