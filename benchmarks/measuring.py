@@ -74,6 +74,11 @@ def turns(jobs: Mapping[str, Job], rounds: int, case: Case, unit: str, *, warm_u
     return [Measure(name, case, unit, values) for name, values in taken.items()]
 
 
+def speeds(taken: Sequence[Measure], rows: int) -> list[Measure]:
+    """Of seconds that each job took for ``rows``."""
+    return [Measure(m.job, m.case, "rows/s", [rows / seconds for seconds in m.values]) for m in taken]
+
+
 def ratio(
     measures: Sequence[Measure], job: str, peer: str, what: str, goal: str | None = None, *, inverse: bool = False
 ) -> Ratio:

@@ -116,6 +116,17 @@ POSTGRES_TLS_JARS = Jars(
 )
 
 
+# A peer of the benchmarks, in an environment of its own: Flink, its Kafka connector and its Parquet format, for which
+# the Hadoop that PySpark brings is enough.
+FLINK = "2.3.0"
+FLINK_PYTHON = ((3, 9), (3, 13))  # from, below
+FLINK_JARS = Jars(
+    "flink",
+    ("org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2", f"org.apache.flink:flink-sql-parquet:{FLINK}"),
+    transitive=False,
+)
+
+
 class Standing(Enum):
     """What is known about a version of a part."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import ours
-from benchmarks.measuring import Measure, Ratio, ratio, turns
+from benchmarks.measuring import Measure, Ratio, ratio, speeds, turns
 from benchmarks.peers import delta, kafka, postgres
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
@@ -117,12 +117,8 @@ def run(options: Options) -> Result:
         for value, rows in sizes.items():
             jobs = Throughput(world, rows, value).jobs()
             taken = turns(jobs, options.rounds, {"rows": rows, "value bytes": value}, "s")
-            result.add([*taken, *_speeds(taken, rows)], *_ratios(taken, goals=value == NARROW))
+            result.add([*taken, *speeds(taken, rows)], *_ratios(taken, goals=value == NARROW))
     return result
-
-
-def _speeds(taken: list[Measure], rows: int) -> list[Measure]:
-    return [Measure(m.job, m.case, "rows/s", [rows / seconds for seconds in m.values]) for m in taken]
 
 
 def _ratios(taken: list[Measure], *, goals: bool) -> list[Ratio]:

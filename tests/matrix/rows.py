@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from epochal.chaos.servers import cache, jars, postgres
+from epochal.chaos.servers import environments, jars, postgres
 from epochal.coordinator.versions import (
     AT_OWN_RISK,
     KAFKA_MATRIX,
@@ -23,7 +22,6 @@ from epochal.coordinator.versions import (
     spark_kafka_jars,
 )
 
-PIP_TIMEOUT_S = 1800
 ARROW = "pyarrow<21"  # of the days of the older Sparks: `applyInPandasWithState` of 4.1 fails under PyArrow 26
 
 
@@ -145,31 +143,11 @@ def _with_spark(version: str) -> Ready:
 
 def _venv(version: str) -> Path:
     """A Python with that PySpark and an Arrow that fits, and of everything else what this one has."""
-    name = f"pyspark-{version}-python{sysconfig.get_python_version()}"
-    with cache.locked(name) as directory:
-        folder = directory / name
-        python = folder / "bin" / "python"
-        whole = folder / "whole"
-        if not whole.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            _call([sys.executable, "-m", "venv", "--without-pip", str(folder)])
-            pip = [sys.executable, "-m", "pip", "--python", str(python)]
-            _call([*pip, "install", "--quiet", f"pyspark=={version}", ARROW])
-            whole.touch()
-        [own] = folder.glob("lib/python*/site-packages")
-        shared = sysconfig.get_path("purelib")
-        (own / "of-the-checkout.pth").write_text(f"import site; site.addsitedir({shared!r})\n")
+    python = environments.python_with(f"pyspark-{version}", f"pyspark=={version}", ARROW)
+    [own] = python.parents[1].glob("lib/python*/site-packages")
+    shared = sysconfig.get_path("purelib")
+    (own / "of-the-checkout.pth").write_text(f"import site; site.addsitedir({shared!r})\n")
     return python
-
-
-def _call(command: list[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise Missing(f"`{' '.join(command[1:])}` did not end within {PIP_TIMEOUT_S} s") from None
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise Missing(f"`{' '.join(command[1:])}` ended with {done.returncode}: {last}")
 
 
 def _pgbouncer() -> Ready:

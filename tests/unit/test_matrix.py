@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from epochal.chaos.servers import ServerUnavailable
+from epochal.chaos.servers import ServerUnavailable, environments
 from epochal.coordinator import versions
 from tests.matrix import __main__ as matrix
 from tests.matrix import rows
@@ -112,8 +112,8 @@ def test_pgbouncer_is_looked_for_and_not_installed(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("words", ["said no\n", ""])
 def test_what_cannot_be_downloaded_is_missing(words: str) -> None:
-    with pytest.raises(Missing, match=r"ended with 7: " + (words.strip() or "it said nothing")):
-        rows._call([sys.executable, "-c", f"import sys; sys.stderr.write({words!r}); sys.exit(7)"])
+    with pytest.raises(ServerUnavailable, match=r"ended with 7: " + (words.strip() or "it said nothing")):
+        environments.call([sys.executable, "-c", f"import sys; sys.stderr.write({words!r}); sys.exit(7)"])
 
 
 def test_every_version_of_the_table_has_its_row() -> None:

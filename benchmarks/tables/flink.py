@@ -1,0 +1,108 @@
+"""Rows per second into Kafka beside Flink's KafkaSink: the same Parquet files, the same broker, two tasks each.
+
+What counts is a Spark job's ``addBatch`` of its epoch, and a Flink job's time from RUNNING to FINISHED: reading the
+source and the last commit are in both, the start of a JVM is in neither.  How long each reads stands beside it.  At
+fewer rows than here Flink's start of a job is most of what is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from benchmarks import ours, topics
+from benchmarks.measuring import Measure, Ratio, ratio, speeds, turns
+from benchmarks.peers import kafka
+from benchmarks.peers.flink.job import PRODUCER, SETTINGS
+from benchmarks.peers.flink.session import Flink
+from benchmarks.results import Result
+from benchmarks.rows import SMALL, source
+from benchmarks.world import World
+from epochal.coordinator.versions import FLINK, FLINK_JARS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from benchmarks.__main__ import Options
+    from benchmarks.world import Write
+
+ROWS, FEWER = 8_000_000, 1_000_000
+OURS = "epochal kafka"
+EXACTLY, AT_LEAST = "exactly-once", "at-least-once"
+PEERS = {f"flink {EXACTLY}": "kafka-flink", f"flink {AT_LEAST}": None, "spark kafka": None}
+"""The goal of ours over each."""
+
+
+class IntoKafka:
+    """The jobs over one source of an epoch with SMALL rows and one of ``rows``; a job answers with seconds."""
+
+    def __init__(self, world: World, flink: Flink, rows: int) -> None:
+        self._world, self._flink = world, flink
+        self._source = source(world.spark, world.folder, [SMALL, rows])
+        self._all = SMALL + rows
+        self._schema: StructType = world.spark.read.parquet(str(self._source)).schema
+        self._counted: set[str] = set()
+        self.checkpoints: dict[str, list[int]] = {EXACTLY: [], AT_LEAST: []}
+
+    def jobs(self) -> Mapping[str, Callable[[], float]]:
+        return {
+            OURS: self._ours,
+            f"flink {EXACTLY}": lambda: self._by_flink(EXACTLY),
+            f"flink {AT_LEAST}": lambda: self._by_flink(AT_LEAST),
+            "spark kafka": self._by_spark,
+            "flink, reading alone": lambda: self._flink.read(self._source).seconds,
+            "spark, reading alone": lambda: self._epoch(_nowhere),
+        }
+
+    def _epoch(self, write: Write) -> float:
+        return self._world.epochs(self._source, write)[-1]
+
+    def _ours(self) -> float:
+        pipeline = ours.pipeline(self._world, self._schema, "kafka")
+        seconds = self._epoch(pipeline)
+        self._checked(OURS, pipeline.app, transactions=True)
+        return seconds
+
+    def _by_flink(self, guarantee: str) -> float:
+        topic = self._world.topic()
+        told = self._flink.write(self._source, self._world.kafka.bootstrap, topic, guarantee)
+        self.checkpoints[guarantee].append(told.checkpoints)
+        self._checked(f"flink {guarantee}", topic, transactions=guarantee == EXACTLY)
+        return told.seconds
+
+    def _by_spark(self) -> float:
+        topic = self._world.topic()
+        seconds = self._epoch(kafka.spark(self._world.kafka.bootstrap, topic))
+        self._checked("spark kafka", topic, transactions=False)
+        return seconds
+
+    def _checked(self, job: str, topic: str, *, transactions: bool) -> None:
+        """All rows are there, counted in the first turn of a job; then the topic goes, which is a gigabyte."""
+        bootstrap = self._world.kafka.bootstrap
+        topics.check(bootstrap, topic, self._all, transactions=transactions)
+        if job not in self._counted:
+            topics.check_count(bootstrap, topic, self._all)
+            self._counted.add(job)
+        topics.drop(bootstrap, topic)
+
+
+def _nowhere(df: DataFrame, _: int) -> None:
+    df.select("k", "v").write.format("noop").mode("append").save()
+
+
+def run(options: Options) -> Result:
+    result = Result("flink", options.rounds, options.quick)
+    rows = FEWER if options.quick else ROWS
+    with World() as world, Flink(world.folder / "flink") as flink:
+        into = IntoKafka(world, flink, rows)
+        taken = turns(into.jobs(), options.rounds, {"rows": rows, "value bytes": 100}, "s")
+    result.add([*taken, *speeds(taken, rows)], *_ratios(taken, goals=not options.quick))
+    jars = [jar.partition(":")[2] for jar in FLINK_JARS.coordinates]
+    result.facts["flink"] = {"version": FLINK, "jars": jars, "settings": {**SETTINGS, **PRODUCER}}
+    result.facts["checkpoints of each job of flink, warm-up first"] = into.checkpoints
+    return result
+
+
+def _ratios(taken: list[Measure], *, goals: bool) -> list[Ratio]:
+    return [ratio(taken, OURS, peer, "rows/s", goal if goals else None, inverse=True) for peer, goal in PEERS.items()]

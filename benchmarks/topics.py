@@ -1,0 +1,77 @@
+"""What is in a topic when a job has ended, and the end of the topic."""
+
+from __future__ import annotations
+
+import time
+
+MARKERS = 1_000
+"""Offsets that the markers of a job's transactions may take."""
+BATCH = 10_000
+QUIET_S = 60.0
+REQUEST_S = 30
+
+
+class NotAllWritten(Exception):
+    """A topic does not hold what its job was to write: there is no figure."""
+
+
+def check(bootstrap: str, topic: str, rows: int, *, transactions: bool) -> None:
+    """By the ends of the partitions, before which no transaction is open: exact where there are no ``transactions``."""
+    ends = sum(stable_ends(bootstrap, topic).values())
+    if not rows <= ends <= rows + (MARKERS if transactions else 0):
+        raise NotAllWritten(f"{topic} ends at {ends:,} in all, and {rows:,} rows were to be written")
+
+
+def check_count(bootstrap: str, topic: str, rows: int) -> None:
+    """By reading all that is committed; some seconds for a million rows."""
+    count = committed(bootstrap, topic)
+    if count != rows:
+        raise NotAllWritten(f"{topic} has {count:,} committed messages, and {rows:,} rows were to be written")
+
+
+def stable_ends(bootstrap: str, topic: str) -> dict[int, int]:
+    """Partition -> the offset up to which a reader of committed messages gets."""
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    partitions = admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
+    told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_S)
+    return {each.partition: future.result(REQUEST_S).offset for each, future in told.items()}
+
+
+def committed(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> int:
+    """Messages that a reader of committed ones gets; ``quiet``: seconds without any that are too many."""
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+    options = {"bootstrap.servers": bootstrap, "group.id": "count", "enable.auto.commit": False, "log_level": 0}
+    consumer = Consumer({**options, "isolation.level": "read_committed", "enable.partition.eof": True})
+    reading = set(stable_ends(bootstrap, topic))
+    count, heard = 0, time.monotonic()
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in reading])
+        while reading:
+            messages = consumer.consume(BATCH, timeout=1.0)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > quiet:
+                raise NotAllWritten(f"{topic} gave nothing for {quiet} s after {count:,} messages, before its end")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    count += 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    reading.discard(message.partition())
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    return count
+
+
+def drop(bootstrap: str, topic: str) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # what it promised ends with it
+    admin.delete_topics([topic])[topic].result(REQUEST_S)
