@@ -43,7 +43,8 @@ class Run:
 
 
 def command(table: str) -> str:
-    return f"python -m benchmarks {table}"
+    """As it is typed in the checkout, once ``make venv`` was there."""
+    return f".venv/bin/python -m benchmarks {table}"
 
 
 def stored(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Run]:
@@ -89,6 +90,13 @@ def _answers(name: str, goal: Goal, runs: Mapping[str, Sequence[Run]]) -> Iterat
             for ratio in run.result.ratios:
                 if ratio.goal == name:
                     yield Answer(goal, run, ratio, same(ratio, asked[1].result.ratios) if len(asked) > 1 else None)
+
+
+def worst(ratios: Sequence[Ratio]) -> Ratio:
+    """Of ratios that answer one goal, the one that is furthest from what it asks for."""
+    goal = GOALS[str(ratios[0].goal)]
+    sign = 1 if goal.least is not None else -1
+    return min(ratios, key=lambda ratio: sign * statistics.median(ratio.values))
 
 
 def same(ratio: Ratio, among: Iterable[Ratio]) -> Ratio | None:

@@ -177,7 +177,5 @@ def _reading() -> Markup:
         "their best documented settings and with the same durability (fsync on, acks=all). The newest run and the run "
         "before may differ in commit, versions and machine: the table above says so."
     )
-    made = element(
-        "p", "This page: ", element("code", "python -m benchmarks.page"), ". It asks the network for nothing."
-    )
+    made = element("p", "This page: ", element("code", "make bench-page"), ". It asks the network for nothing.")
     return element("footer", element("p", said), made)

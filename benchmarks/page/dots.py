@@ -241,8 +241,8 @@ def _dot(axes: Axes, place: _Place, dot: Dot) -> None:
         first, median, third = quartiles(dot.before.values)
         y = place.middle + BEFORE
         axes.plot([first, third], [y, y], color=colour("muted"), linewidth=2)
-        hollow = {"markerfacecolor": colour("paper"), "markeredgecolor": colour("muted"), "markeredgewidth": 1.5}
-        axes.plot([median], [y], "o", markersize=6, **hollow)
+        inside, edge = colour("paper"), colour("muted")
+        axes.plot([median], [y], "o", markersize=6, markerfacecolor=inside, markeredgecolor=edge, markeredgewidth=1.5)
     first, median, third = quartiles(dot.ratio.values)
     y = place.middle + (NEWEST if dot.before is not None else 0)
     axes.plot([first, third], [y, y], color=colour("kind-1"), linewidth=4)
@@ -251,10 +251,9 @@ def _dot(axes: Axes, place: _Place, dot: Dot) -> None:
 
 def _say(axes: Axes, place: _Place, dot: Dot, x: float, further: float) -> None:
     text, tint = dot.verdict
-    where = {"verticalalignment": "center_baseline", "clip_on": False}
-    axes.text(x, place.middle, dot.said, **where)
+    axes.text(x, place.middle, dot.said, verticalalignment="center_baseline")
     if text:
-        axes.text(further, place.middle, text, color=colour(tint), weight="bold", **where)
+        axes.text(further, place.middle, text, color=colour(tint), weight="bold", verticalalignment="center_baseline")
 
 
 def _description(dots: Sequence[Dot]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -18,7 +19,8 @@ from epochal.chaos.report.kinds import Kind
 from epochal.chaos.report.text import line
 from epochal.chaos.report.timeline import WIDTH
 
-ROW, BAR, THIN = 44, 20, 7  # pixels: of a job, of its bar, of the bar of the run before
+ROW, BAR, THIN = 44, 20, 7  # pixels: of a job at least, of its bar, of the bar of the run before
+LINE = 15  # of each line of its name
 NAMES = 230
 TOP, BOTTOM, GAP = 6, 56, 10
 
@@ -59,19 +61,21 @@ def draw(panel: Panel, name: str) -> str:
         labels = {job: wrapped(line(job), NAMES) for job in panel.newest}
         left = 14 + max(text_width(part) for label in labels.values() for part in label.split("\n"))
         right = 2 * GAP + max(text_width(_sum(panel, of), weight="bold") for of in panel.newest.values())
-        width, height = WIDTH - left - right, ROW * len(labels)
+        rows = [max(ROW, LINE * (label.count("\n") + 1) + 10) for label in labels.values()]
+        width, height = WIDTH - left - right, sum(rows)
+        bars = [top + (row - BAR - THIN) / 2 for top, row in zip(accumulate(rows, initial=0), rows, strict=False)]
         under = BOTTOM + kinds.legend_height(phases.values(), width)
         whole = TOP + height + under
         made = figure(WIDTH, whole)
         axes = made.add_axes((left / WIDTH, under / whole, width / WIDTH, height / whole))
         longest = max(sum(of.values()) for jobs in (panel.newest, panel.before) for of in jobs.values()) or 1.0
-        _axes(axes, panel, labels, longest, height)
-        for place, (job, of) in enumerate(panel.newest.items()):
-            top = ROW * place + 6
+        _axes(axes, panel, longest, height)
+        axes.set_yticks([top + BAR / 2 for top in bars], list(labels.values()), linespacing=1.2)
+        for top, (job, of) in zip(bars, panel.newest.items(), strict=True):
             _bar(axes, of, phases, (top, BAR), longest / width)
             _bar(axes, panel.before.get(job, {}), phases, (top + BAR + 2, THIN), None)
-            where = {"verticalalignment": "center_baseline", "weight": "bold", "clip_on": False}
-            axes.text(longest * (1 + GAP / width), top + BAR / 2, _sum(panel, of), **where)
+            x, y = longest * (1 + GAP / width), top + BAR / 2
+            axes.text(x, y, _sum(panel, of), weight="bold", verticalalignment="center_baseline")
         kinds.draw_legend(made, phases.values(), left, width)
         return svg(made, name, panel.title, _description(panel))
 
@@ -86,9 +90,8 @@ def _sum(panel: Panel, phases: Mapping[str, float]) -> str:
     return f"{amount(sum(phases.values()))} {panel.unit}"
 
 
-def _axes(axes: Axes, panel: Panel, labels: Mapping[str, str], longest: float, height: float) -> None:
+def _axes(axes: Axes, panel: Panel, longest: float, height: float) -> None:
     axes.set(xlim=(0, longest), ylim=(height, 0))
-    axes.set_yticks([ROW * place + 6 + BAR / 2 for place in range(len(labels))], list(labels.values()), linespacing=1.2)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value)))
     axes.patch.set_visible(False)
@@ -107,13 +110,17 @@ def _bar(
     start = 0.0
     for name, length in of.items():
         kind = phases[name]
-        edge = {"edgecolor": colour("paper"), "linewidth": 1.0}
-        axes.broken_barh([(start, length)], rows, facecolors=colour(kind.colour), **edge)
+        axes.broken_barh(
+            [(start, length)], rows, facecolors=colour(kind.colour), edgecolor=colour("paper"), linewidth=1.0
+        )
         if pixel is not None and length / pixel > text_width(kind.letter, weight="bold") + 8:
-            middle = (start + length / 2, rows[0] + rows[1] / 2)
-            ink = {"color": colour("paper"), "weight": "bold"}
-            axes.text(*middle, kind.letter, horizontalalignment="center", verticalalignment="center_baseline", **ink)
+            _letter(axes, kind, start + length / 2, rows[0] + rows[1] / 2)
         start += length
+
+
+def _letter(axes: Axes, kind: Kind, x: float, y: float) -> None:
+    middle = {"horizontalalignment": "center", "verticalalignment": "center_baseline"}
+    axes.text(x, y, kind.letter, color=colour("paper"), weight="bold", **middle)  # type: ignore[arg-type]
 
 
 def _description(panel: Panel) -> str:

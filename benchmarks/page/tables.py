@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.goals import GOALS, Goal
 from benchmarks.measuring import Case, Measure, Ratio, words
-from benchmarks.stored import Answer, Run, same, same_measure
+from benchmarks.stored import Answer, Run, same, same_measure, worst
 from benchmarks.summary import amount, between, with_spread
 from epochal.chaos.report import blocks
 from epochal.chaos.report.text import Markup, clean, element, line
@@ -23,18 +23,13 @@ def goals(answers: Mapping[str, Sequence[Answer]]) -> Markup:
     return blocks.table("Goals: the median of the worst case, with its quartiles", heads, rows, numbers=(2, 3))
 
 
-def worst(answers: Sequence[Answer]) -> Answer:
-    """The one that is furthest from what its goal asks for."""
-    sign = 1 if answers[0].goal.least is not None else -1
-    return min(answers, key=lambda answer: sign * statistics.median(answer.ratio.values))
-
-
 def _goal(goal: Goal, answers: Sequence[Answer]) -> Markup:
     asked = element("span", f"{goal.bound} {goal.unit}", class_="was")
     if not answers:
         verdict = element("td", "? not measured", asked, class_="unknown")
         return blocks.row(element("th", goal.what, scope="row", class_="text"), verdict, _spread(None), _spread(None))
-    one = worst(answers)
+    ratio = worst([answer.ratio for answer in answers])
+    one = next(answer for answer in answers if answer.ratio is ratio)
     missed = sum(not answer.holds for answer in answers)
     several = len(answers) > 1
     of = f" in {missed} of {len(answers)}" if several else ""

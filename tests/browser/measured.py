@@ -36,6 +36,7 @@ ENVIRONMENT: Mapping[str, Any] = {
     "load_before": 0.31,
     "versions": {"python": "3.11.7", "pyspark": "4.2.0", "kafka broker": "4.3.1", "postgres": "18"},
 }
+LONG = "a sink whose name.goes_on:for/ever-and-is-broken-where-there-is-a-joint-or-anywhere-else " * 2
 HOSTILE = "<script>alert('&\"')</script>"
 
 
@@ -97,12 +98,11 @@ def memory(making: Making) -> Result:
     result = Result("memory", ROUNDS)
     for job in OURS:
         for rows in (1_000_000, 10_000_000, 50_000_000):
-            result.add(
-                [
-                    Measure(job, {"rows": rows, "of": where}, "MB", making.around(900.0))
-                    for where in ("driver", "worker")
-                ]
-            )
+            for where in ("driver", "worker"):
+                case = {"rows": rows, "of": where}
+                result.add([Measure(job, case, "MB", making.around(900.0))])
+                if rows > 1_000_000:
+                    result.add([], Ratio(job, "the same at 1,000,000 rows", case, "MB", making.around(1.02)))
     return result
 
 
@@ -143,18 +143,38 @@ def cells(making: Making) -> list[dict[str, object]]:
 
 
 def latency(making: Making) -> Result:
-    """With names that nobody should choose."""
     result = Result("latency", ROUNDS)
-    long = "a sink whose name.goes_on:for/ever-and-is-broken-where-there-is-a-joint-or-anywhere-else " * 2
-    for job in (*OURS, HOSTILE, long):
-        case = {"trigger": "1 s", "what": HOSTILE}
-        result.add([Measure(job, case, "s", making.around(1.3))])
-        result.add([], Ratio(job, f"{HOSTILE} αβγ 中文", case, "s", making.around(1.1)))
+    for sink, peer in {"postgres": "spark jdbc", "kafka": "spark kafka", "delta": "delta append"}.items():
+        for quantile, seconds in {"p50": 1.1, "p95": 1.7, "p99": 1.9}.items():
+            case = {"sinks": sink, "reader of": sink, "of": quantile}
+            for job, more in (("epochal", 0.1), (peer, 0.0)):
+                result.add([Measure(job, case, "s", making.around(seconds + more))])
+            result.add([], Ratio("epochal", peer, case, "s", making.around(1.1)))
+    return result
+
+
+def hostile(making: Making) -> Result:
+    """With names that nobody should choose."""
+    result = Result("hostile", ROUNDS)
+    for job in (HOSTILE, LONG):
+        case = {"what": HOSTILE}
+        result.add([Measure(job, {**case, "rows": rows}, HOSTILE, making.around(1.3)) for rows in (1, 10, 100)])
+        result.add([Measure(job, {**case, "phase": phase}, "s", making.around(1.3)) for phase in (HOSTILE, LONG)])
+        result.add([], *(Ratio(job, peer, case, "s", making.around(1.1)) for peer in (f"{HOSTILE} αβγ 中文", LONG)))
     result.facts[HOSTILE] = HOSTILE
     return result
 
 
-FORMS: Sequence[Callable[[Making], Result]] = (throughput, small, growth, memory, recovery, consistency, latency)
+FORMS: Sequence[Callable[[Making], Result]] = (
+    throughput,
+    small,
+    growth,
+    memory,
+    recovery,
+    consistency,
+    latency,
+    hostile,
+)
 ABOUT: Mapping[str, str] = {form.__name__: f"what {form.__name__} is about" for form in FORMS} | {
     "reader-view": "what nobody has measured yet"
 }
