@@ -19,6 +19,7 @@ from benchmarks.summary import with_spread
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 MISSING = "not measured yet"
 OURS = "epochal"
+ENOUGH = 5  # rounds
 
 Told = Callable[[Run], "str | None"]
 """What a run says; None if it was not asked."""
@@ -37,12 +38,18 @@ class Figure:
     told: Told
 
 
+def _few(run: Run) -> str:
+    """What has to be said of quartiles of a few values."""
+    rounds = run.result.rounds
+    return f"; {rounds} round{'' if rounds == 1 else 's'}" if rounds < ENOUGH else ""
+
+
 def _of_goal(goal: str, unit: str) -> Told:
     """The worst ratio that answers a goal."""
 
     def told(run: Run) -> str | None:
         asked = [ratio for ratio in run.result.ratios if ratio.goal == goal]
-        return f"{with_spread(worst(asked).values)} {unit}" if asked else None
+        return f"{with_spread(worst(asked).values)} {unit}{_few(run)}" if asked else None
 
     return told
 
@@ -56,7 +63,7 @@ def _speed(goal: str, than: str) -> Told:
             return None
         mine = [m for m in run.result.measures if (m.job, m.unit, m.case) == (ratio.job, "rows/s", ratio.case)]
         speeds = "".join(f"{with_spread(m.values)} rows/s; " for m in mine)
-        return f"{speeds}{with_spread(ratio.values)} times {than}"
+        return f"{speeds}{with_spread(ratio.values)} times {than}{_few(run)}"
 
     return told
 
@@ -76,7 +83,7 @@ def _latency(run: Run) -> str | None:
     """Of each sink that is alone in its pipeline, the median over rows."""
     alone = [m for m in run.result.measures if m.job == OURS and m.case.get("of") == "p50"]
     alone = [m for m in alone if m.case.get("sinks") == m.case.get("reader of")]
-    return "; ".join(f"{m.case['sinks']} {with_spread(m.values)} s" for m in alone) or None
+    return "; ".join(f"{m.case['sinks']} {with_spread(m.values)} s" for m in alone) + _few(run) if alone else None
 
 
 def _memory(run: Run) -> str | None:
@@ -86,7 +93,8 @@ def _memory(run: Run) -> str | None:
         return None
     most = max(_rows(ratio) for ratio in found)
     one = max((r for r in found if _rows(r) == most), key=lambda r: statistics.median(r.values))
-    return f"{with_spread(one.values)} times {one.peer} ({most:,} rows; {one.job}, {one.case.get('of')})"
+    which = f"{most:,} rows; {one.job}, {one.case.get('of')}"
+    return f"{with_spread(one.values)} times {one.peer} ({which}){_few(run)}"
 
 
 def _rows(ratio: Ratio) -> int:

@@ -108,9 +108,11 @@ def panels(ratios: Sequence[Ratio], before: Sequence[Ratio]) -> list[Panel]:
 
 
 def _of_case(ratios: Sequence[Ratio], before: Sequence[Ratio]) -> list[Dot]:
-    """By job; where all are compared with one peer, that is said once."""
-    if len(ratios) > 1 and len({r.peer for r in ratios}) == 1:
-        return [Dot(r, same(r, before), f"over {r.peer}", r.job) for r in ratios]
+    """By job, or by peer where these are fewer."""
+    peers = list(dict.fromkeys(ratio.peer for ratio in ratios))
+    if len(peers) < len({ratio.job for ratio in ratios}):
+        by_peer = sorted(ratios, key=lambda ratio: peers.index(ratio.peer))
+        return [Dot(r, same(r, before), f"over {r.peer}", r.job) for r in by_peer]
     return [Dot(r, same(r, before), r.job, f"over {r.peer}") for r in ratios]
 
 

@@ -91,6 +91,17 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
     assert growth.startswith(with_spread(worst(asked).values))
 
 
+def test_a_figure_of_few_rounds_says_so(tmp_path: Path) -> None:
+    def short(making: measured.Making) -> Result:
+        made = measured.recovery(making)
+        made.rounds = 2
+        return made
+
+    measured.write(tmp_path, [short])
+    (told,) = [said for _, said, _ in figures.rows(tmp_path) if said != figures.MISSING]
+    assert told.endswith("s more than Spark's own; 2 rounds")
+
+
 def test_a_figure_without_results_is_not_measured_yet(tmp_path: Path) -> None:
     measured.write(tmp_path, [measured.recovery])
     told = [said for _, said, _ in figures.rows(tmp_path)]
@@ -265,6 +276,12 @@ def test_cases_with_one_ratio_each_share_a_picture() -> None:
     peers = [Ratio("a", peer, {"rows": rows}, "rows/s", [1.0]) for rows in (1, 2) for peer in ("b", "c")]
     assert [panel.title for panel in dots.panels(peers, [])] == ["Ratio of rows/s: 1 rows", "Ratio of rows/s: 2 rows"]
     assert [dot.label for dot in dots.panels(peers, [])[0].dots] == ["over b", "over c"]
+    one = [Ratio(job, peer, {}, "s", [1.0]) for job, peer in (("a", "x"), ("b", "y"), ("c", "x"))]
+    assert [(dot.heading, dot.label) for dot in dots.panels(one, [])[0].dots] == [
+        ("over x", "a"),
+        ("over x", "c"),
+        ("over y", "b"),
+    ]
 
 
 def test_speeds_are_better_on_the_right_seconds_on_the_left() -> None:
