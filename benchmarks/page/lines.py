@@ -46,13 +46,13 @@ class Panel:
 
 
 def panels(measures: Sequence[Measure], before: Sequence[Measure]) -> list[Panel]:
-    """Those that are worth a line, at most so many lines in each."""
+    """Those that are worth a line in the newest run, at most so many lines in each."""
     found: dict[object, Panel] = {}
     for measure in measures:
         for panel, x in _of(measure, found):
             panel.newest.setdefault(_job(measure), {})[x] = measure.values
     for measure in before:
-        for panel, x in _of(measure, found, known=True):
+        for panel, x in _of(measure, found):
             panel.before.setdefault(_job(measure), {})[x] = measure.values
     return [part for panel in found.values() for part in _split(panel)]
 
@@ -62,7 +62,7 @@ def _job(measure: Measure) -> str:
     return measure.job.partition(": ")[0]
 
 
-def _of(measure: Measure, found: dict[object, Panel], *, known: bool = False) -> Iterator[tuple[Panel, int]]:
+def _of(measure: Measure, found: dict[object, Panel]) -> Iterator[tuple[Panel, int]]:
     """The panels that a measure has a point in, with the point's place."""
     if "phase" in measure.case:
         return
@@ -73,11 +73,7 @@ def _of(measure: Measure, found: dict[object, Panel], *, known: bool = False) ->
         rest = {key: value for key, value in measure.case.items() if key != over}
         what = measure.job.partition(": ")[2]
         place = over, measure.unit, what, words(rest)
-        if place in found:
-            yield found[place], x
-        elif not known:
-            found[place] = Panel(over, measure.unit, what, rest)
-            yield found[place], x
+        yield found.setdefault(place, Panel(over, measure.unit, what, rest)), x
 
 
 def _split(panel: Panel) -> Iterator[Panel]:
