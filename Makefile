@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 KEEP   ?=
 ROWS   ?=
+ROUNDS ?=
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
 PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest --durations=12 --durations-min=20
@@ -12,10 +13,10 @@ SOURCE := coordinator checkpoints sinks chaos src tests examples docs $(wildcard
 FAST   := tests/unit tests/contract tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench archives docs check format
+.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench bench-quick bench-growth bench-consistency bench-page archives docs check format
 
 help:            ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP=1 leaves the servers up)
 	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
@@ -70,9 +71,23 @@ chaos: venv      ## all four tiers against ourselves, the last one for MINUTES=n
 planted: venv    ## plant known bugs in copies of the checkout: the suite must catch each (long)
 	$(BIN)/epochal chaos mutants
 
-bench: venv      ## rows per second and small epochs, beside a plain foreachBatch (long)
-	$(BIN)/python benchmarks/main_job.py
-	$(BIN)/python benchmarks/modes.py --rounds 3
+# Quick results lie apart, where git does not look.
+bench-quick: venv ## every table of the benchmarks with fewer rows and cases, to see that all of it runs; and its page
+	$(BIN)/python -m benchmarks all --quick --rounds $(or $(ROUNDS),2) --into artifacts/bench-quick
+	$(BIN)/python -m benchmarks.page --quick --from artifacts/bench-quick
+
+bench: venv      ## what sinks cost beside their peers: every table but the next two, then the page (hours; ROUNDS=n)
+	$(BIN)/python -m benchmarks most --rounds $(or $(ROUNDS),5)
+	$(BIN)/python -m benchmarks.page
+
+bench-growth: venv ## what an epoch costs at epoch 10 to 100,000 (hours)
+	$(BIN)/python -m benchmarks growth --rounds $(or $(ROUNDS),5)
+
+bench-consistency: venv ## what faults do to each sink, mode and peer, and what each costs (about an hour)
+	$(BIN)/python -m benchmarks consistency
+
+bench-page: venv ## benchmarks/results/index.html: the newest results with plots, beside those before
+	$(BIN)/python -m benchmarks.page
 
 archives: venv   ## what Spark and Kafka start sooner with, made once on this machine
 	@$(BIN)/python -m epochal.chaos.jvm

@@ -23,6 +23,14 @@ TABLES: Mapping[str, str] = {
 }
 
 
+LONG = ("growth", "consistency")
+"""Those that have a command of their own."""
+SEVERAL: Mapping[str, Sequence[str]] = {
+    "all": tuple(TABLES),
+    "most": tuple(name for name in TABLES if name not in LONG),
+}
+
+
 @dataclass(frozen=True)
 class Options:
     """``rounds`` that count; ``quick``: fewer rows and cases, to see that all of it runs."""
@@ -49,14 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=f"Measure on embedded real servers, which are started and ended here.\n\ntables:\n{tables}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("tables", nargs="+", choices=list(TABLES), metavar="TABLE")
+    parser.add_argument(
+        "tables",
+        nargs="+",
+        choices=[*TABLES, *SEVERAL],
+        metavar="TABLE",
+        help=f"or all, or most: not {', '.join(LONG)}",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="that count, after one for warm-up (5)")
     parser.add_argument("--quick", action="store_true", help="fewer rows and cases; its results are kept apart")
     parser.add_argument("--into", type=Path, default=FOLDER, help="the folder of the results")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: at least 1")
-    for name in options.tables:
+    for name in [name for word in options.tables for name in SEVERAL.get(word, [word])]:
         say(f"{name}: {TABLES[name]}")
         began = time.monotonic()
         result = table(name).run(Options(options.rounds, options.quick))

@@ -94,8 +94,14 @@ def _of(measures: Sequence[Measure], job: str) -> Measure:
 
 
 def words(case: Case) -> str:
-    """For people: ``2,000,000 rows, 100 value bytes``."""
-    return ", ".join(f"{value:,} {key}" if isinstance(value, int) else f"{key} {value}" for key, value in case.items())
+    """For people: ``2,000,000 rows, 100 value bytes``, ``epoch 10,000``."""
+    return ", ".join(_word(key, value) for key, value in case.items())
+
+
+def _word(key: str, value: object) -> str:
+    if not isinstance(value, int):
+        return f"{key} {value}"
+    return f"{value:,} {key}" if any(word.endswith("s") for word in key.split()) else f"{key} {value:,}"
 
 
 def say(line: str) -> None:

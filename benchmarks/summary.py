@@ -34,5 +34,23 @@ def _answer(ratio: Ratio) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    first, median, third = quartiles(values)
-    return f"{median:>10,.5g} ({first:,.4g} to {third:,.4g})"
+    return f"{amount(statistics.median(values)):>10} {between(values)}"
+
+
+def amount(value: float) -> str:
+    """To three digits, without an exponent where a person would write none: ``1.42``, ``412,000``, ``1.5 M``."""
+    short = float(f"{value:.3g}")
+    if abs(short) >= 1e6:
+        return f"{short / 1e6:,g} M"
+    return f"{short:,.0f}" if abs(short) >= 100 else f"{short:g}"
+
+
+def between(values: Sequence[float]) -> str:
+    """The quartiles, as ``(1.38 to 1.5)``."""
+    first, _, third = quartiles(values)
+    return f"({amount(first)} to {amount(third)})"
+
+
+def with_spread(values: Sequence[float]) -> str:
+    """Median and quartiles, as ``1.42 (1.38 to 1.5)``."""
+    return f"{amount(statistics.median(values))} {between(values)}"

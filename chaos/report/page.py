@@ -15,7 +15,7 @@ from typing import Any
 
 from epochal.chaos import recording
 from epochal.chaos.checker import Finding, Verdict
-from epochal.chaos.report import heatmap, overview, timeline, words
+from epochal.chaos.report import blocks, heatmap, overview, timeline, words
 from epochal.chaos.report.account import Account, Band, Round, Summary, strikes, summaries, whole
 from epochal.chaos.report.kinds import assign
 from epochal.chaos.report.style import SHEET
@@ -31,8 +31,6 @@ FAULTS = 2_000  # rows
 ROUNDS = 500  # rows
 SIGHTINGS = 200  # epochs in the table of one round
 ABOUT = 20_000  # characters of one value
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 class Page:
@@ -62,17 +60,8 @@ class Page:
         self._bytes += sum(_size(part) for part in (*first, *last, SHEET)) + SPARE
         over_time = self._over_time()
         histories = self._histories()
-        head = element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("title", title),
-            element("style", Markup(SHEET)),
-        )
         heading = element("h1", f"Epochal chaos report: {line(self.about.get('target', 'no target named'))}")
-        main = element("main", heading, first, over_time, last, histories, _footer())
-        return f"<!DOCTYPE html>\n{element('html', head, element('body', main), lang='en')}\n"
+        return blocks.document(title, [heading, first, over_time, last, histories, _footer()])
 
     def _take(self, part: Markup, limit: int) -> bool:
         """Whether there is room for it; then the room is taken."""
@@ -181,21 +170,25 @@ class Page:
 
     def _table_of_rounds(self) -> Markup:
         rows = [
-            _row(
+            blocks.row(
                 element("th", f"round {a.number}", scope="row"),
                 _verdict_cell(a.verdict, words.VERDICTS[a.verdict]),
-                _number(len(a.strikes)),
-                _number(a.epochs),
-                _number(a.rows),
-                _number(words.seconds(a.end, a.clocked)),
+                blocks.number(len(a.strikes)),
+                blocks.number(a.epochs),
+                blocks.number(a.rows),
+                blocks.number(words.seconds(a.end, a.clocked)),
                 " ".join(v.invariant for v in a.violations),
             )
             for a in overview.choose(self.accounts, ROUNDS)
         ]
         heads = ("round", "verdict", "faults", "epochs", "rows", "until", "violated")
-        table = _table("Rounds", heads, rows, numbers=(2, 3, 4, 5))
+        table = blocks.table("Rounds", heads, rows, numbers=(2, 3, 4, 5))
         more = len(self.accounts) - len(rows)
-        note = _note(f"{more:,} further rounds, all valid where these are not all so, have no row.") if more else None
+        note = (
+            blocks.note(f"{more:,} further rounds, all valid where these are not all so, have no row.")
+            if more
+            else None
+        )
         return element("details", element("summary", "All rounds as a table"), table, note, class_="paper")
 
     # --- lists ------------------------------------------------------------------------------------
@@ -203,33 +196,33 @@ class Page:
     def _heatmap(self) -> Markup:
         heading = element("h2", "Where faults struck")
         if not self.faults:
-            return element("section", heading, _note("No fault struck."))
-        said = _note("How often each kind of fault struck each sink at each point: one field for each kind.")
+            return element("section", heading, blocks.note("No fault struck."))
+        said = blocks.note("How often each kind of fault struck each sink at each point: one field for each kind.")
         drawn = _figure(heatmap.draw(self.faults, self.kinds, "heatmap"))
         if _size(drawn) > 1_000_000:
             drawn = _left_out("The picture is")
         missed = heatmap.unstruck(self.faults)
         total = len(missed) + len({fault.point for fault in self.faults} & set(heatmap.PROTOCOL))
         text = f"Of the {total} points of the protocol these were not struck: {words.listed(missed)}."
-        return element("section", heading, said, drawn, _note(text) if missed else None)
+        return element("section", heading, said, drawn, blocks.note(text) if missed else None)
 
     def _invariants(self) -> Markup:
         several = len(self.accounts) > 1
         heads = ("", "verdict", "invariant", "what it says", *(("rounds ✓ ✗ ?",) if several else ()), "observations")
         rows = [self._invariant(summary, several) for summary in self.found]
-        table = _table("The invariants and their verdicts", heads, rows, numbers=(len(heads) - 1,))
+        table = blocks.table("The invariants and their verdicts", heads, rows, numbers=(len(heads) - 1,))
         return element("section", element("h2", "Invariants"), table, self._reasons())
 
     def _invariant(self, summary: Summary, several: bool) -> Markup:
         meaning = words.meaning(summary.invariant)
         counts = [summary.rounds[verdict] for verdict in (Verdict.TRUE, Verdict.FALSE, Verdict.UNKNOWN)]
-        return _row(
+        return blocks.row(
             element("th", line(summary.invariant), scope="row"),
             _verdict_cell(summary.verdict),
             element("td", line(meaning.name), class_="name"),
             element("td", meaning.holds, class_="text"),
             *([element("td", " / ".join(f"{count:,}" for count in counts), class_="number")] if several else []),
-            _number(summary.observations),
+            blocks.number(summary.observations),
         )
 
     def _reasons(self) -> Markup:
@@ -245,7 +238,7 @@ class Page:
         ]
         more = [number for number, _ in summary.reasons[REASONS:]]
         if more:
-            said.append(_note(f"Also in {_rounds_named(more)}."))
+            said.append(blocks.note(f"Also in {_rounds_named(more)}."))
         return Markup("".join(said))
 
     def _fault_list(self) -> Markup:
@@ -253,9 +246,9 @@ class Page:
             return Markup()
         rows = [self._fault(account, band) for account, band in self.bands[:FAULTS]]
         heads = ("round", "at", "kind", "victim", "point", "sink", "epoch", "driver", "felt for", "until")
-        table = _table("Every fault, in its order", heads, rows, numbers=(0, 1, 6, 8))
+        table = blocks.table("Every fault, in its order", heads, rows, numbers=(0, 1, 6, 8))
         more = len(self.bands) - len(rows)
-        note = _note(f"{more:,} further faults are in the histories alone.") if more else None
+        note = blocks.note(f"{more:,} further faults are in the histories alone.") if more else None
         count = words.number(len(self.bands), "fault")
         return element(
             "section",
@@ -270,16 +263,18 @@ class Page:
 
     def _fault(self, account: Account, band: Band) -> Markup:
         fault, kind = band.fault, self.kinds[band.fault.kind]
-        return _row(
-            _number(account.number),
-            _number(words.seconds(band.start, account.clocked)),
+        return blocks.row(
+            blocks.number(account.number),
+            blocks.number(words.seconds(band.start, account.clocked)),
             f"{kind.letter}  {line(fault.kind)}",
             line(fault.victim),
             line(fault.point),
             line(fault.sink),
-            _number(fault.epoch if fault.epoch >= 0 else ""),
+            blocks.number(fault.epoch if fault.epoch >= 0 else ""),
             line(fault.driver),
-            _number(f"{band.end - band.start:,.1f} s" if account.clocked else f"{band.end - band.start:.0f} events"),
+            blocks.number(
+                f"{band.end - band.start:,.1f} s" if account.clocked else f"{band.end - band.start:.0f} events"
+            ),
             line(band.ended),
         )
 
@@ -287,13 +282,13 @@ class Page:
 
     def _environment(self) -> Markup:
         rows = [
-            _row(element("th", line(name), scope="row"), element("td", element("code", _value(value))))
+            blocks.row(element("th", line(name), scope="row"), element("td", element("code", _value(value))))
             for name, value in _flat(self.about)
         ]
         heading = element("h2", "Environment and seed")
         if not rows:
-            return element("section", heading, _note("Nothing was said about the run."))
-        return element("section", heading, _table("What was run, and on what", ("", ""), rows, class_="about"))
+            return element("section", heading, blocks.note("Nothing was said about the run."))
+        return element("section", heading, blocks.table("What was run, and on what", ("", ""), rows, class_="about"))
 
     def _histories(self) -> Markup:
         """The histories as downloads, while there is room for them."""
@@ -354,16 +349,11 @@ def _size(part: str) -> int:
 
 
 def _figure(picture: Picture) -> Markup:
-    wide = element("div", Markup(picture.markup), class_="wide", tabindex="0", role="group", aria_label="picture")
-    return Markup(wide + "".join(_note(note) for note in picture.notes))
-
-
-def _note(text: str) -> Markup:
-    return element("p", text, class_="note")
+    return blocks.picture(picture.markup, picture.notes)
 
 
 def _left_out(what: str) -> Markup:
-    return _note(f"{what} left out: the page would be larger than {LIMIT / 1e6:.0f} MB.")
+    return blocks.note(f"{what} left out: the page would be larger than {LIMIT / 1e6:.0f} MB.")
 
 
 def _rounds_named(numbers: Sequence[int]) -> str:
@@ -371,27 +361,6 @@ def _rounds_named(numbers: Sequence[int]) -> str:
     from epochal.chaos.report.lanes import ranges
 
     return f"round {numbers[0]}" if len(numbers) == 1 else f"{len(numbers):,} rounds ({clean(ranges(numbers))})"
-
-
-def _table(
-    caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numbers: Sequence[int] = (), class_: str = ""
-) -> Markup:
-    """A table that scrolls by itself where it is wider than the screen."""
-    cells = [
-        element("th", head, scope="col", class_="number" if place in numbers else None)
-        for place, head in enumerate(heads)
-    ]
-    head = element("thead", element("tr", cells)) if any(heads) else None
-    table = element("table", element("caption", caption), head, element("tbody", list(rows)), class_=class_ or None)
-    return element("div", table, class_="wide", tabindex="0", role="group", aria_label=caption)
-
-
-def _row(*cells: Markup | str) -> Markup:
-    return element("tr", [cell if isinstance(cell, Markup) else element("td", cell) for cell in cells])
-
-
-def _number(value: object) -> Markup:
-    return element("td", f"{value:,}" if isinstance(value, int) else value, class_="number")
 
 
 _HELD = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unknown", None: "not asked"}
@@ -416,16 +385,19 @@ def _sightings(account: Account) -> Markup:
             for epoch in one.epochs:
                 first.setdefault(epoch, {})[sink] = one.at
     rows = [
-        _row(
+        blocks.row(
             element("th", f"{epoch}", scope="row"),
-            *(_number(words.seconds(at[sink], account.clocked) if sink in at else "never") for sink in account.shown),
+            *(
+                blocks.number(words.seconds(at[sink], account.clocked) if sink in at else "never")
+                for sink in account.shown
+            ),
         )
         for epoch, at in sorted(first.items())[:SIGHTINGS]
     ]
     heads = ("epoch", *(line(sink) for sink in account.shown))
-    table = _table("When each sink first showed each epoch", heads, rows, numbers=range(1, len(heads)))
+    table = blocks.table("When each sink first showed each epoch", heads, rows, numbers=range(1, len(heads)))
     more = len(first) - len(rows)
-    note = _note(f"{more:,} further epochs are in the history alone.") if more > 0 else None
+    note = blocks.note(f"{more:,} further epochs are in the history alone.") if more > 0 else None
     return element("details", element("summary", "First sightings as a table"), table, note)
 
 

@@ -1,0 +1,165 @@
+"""The ten figures that a user asks for, out of the newest full results: ``python -m benchmarks.figures``.
+
+The README shows this table; ``--into README.md`` puts it there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measuring import Ratio
+from benchmarks.results import FOLDER
+from benchmarks.stored import Run, command, stored, worst
+from benchmarks.summary import with_spread
+
+BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
+MISSING = "not measured yet"
+OURS = "epochal"
+ENOUGH = 5  # rounds
+
+Told = Callable[[Run], "str | None"]
+"""What a run says; None if it was not asked."""
+
+
+class NotTold(Exception):
+    """There are results of the table, and none has the figure: a name has changed on one of the two sides."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A question, and the table whose runs can tell."""
+
+    what: str
+    table: str
+    told: Told
+
+
+def _few(run: Run) -> str:
+    """What has to be said of quartiles of a few values."""
+    rounds = run.result.rounds
+    return f"; {rounds} round{'' if rounds == 1 else 's'}" if rounds < ENOUGH else ""
+
+
+def _of_goal(goal: str, unit: str) -> Told:
+    """The worst ratio that answers a goal."""
+
+    def told(run: Run) -> str | None:
+        asked = [ratio for ratio in run.result.ratios if ratio.goal == goal]
+        return f"{with_spread(worst(asked).values)} {unit}{_few(run)}" if asked else None
+
+    return told
+
+
+def _speed(goal: str, than: str) -> Told:
+    """Rows per second of the job that answers a goal, and its ratio."""
+
+    def told(run: Run) -> str | None:
+        ratio = next((ratio for ratio in run.result.ratios if ratio.goal == goal), None)
+        if ratio is None:
+            return None
+        mine = [m for m in run.result.measures if (m.job, m.unit, m.case) == (ratio.job, "rows/s", ratio.case)]
+        speeds = "".join(f"{with_spread(m.values)} rows/s; " for m in mine)
+        return f"{speeds}{with_spread(ratio.values)} times {than}{_few(run)}"
+
+    return told
+
+
+def _right(run: Run) -> str | None:
+    """In how many cells something was lost, duplicated, torn or out of order; what proves nothing is not clean."""
+    ours = [cell for cell in run.cells if str(cell["job"]).startswith(OURS)]
+    peers = [cell for cell in run.cells if cell not in ours]
+    if not ours:
+        return None
+    wrong, clean = (sum(cell["verdict"] == verdict for cell in ours) for verdict in ("wrong", "clean"))
+    theirs = sum(cell["verdict"] == "wrong" for cell in peers)
+    return f"wrong in {wrong} of {len(ours)} cells, clean in {clean}; peers: wrong in {theirs} of {len(peers)}"
+
+
+def _latency(run: Run) -> str | None:
+    """Of each sink that is alone in its pipeline, the median over rows."""
+    alone = [m for m in run.result.measures if m.job == OURS and m.case.get("of") == "p50"]
+    alone = [m for m in alone if m.case.get("sinks") == m.case.get("reader of")]
+    return "; ".join(f"{m.case['sinks']} {with_spread(m.values)} s" for m in alone) + _few(run) if alone else None
+
+
+def _memory(run: Run) -> str | None:
+    """The process of ours that grew most with the rows of an epoch."""
+    found = [r for r in run.result.ratios if r.job.startswith(OURS) and isinstance(r.case.get("rows"), int)]
+    if not found:
+        return None
+    most = max(_rows(ratio) for ratio in found)
+    one = max((r for r in found if _rows(r) == most), key=lambda r: statistics.median(r.values))
+    which = f"{most:,} rows; {one.job}, {one.case.get('of')}"
+    return f"{with_spread(one.values)} times {one.peer} ({which}){_few(run)}"
+
+
+def _rows(ratio: Ratio) -> int:
+    rows = ratio.case["rows"]
+    assert isinstance(rows, int)
+    return rows
+
+
+FIGURES: Sequence[Figure] = (
+    Figure("Is it right? Kinds of faults x sinks and modes, seen by readers from outside", "consistency", _right),
+    Figure(
+        "Postgres, 2 million rows of about 120 bytes",
+        "throughput",
+        _speed("postgres-jdbc-rewritten", "Spark JDBC with rewritten batches"),
+    ),
+    Figure("Kafka, the same rows", "throughput", _speed("kafka-spark", "Spark's at-least-once sink")),
+    Figure("Delta, the same rows", "throughput", _speed("delta-plain", "a plain append")),
+    Figure("Three sinks in one epoch", "throughput", _of_goal("three-sum", "times the sum of the three alone")),
+    Figure("A small epoch (1,000 rows, Postgres)", "small", _of_goal("small-one", "s more than a bare foreachBatch")),
+    Figure("From a row's making to a reader's eyes, at triggers of 1 s, median row", "latency", _latency),
+    Figure("Restart after a kill, the worst fault", "recovery", _of_goal("recovery", "s more than Spark's own")),
+    Figure("Epoch 100,000", "growth", _of_goal("growth", "times the seconds of epoch 10, the worst sink")),
+    Figure("Peak memory of the largest epoch, the process that grew most", "memory", _memory),
+)
+
+
+def rows(folder: Path = FOLDER) -> list[tuple[str, str, str]]:
+    """(what, figure, command), from the newest full run that tells it."""
+    runs = {name: stored(name, folder=folder) for name in dict.fromkeys(figure.table for figure in FIGURES)}
+    return [(figure.what, _told(figure, runs), command(figure.table)) for figure in FIGURES]
+
+
+def _told(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> str:
+    of_table = runs[figure.table]
+    told = next((said for run in of_table if (said := figure.told(run)) is not None), None)
+    if told is None and of_table:
+        raise NotTold(f"{figure.what!r}: nothing in {[run.file for run in of_table]} tells it")
+    return told or MISSING
+
+
+def table(folder: Path = FOLDER) -> str:
+    """As Markdown."""
+    lines = [f"| {what} | {told} | `{made}` |" for what, told, made in rows(folder)]
+    return "\n".join(["| what | median (quartiles) | made by |", "|---|---|---|", *lines]) + "\n"
+
+
+def put(table: str, into: Path) -> None:
+    """Between the two marks of a page, in the place of what was there."""
+    before, begin, rest = into.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{into} has no {BEGIN.strip()} ... {END}")
+    into.write_text(f"{before}{begin}{table}{end}{after}", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description="The ten figures, as Markdown.")
+    parser.add_argument("--from", type=Path, default=FOLDER, dest="folder", help="the folder of the results")
+    parser.add_argument("--into", type=Path, help="a page with the marks around the table, instead of printing it")
+    options = parser.parse_args(arguments)
+    if options.into is None:
+        print(table(options.folder), end="")
+    else:
+        put(table(options.folder), options.into)
+
+
+if __name__ == "__main__":
+    main()

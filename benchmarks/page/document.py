@@ -1,0 +1,181 @@
+"""The page: goals first, then table by table pictures with the same in numbers, then what it was measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.__main__ import TABLES
+from benchmarks.page import dots, grid, lines, stacks, tables
+from benchmarks.results import FOLDER
+from benchmarks.stored import Answer, Run, all_stored, answers, command
+from epochal.chaos.report import blocks
+from epochal.chaos.report.text import Markup, element, line
+
+FEW = 16  # figures: so many are shown unfolded
+
+STYLE = """
+h1{font-size:1.7rem;line-height:1.25;color:var(--ink);margin-bottom:4px}
+.lead{margin-bottom:16px}
+nav{margin:0 0 20px}
+nav ul{columns:auto;display:flex;flex-wrap:wrap;gap:4px 18px;list-style:none;padding:0}
+h2 .sub{display:block;font-size:1rem;font-weight:400;color:var(--muted)}
+h3{margin-top:22px}
+td.unknown{text-decoration:none}
+.was{display:block;color:var(--muted);font-weight:400;font-size:.92em}
+.figures{grid-template-columns:repeat(auto-fit,minmax(132px,1fr))}
+.cells td,.cells th{padding:6px 8px;border:1px solid var(--line)}
+.cells td.valid{background:var(--valid-soft)}
+.cells td.invalid{background:var(--invalid-soft);white-space:normal}
+.cells td.unknown{background:var(--unknown-soft)}
+.cells thead th{white-space:normal;min-width:6em}
+th.text{font-weight:600}
+td code{overflow-wrap:anywhere}
+@media print{nav{display:none}h3{break-after:avoid}}
+"""
+
+READ_DOTS = (
+    "A dot is the median of the rounds, its bar reaches from the first to the third quartile. Blue: the newest run; "
+    "grey and hollow: the run before. The green line is the goal, the tint lies on the side that it asks for; the grey "
+    "upright line is where both are alike."
+)
+READ_LINES = (
+    "Medians over a logarithmic axis; pale strokes reach from the first to the third quartile. Broken: the run before."
+)
+READ_STACKS = "The median of each phase; the thin bar is the run before. The numbers are those of the list below."
+READ_CELLS = (
+    "Counted are epochs, over all seeds, by what readers from outside saw. ✓ clean: faults struck, and nothing was "
+    "lost, duplicated, seen in part or out of order. ? is no pass: no fault struck, or not all was looked at. Cost: "
+    "the median ratio without a fault, below."
+)
+
+
+def html(folder: Path = FOLDER, *, quick: bool = False, about: Mapping[str, str] = TABLES) -> str:
+    """The whole page of the results that a folder holds; ``about``: the tables, and what each is about."""
+    runs = all_stored(about, quick=quick, folder=folder)
+    found = answers(runs)
+    parts = [
+        _head(runs, quick=quick),
+        _goals(found),
+        *(_table(name, about[name], of) for name, of in runs.items()),
+        _environment([run for of in runs.values() for run in of[:2]]),
+        _reading(),
+    ]
+    return blocks.document("Epochal benchmarks", parts, style=STYLE)
+
+
+def _head(runs: Mapping[str, Sequence[Run]], *, quick: bool) -> Markup:
+    newest = max((run.when for of in runs.values() for run in of), default="")
+    measured = sum(bool(of) for of in runs.values())
+    said = f"{measured} of {len(runs)} tables are measured" + (f", the newest on {newest} UTC." if newest else ".")
+    warning = " These are quick runs: they show that all of it runs, and are no results." if quick else ""
+    links = [element("li", element("a", name, href=f"#{name}")) for name in ("goals", *runs, "environment")]
+    return Markup(
+        element("h1", "Epochal benchmarks: is it right, and what does it cost?")
+        + element("p", said + warning, class_="lead note")
+        + element("nav", element("ul", links), aria_label="tables")
+    )
+
+
+def _goals(found: Mapping[str, Sequence[Answer]]) -> Markup:
+    holds = sum(bool(of) and all(answer.holds for answer in of) for of in found.values())
+    missing = sum(not of for of in found.values())
+    counts = {"goals": len(found), "hold": holds, "not met": len(found) - holds - missing, "not measured": missing}
+    figures = [element("div", element("dt", name), element("dd", f"{count}")) for name, count in counts.items()]
+    said = blocks.note("A goal holds when the median of the ratio does, in every case that it is asked of.")
+    heading = element("h2", "Goals", id="goals")
+    return element("section", heading, element("dl", figures, class_="figures"), said, tables.goals(found))
+
+
+# --- one table ------------------------------------------------------------------------------------------
+
+
+def _table(name: str, about: str, runs: Sequence[Run]) -> Markup:
+    heading = element("h2", name, element("span", about, class_="sub"), id=name)
+    if not runs:
+        missing = blocks.note(f"Not measured yet. {command(name)} makes it.")
+        return element("section", heading, missing)
+    newest, before = runs[0], runs[1] if len(runs) > 1 else None
+    return element(
+        "section",
+        heading,
+        _compared(newest, before),
+        *_right(newest, before),
+        *_dots(name, newest, before),
+        *_lines(name, newest, before),
+        *_stacks(name, newest, before),
+        *_numbers(newest, before),
+    )
+
+
+def _compared(newest: Run, before: Run | None) -> Markup:
+    """Which runs are shown, and the command."""
+    of = f"{newest.when} UTC, commit {line(newest.commit)}, {newest.result.rounds} rounds"
+    beside = f"beside {before.when} UTC, commit {line(before.commit)}" if before else "no run before it"
+    return element("p", f"{of}; {beside}. Made by ", element("code", newest.command), class_="note")
+
+
+def _right(newest: Run, before: Run | None) -> Iterator[Markup]:
+    if newest.cells:
+        yield grid.draw(newest, before)
+        yield blocks.note(READ_CELLS)
+
+
+def _dots(name: str, newest: Run, before: Run | None) -> Iterator[Markup]:
+    panels = dots.panels(newest.result.ratios, before.result.ratios if before else [])
+    for place, panel in enumerate(panels):
+        yield element("h3", line(panel.title))
+        yield blocks.picture(dots.draw(panel, f"{name}-ratios-{place}"))
+    if panels:
+        yield blocks.note(READ_DOTS)
+        yield _folded("The ratios as a table", tables.ratios(newest, before))
+
+
+def _lines(name: str, newest: Run, before: Run | None) -> Iterator[Markup]:
+    panels = lines.panels(newest.result.measures, before.result.measures if before else [])
+    for place, panel in enumerate(panels):
+        yield element("h3", line(panel.title))
+        yield blocks.picture(lines.draw(panel, f"{name}-lines-{place}"))
+    if panels:
+        yield blocks.note(READ_LINES)
+
+
+def _stacks(name: str, newest: Run, before: Run | None) -> Iterator[Markup]:
+    panels = stacks.panels(newest.result.measures, before.result.measures if before else [])
+    for place, panel in enumerate(panels):
+        yield element("h3", line(panel.title))
+        yield blocks.picture(stacks.draw(panel, f"{name}-phases-{place}"))
+    if panels:
+        yield blocks.note(READ_STACKS)
+
+
+def _numbers(newest: Run, before: Run | None) -> Iterator[Markup]:
+    if newest.result.measures:
+        few = len(newest.result.measures) <= FEW
+        yield _folded("Absolute figures", tables.measures(newest, before), unfolded=few)
+    if newest.result.facts:
+        yield _folded("Beside the figures", tables.facts(newest.result.facts))
+
+
+def _folded(summary: str, table: Markup, *, unfolded: bool = False) -> Markup:
+    return element("details", element("summary", summary), table, class_="paper", open=unfolded)
+
+
+# --- the end --------------------------------------------------------------------------------------------
+
+
+def _environment(runs: Sequence[Run]) -> Markup:
+    heading = element("h2", "Environment", id="environment")
+    return element("section", heading, tables.environments(runs) if runs else blocks.note("Nothing was measured yet."))
+
+
+def _reading() -> Markup:
+    """What may be concluded, and what not."""
+    said = (
+        "Jobs take turns in one invocation, and a ratio is that of two jobs in the same round: on shared cores the "
+        "pace of the machine changes within minutes, so read the ratios, and absolute figures as orders. Peers run at "
+        "their best documented settings and with the same durability (fsync on, acks=all). The newest run and the run "
+        "before may differ in commit, versions and machine: the table above says so."
+    )
+    made = element("p", "This page: ", element("code", "make bench-page"), ". It asks the network for nothing.")
+    return element("footer", element("p", said), made)

@@ -1,0 +1,76 @@
+"""Right or not: what each kind of fault did to each job, as a table whose cells are tinted."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.measuring import Ratio
+from benchmarks.stored import Cell, Run
+from benchmarks.summary import amount
+from epochal.chaos.report import blocks
+from epochal.chaos.report.text import Markup, element, line
+
+WRONGS: Mapping[str, str] = {
+    "lost": "lost",
+    "duplicated": "duplicated",
+    "torn": "torn",
+    "out_of_order": "out of order",
+    "disagree": "apart",
+}
+"""What a cell counts in epochs, and how a person calls it."""
+
+Cells = Mapping[tuple[str, str], Cell]
+
+
+def draw(newest: Run, before: Run | None) -> Markup:
+    """Jobs below each other, kinds of faults side by side; the run before is told where it differs."""
+    cells, old = _by_place(newest.cells), _by_place(before.cells if before else [])
+    faults = list(dict.fromkeys(fault for _, fault in cells))
+    rows = [
+        blocks.row(
+            element("th", line(job), scope="row", class_="name"),
+            blocks.number(_cost(job, newest.result.ratios)),
+            *_cells(job, faults, cells, old),
+        )
+        for job in dict.fromkeys(job for job, _ in cells)
+    ]
+    caption = "Epochs that were lost, duplicated, torn or out of order, by job and kind of fault"
+    return blocks.table(caption, ("job", "cost", *map(line, faults)), rows, numbers=(1,), class_="cells")
+
+
+def wrong(cell: Cell) -> dict[str, int]:
+    """What went wrong, in the words of people, with its number of epochs."""
+    return {word: int(cell[name]) for name, word in WRONGS.items() if cell.get(name)}
+
+
+def _by_place(cells: Sequence[Cell]) -> Cells:
+    return {(str(cell["job"]), str(cell["fault"])): cell for cell in cells}
+
+
+def _cost(job: str, ratios: Sequence[Ratio]) -> str:
+    """Of a job, over what all are compared with."""
+    mine = next((ratio for ratio in ratios if ratio.job == job), None)
+    return f"{amount(statistics.median(mine.values))} ×" if mine is not None else "–"
+
+
+def _cells(job: str, faults: Sequence[str], newest: Cells, old: Cells) -> Iterator[Markup]:
+    for fault in faults:
+        cell, earlier = newest.get((job, fault)), old.get((job, fault))
+        if cell is None:
+            yield element("td", "–", class_="none")
+            continue
+        tint, said = _said(cell)
+        was = _said(earlier)[1] if earlier is not None else said
+        changed = element("span", f"before: {was}", class_="was") if was != said else None
+        struck = element("span", f"{cell['struck']:,} struck", class_="was") if cell["struck"] else None
+        yield element("td", said, struck, changed, class_=tint)
+
+
+def _said(cell: Cell) -> tuple[str, str]:
+    """The tint of a cell, and its words; whatever is not known to be clean is no pass."""
+    wrongs = wrong(cell)
+    if wrongs or cell["verdict"] == "wrong":
+        said = ", ".join(f"{count:,} {word}" for word, count in wrongs.items())
+        return "invalid", f"✗ {said or 'wrong'}{' ?' if cell.get('unknown') else ''}"
+    return ("valid", "✓ clean") if cell["verdict"] == "clean" else ("unknown", f"? {line(cell['verdict'])}")
