@@ -93,6 +93,7 @@ from epochal.sinks.protocol import (
     Rows,
     Sink,
     Stage,
+    WatchingSink,
 )
 
 COMPACT_EVERY = 100
@@ -203,6 +204,7 @@ class Coordinator:
         self._mode = mode
         self._stage = stage
         self._copies = wants_copy(sinks)
+        self._watching = [sink for sink in sinks if isinstance(sink, WatchingSink)]
         self._copies_left = True  # perhaps, of a start whose sinks wanted them
         self._run_all = runner
         self._retry = retry or Retry()
@@ -517,9 +519,9 @@ class Coordinator:
         decision = Decision(self._query.query_id, ask.epoch, self._me, ask.fingerprint, redo)
         hit(Point.BEFORE_PREPARE, epoch=ask.epoch)
         try:
-            copy = self._copied(batch)
+            epoch = Epoch(decision, 0, ask.offsets, ask.watermark)
+            epoch = replace(epoch, copy=self._copied(epoch, batch.rows))
             hit(Point.AFTER_COPY, epoch=ask.epoch)
-            epoch = Epoch(decision, 0, ask.offsets, ask.watermark, copy)
             judgements = self._judgements(epoch, lambda: batch.rows)
             votes = self._each(lambda sink: self._vote(sink, epoch, batch.rows))
         except Exception:
@@ -532,18 +534,20 @@ class Coordinator:
             participants={name: Participant(self._identities[name], vote) for name, vote in votes.items()},
             offsets=ask.offsets,
             watermark=ask.watermark,
-            copy=copy,
+            copy=epoch.copy,
             supersedes=self._current.decision.id if again else None,
             done_through=judge.done_after(self._history, self._shown),
             judgements=judgements,
         )
 
-    def _copied(self, batch: MicroBatch) -> Copy | None:
+    def _copied(self, epoch: Epoch, rows: Rows) -> Copy | None:
         """The one evaluation of the epoch, where the sinks want it kept."""
         if self._stage is None or not self._copies:
             return None
         with self._telling.step(Step.COPY):
-            return self._stage.write(batch.ask.epoch, self._me, batch.rows)
+            for sink in self._watching:
+                rows = sink.watch(epoch, rows)
+            return self._stage.write(epoch.number, self._me, rows)
 
     def _vote(self, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
         epoch = epoch.at(self._place_in(sink.name))

@@ -140,6 +140,18 @@ class RedoSink(Sink, Protocol):
 
 
 @runtime_checkable
+class WatchingSink(RedoSink, Protocol):
+    """A redo sink that can judge the rows while they are copied, and so needs no pass over the copy to vote."""
+
+    def watch(self, epoch: Epoch, rows: Rows) -> Rows:
+        """The same rows, to be copied; what is seen of them there is for the vote on this decision alone.
+
+        Lazy, and called at most once per decision, before there is a copy.  A sink that has watched nothing of an epoch
+        (a redo, another process) votes on the copy itself, and the same.
+        """
+
+
+@runtime_checkable
 class MarkedSink(Sink, Protocol):
     """A sink whose marker a person may have written, where the write that knows it cannot be repeated.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.epoch import EpochNumber
 from epochal.coordinator.errors import PrepareRefused
+from epochal.sinks.executors import await_observation
 from epochal.sinks.kafka.encode import FAILURE
 from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.kafka.topics import Topic
@@ -40,19 +41,50 @@ class Objection:
     separable: bool = True  # a sink for bad rows could have them
 
 
+Figures = Mapping[str, Any]
+"""Of all records of an epoch: how many, how many meet each objection, and what of these is shown."""
+
+
 def count(records: DataFrame, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
     """How many records there are; ``PrepareRefused`` names the first objection that any of them meets."""
-    from pyspark.sql import functions as f
+    told = records.agg(*_figures(objections)).collect()[0].asDict()
+    return judged(told, objections, sink, epoch)
 
-    told = records.agg(
-        f.count(f.lit(1)).alias("rows"),
-        *(f.count_if(o.bad).alias(f"bad{n}") for n, o in enumerate(objections)),
-        *(_told(o).alias(f"shown{n}") for n, o in enumerate(objections)),
-    ).collect()[0]
+
+def watched(records: DataFrame, objections: Sequence[Objection]) -> tuple[DataFrame, Callable[[], Figures | None]]:
+    """The same records, and what ``judged`` wants to know of them once one action has read them all.
+
+    None: Spark has run that action without them, as there are no rows.
+    """
+    from pyspark.sql import Observation
+
+    observation: Any = Observation()
+    seen = records.observe(observation, *_figures(objections))
+
+    def answer() -> Figures | None:
+        await_observation(observation, "what it saw of the rows that it copied", "nothing was decided")
+        found: Figures = observation.get if observation._jo.getRow().length() else {}
+        return found or None
+
+    return seen, answer
+
+
+def judged(told: Figures, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
+    """How many records there were; ``PrepareRefused`` names the first objection that any of them meets."""
     for n, objection in enumerate(objections):
         if bad := told[f"bad{n}"]:
             raise refusal(objection, bad, told[f"shown{n}"], sink, epoch, "nothing of the epoch was decided")
     return int(told["rows"])
+
+
+def _figures(objections: Sequence[Objection]) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    return [
+        f.count(f.lit(1)).alias("rows"),
+        *(f.count_if(o.bad).alias(f"bad{n}") for n, o in enumerate(objections)),
+        *(_told(o).alias(f"shown{n}") for n, o in enumerate(objections)),
+    ]
 
 
 def of_each(objections: Sequence[Objection]) -> Column:

@@ -90,6 +90,10 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 """At most 10,000, whatever the user has set."""
 
 
+Watched = tuple[int, Sequence[Objection], Callable[[], "objections.Figures | None"]]
+"""The decision whose rows were watched, what was looked for, and what was seen."""
+
+
 class KafkaSink:
     """Every epoch once, in one Kafka transaction.
 
@@ -199,6 +203,7 @@ class KafkaSink:
         self._longest: float | None = None  # seconds that one transaction may last
         self._session: SparkSession | None = None
         self._settings: Mapping[str, str] = {}  # those that the session was given
+        self._watched: Watched | None = None
         self._evaluated: tuple[int, Digest] | None = None  # the newest epoch that was applied, and its rows
 
     @property
@@ -210,7 +215,10 @@ class KafkaSink:
         return f"KafkaSink({self._bootstrap!r}, topic={self._topic!r}{several}, name={self._name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"} | {"_session": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"} | {
+            "_session": None,
+            "_watched": None,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
@@ -294,6 +302,36 @@ class KafkaSink:
             help="start one query per app and sink",
         )
 
+    def watch(self, epoch: Epoch, rows: DataFrame) -> DataFrame:
+        """See ``epochal.sinks.protocol.WatchingSink``; rows that become other ones first are judged from the copy."""
+        from pyspark.sql import functions as f
+
+        self._watched = None
+        if not self._is_watchable(rows):
+            return rows
+        schema, now = rows.schema, self._topics_of(epoch)
+        self._encoding.check(schema, self._name)
+        refusals = _refusals(self._encoding, schema)
+        found = self._objections({column: name for column, (name, _) in refusals.items()}, now)
+        whole = f.struct(*(_quoted(name) for name in rows.columns)).alias(WHOLE_ROW)
+        records = self._encoding.apply(rows, whole, *(bad.alias(name) for name, bad in refusals.values()))
+        seen, figures = objections.watched(records, found)
+        self._watched = epoch.decision.id, found, figures
+        return seen.select(f"{WHOLE_ROW}.*")
+
+    def _is_watchable(self, rows: DataFrame) -> bool:
+        """Every row is a record as it stands, and in the query's session the same one as in the sink's own."""
+        if self._keeps_records or not self._encoding.projection.is_whole:
+            return False
+        alike = len({name.lower() for name in rows.columns}) == len(rows.columns)
+        policy = rows.sparkSession.conf.get("spark.sql.legacy.timeParserPolicy", "CORRECTED")
+        return alike and str(policy).upper() != "LEGACY"
+
+    @property
+    def _keeps_records(self) -> bool:
+        """Beside the copy, as nobody could make the same ones again."""
+        return self._make_value is not None or self._slots > 1 or self.bad_rows is not None
+
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         """Vote: the copy is there, and Kafka will take every row of it as the topic is now."""
         if epoch.copy is None:
@@ -310,7 +348,8 @@ class KafkaSink:
         copied = stage.read_copy(self._own_session(encoding.settings), epoch.copy)  # as a commit will read it
         self._refuse_large_marker(epoch, place, now, by)
         with encoding.projection.evaluating(epoch.number):
-            count, staged = self._check_rows(epoch, encoding, copied, now)
+            watched = self._judged_while_copied(epoch)
+            count, staged = (watched, []) if watched is not None else self._check_rows(epoch, encoding, copied, now)
             left_out = encoding.projection.left_out(copied) + rejects.left_out(self, epoch, copied)
         if count + left_out != epoch.copy.rows:
             told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows}"
@@ -433,7 +472,7 @@ class KafkaSink:
         return False
 
     def close(self) -> None:
-        self._looked = self._session = self._evaluated = self._aged = None
+        self._looked = self._session = self._evaluated = self._aged = self._watched = None
 
     def epochs(
         self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
@@ -608,11 +647,18 @@ class KafkaSink:
             "topics": {t.name: [t.partitions, t.max_message_bytes, t.is_compacted] for t in targets},
         }
 
-    def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
-        """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, where they are kept.
+    def _judged_while_copied(self, epoch: Epoch) -> int | None:
+        """How many rows, after refusing; None: nobody has watched the rows of this decision."""
+        if self._watched is None or self._watched[0] != epoch.decision.id:
+            return None
+        _, found, figures = self._watched
+        self._watched = None
+        told = figures()
+        return objections.judged(told, found, self._name, epoch.number) if told is not None else None
 
-        They are kept, a copy per slot, where nobody could make the same ones again.
-        """
+    def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
+        """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, a copy per slot, where
+        they are kept."""
         schema = encoding.projection.check(copied.schema)
         encoding.check(schema, self._name)
         refusals = _refusals(encoding, schema)
@@ -622,7 +668,7 @@ class KafkaSink:
         if self.bad_rows is not None:
             records = records.where(objections.reason_of_each(found).isNull())
         staged: list[Copy] = []
-        if self._make_value is not None or self._slots > 1 or self.bad_rows is not None:
+        if self._keeps_records:
             assert epoch.copy is not None, "asked for at once"
             made = self._encoder(now).records(records)
             staged = stage.write_parts(epoch.copy, self._name, epoch.number, made, SLOT, self._slots)
