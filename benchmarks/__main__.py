@@ -16,6 +16,7 @@ from benchmarks.summary import show
 
 TABLES: Mapping[str, str] = {
     "throughput": "rows per second of each sink and of three together, beside each peer",
+    "consistency": "what faults do to each sink, mode and peer: lost, duplicated, torn, out of order; the cost beside",
 }
 
 
