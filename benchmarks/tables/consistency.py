@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,12 @@ from benchmarks import ours
 from benchmarks.cells import Cell, Contradiction, Judged, together
 from benchmarks.faults import KINDS, AsPlanned, Planned, plans
 from benchmarks.measuring import Case, Job, Measure, Ratio, ratio, say, turns
-from benchmarks.peers import delta, kafka, postgres
+from benchmarks.peers import postgres
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
-from benchmarks.targets import OURS, TARGETS, Target
-from benchmarks.world import World, new_name
+from benchmarks.tables.throughput import NARROW, OURS, Throughput
+from benchmarks.targets import TARGETS, Target
+from benchmarks.world import World
 from epochal.chaos import jvm
 from epochal.chaos.bench import Bench, bench
 from epochal.chaos.campaign import Campaign
@@ -47,6 +48,8 @@ SEEDS = (1, 2)
 QUICK_SEEDS = (1,)
 QUICK_TARGETS = ("pipeline", "delta_append")
 QUICK_KINDS = ("no commits/N", "zombie")
+BUDGET_S = 50 * 60.0
+"""For all runs: none is begun later, and those left out are named in the result."""
 ROWS = 100_000
 QUICK_ROWS = 10_000
 BARE = "bare foreachBatch"
@@ -101,8 +104,13 @@ def _strike(
     todo = [(name, seed, planned) for seed in seeds for name in names for planned in plans(TARGETS[name], seed, kinds)]
     servers = [kind for kind in SERVERS if any(kind in TARGETS[name].servers for name in names)]
     cells: list[Cell] = []
+    until = time.monotonic() + BUDGET_S
     with bench(servers, proxied=bool(servers)) as where:
         for number, (name, seed, planned) in enumerate(todo, start=1):
+            if time.monotonic() > until:
+                say(f"{len(todo) - number + 1} of {len(todo)} runs left out: {BUDGET_S / 60:g} minutes are over")
+                told += [{"target": name, "seed": seed, "left out": True} for name, seed, _ in todo[number - 1 :]]
+                break
             say(f"run {number}/{len(todo)}: {name}, seed {seed}, {len(planned)} strikes")
             began = time.monotonic()
             found = _campaign(TARGETS[name], seed, planned, where)
@@ -115,6 +123,17 @@ def _strike(
                 f"  {time.monotonic() - began:.0f} s, {found.verdict.value}; not clean: {'; '.join(wrong) or 'nothing'}"
             )
     return cells
+
+
+def _runs(names: Sequence[str], kinds: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int, Sequence[Planned]]]:
+    """(target, seed, what strikes): all targets for one seed, then for the next; what has one moment alone once."""
+    again = [kind for kind in kinds if not KINDS[kind].alone]
+    return [
+        (name, seed, planned)
+        for seed in seeds
+        for name in names
+        for planned in plans(TARGETS[name], seed, kinds if seed == seeds[0] else again)
+    ]
 
 
 def _campaign(target: Target, seed: int, planned: Sequence[Planned], where: Bench) -> Struck:
@@ -182,70 +201,51 @@ def _about(planned: Sequence[Planned], found: Struck) -> dict[str, object]:
 def _costs(jobs: Sequence[str], rows: int, rounds: int) -> tuple[list[Measure], list[Ratio]]:
     """Seconds of an epoch of each job, and their ratio over the bare one; the second table of a pipeline has none."""
     with World() as world:
-        files = source(world.spark, world.folder, [SMALL, rows])
-        made = {name: job for name, job in Costs(world, files).jobs().items() if name in (BARE, *jobs)}
+        known = {**Throughput(world, rows, NARROW).jobs(), **Modes(world, rows).jobs()}
+        asked = {BARE: known[BARE], **{job: known[job] for job in jobs if job in known}}
         case: Case = {"rows": rows}
-        taken = turns(made, rounds, case, "s")
-    return taken, [ratio(taken, job, BARE, "s") for job in made if job != BARE]
+        taken = turns(asked, rounds, case, "s")
+    return taken, [ratio(taken, job, BARE, "s") for job in asked if job != BARE]
 
 
-class Costs:
-    """The jobs of the table, without the chaos kit; a job answers with the seconds of its second epoch."""
+MODES: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # kind of sink, and what a pipeline is given for it
+    "postgres, idempotent": ("postgres", {"mode": "idempotent"}),
+    "kafka, idempotent": ("kafka", {"mode": "idempotent"}),
+    "delta, idempotent": ("delta", {"mode": "idempotent"}),
+    "postgres, upsert": ("postgres", {"postgres": {"mode": Upsert(key="id")}}),
+    "kafka, tombstones": ("kafka", {"kafka": {"tombstones": True}}),
+    "delta, merge": ("delta", {"delta": {"mode": Merge(key="id")}}),
+    "postgres, plain table": ("postgres", {"postgres": {"mode": Plain()}}),
+    "kafka, two slots": ("kafka", {"kafka": {"slots": 2}}),
+    "delta, overwrite": ("delta", {"delta": {"mode": Overwrite()}}),
+}
 
-    def __init__(self, world: World, files: Any) -> None:
-        self._world, self._files = world, files
-        self._schema = world.spark.read.parquet(str(files)).schema
+
+class Modes:
+    """What the throughput table does not have, over its rows; a job answers with seconds."""
+
+    def __init__(self, world: World, rows: int) -> None:
+        self._world = world
+        self._source = source(world.spark, world.folder, [SMALL, rows], value=NARROW)
+        self._schema = world.spark.read.parquet(str(self._source)).schema
 
     def jobs(self) -> Mapping[str, Job]:
-        return {BARE: lambda: self._epoch(bare), **self._ours(), **self._peers()}
-
-    def _ours(self) -> Mapping[str, Job]:
-        key: Any = {"key": "id"}
-        key_of_kafka = {"kafka": {"tombstones": True}}
-        made: Mapping[str, Callable[[], Write]] = {
-            "postgres": lambda: self._pipeline("postgres"),
-            "kafka": lambda: self._pipeline("kafka"),
-            "delta": lambda: self._pipeline("delta"),
-            "postgres, idempotent": lambda: self._pipeline("postgres", mode="idempotent"),
-            "kafka, idempotent": lambda: self._pipeline("kafka", mode="idempotent"),
-            "delta, idempotent": lambda: self._pipeline("delta", mode="idempotent"),
-            "postgres, upsert": lambda: self._pipeline("postgres", postgres={"mode": Upsert(**key)}),
-            "kafka, tombstones": lambda: self._pipeline("kafka", **key_of_kafka),
-            "delta, merge": lambda: self._pipeline("delta", delta={"mode": Merge(**key)}),
-            "postgres, plain table": lambda: self._pipeline("postgres", postgres={"mode": Plain()}),
-            "kafka, two slots": lambda: self._pipeline("kafka", kafka={"slots": 2}),
-            "delta, overwrite": lambda: self._pipeline("delta", delta={"mode": Overwrite()}),
-        }
-        return {f"{OURS} {name}": lambda make=make: self._epoch(make()) for name, make in made.items()}  # type: ignore[misc]
-
-    def _pipeline(self, kind: str, *, mode: str = "two-phase", **options: Mapping[str, object]) -> Write:
-        return ours.pipeline(self._world, self._schema, kind, mode=mode, **options)
-
-    def _peers(self) -> Mapping[str, Job]:
-        world = self._world
-        bootstrap, folder = world.kafka.bootstrap, lambda: str(world.folder / new_name("delta"))
-        rewritten = {"reWriteBatchedInserts": "true"}
         return {
-            "spark jdbc": lambda: self._into_table(lambda table: postgres.jdbc(world.jdbc(), table)),
-            "spark jdbc, rewritten batches": lambda: self._into_table(
-                lambda table: postgres.jdbc(world.jdbc(**rewritten), table)
-            ),
-            "psycopg COPY": lambda: self._into_table(lambda table: postgres.copy(world.dsn, table)),
-            "spark kafka": lambda: self._epoch(kafka.spark(bootstrap, world.topic())),
-            "confluent-kafka, no transaction": lambda: self._epoch(kafka.confluent(bootstrap, world.topic())),
-            "delta append": lambda: self._epoch(delta.spark(folder())),
-            "delta append, txnAppId": lambda: self._epoch(delta.spark(folder(), app="bench")),
-            "delta-rs": lambda: self._epoch(delta.delta_rs(folder())),
+            BARE: lambda: self._epoch(bare),
+            **{
+                f"{OURS} {name}": lambda kind=kind, how=how: self._ours(kind, how)  # type: ignore[misc]
+                for name, (kind, how) in MODES.items()
+            },
         }
 
     def _epoch(self, write: Write) -> float:
-        return self._world.epochs(self._files, write)[-1]
+        return self._world.epochs(self._source, write)[-1]
 
-    def _into_table(self, peer: Callable[[str], Write]) -> float:
-        table = new_name("peer")
-        postgres.create(self._world.dsn, table)
-        seconds = self._epoch(peer(table))
-        postgres.drop(self._world.dsn, table)
+    def _ours(self, kind: str, how: Mapping[str, Any]) -> float:
+        pipeline = ours.pipeline(self._world, self._schema, kind, **how)
+        seconds = self._epoch(pipeline)
+        if kind == "postgres":
+            postgres.drop(self._world.dsn, f"{pipeline.app}__rows", pipeline.app)
         return seconds
 
 

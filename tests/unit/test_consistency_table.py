@@ -11,7 +11,7 @@ import pytest
 from benchmarks import cells, faults, targets
 from benchmarks.cells import COLUMNS, Cell, Contradiction, Judged
 from benchmarks.results import Result
-from benchmarks.tables import consistency
+from benchmarks.tables import consistency, throughput
 from epochal.chaos import checker
 from epochal.chaos.campaign import CLEAN_EPOCHS
 from epochal.chaos.checker import Finding, Run, Verdict
@@ -59,7 +59,7 @@ def judged(events: Sequence[Event], *, struck: Sequence[int] = (1, 2), names: Se
     return Judged(run, checker.judge_all(run, names), PLANNED, struck)
 
 
-def counted(found: Sequence[Cell]) -> Mapping[tuple[str, str], Mapping[str, int]]:
+def counted(found: Sequence[Cell]) -> dict[tuple[str, str], dict[str, int]]:
     """(job, fault) -> the columns that are not empty, of the cells that are wrong."""
     return {
         (cell.job, cell.fault): {name: getattr(cell, name) for name in COLUMNS if getattr(cell, name)}
@@ -81,6 +81,10 @@ BAD: Mapping[str, tuple[list[Event], Mapping[str, int]]] = {
     "a row is missing in the end": (
         history(without=EPOCHS[2][1:], end=both(upto(3), WITHOUT_LAST)),
         {"lost": 1, "torn": 1, "disagree": 1},
+    ),
+    "a whole epoch never comes": (
+        history(without=EPOCHS[2], end=both(upto(3), (*upto(1), *EPOCHS[3]))),
+        {"lost": 1, "disagree": 1},
     ),
     "rows are there twice": (history(end=both(upto(3), (*upto(3), *EPOCHS[2]))), {"duplicated": 1, "disagree": 1}),
     "a part is seen before the rest": (history(both(upto(1), (*upto(1), EPOCHS[2][0]))), {"torn": 1}),
@@ -164,8 +168,8 @@ def test_what_nobody_looked_at_is_unknown() -> None:
 @pytest.mark.parametrize("bad", [True, False])
 def test_counts_that_contradict_the_verdicts_are_refused(name: str, bad: bool) -> None:
     """Whatever the kit calls violated has to be in its column, and the other way round."""
-    where = {"I1": 0, "I2": 1, "I3": 2, "I5": 3, "I6": 0}[name]
-    events = list(BAD.values())[where][0] if bad else history()
+    wrong = {"I1": "never comes", "I2": "twice", "I3": "a part", "I5": "after a later", "I6": "never comes"}[name]
+    events = next(events for what, (events, _) in BAD.items() if wrong in what) if bad else history()
     said = Finding(Verdict.TRUE if bad else Verdict.FALSE, "" if bad else "says the kit", 1)
     one = judged(events)
     with pytest.raises(Contradiction, match=name):
@@ -273,6 +277,21 @@ def test_seeds_strike_at_different_moments() -> None:
         assert moments(one, kind) != moments(other, kind)
 
 
+def test_what_needs_a_run_of_its_own_is_struck_with_the_first_seed_alone() -> None:
+    runs = consistency._runs(["delta_rs", "pipeline"], list(faults.KINDS), (1, 2))
+    own = [(name, seed) for name, seed, planned in runs if planned[0].kind == "checkpoint lost"]
+    assert own == [("delta_rs", 1), ("pipeline", 1)]
+    assert [seed for _, seed, _ in runs] == [1, 1, 1, 1, 2, 2], "one seed is done before the next begins"
+
+
+def test_no_run_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consistency, "BUDGET_S", -1.0)
+    monkeypatch.setattr(consistency.jvm, "short_lived", dict)
+    told: list[dict[str, object]] = []
+    assert consistency._strike(["delta_rs"], ["zombie"], (1, 2), told) == []
+    assert told == [{"target": "delta_rs", "seed": seed, "left out": True} for seed in (1, 2)]
+
+
 def test_a_part_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(consistency.ONLY, "spark_jdbc, delta_rs")
     assert consistency._asked(consistency.ONLY, targets.TARGETS, ("pipeline",)) == ["spark_jdbc", "delta_rs"]
@@ -281,3 +300,10 @@ def test_a_part_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         consistency._asked(consistency.ONLY, targets.TARGETS, ("pipeline",))
     monkeypatch.delenv(consistency.ONLY)
     assert consistency._asked(consistency.ONLY, targets.TARGETS, ("pipeline",)) == ("pipeline",)
+
+
+def test_every_job_but_the_second_table_of_a_pipeline_has_its_cost() -> None:
+    named = {job for target in targets.TARGETS.values() for job in target.outputs.values()}
+    known = {job for pair in throughput.GOALS for job in pair} | {f"epochal {name}" for name in consistency.MODES}
+    assert named - known == {"epochal delta, overwrite, the second"}
+    assert {f"epochal {name}" for name in consistency.MODES} <= named
