@@ -286,7 +286,7 @@ def test_what_needs_a_run_of_its_own_is_struck_with_the_first_seed_alone() -> No
 
 def test_no_run_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consistency, "BUDGET_S", -1.0)
-    monkeypatch.setattr(consistency.jvm, "short_lived", dict)
+    monkeypatch.setattr("epochal.chaos.jvm.short_lived", dict)
     told: list[dict[str, object]] = []
     assert consistency._strike(["delta_rs"], ["zombie"], (1, 2), told) == []
     assert told == [{"target": "delta_rs", "seed": seed, "left out": True} for seed in (1, 2)]
