@@ -242,6 +242,8 @@ def test_ours_that_is_anything_but_clean_is_told_loudly() -> None:
     assert alarms(Cell("epochal kafka", "zombie", 1, 0))
     assert not alarms(Cell("epochal kafka", "zombie", 1, 1))
     assert not alarms(Cell("spark kafka", "zombie", 1, 1, torn=1))
+    assert not alarms(Cell("epochal kafka, two slots", "zombie", 1, 1, torn=1)), "that is not promised"
+    assert alarms(Cell("epochal kafka, two slots", "zombie", 1, 1, torn=1, duplicated=1))
 
 
 # --- what is planned --------------------------------------------------------------------------------
@@ -287,6 +289,7 @@ def test_what_needs_a_run_of_its_own_is_struck_with_the_first_seed_alone() -> No
 def test_no_run_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consistency, "BUDGET_S", -1.0)
     monkeypatch.setattr("epochal.chaos.jvm.short_lived", dict)
+    monkeypatch.setattr(consistency, "_campaign", lambda *_: pytest.fail("a run began"))
     told: list[dict[str, object]] = []
     assert consistency._strike(["delta_rs"], ["zombie"], (1, 2), told) == []
     assert told == [{"target": "delta_rs", "seed": seed, "left out": True} for seed in (1, 2)]
