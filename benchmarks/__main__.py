@@ -20,6 +20,7 @@ TABLES: Mapping[str, str] = {
     "modes": "each mode of each sink, beside a plain append",
     "reader-view": "scans and look-ups through a Postgres sink's view, beside a plain table",
     "flink": "rows per second into Kafka beside Flink's KafkaSink, exactly-once and at-least-once, 8 million rows",
+    "consistency": "what faults do to each sink, mode and peer: lost, duplicated, torn, out of order; the cost beside",
 }
 
 

@@ -5,6 +5,8 @@
     {"version": 1, "table", "quick", "rounds", "environment": {"commit", "when", "cores", "versions", ...},
      "measures": [{"job", "case", "unit", "median", "quartiles", "values"}],
      "ratios":   [{"job", "peer", "case", "what", "goal", "median", "quartiles", "values"}],
+     "cells":    [{"job", "fault", "asked", "struck", "lost", "duplicated", "torn", "out_of_order", "disagree",
+                   "rows_lost", "rows_duplicated", "unknown", "verdict"}],   :class:`benchmarks.cells.Cell`, if any
      "facts":    {...}}                                     what a table has to tell beside them
 """
 
@@ -20,6 +22,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks.cells import Cell
 from benchmarks.measuring import Measure, Ratio
 from epochal.coordinator import versions
 
@@ -37,6 +40,7 @@ class Result:
     quick: bool = False
     measures: list[Measure] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
 
     def add(self, measures: Sequence[Measure], *ratios: Ratio) -> None:
@@ -52,6 +56,7 @@ class Result:
             "environment": environment(),
             "measures": [measure.to_json() for measure in self.measures],
             "ratios": [ratio.to_json() for ratio in self.ratios],
+            **({"cells": [cell.to_json() for cell in self.cells]} if self.cells else {}),
             "facts": self.facts,
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from benchmarks import cells
 from benchmarks.goals import GOALS
 from benchmarks.measuring import Measure, Ratio, quartiles, words
 from benchmarks.results import Result
@@ -16,8 +17,21 @@ def show(result: Result) -> None:
     print()
     for ratio in result.ratios:
         print(_answer(ratio))
+    if result.cells:
+        print(*cells.lines(result.cells, _costs(result.ratios)), "", sep="\n")
     for what, told in result.facts.items():
-        print(f"{what}: {told}")
+        print(f"{what}: {_told(told)}")
+
+
+def _told(fact: object) -> object:
+    """Records, of which there may be hundreds, are for programs."""
+    records = isinstance(fact, list) and any(isinstance(one, dict) for one in fact)
+    return f"{len(fact)} records in the file" if isinstance(fact, list) and records else fact
+
+
+def _costs(ratios: Sequence[Ratio]) -> dict[str, str]:
+    """Of each job, as times of its peer."""
+    return {ratio.job: f"{statistics.median(ratio.values):.2g} x" for ratio in ratios}
 
 
 def _line(measure: Measure) -> str:

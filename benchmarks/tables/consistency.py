@@ -1,0 +1,258 @@
+"""What faults do to each sink, each mode and each peer: lost, duplicated, torn, out of order; and what each costs.
+
+Each run is one of the chaos kit (tier 4, real processes and servers): three epochs without a fault, an epoch per
+strike, readers from outside all the time, one more epoch.  A cell is one kind of fault
+(:data:`benchmarks.faults.KINDS`) on one output, over all seeds, and :mod:`benchmarks.cells` counts what readers saw.
+A strike that was not seen to land counts as none, and a cell without any is *not struck*, never clean.
+
+The cost is that of an epoch of :data:`ROWS` rows without a fault, over a ``foreachBatch`` that evaluates the same rows
+and writes nothing, in turn in one session of Spark with all its compilers: the drivers that are struck are made to
+start soon and tell nothing about speed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import ours
+from benchmarks.cells import Cell, Contradiction, Judged, together
+from benchmarks.faults import KINDS, AsPlanned, Planned, plans
+from benchmarks.measuring import Case, Job, Measure, Ratio, ratio, say, turns
+from benchmarks.peers import postgres
+from benchmarks.results import Result
+from benchmarks.rows import SMALL, source
+from benchmarks.tables.throughput import NARROW, OURS, Throughput
+from benchmarks.targets import TARGETS, Target
+from benchmarks.world import World
+from epochal.chaos import jvm
+from epochal.chaos.bench import Bench, bench
+from epochal.chaos.campaign import Campaign
+from epochal.chaos.checker import Verdict
+from epochal.chaos.plan import Plan
+from epochal.chaos.plan import Result as Struck
+from epochal.chaos.roles import SERVERS
+from epochal.sinks.delta import Merge, Overwrite
+from epochal.sinks.postgres import Plain, Upsert
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from benchmarks.__main__ import Options
+    from benchmarks.world import Write
+
+SEEDS = (1, 2)
+QUICK_SEEDS = (1,)
+QUICK_TARGETS = ("pipeline", "delta_append")
+QUICK_KINDS = ("no commits/N", "zombie")
+BUDGET_S = 50 * 60.0
+"""For all runs: none is begun later, and those left out are named in the result."""
+ROWS = 100_000
+QUICK_ROWS = 10_000
+BARE = "bare foreachBatch"
+
+ONLY = "EPOCHAL_CONSISTENCY_TARGETS"
+"""Environment variable: names of :data:`benchmarks.targets.TARGETS`, with commas between; all without it."""
+FAULTS = "EPOCHAL_CONSISTENCY_FAULTS"
+"""The same for kinds of faults."""
+IN_PARTS = (f"{OURS} kafka, two slots",)
+"""Of an epoch each part is whole, and no more is promised."""
+LIMIT = 300  # characters of a reason
+
+
+def run(options: Options) -> Result:
+    result = Result("consistency", options.rounds, options.quick)
+    names = _asked(ONLY, TARGETS, QUICK_TARGETS if options.quick else tuple(TARGETS))
+    kinds = _asked(FAULTS, KINDS, QUICK_KINDS if options.quick else tuple(KINDS))
+    seeds = QUICK_SEEDS if options.quick else SEEDS
+    told: list[dict[str, object]] = []
+    result.cells = together(_strike(names, kinds, seeds, told))
+    rows = QUICK_ROWS if options.quick else ROWS
+    jobs = list(dict.fromkeys(cell.job for cell in result.cells))
+    measures, ratios = _costs(jobs, rows, 1 if options.quick else options.rounds)
+    result.add(measures, *ratios)
+    result.facts = {
+        "seeds": list(seeds),
+        "faults": {name: KINDS[name].about for name in kinds},
+        "runs": told,
+        "ours that is not clean": [f"{c.job}, {c.fault}: {c.verdict}" for c in result.cells if _alarms(c)],
+    }
+    return result
+
+
+def _asked(variable: str, known: Mapping[str, object], default: Sequence[str]) -> Sequence[str]:
+    """What the environment asks for; a name that there is not ends the table before it begins."""
+    words = [word.strip() for word in os.environ.get(variable, "").split(",") if word.strip()]
+    if unknown := [word for word in words if word not in known]:
+        raise SystemExit(f"{variable}: {unknown[0]!r} is none of {', '.join(known)}")
+    return words or default
+
+
+def _alarms(cell: Cell) -> bool:
+    """Anything of ours but what the sink does not promise."""
+    promised = replace(cell, torn=0) if cell.job in IN_PARTS else cell
+    return cell.job.startswith(OURS) and promised.verdict != "clean"
+
+
+# --- striking ---------------------------------------------------------------------------------------
+
+
+def _strike(
+    names: Sequence[str], kinds: Sequence[str], seeds: Sequence[int], told: list[dict[str, object]]
+) -> list[Cell]:
+    """The cells of all runs; what each run was and found is added to ``told``."""
+    jvm.short_lived()  # made, where it has to be, before any driver is waited for
+    todo = [(name, seed, planned) for seed in seeds for name in names for planned in plans(TARGETS[name], seed, kinds)]
+    servers = [kind for kind in SERVERS if any(kind in TARGETS[name].servers for name in names)]
+    cells: list[Cell] = []
+    until = time.monotonic() + BUDGET_S
+    with bench(servers, proxied=bool(servers)) as where:
+        for number, (name, seed, planned) in enumerate(todo, start=1):
+            if time.monotonic() > until:
+                say(f"{len(todo) - number + 1} of {len(todo)} runs left out: {BUDGET_S / 60:g} minutes are over")
+                told += [{"target": name, "seed": seed, "left out": True} for name, seed, _ in todo[number - 1 :]]
+                break
+            say(f"run {number}/{len(todo)}: {name}, seed {seed}, {len(planned)} strikes")
+            began = time.monotonic()
+            found = _campaign(TARGETS[name], seed, planned, where)
+            judged, why = _cells(TARGETS[name], planned, found)
+            cells += judged
+            record = {"target": name, "seed": seed, **_about(planned, found), **({"contradiction": why} if why else {})}
+            told.append(record)
+            wrong = [f"{cell.job}, {cell.fault}: {cell.verdict}" for cell in judged if cell.verdict != "clean"]
+            say(
+                f"  {time.monotonic() - began:.0f} s, {found.verdict.value}; not clean: {'; '.join(wrong) or 'nothing'}"
+            )
+    return cells
+
+
+def _runs(names: Sequence[str], kinds: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int, Sequence[Planned]]]:
+    """(target, seed, what strikes): all targets for one seed, then for the next; what has one moment alone once."""
+    again = [kind for kind in kinds if not KINDS[kind].alone]
+    return [
+        (name, seed, planned)
+        for seed in seeds
+        for name in names
+        for planned in plans(TARGETS[name], seed, kinds if seed == seeds[0] else again)
+    ]
+
+
+def _campaign(target: Target, seed: int, planned: Sequence[Planned], where: Bench) -> Struck:
+    plan = Plan(
+        target.named,
+        readers=tuple(target.readers),
+        source=target.source,
+        workload=target.workload,
+        seed=seed,
+        strikes=len(planned),
+    )
+    with where.round() as folder:
+        target.before()
+        menu = AsPlanned(planned)
+        links = {name: where.links[name] for name in target.servers}
+        return Campaign(plan, folder, _tell, menu=menu, servers=where.servers, links=links).run()
+
+
+def _tell(text: str) -> None:
+    for line in text.splitlines()[:1]:
+        say(f"    {line}")
+
+
+def _cells(target: Target, planned: Sequence[Planned], found: Struck) -> tuple[list[Cell], str]:
+    """The cells of one run; where its counts and verdicts differ, cells that say nothing, and why."""
+    judged = judged_of(planned, found)
+    try:
+        return judged.cells(target.outputs), ""
+    except Contradiction as error:
+        say(f"  CONTRADICTION: {error}")
+        silent = replace(judged, run=replace(judged.run, proves_nothing=str(error)), findings={})
+        return silent.cells(target.outputs), str(error)
+
+
+def judged_of(planned: Sequence[Planned], found: Struck) -> Judged:
+    """A fault of one server concerns the outputs there, and those of no server that was struck."""
+    by_epoch = {one.strike.epoch: one for one in planned}
+
+    def concerns(epoch: int, output: str) -> bool:
+        victim = by_epoch[epoch].strike.victim
+        return victim not in SERVERS or victim == output
+
+    return Judged(
+        found.run,
+        found.findings,
+        {epoch: one.kind for epoch, one in by_epoch.items()},
+        [strike.epoch for strike in found.struck],
+        concerns,
+    )
+
+
+def _about(planned: Sequence[Planned], found: Struck) -> dict[str, object]:
+    struck = set(found.struck)
+    return {
+        "verdict": found.verdict.value,
+        "proves nothing": found.run.proves_nothing[:LIMIT],
+        "violated": {n: f.why[:LIMIT] for n, f in found.findings.items() if f.verdict is Verdict.FALSE},
+        "strikes": [{"fault": one.kind, "strike": str(one.strike), "struck": one.strike in struck} for one in planned],
+    }
+
+
+# --- what it costs ----------------------------------------------------------------------------------
+
+
+def _costs(jobs: Sequence[str], rows: int, rounds: int) -> tuple[list[Measure], list[Ratio]]:
+    """Seconds of an epoch of each job, and their ratio over the bare one; the second table of a pipeline has none."""
+    with World() as world:
+        known = {**Throughput(world, rows, NARROW).jobs(), **Modes(world, rows).jobs()}
+        asked = {BARE: known[BARE], **{job: known[job] for job in jobs if job in known}}
+        case: Case = {"rows": rows}
+        taken = turns(asked, rounds, case, "s")
+    return taken, [ratio(taken, job, BARE, "s") for job in asked if job != BARE]
+
+
+MODES: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # kind of sink, and what a pipeline is given for it
+    "postgres, idempotent": ("postgres", {"mode": "idempotent"}),
+    "kafka, idempotent": ("kafka", {"mode": "idempotent"}),
+    "delta, idempotent": ("delta", {"mode": "idempotent"}),
+    "postgres, upsert": ("postgres", {"postgres": {"mode": Upsert(key="id")}}),
+    "kafka, tombstones": ("kafka", {"kafka": {"tombstones": True}}),
+    "delta, merge": ("delta", {"delta": {"mode": Merge(key="id")}}),
+    "postgres, plain table": ("postgres", {"postgres": {"mode": Plain()}}),
+    "kafka, two slots": ("kafka", {"kafka": {"slots": 2}}),
+    "delta, overwrite": ("delta", {"delta": {"mode": Overwrite()}}),
+}
+
+
+class Modes:
+    """What the throughput table does not have, over its rows; a job answers with seconds."""
+
+    def __init__(self, world: World, rows: int) -> None:
+        self._world = world
+        self._source = source(world.spark, world.folder, [SMALL, rows], value=NARROW)
+        self._schema = world.spark.read.parquet(str(self._source)).schema
+
+    def jobs(self) -> Mapping[str, Job]:
+        return {
+            BARE: lambda: self._epoch(bare),
+            **{
+                f"{OURS} {name}": lambda kind=kind, how=how: self._ours(kind, how)  # type: ignore[misc]
+                for name, (kind, how) in MODES.items()
+            },
+        }
+
+    def _epoch(self, write: Write) -> float:
+        return self._world.epochs(self._source, write)[-1]
+
+    def _ours(self, kind: str, how: Mapping[str, Any]) -> float:
+        pipeline = ours.pipeline(self._world, self._schema, kind, **how)
+        seconds = self._epoch(pipeline)
+        if kind == "postgres":
+            postgres.drop(self._world.dsn, f"{pipeline.app}__rows", pipeline.app)
+        return seconds
+
+
+def bare(df: DataFrame, _: int) -> None:
+    """Evaluates the rows and writes none."""
+    df.write.format("noop").mode("overwrite").save()

@@ -1,0 +1,193 @@
+"""What the consistency table strikes: Epochal's pipelines, and each peer as a target of the chaos kit.
+
+A peer is the very function that the other tables measure, fed with the kit's rows through :func:`rows`; what it wrote
+is read by clients that know neither Spark nor Epochal.  ``benchmarks.targets:spark_jdbc`` is made anew whenever it is
+asked for, from the environment that :mod:`epochal.chaos.bench` sets for every round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.peers import delta, kafka, postgres
+from epochal.chaos import own
+from epochal.chaos.bench import FOLDER, KAFKA, POSTGRES
+from epochal.chaos.menus import Moments
+from epochal.chaos.roles import SERVERS
+from epochal.chaos.targets import RUN, BatchFunction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OURS = "epochal"
+
+
+@dataclass(frozen=True)
+class Target:
+    """``outputs``: what the kit calls an output, and the job that it is in the table.
+
+    ``moments`` is there where the target is a pipeline of ours; ``before`` makes what a peer needs.
+    """
+
+    named: str
+    outputs: Mapping[str, str]
+    servers: Sequence[str] = ()
+    workload: str = "rows"
+    moments: Moments | None = None
+    readers: Sequence[str] = ()
+    source: str = ""
+    before: Callable[[], None] = lambda: None
+
+
+# --- peers ------------------------------------------------------------------------------------------
+
+
+def rows(spark: SparkSession, fed: DataFrame) -> DataFrame:  # noqa: ARG001
+    """The kit's rows as the benchmarks' rows: (id, k, v, x)."""
+    value = "to_json(named_struct('id', id, 'attempt', attempt)) AS v"
+    return fed.selectExpr("id", "attempt AS k", value, "cast(n AS double) AS x")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """``kind`` says where its rows are."""
+
+    job: str
+    kind: str
+    make: Callable[[], BatchFunction]
+    before: Callable[[], None] = lambda: None
+
+
+def _dsn() -> str:
+    return os.environ[POSTGRES]
+
+
+def _jdbc(**options: str) -> str:
+    user, _, place = _dsn().removeprefix("postgresql://").partition("@")
+    more = "".join(f"&{key}={value}" for key, value in options.items())
+    return f"jdbc:postgresql://{place}?user={user}{more}"
+
+
+def _name() -> str:
+    return os.environ[RUN].replace("-", "_")
+
+
+def _table() -> None:
+    postgres.create(_dsn(), _name())
+
+
+def _folder() -> str:
+    return f"{os.environ[FOLDER]}/{_name()}"
+
+
+def _bootstrap() -> tuple[str, str]:
+    return os.environ[KAFKA], os.environ[RUN]
+
+
+PEERS: Mapping[str, Peer] = {
+    "spark_jdbc": Peer("spark jdbc", "postgres", lambda: postgres.jdbc(_jdbc(), _name()), _table),
+    "spark_jdbc_rewritten": Peer(
+        "spark jdbc, rewritten batches",
+        "postgres",
+        lambda: postgres.jdbc(_jdbc(reWriteBatchedInserts="true"), _name()),
+        _table,
+    ),
+    "psycopg_copy": Peer("psycopg COPY", "postgres", lambda: postgres.copy(_dsn(), _name()), _table),
+    "spark_kafka": Peer("spark kafka", "kafka", lambda: kafka.spark(*_bootstrap())),
+    "confluent": Peer("confluent-kafka, no transaction", "kafka", lambda: kafka.confluent(*_bootstrap())),
+    "delta_append": Peer("delta append", "delta", lambda: delta.spark(_folder())),
+    "delta_txn": Peer("delta append, txnAppId", "delta", lambda: delta.spark(_folder(), app=_name())),
+    "delta_rs": Peer("delta-rs", "delta", lambda: delta.delta_rs(_folder())),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in PEERS:
+        return PEERS[name].make()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+# --- readers of what peers wrote --------------------------------------------------------------------
+
+
+def read_postgres() -> list[dict[str, Any]]:
+    import psycopg
+
+    with psycopg.connect(_dsn(), connect_timeout=30) as connection:
+        found = connection.execute(f"SELECT id, k FROM {_name()}".encode()).fetchall()
+    return [{"id": identity, "attempt": k} for identity, k in found]
+
+
+def read_kafka() -> list[dict[str, Any]]:
+    """Committed records alone, though peers have no transactions."""
+    from epochal.chaos.demo.readers import committed_records
+
+    found: list[dict[str, Any]] = []
+    for record in committed_records(*_bootstrap()):
+        value = record.value()
+        assert value is not None
+        found.append(json.loads(value))
+    return found
+
+
+def read_delta() -> list[dict[str, Any]]:
+    from deltalake import DeltaTable
+
+    found = DeltaTable(_folder()).to_pyarrow_table(columns=["id", "k"]).to_pylist()
+    return [{"id": row["id"], "attempt": row["k"]} for row in found]
+
+
+def _of_peer(name: str, peer: Peer) -> Target:
+    return Target(
+        f"{__name__}:{name}",
+        {peer.kind: peer.job},
+        servers=[peer.kind] if peer.kind in SERVERS else [],
+        readers=[f"{peer.kind}={__name__}:read_{peer.kind}"],
+        source=f"{__name__}:rows",
+        before=peer.before,
+    )
+
+
+# --- ours -------------------------------------------------------------------------------------------
+
+PIPELINES: Mapping[str, Mapping[str, str]] = {  # of epochal.chaos.own: the job that each sink is
+    "pipeline": {
+        "postgres": f"{OURS} postgres",
+        "kafka": f"{OURS} kafka",
+        "delta": f"{OURS} delta",
+    },
+    "idempotent": {
+        "postgres": f"{OURS} postgres, idempotent",
+        "kafka": f"{OURS} kafka, idempotent",
+        "delta": f"{OURS} delta, idempotent",
+    },
+    "upsert": {
+        "postgres": f"{OURS} postgres, upsert",
+        "kafka": f"{OURS} kafka, tombstones",
+        "delta": f"{OURS} delta, merge",
+    },
+    "plain": {
+        "postgres": f"{OURS} postgres, plain table",
+        "kafka": f"{OURS} kafka, two slots",
+    },
+    "overwrite": {
+        "delta": f"{OURS} delta, overwrite",
+        "mirror": f"{OURS} delta, overwrite, the second",
+    },
+}
+
+
+def _of_ours(name: str, outputs: Mapping[str, str]) -> Target:
+    one = own.OWN[name]
+    return Target(own.target(name), outputs, servers=one.servers, workload=one.workload, moments=one.moments)
+
+
+TARGETS: Mapping[str, Target] = {
+    **{name: _of_ours(name, outputs) for name, outputs in PIPELINES.items()},
+    **{name: _of_peer(name, peer) for name, peer in PEERS.items()},
+}
+"""Their names are what a part of the table is asked for by."""
