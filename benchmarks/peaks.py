@@ -51,12 +51,12 @@ class Peaks:
         self._thread.join()
 
     def of(self) -> Mapping[str, float]:
-        """MB: the driver's Python and JVM, the largest worker, and all workers at the same moment."""
-        found = {"driver": 0.0, "jvm": 0.0, "worker": 0.0}
+        """MB of what there was: the driver's Python and JVM, the largest worker, all workers at the same moment."""
+        found: dict[str, float] = {}
         for pid, most in list(self._most.items()):
             what = self._what[pid]
-            found[what] = max(found[what], most / MB)
-        return {**found, "workers together": self._workers_together / MB}
+            found[what] = max(found.get(what, 0.0), most / MB)
+        return {**found, "workers together": self._workers_together / MB} if "worker" in found else found
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK_S):

@@ -76,7 +76,8 @@ class World:
         """The broker frees its disk within a minute."""
         from confluent_kafka.admin import AdminClient
 
-        AdminClient({"bootstrap.servers": self.kafka.bootstrap}).delete_topics([name])[name].result(timeout=30)
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})  # has to live until it is answered
+        admin.delete_topics([name])[name].result(timeout=30)
 
     def _started(self, server: Server) -> Server:
         server.start()

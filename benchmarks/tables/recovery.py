@@ -88,7 +88,7 @@ class Query:
     def __init__(self, world: World, kinds: Sequence[str]) -> None:
         self._world, self._kinds = world, kinds
         self.name = new_name("recovery")
-        self._folder = world.folder / self.name
+        self._folder = world.folder / f"{self.name}-query"
         self._sinks = {kind: ours.address(world, kind, self.name) for kind in kinds}
         self._starts = self._fed = 0
 
