@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from benchmarks.__main__ import Options
 
 LIMIT_S = 180.0
-QUICK_ROUNDS = 2
 ATTEMPTS = 3  # of a driver whose server is down: it is to give up soon
 BARE, OURS = "spark's own restart", "epochal"
 
@@ -193,7 +192,7 @@ class Query:
 def run(options: Options) -> Result:
     """Rounds need no warm-up: each begins with starts that are not counted."""
     cases = QUICK if options.quick else FAULTS
-    rounds = min(options.rounds, QUICK_ROUNDS) if options.quick else options.rounds
+    rounds = 1 if options.quick else options.rounds
     result = Result("recovery", rounds, options.quick)
     with World() as world:
         for kinds, faults in cases.items():
