@@ -70,14 +70,14 @@ class Peaks:
             self._workers_together = max(self._workers_together, together)
 
     def _kind(self, pid: int) -> str | None:
-        """None for what is neither: a ``chmod`` of Hadoop's, say."""
+        """None for what is neither: a ``chmod`` of Hadoop's, say, or the JVM while it is still a fork of the driver."""
         if pid not in self._what:
-            name = _name(pid)
+            name, parent = _name(pid), parent_of(pid)
             if pid == self._root:
                 self._what[pid] = "driver"
-            elif name == "java" and parent_of(pid) == self._root:
+            elif name == "java" and parent == self._root:
                 self._what[pid] = "jvm"
-            elif name.startswith("python"):
+            elif name.startswith("python") and parent != self._root:
                 self._what[pid] = "worker"
         return self._what.get(pid)
 

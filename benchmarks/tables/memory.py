@@ -98,6 +98,8 @@ def _measured(world: World, kinds: Sequence[str], rows: int, said: str) -> Mappi
                 raise RuntimeError(f"{said}: a driver ended with {status} after {epochs} epochs\n{driver.tail()}")
         heap = heap_after_collection((folder / "gc.log").read_text(encoding="utf-8"))
         found = {**peaks.of(), **({"heap after a collection": float(heap)} if heap is not None else {})}
+        if not {"driver", "jvm"} <= found.keys():
+            raise RuntimeError(f"{said}: of driver and JVM only {sorted(found)} were seen")
     finally:
         _clean(world, kinds, name, folder)
     told = "  ".join(f"{what} {peak:,.0f}" for what, peak in found.items())

@@ -88,16 +88,22 @@ def test_memory_of_a_process_that_is_gone() -> None:
 
 ALLOCATE = """
 import subprocess, sys
-most = bytearray({driver} << 20); del most
-worker = "most = bytearray({worker} << 20); print(1, flush=True); input()"
-below = subprocess.Popen([sys.executable, "-c", worker], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-below.stdout.readline(); print(1, flush=True); input()
-below.communicate(b"x")
+most = bytearray({megabytes} << 20); del most
+if {below}:
+    pipe = subprocess.PIPE
+    below = subprocess.Popen([sys.executable, "-c", {below}], stdin=pipe, stdout=pipe)
+    below.stdout.readline()
+print(1, flush=True); input()
+if {below}:
+    below.communicate(b"x")
 """
 
 
-def test_peaks_tell_a_driver_from_what_is_below_it_after_memory_was_given_back() -> None:
-    source = ALLOCATE.format(driver=200, worker=100)
+def test_peaks_tell_a_driver_from_a_worker_after_memory_was_given_back() -> None:
+    """What the driver has forked itself is no worker: it may be the JVM to be."""
+    source = ""
+    for megabytes in (100, 400, 200):  # worker, in between, driver
+        source = ALLOCATE.format(megabytes=megabytes, below=repr(source))
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", source], stdin=pipe, stdout=pipe, text=True) as driver:
         assert driver.stdout is not None
