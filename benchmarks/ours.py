@@ -36,9 +36,23 @@ def pipeline(
 
 
 def sink(world: World, kind: str, name: str, **options: object) -> Sink:
+    return sink_at(kind, name, address(world, kind, name), **options)
+
+
+def address(world: World, kind: str, name: str) -> str:
+    """Where the sink of a kind is: a connection string, a bootstrap server with the topic made, or a folder."""
     if kind == "postgres":
-        return PostgresSink(world.dsn, table=name, **options)  # type: ignore[arg-type]
+        return world.dsn
     if kind == "kafka":
         world.topic(name)
-        return KafkaSink(world.kafka.bootstrap, topic=name, **{"key": "k", "value": "v", **options})  # type: ignore[arg-type]
-    return DeltaSink(str(world.folder / name), **options)  # type: ignore[arg-type]
+        return world.kafka.bootstrap
+    return str(world.folder / name)
+
+
+def sink_at(kind: str, target: str, address: str, **options: object) -> Sink:
+    """The same from a process that has no world of its own; ``target``: name of the table or the topic."""
+    if kind == "postgres":
+        return PostgresSink(address, table=target, **options)  # type: ignore[arg-type]
+    if kind == "kafka":
+        return KafkaSink(address, topic=target, **{"key": "k", "value": "v", **options})  # type: ignore[arg-type]
+    return DeltaSink(address, **options)  # type: ignore[arg-type]

@@ -33,3 +33,19 @@ def source(spark: SparkSession, folder: Path, epochs: Sequence[int], *, value: i
 def columns(value: int = 100) -> list[str]:
     text = f"rpad(repeat(substr(sha(string(id)), 1, 20), {-(-value // 20)}), {value}, 'x')"
     return ["id", "substr(sha(string(id)), 1, 16) AS k", f"{text} AS v", "cast(hash(id) AS double) / 7 AS x"]
+
+
+SCHEMA = "id bigint, k string, v string, x double"
+
+
+def write_file(path: Path, ids: Sequence[int]) -> None:
+    """The same by hand, as one Parquet file that appears whole; ``k`` is the id in 16 digits."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    keys = [f"{number:016d}" for number in ids]
+    columns = {"id": pa.array(ids, pa.int64()), "k": keys, "v": [(key * 7)[:100] for key in keys]}
+    hidden = path.with_name(f".{path.name}")
+    parquet.write_table(pa.table({**columns, "x": pa.array([number / 7 for number in ids], pa.float64())}), hidden)
+    hidden.rename(path)

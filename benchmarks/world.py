@@ -63,8 +63,7 @@ class World:
 
     @functools.cached_property
     def spark(self) -> SparkSession:
-        found = [spark_conf()["spark.jars"], *map(str, jars.resolve(versions.POSTGRES_JDBC_JARS))]
-        spark = spark_session("local[2]", conf={"spark.jars": ",".join(found), "spark.driver.memory": "3g"})
+        spark = session("3g")
         self._stack.callback(spark.stop)
         return spark
 
@@ -72,6 +71,13 @@ class World:
         name = name or new_name("topic")
         self.kafka.create_topic(name, partitions=PARTITIONS)
         return name
+
+    def drop_topic(self, name: str) -> None:
+        """The broker frees its disk within a minute."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})  # has to live until it is answered
+        admin.delete_topics([name])[name].result(timeout=30)
 
     def _started(self, server: Server) -> Server:
         server.start()
@@ -94,6 +100,12 @@ class World:
             query.stop()
             raise TimeoutError(f"a stream over {source.name} was not done after {timeout} s")
         return [p["durationMs"]["addBatch"] / 1000 for p in query.recentProgress if p["numInputRows"]]
+
+
+def session(memory: str, **conf: str) -> SparkSession:
+    """Two cores, the jars of all sinks and peers, a heap of at most ``memory``; the process has no other."""
+    found = [spark_conf()["spark.jars"], *map(str, jars.resolve(versions.POSTGRES_JDBC_JARS))]
+    return spark_session("local[2]", conf={"spark.jars": ",".join(found), "spark.driver.memory": memory, **conf})
 
 
 if TYPE_CHECKING:

@@ -1,0 +1,99 @@
+"""How much memory a driver took at most, looked at from outside: its Python process, its JVM, its Python workers.
+
+What the kernel keeps is the most that each process ever had resident (``VmHWM``), so looking now and then is enough: of
+a worker that ends, only what it took since the last look is missed.  A JVM takes what it may before it tidies up:
+beside what was resident stands the heap in use after a collection, from its own log.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from epochal.chaos.nemesis import parent_of
+from epochal.chaos.servers import guard
+
+LOOK_S = 0.1
+MB = 1024  # in kB, as the kernel tells
+_COLLECTED = re.compile(r"GC\(\d+\) Pause .*?(\d+)M->(\d+)M\((\d+)M\)")
+
+
+def gc_log(path: Path) -> str:
+    """The option of a JVM that keeps this log."""
+    return f"-Xlog:gc:file={path}"
+
+
+def heap_after_collection(log: str) -> int | None:
+    """MB in use after that collection which left most; None where there was none."""
+    return max((int(found[2]) for found in _COLLECTED.finditer(log)), default=None)
+
+
+class Peaks:
+    """While it is entered, it looks at ``root``, its JVM and all below that."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._most: dict[int, int] = {}
+        self._what: dict[int, str] = {}
+        self._workers_together = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="peaks")
+
+    def __enter__(self) -> Peaks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def of(self) -> Mapping[str, float]:
+        """MB of what there was: the driver's Python and JVM, the largest worker, all workers at the same moment."""
+        found: dict[str, float] = {}
+        for pid, most in list(self._most.items()):
+            what = self._what[pid]
+            found[what] = max(found.get(what, 0.0), most / MB)
+        return {**found, "workers together": self._workers_together / MB} if "worker" in found else found
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_S):
+            together = 0
+            for pid in (self._root, *guard.descendants(self._root)):
+                what, status = self._kind(pid), memory(pid)
+                if what is None or status is None:
+                    continue
+                self._most[pid] = max(self._most.get(pid, 0), status[0])
+                together += status[1] if what == "worker" else 0
+            self._workers_together = max(self._workers_together, together)
+
+    def _kind(self, pid: int) -> str | None:
+        """None for what is neither: a ``chmod`` of Hadoop's, say, or the JVM while it is still a fork of the driver."""
+        if pid not in self._what:
+            name, parent = _name(pid), parent_of(pid)
+            if pid == self._root:
+                self._what[pid] = "driver"
+            elif name == "java" and parent == self._root:
+                self._what[pid] = "jvm"
+            elif name.startswith("python") and parent != self._root:
+                self._what[pid] = "worker"
+        return self._what.get(pid)
+
+
+def memory(pid: int) -> tuple[int, int] | None:
+    """kB that were resident at most, and those of its own that are resident now; None for a process that is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    found = dict(re.findall(r"^(VmHWM|RssAnon):\s+(\d+) kB$", status, re.MULTILINE))
+    return (int(found["VmHWM"]), int(found["RssAnon"])) if len(found) == 2 else None
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

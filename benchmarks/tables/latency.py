@@ -1,0 +1,229 @@
+"""From a row's making to its being seen by a reader of the sink, at triggers of one second.
+
+Files with rows come ten times a second, and the rows carry the microsecond in which they were made.  A stream with a
+trigger of one second takes what is there; a reader in a process of its own (:mod:`benchmarks.reader`) notes when it
+first saw each row.  So half a second on average is the wait for the trigger, and the same for all.  A writer and its
+peer take turns, each turn with a source, a target and a checkpoint of its own; the first seconds do not count.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import ours
+from benchmarks.measuring import Case, Measure, Ratio, say
+from benchmarks.peers import delta, kafka, postgres
+from benchmarks.reader import Reader
+from benchmarks.results import Result
+from benchmarks.rows import SCHEMA, write_file
+from benchmarks.world import World, new_name
+
+if TYPE_CHECKING:
+    from benchmarks.__main__ import Options
+    from benchmarks.world import Write
+
+TRIGGER = "1 second"
+FILE_S = 0.1
+ROWS = 20  # of a file
+LATE_S = 120.0
+"""What is not seen so long after it was made is an error."""
+QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
+OURS = "epochal"
+PEERS = {"postgres": "spark jdbc, rewritten batches", "kafka": "spark kafka", "delta": "delta append"}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Seconds: ``warm`` until rows count, ``counted`` during which they do."""
+
+    warm: float
+    counted: float
+
+
+COLD, QUICK, FULL = Turn(1, 1), Turn(1.5, 6), Turn(6, 30)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A writer whose target was made, and who reads it: sink to what a reader is given."""
+
+    write: Write
+    readers: Mapping[str, tuple[str, str, str]]
+    forget: Callable[[], None]
+
+
+class Feeder(threading.Thread):
+    """Writes a file every tenth of a second, until it is told to stop."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True, name="feeder")
+        self.made: list[int] = []
+        self._folder = folder
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(FILE_S):
+            now = time.time_ns() // 1000
+            ids = range(now, now + ROWS)
+            write_file(self._folder / f"{now}.parquet", ids)
+            self.made += ids
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+class Latency:
+    """The jobs; each answers, per sink that it writes to, with the seconds of every row that counts."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._schema = world.spark.createDataFrame([], SCHEMA).schema
+
+    def jobs(self, kinds: Sequence[str]) -> Mapping[str, Callable[[Turn], Mapping[str, list[float]]]]:
+        """Of one sink, beside its peer; of several, alone."""
+        mine = {OURS: lambda turn: self._measured(self._ours(kinds), turn)}
+        if len(kinds) > 1:
+            return mine
+        return {**mine, PEERS[kinds[0]]: lambda turn: self._measured(self._peer(kinds[0]), turn)}
+
+    def _measured(self, written: Written, turn: Turn) -> Mapping[str, list[float]]:
+        source = self._world.folder / new_name("made")
+        source.mkdir()
+        with ExitStack() as stack:
+            stack.callback(written.forget)
+            readers = {sink: stack.enter_context(Reader(*given)) for sink, given in written.readers.items()}
+            query = self._start(source, written.write)
+            stack.callback(query.stop)
+            feeder = Feeder(source)
+            feeder.start()
+            stack.callback(feeder.stop)
+            since = self._await_first(query, readers) + turn.warm
+            _sleep(since + turn.counted - time.time(), query)
+            feeder.stop()
+            counted = [number for number in feeder.made if number >= since * 1e6]
+            for sink, reader in readers.items():
+                _await_all(sink, reader, counted, query)
+        return {sink: [reader.seen[n] - n / 1e6 for n in counted] for sink, reader in readers.items()}
+
+    def _start(self, source: Path, write: Write) -> Any:
+        stream = self._world.spark.readStream.schema(self._schema).parquet(str(source))
+        checkpoint = str(self._world.folder / new_name("checkpoint"))
+        writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+        return writer.trigger(processingTime=TRIGGER).start()
+
+    def _await_first(self, query: Any, readers: Mapping[str, Reader]) -> float:
+        """When every reader had seen something: the start of the query is over."""
+        began = time.time()
+        while not all(reader.seen for reader in readers.values()):
+            for reader in readers.values():
+                reader.check()
+            if time.time() - began > LATE_S:
+                raise TimeoutError(f"nothing was seen within {LATE_S:.0f} s in one of {list(readers)}")
+            _sleep(0.05, query)
+        return time.time()
+
+    # --- what writes ----------------------------------------------------------------------------
+
+    def _ours(self, kinds: Sequence[str]) -> Written:
+        world = self._world
+        pipeline = ours.pipeline(world, self._schema, *kinds)
+        name = pipeline.app
+        readers = {kind: self._reader(kind, name) for kind in kinds}
+
+        def forget() -> None:
+            pipeline.close()
+            if "postgres" in kinds:
+                postgres.drop(world.dsn, f"{name}__rows")
+
+        return Written(pipeline, readers, forget)
+
+    def _peer(self, kind: str) -> Written:
+        world, name = self._world, new_name("peer")
+        readers = {kind: self._reader(kind, name)}
+        if kind == "postgres":
+            postgres.create(world.dsn, name)
+            write = postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), name)
+            return Written(write, readers, lambda: postgres.drop(world.dsn, name))
+        if kind == "kafka":
+            return Written(kafka.spark(world.kafka.bootstrap, world.topic(name)), readers, lambda: None)
+        return Written(delta.spark(str(world.folder / name)), readers, lambda: None)
+
+    def _reader(self, kind: str, name: str) -> tuple[str, str, str]:
+        world = self._world
+        if kind == "delta":
+            return kind, str(world.folder / name), ""
+        return kind, world.dsn if kind == "postgres" else world.kafka.bootstrap, name
+
+
+def _sleep(seconds: float, query: Any) -> None:
+    """Or as long as the query lives; what it ended with is raised."""
+    if seconds > 0 and query.awaitTermination(seconds):
+        raise RuntimeError("the stream ended by itself")
+
+
+def _await_all(sink: str, reader: Reader, ids: Sequence[int], query: Any) -> None:
+    limit = time.time() + LATE_S
+    while missing := sum(number not in reader.seen for number in ids):
+        reader.check()
+        if time.time() > limit:
+            raise TimeoutError(f"{sink}: {missing} of {len(ids)} rows were not seen within {LATE_S:.0f} s")
+        _sleep(0.1, query)
+
+
+def run(options: Options) -> Result:
+    """In a quick run what warms up is one short turn of all sinks, else one of each job."""
+    rounds = 1 if options.quick else options.rounds
+    asked = [(kind,) for kind in ours.THREE] + ([] if options.quick else [ours.THREE])
+    result = Result("latency", rounds, options.quick)
+    with World() as world:
+        latency = Latency(world)
+        for kinds in [ours.THREE] if options.quick else asked:
+            for measure in latency.jobs(kinds).values():
+                measure(COLD)
+        for kinds in asked:
+            _add(result, kinds, _taken(latency.jobs(kinds), kinds, rounds, QUICK if options.quick else FULL))
+    return result
+
+
+Taken = Mapping[tuple[str, str], Sequence[Mapping[str, float]]]
+
+
+def _taken(
+    jobs: Mapping[str, Callable[[Turn], Mapping[str, list[float]]]], kinds: Sequence[str], rounds: int, turn: Turn
+) -> Taken:
+    """Per job and sink the quantiles of each round."""
+    taken: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+    for number in range(1, rounds + 1):
+        for job, measure in jobs.items():
+            for sink, seconds in measure(turn).items():
+                taken.setdefault((job, sink), []).append(found := quantiles(seconds))
+                say(f"  {' '.join(kinds)}  round {number}/{rounds}  {job}, {sink}  {_words(found)}")
+    return taken
+
+
+def quantiles(seconds: Sequence[float]) -> Mapping[str, float]:
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return {name: cuts[percent - 1] for name, percent in QUANTILES.items()}
+
+
+def _add(result: Result, kinds: Sequence[str], taken: Mapping[tuple[str, str], Sequence[Mapping[str, float]]]) -> None:
+    for quantile in QUANTILES:
+        for (job, sink), found in taken.items():
+            case: Case = {"sinks": " ".join(kinds), "reader of": sink, "of": quantile}
+            values = [each[quantile] for each in found]
+            result.add([Measure(job, case, "s", values)])
+            if job == OURS and (theirs := taken.get((PEERS[sink], sink))) is not None:
+                ratios = [mine / each[quantile] for mine, each in zip(values, theirs, strict=True)]
+                result.add([], Ratio(job, PEERS[sink], case, "s", ratios))
+
+
+def _words(found: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {seconds:.2f} s" for name, seconds in found.items())

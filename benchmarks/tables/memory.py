@@ -1,0 +1,126 @@
+"""The most memory that a driver took for one epoch, by the number of its rows: it should not grow with them.
+
+Each measure is a driver of its own (:mod:`benchmarks.driver`), whose one epoch Spark makes on the fly in a few
+partitions, however many rows there are: what grows with the rows of a task is seen.  Spark alone, with a ``noop``
+writer, stands beside.  Peaks are told by the kernel and by the JVM's log of its collections: see
+:mod:`benchmarks.peaks`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import ours
+from benchmarks.driver import BATCHES, Settings, read_notes
+from benchmarks.measuring import Case, Measure, Ratio, say
+from benchmarks.peaks import Peaks, gc_log, heap_after_collection
+from benchmarks.peers import postgres
+from benchmarks.results import Result
+from benchmarks.world import World, new_name
+from epochal.chaos.nemesis import Driver
+
+if TYPE_CHECKING:
+    from benchmarks.__main__ import Options
+
+SIZES, QUICK = (1_000_000, 10_000_000, 50_000_000), (100_000, 500_000)
+ROUNDS = 2
+"""At most: a peak hardly moves, and fifty million rows take minutes."""
+PARTS = 4
+COLUMNS = ["id", "lpad(string(id), 16, '0') AS k", "lpad(string(id), 16, '0') AS v", "cast(id AS double) / 7 AS x"]
+HEAP = "1g"
+BARE = "spark alone"
+JOBS: Mapping[str, Sequence[str]] = {BARE: (), **{f"epochal {kind}": (kind,) for kind in ours.THREE}}
+THREE = {"epochal three": ours.THREE}
+DISK = {"postgres": 250, "kafka": 80, "delta": 60, "copy": 60}
+"""Bytes of a row at most, with the server's log."""
+SPARE = 5 * 10**9
+START_S, PER_ROW_S = 240.0, 40e-6
+"""The longest that a driver may take."""
+
+
+def run(options: Options) -> Result:
+    sizes = QUICK if options.quick else SIZES
+    jobs = {**JOBS, **THREE} if not options.quick else {name: JOBS[name] for name in (BARE, "epochal postgres")}
+    rounds = 1 if options.quick else min(options.rounds, ROUNDS)
+    result = Result("memory", rounds, options.quick)
+    with World() as world:
+        taken: dict[tuple[str, str, int], list[float]] = {}
+        for turn in range(1, rounds + 1):
+            for job, rows in ((job, rows) for rows in sizes for job in jobs):
+                if missing := _disk_missing(world.folder, jobs[job], rows):
+                    result.facts[f"not measured: {job}, {rows:,} rows"] = missing
+                    say(f"  {rows:>11,} rows  {job}: not measured, {missing}")
+                    continue
+                for what, peak in _measured(world, jobs[job], rows, f"{rows:>11,} rows  round {turn}  {job}").items():
+                    taken.setdefault((job, what, rows), []).append(peak)
+    _add(result, taken, sizes)
+    return result
+
+
+def _disk_missing(folder: Path, kinds: Sequence[str], rows: int) -> str:
+    """Why there is no room; empty where there is."""
+    needed = rows * sum(DISK[kind] for kind in kinds) + (rows * DISK["copy"] if kinds else 0) + SPARE
+    free = shutil.disk_usage(folder).free
+    return "" if free > needed else f"{needed / 1e9:.0f} GB of disk are needed, {free / 1e9:.0f} GB are free"
+
+
+def _measured(world: World, kinds: Sequence[str], rows: int, said: str) -> Mapping[str, float]:
+    """MB by whose they are, after one epoch in a driver of its own; nothing of it is left."""
+    name = new_name("memory")
+    folder = world.folder / f"{name}-driver"
+    settings = Settings(
+        app=name,
+        source=BATCHES,
+        checkpoint=str(folder / "checkpoint"),
+        notes=str(folder / "notes"),
+        sinks={kind: ours.address(world, kind, name) for kind in kinds},
+        create=True,
+        rows=rows,
+        columns=COLUMNS,
+        parts=PARTS,
+        memory=HEAP,
+        java=gc_log(folder / "gc.log"),
+    )
+    folder.mkdir()
+    began = time.monotonic()
+    try:
+        with Driver(
+            ["-m", "benchmarks.driver", str(settings.write(folder / "settings.json"))], folder / "run"
+        ) as driver:
+            with Peaks(driver.pid) as peaks:
+                status = driver.wait(START_S + rows * PER_ROW_S * max(1, len(kinds)))
+            epochs = [note.what for note in read_notes(folder / "notes")].count("epoch")
+            if status != 0 or epochs != 1:
+                raise RuntimeError(f"{said}: a driver ended with {status} after {epochs} epochs\n{driver.tail()}")
+        heap = heap_after_collection((folder / "gc.log").read_text(encoding="utf-8"))
+        found = {**peaks.of(), **({"heap after a collection": float(heap)} if heap is not None else {})}
+        if not {"driver", "jvm"} <= found.keys():
+            raise RuntimeError(f"{said}: of driver and JVM only {sorted(found)} were seen")
+    finally:
+        _clean(world, kinds, name, folder)
+    told = "  ".join(f"{what} {peak:,.0f}" for what, peak in found.items())
+    say(f"  {said}  {time.monotonic() - began:.0f} s  MB: {told}")
+    return found
+
+
+def _clean(world: World, kinds: Sequence[str], name: str, folder: Path) -> None:
+    if "postgres" in kinds:
+        postgres.drop(world.dsn, f"{name}__rows")
+    if "kafka" in kinds:
+        world.drop_topic(name)
+    for path in (folder, world.folder / name):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _add(result: Result, taken: Mapping[tuple[str, str, int], Sequence[float]], sizes: Sequence[int]) -> None:
+    for (job, what, rows), peaks in taken.items():
+        case: Case = {"rows": rows, "of": what}
+        result.add([Measure(job, case, "MB", peaks)])
+        least = taken.get((job, what, sizes[0]))
+        if rows != sizes[0] and least is not None and len(least) == len(peaks):
+            values = [most / first for most, first in zip(peaks, least, strict=True)]
+            result.add([], Ratio(job, f"the same at {sizes[0]:,} rows", case, "MB", values))

@@ -1,0 +1,244 @@
+"""From the start of a driver to its first new commit, after each kind of fault, over Spark's own restart.
+
+A driver (:mod:`benchmarks.driver`) is a process of its own.  It is seen blocked at a named place in mid-epoch, or idle,
+and then really dies: SIGKILL to Python and JVM.  At once it is started again.  The epoch that was struck is committed
+when Spark's ``commits/N`` is there; Epochal returns to Spark only when every sink shows the epoch, so the rule is the
+same for it and for the peer: the same stream into Spark's ``noop`` writer, struck in mid-epoch and idle.
+
+Where a server is the victim, the driver waits inside its commit while the server dies, gives up with a named error,
+and ends; the time begins with the driver that is started once the server answers again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks import ours
+from benchmarks.driver import Settings, read_notes
+from benchmarks.measuring import Case, Measure, Ratio, say, words
+from benchmarks.results import Result
+from benchmarks.rows import SMALL, write_file
+from benchmarks.world import World, new_name
+from epochal.chaos.nemesis import Driver, NotCounted, poll
+
+if TYPE_CHECKING:
+    from benchmarks.__main__ import Options
+
+LIMIT_S = 180.0
+ATTEMPTS = 3  # of a driver whose server is down: it is to give up soon
+BARE, OURS = "spark's own restart", "epochal"
+
+
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """The driver is blocked at ``point``, others of it at ``held``; idle where there is no point.
+
+    ``server``: what dies instead of the driver, which ends with one of these ``errors``.
+    """
+
+    name: str
+    point: str = ""
+    held: Sequence[str] = ()
+    server: str = ""
+    errors: Sequence[str] = ("CommitInDoubt", "SinkUnavailable")
+
+    def rules(self, epoch: int) -> list[str]:
+        return [f"{point}:{epoch}=barrier" for point in (self.point, *self.held) if point]
+
+
+IDLE = Fault("idle")
+STRUCK = Fault("killed in mid-epoch", "before-call")
+UNDECIDED = Fault("killed before the decision", "before-decide")
+DECIDED = Fault("killed after the decision", "after-decide")
+BETWEEN = Fault("killed between two sinks' commits", "after-sink-commit@delta", ["before-sink-commit@postgres"])
+PUBLISHING = Fault("killed inside Postgres's publish", "before-publish@postgres")
+PRODUCING = Fault("killed with the Kafka transaction open", "in-write@kafka")
+POSTGRES = Fault("Postgres crashed", "before-sink-commit@postgres", server="postgres")
+KAFKA = Fault("Kafka crashed", "before-sink-commit@kafka", server="kafka")
+
+FAULTS: Mapping[Sequence[str], Sequence[Fault]] = {
+    ("postgres",): [UNDECIDED, DECIDED, PUBLISHING, POSTGRES, IDLE],
+    ("kafka",): [UNDECIDED, DECIDED, PRODUCING, KAFKA, IDLE],
+    ("delta",): [UNDECIDED, DECIDED, IDLE],
+    ours.THREE: [UNDECIDED, DECIDED, BETWEEN, PRODUCING, POSTGRES, KAFKA, IDLE],
+}
+QUICK: Mapping[Sequence[str], Sequence[Fault]] = {("postgres",): [DECIDED]}
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one restart: from the start of its process to the struck epoch and to the one after it; ``from_kill``
+    to the first of them, where the driver was the victim; ``phases`` of that one."""
+
+    first: float
+    next: float
+    from_kill: float | None
+    phases: Mapping[str, float]
+
+
+class Query:
+    """One stream and its drivers, of which one lives at a time."""
+
+    def __init__(self, world: World, kinds: Sequence[str]) -> None:
+        self._world, self._kinds = world, kinds
+        self.name = new_name("recovery")
+        self._folder = world.folder / f"{self.name}-query"
+        self._sinks = {kind: ours.address(world, kind, self.name) for kind in kinds}
+        self._starts = self._fed = 0
+
+    @property
+    def _commits(self) -> Path:
+        return self._folder / "checkpoint" / "commits"
+
+    def _feed(self) -> None:
+        first = self._fed * SMALL
+        write_file(self._folder / "source" / f"{self._fed:06}.parquet", range(first, first + SMALL))
+        self._fed += 1
+
+    def _start(self, rules: Sequence[str], attempts: int = 9) -> Driver:
+        self._starts += 1
+        folder = self._folder / f"start-{self._starts}"
+        settings = Settings(
+            app=self.name,
+            source=str(self._folder / "source"),
+            checkpoint=str(self._folder / "checkpoint"),
+            notes=str(self._folder / f"notes-{self._starts}"),
+            sinks=self._sinks,
+            create=self._starts == 1,
+            waits=True,
+            attempts=attempts,
+        )
+        path = settings.write(self._folder / f"settings-{self._starts}.json")
+        return Driver(["-m", "benchmarks.driver", str(path)], folder, failpoints_armed=rules)
+
+    def struck(self, faults: Sequence[Fault]) -> Iterator[Times]:
+        """One restart after each fault; each driver does two epochs before it is struck."""
+        self._feed()
+        self._feed()
+        driver = self._start_for(faults[0])
+        try:
+            self._await_commit(driver, self._fed - 1)
+            for fault, following in zip(faults, [*faults[1:], None], strict=True):
+                killed = self._strike(driver, fault)
+                driver.close()
+                self._feed()  # the epoch after the struck one
+                began, driver = time.time(), self._start_for(following)
+                yield self._times(driver, began, killed)
+        finally:
+            driver.close()
+
+    def _start_for(self, fault: Fault | None) -> Driver:
+        """Armed for ``fault``, which is to strike the epoch after the two that it does first."""
+        if fault is None:
+            return self._start([])
+        return self._start(fault.rules(self._fed), ATTEMPTS if fault.server else 9)
+
+    def _strike(self, driver: Driver, fault: Fault) -> float | None:
+        """Epoch ``_fed`` is the one that is struck; when the driver was killed, if it was."""
+        rules = fault.rules(self._fed)
+        if rules:
+            self._feed()
+        for rule in rules:
+            driver.see_blocked(rule, LIMIT_S)
+        if fault.server:
+            self._crash(driver, fault, rules[0])
+            return None
+        killed = time.time()
+        driver.kill()
+        if not rules:
+            self._feed()
+        return killed
+
+    def _crash(self, driver: Driver, fault: Fault, rule: str) -> None:
+        """The server dies under the driver, which ends with a name; then the server is back."""
+        server = getattr(self._world, fault.server)
+        server.crash()
+        try:
+            driver.go(rule)
+            driver.wait(LIMIT_S)
+        finally:
+            server.start()
+        ended = read_notes(self._folder / f"notes-{self._starts}")[-1]
+        if ended.what != "ended" or ended.error not in fault.errors:
+            raise NotCounted(f"{fault.name}: the driver ended with {ended}\n{driver.tail()}")
+
+    def _times(self, driver: Driver, began: float, killed: float | None) -> Times:
+        first = self._await_commit(driver, self._fed - 2)
+        following = self._await_commit(driver, self._fed - 1)
+        notes = [note for note in read_notes(self._folder / f"notes-{self._starts}") if note.what == "epoch"]
+        from_kill = None if killed is None else first - killed
+        return Times(first - began, following - began, from_kill, notes[0].seconds)
+
+    def _await_commit(self, driver: Driver, epoch: int) -> float:
+        """When Spark had noted the epoch as done."""
+        file = self._commits / str(epoch)
+
+        def look() -> bool | None:
+            if file.exists():
+                return True
+            if driver.exit_status is not None:
+                raise NotCounted(f"the driver ended with {driver.exit_status} before epoch {epoch}\n{driver.tail()}")
+            return None
+
+        poll(look, LIMIT_S, f"epoch {epoch} of {self.name}\n{driver.tail()}")
+        return file.stat().st_mtime
+
+
+def run(options: Options) -> Result:
+    """Rounds need no warm-up: each begins with starts that are not counted."""
+    cases = QUICK if options.quick else FAULTS
+    rounds = 1 if options.quick else options.rounds
+    result = Result("recovery", rounds, options.quick)
+    with World() as world:
+        for kinds, faults in cases.items():
+            _add(result, " ".join(kinds), faults, _taken(world, kinds, faults, rounds))
+    return result
+
+
+Taken = Mapping[tuple[str, Fault], Sequence[Times]]
+
+
+def _taken(world: World, kinds: Sequence[str], faults: Sequence[Fault], rounds: int) -> Taken:
+    """Per job and fault a value per round; the peer's beside ours."""
+    jobs = {BARE: ((), [*dict.fromkeys(map(_peer, faults))]), OURS: (kinds, faults)}
+    taken: dict[tuple[str, Fault], list[Times]] = {}
+    for turn in range(1, rounds + 1):
+        for job, (sinks, asked) in jobs.items():
+            for fault, times in zip(asked, Query(world, sinks).struck(asked), strict=True):
+                taken.setdefault((job, fault), []).append(times)
+                say(f"  {' '.join(kinds)}  round {turn}/{rounds}  {job}, {fault.name}: {times.first:.2f} s")
+    return taken
+
+
+def _peer(fault: Fault) -> Fault:
+    return IDLE if fault is IDLE else STRUCK
+
+
+def _add(result: Result, sinks: str, faults: Sequence[Fault], taken: Taken) -> None:
+    for fault in faults:
+        case: Case = {"sinks": sinks, "fault": fault.name}
+        mine, theirs = taken[OURS, fault], taken[BARE, _peer(fault)]
+        for job, times in ((OURS, mine), (BARE, theirs)):
+            result.add(_measures(job, case, times))
+        for what, goal in (("first", "recovery"), ("next", None)):
+            more = [getattr(a, what) - getattr(b, what) for a, b in zip(mine, theirs, strict=True)]
+            said = "s more" if what == "first" else "s more, with the epoch after it"
+            result.add([], Ratio(OURS, BARE, case, said, more, goal))
+        result.facts[f"median ms of the struck epoch, by phase, {words(case)}"] = _phases(mine)
+
+
+def _measures(job: str, case: Case, times: Sequence[Times]) -> list[Measure]:
+    found = [Measure(job, case, "s", [each.first for each in times])]
+    found.append(Measure(f"{job}, with the epoch after it", case, "s", [each.next for each in times]))
+    killed = [each.from_kill for each in times if each.from_kill is not None]
+    return [*found, Measure(f"{job}, from the kill", case, "s", killed)] if killed else found
+
+
+def _phases(times: Sequence[Times]) -> Mapping[str, int]:
+    """Where the first epoch of a restart went, the start of the pipeline included."""
+    return {phase: round(1000 * median(each.phases.get(phase, 0) for each in times)) for phase in times[0].phases}
