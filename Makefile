@@ -12,7 +12,7 @@ SOURCE := coordinator checkpoints sinks chaos src tests examples docs $(wildcard
 FAST   := tests/unit tests/contract tests/sim
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench archives docs check format
+.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench bench-growth archives docs check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -73,6 +73,9 @@ planted: venv    ## plant known bugs in copies of the checkout: the suite must c
 bench: venv      ## rows per second and small epochs, beside a plain foreachBatch (long)
 	$(BIN)/python benchmarks/main_job.py
 	$(BIN)/python benchmarks/modes.py --rounds 3
+
+bench-growth: venv ## an epoch, a start and what is kept, from epoch 10 to 100,000 (hours)
+	$(BIN)/python -m benchmarks growth
 
 archives: venv   ## what Spark and Kafka start sooner with, made once on this machine
 	@$(BIN)/python -m epochal.chaos.jvm

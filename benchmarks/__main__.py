@@ -16,6 +16,7 @@ from benchmarks.summary import show
 
 TABLES: Mapping[str, str] = {
     "throughput": "rows per second of each sink and of three together, beside each peer",
+    "growth": "an epoch, a start, the bytes kept and the view, from epoch 10 to 100,000",
 }
 
 
