@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Write = Callable[[DataFrame, int], None]
 
 START = (Phase.LOOK, Phase.FENCE, Phase.LOOK_AGAIN, Phase.SETTLE)
-LIMIT_S = 120, 5  # of a stream: for its start, and for each epoch
+LIMIT_S = 600, 5  # of a stream: for its start, and for each epoch
 
 
 class _Enough(Exception):
@@ -48,6 +48,10 @@ class Stream:
     def epoch(self, counted: int) -> float:
         """The median of the last epochs."""
         return statistics.median(self.calls[-counted:])
+
+    def mean(self, counted: int) -> float:
+        """The same with what is done every so many epochs: compaction of the log, a checkpoint of a Delta table."""
+        return statistics.fmean(self.calls[-counted:])
 
     def start(self, counted: int) -> float:
         """What the first call took longer than an epoch."""
@@ -124,11 +128,11 @@ class Grown:
 
         assert self._running is not None, "begin() comes before"
         (query, calls, epochs), self._running = self._running, None
-        start, each = LIMIT_S
+        limit = LIMIT_S[0] + LIMIT_S[1] * epochs
         try:
-            if not query.awaitTermination(start + each * epochs):
+            if not query.awaitTermination(limit):
                 query.stop()
-                raise TimeoutError(f"{self.name}: {len(calls)} of {epochs} epochs in {start + each * epochs} s")
+                raise TimeoutError(f"{self.name}: {len(calls)} of {epochs} epochs in {limit} s")
         except StreamingQueryException as error:
             if len(calls) != epochs or _Enough.__name__ not in str(error):
                 raise
@@ -147,6 +151,9 @@ class Grown:
         assert not found, f"{self.name}: {found[:3]}"
 
     def close(self) -> None:
+        """Also of a stream that nobody has waited for, as something else has failed."""
+        if self._running is not None:
+            self._running[0].stop()
         if self._pipeline is not None:
             self._pipeline.close()
         if self.dsn:

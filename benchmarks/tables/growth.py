@@ -12,7 +12,7 @@ grows with the table, whoever writes it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -147,14 +147,21 @@ def _turns(world: World, sizes: Sizes, old: Mapping[Key, Grown], rounds: int) ->
     return taken
 
 
+def _told(kind: str) -> Mapping[str, Callable[[Stream, int], float]]:
+    """What is told of a stream, by the name that it has."""
+    epochs = {kind: Stream.epoch, f"{kind}: mean": Stream.mean}
+    return {**epochs, f"{kind}: start": Stream.start} if kind in ours.THREE else epochs
+
+
 def _measures(kind: str, epochs: int, streams: Sequence[Stream], sizes: Sizes) -> list[Measure]:
     case = {"epochs before": epochs}
-    measures = [Measure(kind, case, "s", [stream.epoch(sizes.counted) for stream in streams])]
-    if kind not in ours.THREE:
-        return measures
-    started = [stream.start(sizes.counted) for stream in streams]
-    of_it = [sum(stream.parts[phase.value][0] for phase in START) for stream in streams]
-    return [*measures, Measure(f"{kind}: start", case, "s", started), Measure(f"{kind}: fences", case, "s", of_it)]
+    measures = [
+        Measure(name, case, "s", [of(stream, sizes.counted) for stream in streams]) for name, of in _told(kind).items()
+    ]
+    if kind in ours.THREE:
+        fences = [sum(stream.parts[phase.value][0] for phase in START) for stream in streams]
+        measures.append(Measure(f"{kind}: look to settle", case, "s", fences))
+    return measures
 
 
 def _ratios(turns: Mapping[Key, Sequence[Stream]], sizes: Sizes) -> list[Ratio]:
@@ -163,15 +170,12 @@ def _ratios(turns: Mapping[Key, Sequence[Stream]], sizes: Sizes) -> list[Ratio]:
     for (kind, epochs), streams in turns.items():
         if epochs == FIRST:
             continue
-        young = turns[kind, FIRST]
         case = {"epochs before": epochs}
-        goal = "growth" if epochs == sizes.written and kind in ours.THREE else None
-        pairs = list(zip(streams, young, strict=True))
-        values = [old.epoch(sizes.counted) / new.epoch(sizes.counted) for old, new in pairs]
-        found.append(Ratio(kind, f"the same at {FIRST}", case, "s of an epoch", values, goal))
-        if kind in ours.THREE:
-            values = [old.start(sizes.counted) / new.start(sizes.counted) for old, new in pairs]
-            found.append(Ratio(f"{kind}: start", f"the same at {FIRST}", case, "s", values))
+        for name, of in _told(kind).items():
+            pairs = zip(streams, turns[kind, FIRST], strict=True)
+            values = [of(old, sizes.counted) / of(young, sizes.counted) for old, young in pairs]
+            goal = "growth" if name in ours.THREE and epochs == sizes.written else None
+            found.append(Ratio(name, f"the same at {FIRST}", case, "s", values, goal))
     return found
 
 
