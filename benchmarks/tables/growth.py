@@ -45,7 +45,7 @@ ROWS = Rows(50)
 class Sizes:
     """Numbers of epochs.  ``real``: of each kind, by real ones; ``written``: with a history that no Spark has run.
 
-    A turn is ``warm + counted`` epochs.
+    A turn is ``warm + counted`` epochs, and there are no more rounds than ``most_rounds``.
     """
 
     real: Mapping[str, Sequence[int]]
@@ -53,19 +53,21 @@ class Sizes:
     warm: int = 5
     counted: int = 20
     rows: Rows = ROWS
+    peers: tuple[str, ...] = (PEER,)
+    most_rounds: int = 1_000
 
 
 FULL = Sizes({"postgres": (1_000, 10_000), "kafka": (1_000, 10_000), "delta": (1_000, 2_000)}, 100_000)
-QUICK = Sizes({"postgres": (100, 300), "kafka": (100,), "delta": (100,)}, 1_000)
+QUICK = Sizes({"postgres": (100, 300)}, 1_000, warm=1, counted=4, peers=(), most_rounds=2)
 
 
 def run(options: Options, sizes: Sizes | None = None) -> Result:
     sizes = sizes or (QUICK if options.quick else FULL)
-    result = Result("growth", options.rounds, options.quick)
+    result = Result("growth", min(options.rounds, sizes.most_rounds), options.quick)
     with World() as world, ExitStack() as stack:
         world.spark.sparkContext.setLogLevel("OFF")  # every stream ends by an error of ours
         old = _prepared(world, sizes, stack)
-        turns = _turns(world, sizes, old, options.rounds)
+        turns = _turns(world, sizes, old, result.rounds)
         for (kind, epochs), streams in turns.items():
             result.add(_measures(kind, epochs, streams, sizes))
         result.ratios += _ratios(turns, sizes)
@@ -92,8 +94,8 @@ Key = tuple[str, int]
 def _prepared(world: World, sizes: Sizes, stack: ExitStack) -> dict[Key, Grown]:
     """All but those at epoch 10; the real ones grow side by side, as nothing is timed yet."""
     real = {(kind, n): _new(world, sizes, kind, stack) for kind, numbers in sizes.real.items() for n in numbers}
-    real |= {(PEER, n): _new(world, sizes, PEER, stack) for n in sizes.real["delta"]}
-    written = {(kind, sizes.written): _new(world, sizes, kind, stack) for kind in (*ours.THREE, PEER)}
+    real |= {(peer, n): _new(world, sizes, peer, stack) for peer in sizes.peers for n in sizes.real["delta"]}
+    written = {(kind, sizes.written): _new(world, sizes, kind, stack) for kind in (*ours.THREE, *sizes.peers)}
     for (_, epochs), grown in {**real, **written}.items():
         grown.begin(epochs if grown in real.values() else FIRST)
     for grown in written.values():
