@@ -164,5 +164,5 @@ class Grown:
             self._world.postgres.drop_database(self.name)
 
 
-def folder_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+def folder_bytes(folder: Path, pattern: str = "*") -> int:
+    return sum(file.stat().st_size for file in folder.rglob(pattern) if file.is_file())

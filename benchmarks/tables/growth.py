@@ -210,7 +210,8 @@ def _marker_topic(world: World, grown: Grown) -> dict[str, float]:
     server = world.kafka
     if not isinstance(server, KafkaServer):  # its files are not at hand
         return {}
-    return {"marker topic": folder_bytes(server.directory / "data" / f"{place.topic}-0")}
+    segments = server.directory / "data" / f"{place.topic}-0"
+    return {"marker topic": folder_bytes(segments, "*.log")}  # its indexes are files of 20 MB with little in them
 
 
 # --- the view ---------------------------------------------------------------------------------------
