@@ -23,6 +23,7 @@ TABLES: Mapping[str, str] = {
     "recovery": "from the start of a driver to its first new commit after each kind of fault, beside Spark alone",
     "latency": "from a row's making to its being seen by a reader of the sink, at triggers of 1 s, beside each peer",
     "memory": "peaks of driver, JVM and Python workers at 1, 10 and 50 million rows per epoch",
+    "growth": "an epoch, a start, the bytes kept and the view, from epoch 10 to 100,000",
     "consistency": "what faults do to each sink, mode and peer: lost, duplicated, torn, out of order; the cost beside",
 }
 

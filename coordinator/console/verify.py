@@ -76,16 +76,22 @@ def verify(
     Example: epochal verify /data/checkpoint --pipeline job.py:pipeline --json
     """
     where, sinks = resolve(checkpoint), load(pipeline)
-    standing = _settled(sinks, where, wait)
+    standing, account = examine(sinks, where, wait)
+    return _answer(sinks, standing, account)
+
+
+def examine(pipeline: Pipeline, where: str, wait: float = 0.0) -> tuple[Standing, Account]:
+    """The same for a pipeline that is at hand, on the resolved checkpoint ``where``."""
+    standing = _settled(pipeline, where, wait)
     account = Account()
     _check_log(standing.history, account)
     _tell_said(standing.history, account)
     _check_standing(standing, account)
     logged = _by_epoch(standing.history)
-    for sink in sinks.sinks:
+    for sink in pipeline.sinks:
         if sink.name in standing.states:
             _check_sink(sink, standing, logged, account)
-    return _answer(sinks, standing, account)
+    return standing, account
 
 
 def _settled(pipeline: Pipeline, where: str, wait: float) -> Standing:
