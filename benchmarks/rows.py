@@ -17,22 +17,23 @@ SMALL = 1_000
 """Rows of the epoch before the one that is measured: connections, code and caches are warm then."""
 
 
-def source(spark: SparkSession, folder: Path, epochs: Sequence[int], *, value: int = 100) -> Path:
-    """A folder with an epoch of each of these sizes, in this order, of (id, k, v, x); made once."""
+def source(spark: SparkSession, folder: Path, epochs: Sequence[int], *, value: int = 100, wide: bool = True) -> Path:
+    """A folder with an epoch of each of these sizes, in this order, of (k, v) or (id, k, v, x); made once."""
     sizes = "-".join(f"{len(list(same))}x{size}" for size, same in itertools.groupby(epochs))
-    path = folder / f"rows-{value}-{sizes}"
+    path = folder / f"rows-{'wide' if wide else 'narrow'}-{value}-{sizes}"
     if not path.exists():
         first = 0
         for rows in epochs:
-            frame = spark.range(first, first + rows, numPartitions=2).selectExpr(*columns(value))
+            frame = spark.range(first, first + rows, numPartitions=2).selectExpr(*columns(value, wide))
             frame.write.mode("append").option("compression", "zstd").parquet(str(path))
             first += rows
     return path
 
 
-def columns(value: int = 100) -> list[str]:
+def columns(value: int, wide: bool) -> list[str]:
     text = f"rpad(repeat(substr(sha(string(id)), 1, 20), {-(-value // 20)}), {value}, 'x')"
-    return ["id", "substr(sha(string(id)), 1, 16) AS k", f"{text} AS v", "cast(hash(id) AS double) / 7 AS x"]
+    narrow = ["substr(sha(string(id)), 1, 16) AS k", f"{text} AS v"]
+    return ["id", *narrow, "cast(hash(id) AS double) / 7 AS x"] if wide else narrow
 
 
 SCHEMA = "id bigint, k string, v string, x double"

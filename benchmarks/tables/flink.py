@@ -39,7 +39,7 @@ class IntoKafka:
 
     def __init__(self, world: World, flink: Flink, rows: int) -> None:
         self._world, self._flink = world, flink
-        self._source = source(world.spark, world.folder, [SMALL, rows])
+        self._source = source(world.spark, world.folder, [SMALL, rows], wide=False)
         self._all = SMALL + rows
         self._schema: StructType = world.spark.read.parquet(str(self._source)).schema
         self._counted: set[str] = set()

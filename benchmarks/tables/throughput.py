@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,13 @@ from benchmarks.rows import SMALL, source
 from benchmarks.world import World, new_name
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from benchmarks.__main__ import Options
     from benchmarks.world import Write
 
 NARROW, WIDE = 100, 1_000  # bytes of a value
 OURS = "epochal"
+WIDE_KAFKA = f"{OURS} kafka, of wide rows"
+"""For the sum of three sinks alone; beside its peers Kafka gets rows of key and value."""
 
 GOALS = {  # job, peer: the goal, of rows with NARROW values
     (f"{OURS} postgres", "spark jdbc, rewritten batches"): "postgres-jdbc-rewritten",
@@ -47,7 +48,7 @@ class Throughput:
     def __init__(self, world: World, rows: int, value: int) -> None:
         self._world, self._rows, self._value = world, rows, value
         self._source = source(world.spark, world.folder, [SMALL, rows], value=value)
-        self._schema: StructType = world.spark.read.parquet(str(self._source)).schema
+        self._records = source(world.spark, world.folder, [SMALL, rows], value=value, wide=False)
 
     def jobs(self) -> Mapping[str, Callable[[], float]]:
         world = self._world
@@ -59,12 +60,11 @@ class Throughput:
             "spark jdbc": lambda: self._into_table(lambda table: postgres.jdbc(world.jdbc(), table)),
             "psycopg COPY": lambda: self._into_table(lambda table: postgres.copy(world.dsn, table)),
             "server-side COPY of a file": self._server_copy,
-            f"{OURS} kafka": lambda: self._ours("kafka"),
-            "confluent-kafka, no transaction": lambda: self._epoch(
-                kafka.confluent(world.kafka.bootstrap, world.topic())
-            ),
-            "spark kafka": lambda: self._epoch(kafka.spark(world.kafka.bootstrap, world.topic())),
-            "spark kafka, tuned": lambda: self._epoch(kafka.spark(world.kafka.bootstrap, world.topic(), tuned=True)),
+            f"{OURS} kafka": lambda: self._ours("kafka", of=self._records),
+            "confluent-kafka, no transaction": lambda: self._records_into(kafka.confluent),
+            "spark kafka": lambda: self._records_into(kafka.spark),
+            "spark kafka, tuned": lambda: self._records_into(partial(kafka.spark, tuned=True)),
+            WIDE_KAFKA: lambda: self._ours("kafka"),
             f"{OURS} delta": lambda: self._ours("delta"),
             "delta append": lambda: self._epoch(delta.spark(self._folder())),
             "delta append, txnAppId": lambda: self._epoch(delta.spark(self._folder(), app="bench")),
@@ -72,15 +72,19 @@ class Throughput:
             f"{OURS} three": lambda: self._ours(*ours.THREE),
         }
 
-    def _epoch(self, write: Write) -> float:
-        return self._world.epochs(self._source, write)[-1]
+    def _epoch(self, write: Write, of: Path | None = None) -> float:
+        return self._world.epochs(of or self._source, write)[-1]
 
-    def _ours(self, *kinds: str) -> float:
-        pipeline = ours.pipeline(self._world, self._schema, *kinds)
-        seconds = self._epoch(pipeline)
+    def _ours(self, *kinds: str, of: Path | None = None) -> float:
+        schema = self._world.spark.read.parquet(str(of or self._source)).schema
+        pipeline = ours.pipeline(self._world, schema, *kinds)
+        seconds = self._epoch(pipeline, of)
         if "postgres" in kinds:
             postgres.drop(self._world.dsn, f"{pipeline.app}__rows")
         return seconds
+
+    def _records_into(self, peer: Callable[[str, str], Write]) -> float:
+        return self._epoch(peer(self._world.kafka.bootstrap, self._world.topic()), self._records)
 
     def _into_table(self, peer: Callable[[str], Write]) -> float:
         table = new_name("peer")
@@ -125,7 +129,7 @@ def _ratios(taken: list[Measure], *, goals: bool) -> list[Ratio]:
     found = [
         ratio(taken, job, peer, "rows/s", goal if goals else None, inverse=True) for (job, peer), goal in GOALS.items()
     ]
-    alone = [f"{OURS} {kind}" for kind in ours.THREE]
+    alone = [f"{OURS} postgres", WIDE_KAFKA, f"{OURS} delta"]
     by_name = {measure.job: measure for measure in taken}
     sums = [sum(each) for each in zip(*(by_name[name].values for name in alone), strict=True)]
     three = by_name[f"{OURS} three"]

@@ -278,16 +278,23 @@ class Transaction:
 
         ``topic`` is that of rows that name none.
         """
-        producer, count = self._producer, 0
+        producer = self._producer
         produce: Any = producer.produce
-        for call in _calls(topic, rows):
-            try:
-                produce(*call)
-            except BufferError:
-                self._wait_for_room(producer, call)
-            count += 1
+        if rows and len(rows[0]) == 2:  # all rows of a batch are of one form
+            for key, value in rows:
+                try:
+                    produce(topic, value, key)
+                except BufferError:
+                    self._wait_for_room(producer, (topic, value, key))
+        else:
+            for key, value, route in rows:
+                call = _routed(topic, value, key, *route)
+                try:
+                    produce(*call)
+                except BufferError:
+                    self._wait_for_room(producer, call)
         producer.poll(0)
-        return count
+        return len(rows)
 
     def _wait_for_room(self, producer: Producer, call: tuple[Any, ...]) -> None:
         produce: Any = producer.produce
@@ -365,13 +372,6 @@ def _rows(batch: pyarrow.RecordBatch) -> Sequence[Row]:
     return list(zip(*pairs, zip(*routes, strict=True), strict=True))
 
 
-def _calls(topic: str, rows: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-    """What ``Producer.produce`` takes for each row; all rows of a batch are of one form."""
-    if not rows or len(rows[0]) == 2:
-        return ((topic, value, key) for key, value in rows)
-    return (_routed(topic, value, key, *route) for key, value, route in rows)
-
-
 def _routed(
     default: str,
     value: bytes | None,
@@ -380,7 +380,7 @@ def _routed(
     partition: int | None,
     headers: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[Any, ...]:
-    """The same for a row that says where it goes."""
+    """What ``Producer.produce`` takes of a row that says where it goes."""
     now, nobody = 0, None  # its timestamp; whom it tells of the delivery
     pairs = [(header["key"], header["value"]) for header in headers] if headers else None
     return (topic or default, value, key, -1 if partition is None else partition, nobody, nobody, now, pairs)
