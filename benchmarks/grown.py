@@ -96,7 +96,7 @@ class Grown:
     def _read(self) -> DataFrame:
         stream = self._world.spark.readStream.format("rate-micro-batch")
         stream = stream.option("rowsPerBatch", self.rows.count).option("numPartitions", 1)
-        return stream.load().selectExpr("value AS id").selectExpr(*columns(self.rows.value))
+        return stream.load().selectExpr("value AS id").selectExpr(*columns(self.rows.value, wide=True))
 
     def _heard(self, event: Event) -> None:
         if isinstance(event, PhaseEnded):

@@ -22,7 +22,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
@@ -278,16 +278,16 @@ class Transaction:
 
         ``topic`` is that of rows that name none.
         """
-        producer = self._producer
+        producer, given = self._producer, cast("Sequence[Any]", rows)
         produce: Any = producer.produce
-        if rows and len(rows[0]) == 2:  # all rows of a batch are of one form
-            for key, value in rows:
+        if rows and len(rows[0]) == 2:  # all rows of a batch are of one form, and this one has no time to lose
+            for key, value in given:
                 try:
                     produce(topic, value, key)
                 except BufferError:
                     self._wait_for_room(producer, (topic, value, key))
         else:
-            for key, value, route in rows:
+            for key, value, route in given:
                 call = _routed(topic, value, key, *route)
                 try:
                     produce(*call)
