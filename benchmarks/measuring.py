@@ -61,12 +61,25 @@ def _short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def turns(jobs: Mapping[str, Job], rounds: int, case: Case, unit: str, *, warm_up: int = 1) -> list[Measure]:
-    """Every job once per round, in turn; rounds of warm-up are not kept."""
+def turns(
+    jobs: Mapping[str, Job],
+    rounds: int,
+    case: Case,
+    unit: str,
+    *,
+    warm_up: int = 1,
+    after: Callable[[], None] = lambda: None,
+) -> list[Measure]:
+    """Every job once per round, and ``after`` each of them; rounds of warm-up are not kept.
+
+    Every other round goes backwards, so that nobody always comes after the same one.
+    """
     taken: dict[str, list[float]] = {name: [] for name in jobs}
+    names = list(jobs)
     for turn in range(-warm_up, rounds):
-        for name, job in jobs.items():
-            value = job()
+        for name in names if turn % 2 == 0 else reversed(names):
+            value = jobs[name]()
+            after()
             if turn >= 0:
                 taken[name].append(value)
             which = "warm-up" if turn < 0 else f"round {turn + 1}/{rounds}"

@@ -42,11 +42,12 @@ def sink(world: World, kind: str, name: str, **options: object) -> Sink:
 def address(world: World, kind: str, name: str) -> str:
     """Where the sink of a kind is: a connection string, a bootstrap server with the topic made, or a folder."""
     if kind == "postgres":
+        world.named_table(name)
         return world.dsn
     if kind == "kafka":
         world.topic(name)
         return world.kafka.bootstrap
-    return str(world.folder / name)
+    return str(world.new_folder(name))
 
 
 def sink_at(kind: str, target: str, address: str, **options: object) -> Sink:

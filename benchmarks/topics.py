@@ -68,10 +68,3 @@ def committed(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> int:
     finally:
         consumer.close()
     return count
-
-
-def drop(bootstrap: str, topic: str) -> None:
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # what it promised ends with it
-    admin.delete_topics([topic])[topic].result(REQUEST_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import tempfile
 import uuid
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from benchmarks.peers import postgres
 from epochal.chaos import servers
 from epochal.chaos.servers import jars
 from epochal.chaos.servers.spark import spark_conf, spark_session
@@ -31,6 +33,9 @@ class World:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
+        self._tables: list[str] = []
+        self._topics: list[str] = []
+        self._folders: list[Path] = []
 
     def __enter__(self) -> World:
         return self
@@ -67,10 +72,39 @@ class World:
         self._stack.callback(spark.stop)
         return spark
 
+    # --- targets, until they are cleared --------------------------------------------------------
+
+    def table(self) -> str:
+        """An empty table for a peer."""
+        name = self.named_table(new_name("peer"))
+        postgres.create(self.dsn, name)
+        return name
+
+    def named_table(self, name: str) -> str:
+        """One that somebody else makes."""
+        self._tables.append(name)
+        return name
+
     def topic(self, name: str | None = None) -> str:
         name = name or new_name("topic")
         self.kafka.create_topic(name, partitions=PARTITIONS)
+        self._topics.append(name)
         return name
+
+    def new_folder(self, name: str) -> Path:
+        """One that is not there yet."""
+        self._folders.append(self.folder / name)
+        return self._folders[-1]
+
+    def clear(self) -> None:
+        """Remove all targets: no turn leaves files or work to another."""
+        if self._tables:
+            postgres.drop(self.dsn, *self._tables)
+        for topic in self._topics:
+            self.drop_topic(topic)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._tables, self._topics, self._folders = [], [], []
 
     def drop_topic(self, name: str) -> None:
         """The broker frees its disk within a minute."""
@@ -92,7 +126,7 @@ class World:
         stream = self.spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", 2).parquet(str(source))
         query = (
             stream.writeStream.foreachBatch(write)
-            .option("checkpointLocation", str(self.folder / new_name("checkpoint")))
+            .option("checkpointLocation", str(self.new_folder(new_name("checkpoint"))))
             .trigger(availableNow=True)
             .start()
         )

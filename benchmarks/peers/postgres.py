@@ -83,8 +83,9 @@ def create(dsn: str, table: str) -> None:
 
 
 def drop(dsn: str, *tables: str) -> None:
-    """With what depends on them; then a checkpoint, so that nobody's dirty pages are written in another's turn."""
+    """With those beside them; then a checkpoint, so that nobody's dirty pages are written in another's turn."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for table in tables:
-            connection.execute(f"DROP TABLE IF EXISTS {table} CASCADE".encode())
+        for table in tables:  # a sink's own tables first: its view depends on them, and has the table's name
+            connection.execute(f"DROP TABLE IF EXISTS {table}__rows, {table}__staged CASCADE".encode())
+            connection.execute(f"DROP TABLE IF EXISTS {table}".encode())
         connection.execute("CHECKPOINT")

@@ -22,7 +22,6 @@ from benchmarks import ours
 from benchmarks.cells import Cell, Contradiction, Judged, together
 from benchmarks.faults import KINDS, AsPlanned, Planned, plans
 from benchmarks.measuring import Case, Job, Measure, Ratio, ratio, say, turns
-from benchmarks.peers import postgres
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
 from benchmarks.tables.throughput import NARROW, OURS, Throughput
@@ -208,7 +207,7 @@ def _costs(jobs: Sequence[str], rows: int, rounds: int) -> tuple[list[Measure], 
         known = {**Throughput(world, rows, NARROW).jobs(), **Modes(world, rows).jobs()}
         asked = {BARE: known[BARE], **{job: known[job] for job in jobs if job in known}}
         case: Case = {"rows": rows}
-        taken = turns(asked, rounds, case, "s")
+        taken = turns(asked, rounds, case, "s", after=world.clear)
     return taken, [ratio(taken, job, BARE, "s") for job in asked if job != BARE]
 
 
@@ -246,11 +245,7 @@ class Modes:
         return self._world.epochs(self._source, write)[-1]
 
     def _ours(self, kind: str, how: Mapping[str, Any]) -> float:
-        pipeline = ours.pipeline(self._world, self._schema, kind, **how)
-        seconds = self._epoch(pipeline)
-        if kind == "postgres":
-            postgres.drop(self._world.dsn, f"{pipeline.app}__rows", pipeline.app)
-        return seconds
+        return self._epoch(ours.pipeline(self._world, self._schema, kind, **how))
 
 
 def bare(df: DataFrame, _: int) -> None:

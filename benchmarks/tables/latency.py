@@ -56,7 +56,7 @@ class Written:
 
     write: Write
     readers: Mapping[str, tuple[str, str, str]]
-    forget: Callable[[], None]
+    close: Callable[[], None] = lambda: None
 
 
 class Feeder(threading.Thread):
@@ -95,10 +95,11 @@ class Latency:
         return {**mine, PEERS[kinds[0]]: lambda turn: self._measured(self._peer(kinds[0]), turn)}
 
     def _measured(self, written: Written, turn: Turn) -> Mapping[str, list[float]]:
-        source = self._world.folder / new_name("made")
+        source = self._world.new_folder(new_name("made"))
         source.mkdir()
         with ExitStack() as stack:
-            stack.callback(written.forget)
+            stack.callback(self._world.clear)
+            stack.callback(written.close)
             readers = {sink: stack.enter_context(Reader(*given)) for sink, given in written.readers.items()}
             query = self._start(source, written.write)
             stack.callback(query.stop)
@@ -115,7 +116,7 @@ class Latency:
 
     def _start(self, source: Path, write: Write) -> Any:
         stream = self._world.spark.readStream.schema(self._schema).parquet(str(source))
-        checkpoint = str(self._world.folder / new_name("checkpoint"))
+        checkpoint = str(self._world.new_folder(new_name("checkpoint")))
         writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
         return writer.trigger(processingTime=TRIGGER).start()
 
@@ -138,23 +139,20 @@ class Latency:
         name = pipeline.app
         readers = {kind: self._reader(kind, name) for kind in kinds}
 
-        def forget() -> None:
-            pipeline.close()
-            if "postgres" in kinds:
-                postgres.drop(world.dsn, f"{name}__rows")
-
-        return Written(pipeline, readers, forget)
+        return Written(pipeline, readers, pipeline.close)
 
     def _peer(self, kind: str) -> Written:
-        world, name = self._world, new_name("peer")
-        readers = {kind: self._reader(kind, name)}
+        world = self._world
         if kind == "postgres":
-            postgres.create(world.dsn, name)
+            name = world.table()
             write = postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), name)
-            return Written(write, readers, lambda: postgres.drop(world.dsn, name))
-        if kind == "kafka":
-            return Written(kafka.spark(world.kafka.bootstrap, world.topic(name)), readers, lambda: None)
-        return Written(delta.spark(str(world.folder / name)), readers, lambda: None)
+        elif kind == "kafka":
+            name = world.topic()
+            write = kafka.spark(world.kafka.bootstrap, name)
+        else:
+            name = new_name("delta")
+            write = delta.spark(str(world.new_folder(name)))
+        return Written(write, {kind: self._reader(kind, name)})
 
     def _reader(self, kind: str, name: str) -> tuple[str, str, str]:
         world = self._world

@@ -18,7 +18,6 @@ from benchmarks import ours
 from benchmarks.driver import BATCHES, Settings, read_notes
 from benchmarks.measuring import Case, Measure, Ratio, say
 from benchmarks.peaks import Peaks, gc_log, heap_after_collection
-from benchmarks.peers import postgres
 from benchmarks.results import Result
 from benchmarks.world import World, new_name
 from epochal.chaos.nemesis import Driver
@@ -71,7 +70,7 @@ def _disk_missing(folder: Path, kinds: Sequence[str], rows: int) -> str:
 def _measured(world: World, kinds: Sequence[str], rows: int, said: str) -> Mapping[str, float]:
     """MB by whose they are, after one epoch in a driver of its own; nothing of it is left."""
     name = new_name("memory")
-    folder = world.folder / f"{name}-driver"
+    folder = world.new_folder(f"{name}-driver")
     settings = Settings(
         app=name,
         source=BATCHES,
@@ -101,19 +100,10 @@ def _measured(world: World, kinds: Sequence[str], rows: int, said: str) -> Mappi
         if not {"driver", "jvm"} <= found.keys():
             raise RuntimeError(f"{said}: of driver and JVM only {sorted(found)} were seen")
     finally:
-        _clean(world, kinds, name, folder)
+        world.clear()
     told = "  ".join(f"{what} {peak:,.0f}" for what, peak in found.items())
     say(f"  {said}  {time.monotonic() - began:.0f} s  MB: {told}")
     return found
-
-
-def _clean(world: World, kinds: Sequence[str], name: str, folder: Path) -> None:
-    if "postgres" in kinds:
-        postgres.drop(world.dsn, f"{name}__rows")
-    if "kafka" in kinds:
-        world.drop_topic(name)
-    for path in (folder, world.folder / name):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _add(result: Result, taken: Mapping[tuple[str, str, int], Sequence[float]], sizes: Sequence[int]) -> None:

@@ -41,12 +41,10 @@ IDEMPOTENT = {"postgres": ("append", "upsert"), "delta": ("append",), "kafka": (
 def plain(world: World, system: str) -> Write:
     """Into a target that nobody has used before."""
     if system == "postgres":
-        table = new_name("peer")
-        postgres.create(world.dsn, table)
-        return postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), table)
+        return postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), world.table())
     if system == "kafka":
         return kafka.spark(world.kafka.bootstrap, world.topic())
-    return delta.spark(str(world.folder / new_name("delta")))
+    return delta.spark(str(world.new_folder(new_name("delta"))))
 
 
 def jobs(world: World, rows: int) -> tuple[dict[str, Callable[[], float]], dict[str, str]]:
@@ -74,6 +72,6 @@ def run(options: Options) -> Result:
     with World() as world:
         for rows in (1_000, 100_000) if options.quick else (1_000, 1_000_000):
             each, peers = jobs(world, rows)
-            taken = turns(each, options.rounds, {"rows": rows}, "s")
+            taken = turns(each, options.rounds, {"rows": rows}, "s", after=world.clear)
             result.add(taken, *(ratio(taken, job, peer, "s") for job, peer in peers.items()))
     return result

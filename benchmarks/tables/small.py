@@ -73,7 +73,7 @@ class Small:
             BARE: lambda: self._median(evaluated),
             "spark jdbc, rewritten batches": self._jdbc,
             "spark kafka": lambda: self._median(kafka.spark(world.kafka.bootstrap, world.topic())),
-            "delta append": lambda: self._median(delta.spark(str(world.folder / new_name("delta")))),
+            "delta append": lambda: self._median(delta.spark(str(world.new_folder(new_name("delta"))))),
             **{f"epochal {kind}": lambda kind=kind: self._ours(kind) for kind in ours.THREE},  # type: ignore[misc]
             "epochal three": lambda: self._ours(*ours.THREE),
         }
@@ -85,9 +85,8 @@ class Small:
         return taken
 
     def _jdbc(self) -> float:
-        table = new_name("peer")
-        postgres.create(self._world.dsn, table)
-        return self._median(postgres.jdbc(self._world.jdbc(reWriteBatchedInserts="true"), table))
+        world = self._world
+        return self._median(postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), world.table()))
 
     def _median(self, write: Callable[[DataFrame, int], None]) -> float:
         return statistics.median(self._world.epochs(self._source, write)[-COUNTED:])
@@ -104,7 +103,7 @@ def run(options: Options) -> Result:
         for rows in (GOAL_ROWS,) if options.quick else (1, GOAL_ROWS, 100_000):
             case = {"rows": rows}
             small = Small(world, rows)
-            taken = turns(small.jobs(), options.rounds, case, "s")
+            taken = turns(small.jobs(), options.rounds, case, "s", after=world.clear)
             result.add([*taken, *_phases(small.phases, case, options.rounds)], *_differences(taken, rows == GOAL_ROWS))
     return result
 

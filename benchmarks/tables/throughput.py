@@ -77,30 +77,19 @@ class Throughput:
 
     def _ours(self, *kinds: str, of: Path | None = None) -> float:
         schema = self._world.spark.read.parquet(str(of or self._source)).schema
-        pipeline = ours.pipeline(self._world, schema, *kinds)
-        seconds = self._epoch(pipeline, of)
-        if "postgres" in kinds:
-            postgres.drop(self._world.dsn, f"{pipeline.app}__rows")
-        return seconds
+        return self._epoch(ours.pipeline(self._world, schema, *kinds), of)
 
     def _records_into(self, peer: Callable[[str, str], Write]) -> float:
         return self._epoch(peer(self._world.kafka.bootstrap, self._world.topic()), self._records)
 
     def _into_table(self, peer: Callable[[str], Write]) -> float:
-        table = new_name("peer")
-        postgres.create(self._world.dsn, table)
-        seconds = self._epoch(peer(table))
-        postgres.drop(self._world.dsn, table)
-        return seconds
+        return self._epoch(peer(self._world.table()))
 
     def _server_copy(self) -> float:
-        file, table = self._prepared(), new_name("peer")
-        postgres.create(self._world.dsn, table)
+        file, table = self._prepared(), self._world.table()
         began = time.perf_counter()
         postgres.copy_file(self._world.dsn, table, file)
-        seconds = time.perf_counter() - began
-        postgres.drop(self._world.dsn, table)
-        return seconds
+        return time.perf_counter() - began
 
     def _prepared(self) -> Path:
         file = self._world.folder / f"prepared-{self._value}-{self._rows}"
@@ -109,7 +98,7 @@ class Throughput:
         return file
 
     def _folder(self) -> str:
-        return str(self._world.folder / new_name("delta"))
+        return str(self._world.new_folder(new_name("delta")))
 
 
 def run(options: Options) -> Result:
@@ -120,7 +109,7 @@ def run(options: Options) -> Result:
     with World() as world:
         for value, rows in sizes.items():
             jobs = Throughput(world, rows, value).jobs()
-            taken = turns(jobs, options.rounds, {"rows": rows, "value bytes": value}, "s")
+            taken = turns(jobs, options.rounds, {"rows": rows, "value bytes": value}, "s", after=world.clear)
             result.add([*taken, *speeds(taken, rows)], *_ratios(taken, goals=value == NARROW))
     return result
 

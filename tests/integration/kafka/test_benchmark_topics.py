@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from benchmarks import topics
 from epochal.chaos import servers
@@ -52,10 +51,3 @@ def test_of_transactions_only_what_is_committed_counts(kafka_server: servers.Kaf
     topics.check(at, topic, ROWS, transactions=True)
     topics.check_count(at, topic, ROWS)
     assert sum(topics.stable_ends(at, topic).values()) > ROWS
-
-
-def test_a_dropped_topic_is_gone(kafka_server: servers.Kafka, topic_name: str) -> None:
-    kafka_server.create_topic(topic_name)
-    topics.drop(kafka_server.bootstrap, topic_name)
-    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap, "log_level": 0})
-    assert topic_name not in admin.list_topics(timeout=20).topics
