@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +57,7 @@ def table(name: str) -> Table:
     return module
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     tables = "\n".join(f"  {name:14} {about}" for name, about in TABLES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -75,14 +77,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: at least 1")
-    for name in [name for word in options.tables for name in SEVERAL.get(word, [word])]:
-        say(f"{name}: {TABLES[name]}")
-        began = time.monotonic()
-        result = table(name).run(Options(options.rounds, options.quick))
-        path = save(result, options.into)
-        show(result)
-        say(f"{name}: {time.monotonic() - began:.0f} s, kept in {path.name}\n")
+    names = [name for word in options.tables for name in SEVERAL.get(word, [word])]
+    began = time.monotonic()
+    failed = [name for name in names if not _measured(name, Options(options.rounds, options.quick), options.into)]
+    say(f"{len(names) - len(failed)} of {len(names)} tables in {time.monotonic() - began:.0f} s")
+    if failed:
+        say(f"without a result, as said above: {', '.join(failed)}")
+    return int(bool(failed))
+
+
+def _measured(name: str, options: Options, into: Path) -> bool:
+    """Whether there is a result; a table that ends with an error, which is shown, takes no other with it."""
+    say(f"{name}: {TABLES[name]}")
+    began = time.monotonic()
+    try:
+        result = table(name).run(options)
+        path = save(result, into)
+    except Exception:
+        traceback.print_exc()
+        return False
+    show(result)
+    say(f"{name}: {time.monotonic() - began:.0f} s, kept in {path.name}\n")
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -106,12 +106,16 @@ def _rows(ratio: Ratio) -> int:
 FIGURES: Sequence[Figure] = (
     Figure("Is it right? Kinds of faults x sinks and modes, seen by readers from outside", "consistency", _right),
     Figure(
-        "Postgres, 2 million rows of about 120 bytes",
+        "Postgres, 2 million rows of 132 bytes",
         "throughput",
         _speed("postgres-jdbc-rewritten", "Spark JDBC with rewritten batches"),
     ),
-    Figure("Kafka, the same rows", "throughput", _speed("kafka-spark", "Spark's at-least-once sink")),
-    Figure("Delta, the same rows", "throughput", _speed("delta-plain", "a plain append")),
+    Figure(
+        "Kafka, 2 million rows of key and value, 116 bytes",
+        "throughput",
+        _speed("kafka-spark", "Spark's at-least-once sink"),
+    ),
+    Figure("Delta, the rows of Postgres", "throughput", _speed("delta-plain", "a plain append")),
     Figure("Three sinks in one epoch", "throughput", _of_goal("three-sum", "times the sum of the three alone")),
     Figure("A small epoch (1,000 rows, Postgres)", "small", _of_goal("small-one", "s more than a bare foreachBatch")),
     Figure("From a row's making to a reader's eyes, at triggers of 1 s, median row", "latency", _latency),

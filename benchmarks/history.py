@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from benchmarks.measuring import say
+from benchmarks.rows import record_batch
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit, EpochLog
 from epochal.coordinator.coordinator import Coordinator
@@ -278,8 +279,7 @@ class _Postgres:
             self._opened[1].close()
 
     def _batch(self, epoch: EpochNumber) -> pa.RecordBatch:
-        lines = [f"{i}\t{k}\t{v}\t{x}\n" for i, k, v, x in self._rows.of(epoch)]
-        return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], names=["line"])
+        return record_batch(self._rows.of(epoch))
 
 
 class _Kafka:

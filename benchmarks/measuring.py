@@ -5,6 +5,7 @@ On shared cores the pace of the machine changes within minutes; two jobs side by
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -78,6 +79,7 @@ def turns(
     names = list(jobs)
     for turn in range(-warm_up, rounds):
         for name in names if turn % 2 == 0 else reversed(names):
+            os.sync()  # what the one before has left to the disk
             value = jobs[name]()
             after()
             if turn >= 0:

@@ -32,6 +32,7 @@ def pipeline(
     sinks = [sink(world, kind, name, **options.get(kind, {})) for kind in kinds]
     made = epochal.Pipeline(app=name, sinks=sinks, mode=mode, on_event=on_event)
     made.create(schema)
+    world.closing(made.close)
     return made
 
 

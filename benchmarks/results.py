@@ -2,7 +2,7 @@
 
 ::
 
-    {"version": 1, "table", "quick", "rounds", "environment": {"commit", "when", "cores", "versions", ...},
+    {"version": 1, "table", "quick", "rounds", "partial", "environment": {"commit", "when", "cores", "versions", ...},
      "measures": [{"job", "case", "unit", "median", "quartiles", "values"}],
      "ratios":   [{"job", "peer", "case", "what", "goal", "median", "quartiles", "values"}],
      "cells":    [{"job", "fault", "asked", "struck", "lost", "duplicated", "torn", "out_of_order", "disagree",
@@ -16,8 +16,9 @@ import json
 import os
 import platform
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -42,10 +43,13 @@ class Result:
     ratios: list[Ratio] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
+    partial: str = ""  # what of the table is missing: such a run stands for no other
+    environment: Mapping[str, object] = field(default_factory=lambda: environment())  # when it began
 
     def add(self, measures: Sequence[Measure], *ratios: Ratio) -> None:
+        """A quick run answers no goal."""
         self.measures += measures
-        self.ratios += ratios
+        self.ratios += [replace(ratio, goal=None) if self.quick else ratio for ratio in ratios]
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -53,7 +57,8 @@ class Result:
             "table": self.table,
             "quick": self.quick,
             "rounds": self.rounds,
-            "environment": environment(),
+            "partial": self.partial,
+            "environment": self.environment,
             "measures": [measure.to_json() for measure in self.measures],
             "ratios": [ratio.to_json() for ratio in self.ratios],
             **({"cells": [cell.to_json() for cell in self.cells]} if self.cells else {}),
@@ -72,11 +77,11 @@ def save(result: Result, folder: Path = FOLDER) -> Path:
 
 
 def runs(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Mapping[str, object]]:
-    """The stored runs of a table, the newest first; those of another version of the form are left out."""
+    """The stored runs of a table, the newest first; parts of one, and other versions of the form, are left out."""
     found: list[Mapping[str, object]] = []
     for path in sorted(folder.glob(f"{table}{'-quick' if quick else ''}-[0-9]*.json"), reverse=True):
         run = json.loads(path.read_text(encoding="utf-8"))
-        if run.get("version") == VERSION and run["table"] == table:
+        if run.get("version") == VERSION and run["table"] == table and not run.get("partial"):
             found.append({**run, "file": path.name})
     return found
 
@@ -88,6 +93,8 @@ def environment() -> dict[str, object]:
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "machine": platform.machine(),
+        "processor": _processor(),
+        "file_system": file_system(Path(tempfile.gettempdir())),
         "system": platform.system(),
         "load_before": round(os.getloadavg()[0], 2),
         "versions": {
@@ -98,6 +105,24 @@ def environment() -> dict[str, object]:
             "postgres": versions.POSTGRES[-1],
         },
     }
+
+
+def file_system(path: Path) -> str:
+    """Of the folder; empty where nobody says."""
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return ""
+    over = [(len(at), kind) for at, kind in mounts if path.resolve().is_relative_to(at)]
+    return max(over)[1] if over else ""
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def _commit() -> str:

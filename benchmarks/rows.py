@@ -1,16 +1,18 @@
 """The rows that are written: folders of Parquet files, two files (of two tasks) per epoch.
 
-``k`` has 16 bytes, ``v`` as many as asked for; a *wide* row has an id and a number beside them.
+``k`` has 16 bytes, ``v`` as many as asked for, both hexadecimal digits of hashes, which compressors can halve; a *wide*
+row has an id and a number beside them.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 SMALL = 1_000
@@ -31,12 +33,22 @@ def source(spark: SparkSession, folder: Path, epochs: Sequence[int], *, value: i
 
 
 def columns(value: int, wide: bool) -> list[str]:
-    text = f"rpad(repeat(substr(sha(string(id)), 1, 20), {-(-value // 20)}), {value}, 'x')"
+    blocks = f"transform(sequence(1, {-(-value // 40)}), n -> sha(concat(string(id), '-', string(n))))"
+    text = f"substr(concat_ws('', {blocks}), 1, {value})"
     narrow = ["substr(sha(string(id)), 1, 16) AS k", f"{text} AS v"]
     return ["id", *narrow, "cast(hash(id) AS double) / 7 AS x"] if wide else narrow
 
 
 SCHEMA = "id bigint, k string, v string, x double"
+
+
+def record_batch(rows: Iterable[tuple[int, str, str, float]]) -> pa.RecordBatch:
+    """Of (id, k, v, x), as a task of Spark gets them."""
+    import pyarrow as pa
+
+    ids, keys, values, numbers = zip(*rows, strict=True)
+    columns = [pa.array(ids, pa.int64()), pa.array(keys), pa.array(values), pa.array(numbers, pa.float64())]
+    return pa.RecordBatch.from_arrays(columns, names=["id", "k", "v", "x"])
 
 
 def write_file(path: Path, ids: Sequence[int]) -> None:

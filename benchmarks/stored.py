@@ -60,7 +60,15 @@ def all_stored(tables: Iterable[str], *, quick: bool = False, folder: Path = FOL
 def _run(told: Mapping[str, Any]) -> Run:
     measures = [Measure(m["job"], m["case"], m["unit"], m["values"]) for m in told["measures"]]
     ratios = [Ratio(r["job"], r["peer"], r["case"], r["what"], r["values"], r["goal"]) for r in told["ratios"]]
-    result = Result(told["table"], told["rounds"], told["quick"], measures, ratios, facts=told["facts"])
+    result = Result(
+        told["table"],
+        told["rounds"],
+        told["quick"],
+        measures,
+        ratios,
+        facts=told["facts"],
+        environment=told["environment"],
+    )
     return Run(told["file"], told["environment"], result, told.get("cells", ()))
 
 

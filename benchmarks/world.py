@@ -11,9 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from benchmarks.peers import postgres
+from benchmarks import topics
+from benchmarks.peers import delta, postgres
+from benchmarks.results import file_system
+from benchmarks.topics import NotAllWritten
 from epochal.chaos import servers
-from epochal.chaos.servers import jars
+from epochal.chaos.servers import ServerUnavailable, jars
 from epochal.chaos.servers.spark import spark_conf, spark_session
 from epochal.coordinator import versions
 
@@ -36,6 +39,7 @@ class World:
         self._tables: list[str] = []
         self._topics: list[str] = []
         self._folders: list[Path] = []
+        self._open: list[Callable[[], None]] = []
 
     def __enter__(self) -> World:
         return self
@@ -46,12 +50,19 @@ class World:
     @functools.cached_property
     def folder(self) -> Path:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="epochal-bench-")))
+        if file_system(folder) == "tmpfs":
+            raise ServerUnavailable(
+                f"{folder.parent} is memory, where nothing is durable", "set TMPDIR to a disk's folder"
+            )
         folder.chmod(0o755)  # where Postgres runs as another user, it reads files from here
         return folder
 
     @functools.cached_property
     def postgres(self) -> servers.Postgres:
-        return self._started(servers.choose_postgres(SETTINGS))
+        server = self._started(servers.choose_postgres(SETTINGS))
+        if lax := postgres.not_durable(server.dsn):
+            raise ServerUnavailable(f"Postgres has {lax}", "a benchmark is of durable writes: set them on")
+        return server
 
     @functools.cached_property
     def kafka(self) -> servers.Kafka:
@@ -91,20 +102,34 @@ class World:
         self._topics.append(name)
         return name
 
+    def closing(self, close: Callable[[], None]) -> None:
+        self._open.append(close)
+
     def new_folder(self, name: str) -> Path:
         """One that is not there yet."""
         self._folders.append(self.folder / name)
         return self._folders[-1]
 
+    def check(self, rows: int) -> None:
+        """Every target that was made since the last time has so many rows, and no turn counts that wrote fewer."""
+        found = {table: postgres.count(self.dsn, table) for table in self._tables}
+        found |= {str(path): delta.count(path) for path in self._folders if (path / "_delta_log").exists()}
+        if wrong := {target: count for target, count in found.items() if count != rows}:
+            raise NotAllWritten(f"{rows} rows were to be written, and there are: {wrong}")
+        for topic in self._topics:
+            topics.check(self.kafka.bootstrap, topic, rows, transactions=True)
+
     def clear(self) -> None:
-        """Remove all targets: no turn leaves files or work to another."""
+        """Close what is open and remove all targets: no turn leaves connections, files or work to another."""
+        for close in self._open:
+            close()
         if self._tables:
             postgres.drop(self.dsn, *self._tables)
         for topic in self._topics:
             self.drop_topic(topic)
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
-        self._tables, self._topics, self._folders = [], [], []
+        self._tables, self._topics, self._folders, self._open = [], [], [], []
 
     def drop_topic(self, name: str) -> None:
         """The broker frees its disk within a minute."""
@@ -133,7 +158,10 @@ class World:
         if not query.awaitTermination(timeout):
             query.stop()
             raise TimeoutError(f"a stream over {source.name} was not done after {timeout} s")
-        return [p["durationMs"]["addBatch"] / 1000 for p in query.recentProgress if p["numInputRows"]]
+        taken = [p["durationMs"]["addBatch"] / 1000 for p in query.recentProgress if p["numInputRows"]]
+        if len(taken) != (expected := len(list(source.glob("*.parquet"))) // 2):
+            raise RuntimeError(f"a stream over {source.name} had {len(taken)} epochs with rows, and not {expected}")
+        return taken
 
 
 def session(memory: str, **conf: str) -> SparkSession:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,3 +30,10 @@ def delta_rs(path: str) -> Callable[[DataFrame, int], None]:
         write_deltalake(path, df.toArrow(), mode="append")
 
     return write
+
+
+def count(path: Path) -> int:
+    """The rows that the table's log tells of."""
+    from deltalake import DeltaTable
+
+    return sum(DeltaTable(path).get_add_actions(flatten=True).column("num_records").to_pylist())

@@ -45,7 +45,8 @@ def _produced(bootstrap: str, topic: str) -> Callable[[Iterator[pyarrow.RecordBa
                 failed.append(error)
 
         options = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "partitioner": "murmur2_random"}
-        producer = Producer({**options, "queue.buffering.max.messages": ROOM, "on_delivery": delivered})
+        options |= {"delivery.report.only.error": True, "queue.buffering.max.messages": ROOM}
+        producer = Producer({**options, "on_delivery": delivered})
         count = 0
         for batch in batches:
             for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):

@@ -29,7 +29,7 @@ def jdbc(url: str, table: str) -> Callable[[DataFrame, int], None]:
 
 
 def copy(dsn: str, table: str) -> Callable[[DataFrame, int], None]:
-    """A transaction per task; psycopg formats row by row, as its documentation shows."""
+    """A transaction per task, in binary, row by row, as psycopg's documentation shows."""
 
     def write(df: DataFrame, _: int) -> None:
         df.mapInArrow(_copied(dsn, table), "rows bigint").collect()
@@ -43,8 +43,9 @@ def _copied(dsn: str, table: str) -> Callable[[Iterator[pyarrow.RecordBatch]], I
         import pyarrow
 
         count = 0
-        statement = f"COPY {table} FROM STDIN".encode()
+        statement = f"COPY {table} FROM STDIN (FORMAT binary)".encode()
         with psycopg.connect(dsn) as connection, connection.cursor().copy(statement) as stream:
+            stream.set_types(["int8", "text", "text", "float8"])
             for batch in batches:
                 for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     stream.write_row(row)
@@ -54,8 +55,8 @@ def _copied(dsn: str, table: str) -> Callable[[Iterator[pyarrow.RecordBatch]], I
     return task
 
 
-def prepare_file(dsn: str, source: Path, file: Path) -> None:
-    """The same rows as a COPY text file, which the server can read."""
+def prepare_file(dsn: str, source: Path, file: Path, form: str) -> None:
+    """The same rows as a file that the server can read; ``form``: text or binary."""
     from pyarrow import dataset
 
     with psycopg.connect(dsn, autocommit=True) as connection, file.open("wb") as out:
@@ -65,21 +66,37 @@ def prepare_file(dsn: str, source: Path, file: Path) -> None:
                 for batch in dataset.dataset(source, format="parquet").to_batches():
                     for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                         stream.write_row(row)
-            with cursor.copy("COPY prepared TO STDOUT") as stream:
+            with cursor.copy(f"COPY prepared TO STDOUT (FORMAT {form})".encode()) as stream:
                 for part in stream:
                     out.write(part)
     file.chmod(0o644)
 
 
-def copy_file(dsn: str, table: str, file: Path) -> None:
+def copy_file(dsn: str, table: str, file: Path, form: str) -> None:
     """Not a foreachBatch function: one back-end reads the prepared file, nothing else has to be done."""
     with psycopg.connect(dsn) as connection:
-        connection.execute(sql.SQL("COPY {} FROM {}").format(sql.Identifier(table), sql.Literal(str(file))))
+        statement = sql.SQL("COPY {} FROM {} (FORMAT {})")
+        connection.execute(statement.format(sql.Identifier(table), sql.Literal(str(file)), sql.SQL(form)))
 
 
 def create(dsn: str, table: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {table} ({NARROW})".encode())
+
+
+def count(dsn: str, table: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
+    assert found is not None, "a count has a row"
+    return int(found[0])
+
+
+def not_durable(dsn: str) -> str:
+    """Which settings let acknowledged rows be lost; empty where none does."""
+    settings = ("fsync", "synchronous_commit", "full_page_writes")
+    with psycopg.connect(dsn) as connection:
+        found = {name: str(connection.execute(f"SHOW {name}".encode()).fetchone()[0]) for name in settings}  # type: ignore[index]
+    return ", ".join(f"{name}={value}" for name, value in found.items() if value != "on")
 
 
 def drop(dsn: str, *tables: str) -> None:

@@ -22,6 +22,7 @@ from benchmarks import ours
 from benchmarks.cells import Cell, Contradiction, Judged, together
 from benchmarks.faults import KINDS, AsPlanned, Planned, plans
 from benchmarks.measuring import Case, Job, Measure, Ratio, ratio, say, turns
+from benchmarks.peers.bare import evaluated
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
 from benchmarks.tables.throughput import NARROW, OURS, Throughput
@@ -38,7 +39,7 @@ from epochal.sinks.delta import Merge, Overwrite
 from epochal.sinks.postgres import Plain, Upsert
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pathlib import Path
 
     from benchmarks.__main__ import Options
     from benchmarks.world import Write
@@ -52,6 +53,8 @@ BUDGET_S = 50 * 60.0
 ROWS = 100_000
 QUICK_ROWS = 10_000
 BARE = "bare foreachBatch"
+BARE_RECORDS = f"{BARE}, of key and value"
+"""What Kafka's jobs are beside, which get rows of key and value."""
 
 ONLY = "EPOCHAL_CONSISTENCY_TARGETS"
 """Environment variable: names of :data:`benchmarks.targets.TARGETS`, with commas between; all without it."""
@@ -69,6 +72,9 @@ def run(options: Options) -> Result:
     seeds = QUICK_SEEDS if options.quick else SEEDS
     told: list[dict[str, object]] = []
     result.cells = together(_strike(names, kinds, seeds, told))
+    asked_for = [f"{name}={os.environ[name]}" for name in (ONLY, FAULTS) if os.environ.get(name)]
+    left_out = sum("left out" in each for each in told)
+    result.partial = "; ".join([*asked_for, *([f"{left_out} runs left out"] if left_out else [])])
     rows = QUICK_ROWS if options.quick else ROWS
     jobs = list(dict.fromkeys(cell.job for cell in result.cells))
     measures, ratios = _costs(jobs, rows, 1 if options.quick else options.rounds)
@@ -104,7 +110,7 @@ def _strike(
 ) -> list[Cell]:
     """The cells of all runs; what each run was and found is added to ``told``."""
     jvm.short_lived()  # made, where it has to be, before any driver is waited for
-    todo = [(name, seed, planned) for seed in seeds for name in names for planned in plans(TARGETS[name], seed, kinds)]
+    todo = _runs(names, kinds, seeds)
     servers = [kind for kind in SERVERS if any(kind in TARGETS[name].servers for name in names)]
     cells: list[Cell] = []
     until = time.monotonic() + BUDGET_S
@@ -202,13 +208,15 @@ def _about(planned: Sequence[Planned], found: Struck) -> dict[str, object]:
 
 
 def _costs(jobs: Sequence[str], rows: int, rounds: int) -> tuple[list[Measure], list[Ratio]]:
-    """Seconds of an epoch of each job, and their ratio over the bare one; the second table of a pipeline has none."""
+    """Seconds of an epoch of each job, and their ratio over the bare one of the same rows; the second table of a
+    pipeline has none."""
     with World() as world:
         known = {**Throughput(world, rows, NARROW).jobs(), **Modes(world, rows).jobs()}
-        asked = {BARE: known[BARE], **{job: known[job] for job in jobs if job in known}}
+        asked = {job: known[job] for job in [BARE, BARE_RECORDS, *jobs] if job in known}
         case: Case = {"rows": rows}
         taken = turns(asked, rounds, case, "s", after=world.clear)
-    return taken, [ratio(taken, job, BARE, "s") for job in asked if job != BARE]
+    over = {job: BARE_RECORDS if "kafka" in job else BARE for job in asked if job in jobs}
+    return taken, [ratio(taken, job, bare, "s") for job, bare in over.items()]
 
 
 MODES: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # kind of sink, and what a pipeline is given for it
@@ -230,24 +238,22 @@ class Modes:
     def __init__(self, world: World, rows: int) -> None:
         self._world = world
         self._source = source(world.spark, world.folder, [SMALL, rows], value=NARROW)
-        self._schema = world.spark.read.parquet(str(self._source)).schema
+        self._records = source(world.spark, world.folder, [SMALL, rows], value=NARROW, wide=False)
 
     def jobs(self) -> Mapping[str, Job]:
         return {
-            BARE: lambda: self._epoch(bare),
+            BARE: lambda: self._epoch(evaluated, self._source),
+            BARE_RECORDS: lambda: self._epoch(evaluated, self._records),
             **{
                 f"{OURS} {name}": lambda kind=kind, how=how: self._ours(kind, how)  # type: ignore[misc]
                 for name, (kind, how) in MODES.items()
             },
         }
 
-    def _epoch(self, write: Write) -> float:
-        return self._world.epochs(self._source, write)[-1]
+    def _epoch(self, write: Write, of: Path) -> float:
+        return self._world.epochs(of, write)[-1]
 
     def _ours(self, kind: str, how: Mapping[str, Any]) -> float:
-        return self._epoch(ours.pipeline(self._world, self._schema, kind, **how))
-
-
-def bare(df: DataFrame, _: int) -> None:
-    """Evaluates the rows and writes none."""
-    df.write.format("noop").mode("overwrite").save()
+        of = self._records if kind == "kafka" else self._source
+        schema = self._world.spark.read.parquet(str(of)).schema
+        return self._epoch(ours.pipeline(self._world, schema, kind, **how), of)

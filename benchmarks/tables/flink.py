@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from benchmarks import ours, topics
 from benchmarks.measuring import Measure, Ratio, ratio, speeds, turns
 from benchmarks.peers import kafka
+from benchmarks.peers.bare import evaluated
 from benchmarks.peers.flink.job import PRODUCER, SETTINGS
 from benchmarks.peers.flink.session import Flink
 from benchmarks.results import Result
@@ -21,7 +22,6 @@ from benchmarks.world import World
 from epochal.coordinator.versions import FLINK, FLINK_JARS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from benchmarks.__main__ import Options
@@ -52,7 +52,7 @@ class IntoKafka:
             f"flink {AT_LEAST}": lambda: self._by_flink(AT_LEAST),
             "spark kafka": self._by_spark,
             "flink, reading alone": lambda: self._flink.read(self._source).seconds,
-            "spark, reading alone": lambda: self._epoch(_nowhere),
+            "spark, reading alone": lambda: self._epoch(evaluated),
         }
 
     def _epoch(self, write: Write) -> float:
@@ -84,10 +84,6 @@ class IntoKafka:
         if job not in self._counted:
             topics.check_count(bootstrap, topic, self._all)
             self._counted.add(job)
-
-
-def _nowhere(df: DataFrame, _: int) -> None:
-    df.select("k", "v").write.format("noop").mode("append").save()
 
 
 def run(options: Options) -> Result:

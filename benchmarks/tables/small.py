@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks import ours
 from benchmarks.measuring import Case, Measure, Ratio, turns
 from benchmarks.peers import delta, kafka, postgres
+from benchmarks.peers.bare import evaluated
 from benchmarks.results import Result
 from benchmarks.rows import source
 from benchmarks.world import World, new_name
@@ -90,11 +91,6 @@ class Small:
 
     def _median(self, write: Callable[[DataFrame, int], None]) -> float:
         return statistics.median(self._world.epochs(self._source, write)[-COUNTED:])
-
-
-def evaluated(df: DataFrame, _: int) -> None:
-    """The least that a foreachBatch function can do with its rows."""
-    df.write.format("noop").mode("overwrite").save()
 
 
 def run(options: Options) -> Result:

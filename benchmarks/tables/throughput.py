@@ -1,7 +1,7 @@
 """Rows per second of one large epoch: each sink, three together, and each peer.
 
 What counts is Spark's ``addBatch`` of the epoch, so reading the source is in it for all; a small epoch goes before it
-in the same stream.  The server's own COPY reads a prepared file and is timed by the clock.
+in the same stream.  The server's own COPY is one back-end that reads a prepared file, timed by the clock.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from benchmarks.rows import SMALL, source
 from benchmarks.world import World, new_name
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from benchmarks.__main__ import Options
     from benchmarks.world import Write
 
@@ -32,13 +34,15 @@ GOALS = {  # job, peer: the goal, of rows with NARROW values
     (f"{OURS} postgres", "spark jdbc, rewritten batches"): "postgres-jdbc-rewritten",
     (f"{OURS} postgres", "spark jdbc"): "postgres-jdbc",
     (f"{OURS} postgres", "psycopg COPY"): None,
-    (f"{OURS} postgres", "server-side COPY of a file"): "postgres-server-copy",
+    (f"{OURS} postgres", "server-side COPY of a binary file"): "postgres-server-copy",
+    (f"{OURS} postgres", "server-side COPY of a text file"): None,
     (f"{OURS} kafka", "confluent-kafka, no transaction"): "kafka-plain",
     (f"{OURS} kafka", "spark kafka"): "kafka-spark",
     (f"{OURS} kafka", "spark kafka, tuned"): None,
     (f"{OURS} delta", "delta append"): "delta-plain",
     (f"{OURS} delta", "delta append, txnAppId"): None,
     (f"{OURS} delta", "delta-rs"): None,
+    (f"{OURS} three", "spark's three"): None,
 }
 
 
@@ -59,7 +63,8 @@ class Throughput:
             ),
             "spark jdbc": lambda: self._into_table(lambda table: postgres.jdbc(world.jdbc(), table)),
             "psycopg COPY": lambda: self._into_table(lambda table: postgres.copy(world.dsn, table)),
-            "server-side COPY of a file": self._server_copy,
+            "server-side COPY of a binary file": lambda: self._server_copy("binary"),
+            "server-side COPY of a text file": lambda: self._server_copy("text"),
             f"{OURS} kafka": lambda: self._ours("kafka", of=self._records),
             "confluent-kafka, no transaction": lambda: self._records_into(kafka.confluent),
             "spark kafka": lambda: self._records_into(kafka.spark),
@@ -70,6 +75,7 @@ class Throughput:
             "delta append, txnAppId": lambda: self._epoch(delta.spark(self._folder(), app="bench")),
             "delta-rs": lambda: self._epoch(delta.delta_rs(self._folder())),
             f"{OURS} three": lambda: self._ours(*ours.THREE),
+            "spark's three": self._spark_three,
         }
 
     def _epoch(self, write: Write, of: Path | None = None) -> float:
@@ -85,16 +91,33 @@ class Throughput:
     def _into_table(self, peer: Callable[[str], Write]) -> float:
         return self._epoch(peer(self._world.table()))
 
-    def _server_copy(self) -> float:
-        file, table = self._prepared(), self._world.table()
+    def _spark_three(self) -> float:
+        """Each system's own writer in one foreachBatch, over rows that are kept for them."""
+        world = self._world
+        writes = [
+            postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), world.table()),
+            kafka.spark(world.kafka.bootstrap, world.topic()),
+            delta.spark(self._folder()),
+        ]
+
+        def write(df: DataFrame, epoch: int) -> None:
+            kept = df.persist()
+            for one in writes:
+                one(kept, epoch)
+            kept.unpersist()
+
+        return self._epoch(write)
+
+    def _server_copy(self, form: str) -> float:
+        file, table = self._prepared(form), self._world.table()
         began = time.perf_counter()
-        postgres.copy_file(self._world.dsn, table, file)
+        postgres.copy_file(self._world.dsn, table, file, form)
         return time.perf_counter() - began
 
-    def _prepared(self) -> Path:
-        file = self._world.folder / f"prepared-{self._value}-{self._rows}"
+    def _prepared(self, form: str) -> Path:
+        file = self._world.folder / f"prepared-{self._value}-{self._rows}-{form}"
         if not file.exists():
-            postgres.prepare_file(self._world.dsn, self._source, file)
+            postgres.prepare_file(self._world.dsn, self._source, file, form)
         return file
 
     def _folder(self) -> str:
@@ -109,9 +132,16 @@ def run(options: Options) -> Result:
     with World() as world:
         for value, rows in sizes.items():
             jobs = Throughput(world, rows, value).jobs()
-            taken = turns(jobs, options.rounds, {"rows": rows, "value bytes": value}, "s", after=world.clear)
+            case, end = {"rows": rows, "value bytes": value}, partial(_end, world, rows)
+            taken = turns(jobs, options.rounds, case, "s", after=end)
             result.add([*taken, *speeds(taken, rows)], *_ratios(taken, goals=value == NARROW))
     return result
+
+
+def _end(world: World, rows: int) -> None:
+    """Of a turn, which counts if all rows are there."""
+    world.check(SMALL + rows)
+    world.clear()
 
 
 def _ratios(taken: list[Measure], *, goals: bool) -> list[Ratio]:

@@ -16,7 +16,7 @@ def test_every_other_round_goes_backwards_and_warm_up_is_not_kept() -> None:
         said.append(name)
         return next(clock)
 
-    jobs = {name: (lambda name=name: job(name)) for name in "abc"}  # type: ignore[misc]
+    jobs = {name: (lambda name=name: job(name)) for name in "abc"}
     taken = turns(jobs, 2, {"rows": 5}, "s", after=lambda: said.append("."))
     assert "".join(said) == "c.b.a.a.b.c.c.b.a."
     assert {m.job: list(m.values) for m in taken} == {"a": [3, 8], "b": [4, 7], "c": [5, 6]}
@@ -24,7 +24,7 @@ def test_every_other_round_goes_backwards_and_warm_up_is_not_kept() -> None:
 
 def test_a_ratio_is_taken_within_a_round() -> None:
     """The machine was twice as slow in the second one."""
-    taken = [Measure(job, {}, "s", values) for job, values in {"ours": [1, 2.2], "peer": [2, 4]}.items()]
+    taken = [Measure("ours", {}, "s", [1.0, 2.2]), Measure("peer", {}, "s", [2.0, 4.0])]
     assert ratio(taken, "ours", "peer", "s").values == [0.5, pytest.approx(0.55)]
     assert ratio(taken, "ours", "peer", "rows/s", inverse=True).values == [2, pytest.approx(4 / 2.2)]
 
