@@ -26,6 +26,7 @@ from epochal.chaos.servers.postgres import PostgresServer
 from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, Query
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.postgres.client import Limits, Place, open_session
+from epochal.sinks.postgres.rows import columns
 from epochal.sinks.postgres.session import Session
 from epochal.sinks.postgres.write import Task, _write
 
@@ -109,7 +110,8 @@ class Loaded:
             position=epoch.position,
             actor=BY,
             copy=f"COPY flights__rows ({', '.join(COLUMNS)}, _epoch, _attempt) FROM STDIN (FORMAT binary)",
-            columns=COLUMNS,
+            table="flights__rows",
+            columns=tuple(columns(SCHEMA, "out")),
             flagged=(),
         )
         vote = _write(task, session, self._batch(number), iter(()))  # a task without its connecting

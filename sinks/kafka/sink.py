@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,8 +90,14 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 """At most 10,000, whatever the user has set."""
 
 
-Watched = tuple[int, Sequence[Objection], Callable[[], "objections.Figures | None"]]
-"""The decision whose rows were watched, what was looked for, and what was seen."""
+@dataclass(frozen=True)
+class Watched:
+    """Rows that are judged while they are copied: for which decision and topics, what is looked for and seen."""
+
+    decision: int
+    topics: Topics
+    found: Sequence[Objection]
+    figures: Callable[[], objections.Figures | None]
 
 
 class KafkaSink:
@@ -309,14 +315,18 @@ class KafkaSink:
         self._watched = None
         if not self._is_watchable(rows):
             return rows
-        schema, now = rows.schema, self._topics_of(epoch)
+        schema = rows.schema
+        try:
+            now = self._as_looked_at(epoch)
+        except SinkUnavailable:  # the vote asks more patiently
+            return rows
         self._encoding.check(schema, self._name)
         refusals = _refusals(self._encoding, schema)
         found = self._objections({column: name for column, (name, _) in refusals.items()}, now)
         whole = f.struct(*(_quoted(name) for name in rows.columns)).alias(WHOLE_ROW)
         records = self._encoding.apply(rows, whole, *(bad.alias(name) for name, bad in refusals.values()))
         seen, figures = objections.watched(records, found)
-        self._watched = epoch.decision.id, found, figures
+        self._watched = Watched(epoch.decision.id, now, found, figures)
         return seen.select(f"{WHOLE_ROW}.*")
 
     def _is_watchable(self, rows: DataFrame) -> bool:
@@ -348,7 +358,7 @@ class KafkaSink:
         copied = stage.read_copy(self._own_session(encoding.settings), epoch.copy)  # as a commit will read it
         self._refuse_large_marker(epoch, place, now, by)
         with encoding.projection.evaluating(epoch.number):
-            watched = self._judged_while_copied(epoch)
+            watched = self._judged_while_copied(epoch, now)
             count, staged = (watched, []) if watched is not None else self._check_rows(epoch, encoding, copied, now)
             left_out = encoding.projection.left_out(copied) + rejects.left_out(self, epoch, copied)
         if count + left_out != epoch.copy.rows:
@@ -647,14 +657,13 @@ class KafkaSink:
             "topics": {t.name: [t.partitions, t.max_message_bytes, t.is_compacted] for t in targets},
         }
 
-    def _judged_while_copied(self, epoch: Epoch) -> int | None:
-        """How many rows, after refusing; None: nobody has watched the rows of this decision."""
-        if self._watched is None or self._watched[0] != epoch.decision.id:
+    def _judged_while_copied(self, epoch: Epoch, now: Topics) -> int | None:
+        """How many rows, after refusing; None: nobody has watched the rows of this decision for topics as they are."""
+        watched, self._watched = self._watched, None
+        if watched is None or watched.decision != epoch.decision.id or watched.topics.targets != now.targets:
             return None
-        _, found, figures = self._watched
-        self._watched = None
-        told = figures()
-        return objections.judged(told, found, self._name, epoch.number) if told is not None else None
+        told = watched.figures()
+        return objections.judged(told, watched.found, self._name, epoch.number) if told is not None else None
 
     def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
         """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, a copy per slot, where

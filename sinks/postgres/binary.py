@@ -11,6 +11,7 @@ length than its column's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -136,7 +137,7 @@ def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
     before, after = -(-(precision - scale) // 4), -(-scale // 4)
     padding = 4 * after - scale
     negative, limbs = _unscaled(column)
-    limbs = _times(limbs, 10**padding, bits=(10 ** (precision + padding)).bit_length())
+    limbs = _times(limbs, 10**padding)
     count = before + after
     kind = [("digits", ">i2"), ("weight", ">i2"), ("sign", ">u2"), ("scale", ">i2"), ("each", ">i2", (count,))]
     made = np.empty(len(column), kind)
@@ -144,6 +145,9 @@ def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
     made["sign"] = np.where(negative, 0x4000, 0)
     for place in range(count - 1, -1, -1):
         made["each"][:, place] = _take_digit(limbs)
+    rest = reduce(np.bitwise_or, limbs)
+    if rest[column.is_valid().to_numpy(zero_copy_only=False)].any():
+        raise OverflowError(f"a value has more digits than its type, {column.type}")
     return made.dtype, made
 
 
@@ -161,14 +165,17 @@ def _unscaled(column: pa.Array) -> tuple[NDArray[np.bool_], list[NDArray[np.uint
     return negative, limbs
 
 
-def _times(limbs: Sequence[NDArray[np.uint64]], factor: int, bits: int) -> list[NDArray[np.uint64]]:
-    """As many limbs as ``bits`` take: a value within the column's precision has no more."""
+def _times(limbs: Sequence[NDArray[np.uint64]], factor: int) -> list[NDArray[np.uint64]]:
+    """Without those that are zero in every row, at the top."""
     carry = np.zeros(len(limbs[0]), np.uint64)
     made = []
-    for place in range(-(-bits // 32)):
-        total = carry + (limbs[place] * np.uint64(factor) if place < len(limbs) else np.uint64(0))
+    for limb in limbs:
+        total = carry + limb * np.uint64(factor)
         made.append(total & _LOW)
         carry = total >> _LIMB
+    made.append(carry)
+    while len(made) > 1 and not made[-1].any():
+        made.pop()
     return made
 
 
@@ -205,7 +212,7 @@ def _is_text(kind: pa.DataType) -> bool:
 def _data(column: pa.Array) -> bytes:
     """The bytes of all values, one after another."""
     _, offsets, data = column.buffers()
-    if data is None:
+    if data is None or not len(column):
         return b""
     bounds = np.frombuffer(offsets, np.int64 if pa.types.is_large_string(column.type) else np.int32)
     return bytes(memoryview(data)[bounds[column.offset] : bounds[column.offset + len(column)]])

@@ -70,7 +70,7 @@ def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
 
 
 def _pg_types(name: str, kind: T.DataType, sink: str) -> tuple[str, ...]:
-    if isinstance(kind, T.DecimalType):
+    if isinstance(kind, T.DecimalType) and kind.scale >= 0:
         return (f"numeric({kind.precision},{kind.scale})", "numeric")
     if isinstance(kind, _NESTED):
         _check_json(name, kind, sink)

@@ -291,18 +291,21 @@ class PostgresSink:
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         """One Spark job: COPY under the next position, vote; then read back what is registered."""
+        from epochal.sinks.postgres.rows import columns as columns_in
         from epochal.sinks.postgres.rows import holdable
 
         app = self._looked()
         with self._connector.anew() as session:
             self._conditions.check_prepare(self._state(session, app), by, marker_of(epoch), epoch.number)
             place = session.place()
-        columns = self._columns(rows.schema)
+        self._projection.check(rows.schema)
+        rows, digest = watched(rows) if epoch.digest else (rows, None)
+        held = self._held(rows)
+        columns = columns_in(held.schema, self._name)  # as this session reads the projection, which writes them
         if self._evolves:
             self._evolve(app, epoch, columns, by)
         self._refuse_columns(epoch, columns)
-        rows, digest = watched(rows) if epoch.digest else (rows, None)
-        written, flagged = holdable(self._held(rows))
+        written, flagged = holdable(held)
         with self._projection.evaluating(epoch.number):
             votes = self._written(written, self._task(place, app, epoch, by, columns, flagged))
             left_out = self._left_out(epoch, rows) if epoch.copy is not None else 0
@@ -425,7 +428,8 @@ class PostgresSink:
             position=epoch.position,
             actor=by,
             copy=f"COPY {self._target.rows} ({names}) FROM STDIN (FORMAT binary)",
-            columns=tuple(column.name for column in columns),
+            table=self._target.rows,
+            columns=tuple(columns),
             flagged=flagged,
         )
 

@@ -19,7 +19,9 @@ import pyarrow as pa
 from epochal.chaos.failpoints import Point, hit
 from epochal.coordinator.epoch import Actor, Json
 from epochal.coordinator.errors import EpochalError, Misconfigured
-from epochal.sinks.postgres.client import Limits, Place, ServerRefused, open_session
+from epochal.sinks.postgres import ddl
+from epochal.sinks.postgres.client import Limits, Place, open_session
+from epochal.sinks.postgres.ddl import PgColumn
 
 if TYPE_CHECKING:  # it needs psycopg, which may be what a task has to say no about
     from epochal.sinks.postgres.session import Session
@@ -40,7 +42,8 @@ class Task:
     position: int
     actor: Actor
     copy: str  # COPY ... FROM STDIN (FORMAT binary); its last two columns are _epoch and _attempt
-    columns: tuple[str, ...]  # in the order of the batches
+    table: str
+    columns: tuple[PgColumn, ...]  # in the order of the batches
     flagged: tuple[str, ...]  # those whose flags follow
 
 
@@ -95,7 +98,7 @@ def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
         return _write(task, session, first, batches)
     except _Unholdable as error:
         return {"unholdable": dict(error.rows)}
-    except ServerRefused as error:
+    except Misconfigured as error:  # the server refused, or the table is another by now
         return {"refused": error.what, "state": error.state}
     except _Stale as error:
         return {"stale": error.vote}
@@ -110,6 +113,7 @@ def _write(task: Task, session: Session, first: pa.RecordBatch, rest: Iterator[p
         session.run(f"SET LOCAL statement_timeout = {int(task.limits.copy * 1000)}")
         session.copy_in(task.copy, chunks.of(first, rest))
         session.run(f"SET LOCAL statement_timeout = {int(task.limits.answer * 1000)}")
+        _check_types(task, session)
         _register(task, session, chunks.attempt, chunks.rows)
         _share(task, session)
     hit(Point.BEFORE_VOTE, task.sink, task.epoch)
@@ -142,16 +146,27 @@ class _Chunks:
     def _chunk(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
         from epochal.sinks.postgres import binary
 
-        width = len(self._task.columns)
-        columns, flags = batch.columns[:width], batch.columns[width:]
+        names = [column.name for column in self._task.columns]
+        columns, flags = batch.columns[: len(names)], batch.columns[len(names) :]
         unholdable = {
-            **{name: binary.no_text(column) for name, column in zip(self._task.columns, columns, strict=True)},
+            **{name: binary.no_text(column) for name, column in zip(names, columns, strict=True)},
             **{name: flag.true_count for name, flag in zip(self._task.flagged, flags, strict=True)},
         }
         self._unholdable.update({name: count for name, count in unholdable.items() if count})
         if batch.num_rows and not self._unholdable:
             self.rows += batch.num_rows
             yield binary.rows(columns, (self._task.position, self.attempt))
+
+
+def _check_types(task: Task, session: Session) -> None:
+    """The table has the types that the rows were written for: COPY takes any eight bytes for a number of eight bytes.
+
+    Asked under COPY's own lock, which lets nobody alter the table until this transaction ends.
+    """
+    there = {name: kind for name, kind, _ in ddl.columns_of(session, task.table)}
+    for column in task.columns:
+        if there[column.name] not in column.types:
+            raise ddl.other_type(task.sink, task.table, column, there[column.name])
 
 
 def _register(task: Task, session: Session, attempt: int, rows: int) -> None:

@@ -171,3 +171,12 @@ def test_text_that_is_none_is_counted_value_by_value(kind: pa.DataType) -> None:
     assert count(b"\xc3(", b"\xed\xa0\x80", b"\0") == 3
     assert count(b"\xc3", b"\xa9") == 2, "halves of a character are none, side by side either"
     assert binary.no_text(pa.array([1, 2])) == 0
+
+
+@pytest.mark.parametrize("unscaled", [12345678, -1_000_000, 2**120], ids=["digits", "negative", "limbs"])
+def test_a_decimal_beyond_its_precision_is_no_row(unscaled: int) -> None:
+    """A NULL may hold anything."""
+    kind, data = pa.decimal128(4, 2), pa.py_buffer(unscaled.to_bytes(16, "little", signed=True))
+    with pytest.raises(OverflowError, match="more digits than its type"):
+        binary.rows([pa.Array.from_buffers(kind, 1, [None, data])], ())
+    assert read([pa.Array.from_buffers(kind, 1, [pa.py_buffer(b"\0"), data])], [numeric]) == [(None,)]

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import servers
 from epochal.coordinator.epoch import Committable, Decision, Epoch
-from epochal.coordinator.errors import PrepareRefused
+from epochal.coordinator.errors import Misconfigured, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.protocol import WatchingSink
 from epochal.sinks.stage import SparkStage
@@ -141,3 +141,37 @@ def test_rows_that_another_session_would_write_otherwise_are_judged_from_the_cop
         spark.conf.set("spark.sql.legacy.timeParserPolicy", before or "CORRECTED")
     twice = spark.range(3).selectExpr("id", "id AS ID")
     assert sink.watch(FIRST, twice) is twice
+
+
+def test_a_topic_that_takes_less_by_the_time_of_the_vote_is_asked_of_the_copy(
+    spark: SparkSession,
+    make: Callable[..., KafkaSink],
+    stage: SparkStage,
+    kafka_server: servers.Kafka,
+    topic: str,
+) -> None:
+    rows = spark.range(3).selectExpr("repeat('x', 1500) AS v")
+    sink = make(rows.schema, value="v")
+    copy = stage.write(0, ONE, sink.watch(FIRST, rows))
+    set_max_message_bytes(kafka_server.bootstrap, topic, 1_000)
+    with pytest.raises(PrepareRefused, match="the largest has 1500 bytes, the limit is 900"):
+        sink.prepare(replace(FIRST, copy=copy), stage.read(copy), ONE)
+
+
+def test_brokers_that_do_not_answer_leave_it_to_the_vote(
+    spark: SparkSession, make: Callable[..., KafkaSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: object) -> Any:
+        raise SinkUnavailable("no broker", help="wait")
+
+    rows = spark.range(3).toDF("id")
+    sink = make(rows.schema)
+    monkeypatch.setattr(sink, "_as_looked_at", away)
+    assert sink.watch(FIRST, rows) is rows
+
+
+def test_names_of_our_own_columns_are_refused(spark: SparkSession, kafka_server: servers.Kafka, topic: str) -> None:
+    """They would be left out of the value, or make it NULL."""
+    for name in ("__epochal_hash", "__epochal_kept", "__epochal_met", "__epochal_row"):
+        with pytest.raises(Misconfigured, match=f"'{name}' is Epochal's own"):
+            KafkaSink(kafka_server.bootstrap, topic=topic).create(QUERY, spark.range(1).toDF(name).schema)

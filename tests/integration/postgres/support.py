@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, Json, Query
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.postgres.client import Limits, Place
+from epochal.sinks.postgres.ddl import PgColumn
 from epochal.sinks.postgres.write import Task
 
 PASSWORD = "open-Sesame-42"
@@ -83,7 +84,8 @@ def task(dsn: str, by: Actor = ONE, position: int = 1, **changed: Any) -> Task:
         "position": position,
         "actor": by,
         "copy": "COPY flights__rows (id, attempt, _epoch, _attempt) FROM STDIN (FORMAT binary)",
-        "columns": ("id", "attempt"),
+        "table": "flights__rows",
+        "columns": (PgColumn("id", ("bigint",)), PgColumn("attempt", ("text",))),
         "flagged": (),
     }
     return Task(**{**given, **changed})

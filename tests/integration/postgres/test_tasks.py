@@ -13,6 +13,7 @@ import pytest
 from epochal.chaos import failpoints
 from epochal.chaos.failpoints import FailpointError, Point
 from epochal.coordinator.errors import SinkUnavailable
+from epochal.sinks.postgres.ddl import PgColumn
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.postgres import support
@@ -181,3 +182,12 @@ def test_a_constraint_is_a_no_with_the_servers_words(pg_database: str) -> None:
     assert "small" in vote["refused"]
     assert "23514" in vote["state"]
     assert stored(pg_database) == []
+
+
+def test_a_table_that_was_altered_meanwhile_takes_no_row(pg_database: str) -> None:
+    """Eight bytes are a number of either type."""
+    ready(pg_database)
+    meant = (PgColumn("id", ("double precision",)), PgColumn("attempt", ("text",)))
+    vote = write_partition(task(pg_database, columns=meant), batches([1, 2]))
+    assert vote["refused"] == 'column "id" of flights__rows is bigint, the rows need double precision'
+    assert (stored(pg_database), registered(pg_database)) == ([], [])

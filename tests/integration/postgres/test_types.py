@@ -247,3 +247,16 @@ def test_select_and_where_make_the_table_and_the_rows(spark: SparkSession, pg_da
     zero = spark.createDataFrame([("d", 0)], "id string, n int")
     with pytest.raises(PrepareRefused, match="has no result for a row of the epoch"):
         sink.prepare(support.epoch(1), zero, support.ONE)
+
+
+def test_rows_of_another_type_than_the_table_was_checked_for_are_refused(spark: SparkSession, pg_database: str) -> None:
+    """Eight bytes of text are a fine number to the server: 20130101 would be 3616444596700131377."""
+    sink = support.sink(pg_database, select=["id", "coalesce(day, '00000000') AS day"])
+    row, schema = [(1, 20130101)], "id bigint, day bigint"
+    sink.create(support.QUERY, spark.createDataFrame(row, schema).schema)
+    sink.look(support.QUERY)
+    sink.fence(support.QUERY, support.ONE)
+    other = spark.newSession()
+    other.conf.set("spark.sql.ansi.enabled", "false")  # a bigint and a string are a string then
+    with pytest.raises(PrepareRefused, match=r'column "day" of .* is bigint, the rows need text'):
+        sink.prepare(support.epoch(), other.createDataFrame(row, schema), support.ONE)
