@@ -3,58 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from benchmarks.measuring import say
-from benchmarks.results import FOLDER, Result, save
+from benchmarks.results import FOLDER, save
 from benchmarks.summary import show
-
-TABLES: Mapping[str, str] = {
-    "throughput": "rows per second of each sink and of three together, beside each peer",
-    "small": "time of a small epoch over a bare foreachBatch, phase by phase",
-    "modes": "each mode of each sink, beside a plain append",
-    "reader-view": "scans and look-ups through a Postgres sink's view, beside a plain table",
-    "flink": "rows per second into Kafka beside Flink's KafkaSink, exactly-once and at-least-once, 8 million rows",
-    "recovery": "from the start of a driver to its first new commit after each kind of fault, beside Spark alone",
-    "latency": "from a row's making to its being seen by a reader of the sink, at triggers of 1 s, beside each peer",
-    "memory": "peaks of driver, JVM and Python workers at 1, 10 and 50 million rows per epoch",
-    "growth": "an epoch, a start, the bytes kept and the view, from epoch 10 to 100,000",
-    "consistency": "what faults do to each sink, mode and peer: lost, duplicated, torn, out of order; the cost beside",
-}
-
-
-LONG = ("growth", "consistency")
-"""Those that have a command of their own."""
-SEVERAL: Mapping[str, Sequence[str]] = {
-    "all": tuple(TABLES),
-    "most": tuple(name for name in TABLES if name not in LONG),
-}
-
-
-@dataclass(frozen=True)
-class Options:
-    """``rounds`` that count; ``quick``: fewer rows and cases, to see that all of it runs."""
-
-    rounds: int
-    quick: bool
-
-
-class Table(Protocol):
-    """What a module of ``tables/`` has."""
-
-    def run(self, options: Options) -> Result: ...
-
-
-def table(name: str) -> Table:
-    module: Table = importlib.import_module(f"benchmarks.tables.{name.replace('-', '_')}")
-    return module
+from benchmarks.tables import LONG, SEVERAL, TABLES, Options, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.__main__ import TABLES
 from benchmarks.page import dots, grid, lines, stacks, tables
 from benchmarks.results import FOLDER
 from benchmarks.stored import Answer, Run, all_stored, answers, command
+from benchmarks.tables import TABLES
 from epochal.chaos.report import blocks
 from epochal.chaos.report.text import Markup, element, line
 

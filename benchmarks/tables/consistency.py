@@ -41,7 +41,7 @@ from epochal.sinks.postgres import Plain, Upsert
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
     from benchmarks.world import Write
 
 SEEDS = (1, 2)

@@ -24,7 +24,7 @@ from epochal.coordinator.versions import FLINK, FLINK_JARS
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
     from benchmarks.world import Write
 
 ROWS, FEWER = 8_000_000, 1_000_000

@@ -31,7 +31,7 @@ from epochal.sinks import KafkaSink
 from epochal.sinks.kafka import marker
 
 if TYPE_CHECKING:
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
 
 FIRST = 10
 LOOKS = 9

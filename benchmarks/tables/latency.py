@@ -26,7 +26,7 @@ from benchmarks.rows import SCHEMA, write_file
 from benchmarks.world import World, new_name
 
 if TYPE_CHECKING:
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
     from benchmarks.world import Write
 
 TRIGGER = "1 second"

@@ -23,7 +23,7 @@ from benchmarks.world import World, new_name
 from epochal.chaos.nemesis import Driver
 
 if TYPE_CHECKING:
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
 
 SIZES, QUICK = (1_000_000, 10_000_000, 50_000_000), (100_000, 500_000)
 ROUNDS = 2

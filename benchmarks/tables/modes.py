@@ -18,7 +18,7 @@ from epochal.sinks import delta as d
 from epochal.sinks import postgres as p
 
 if TYPE_CHECKING:
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
     from benchmarks.world import Write
 
 MODES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {  # system, mode: what the sink is given

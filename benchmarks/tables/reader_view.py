@@ -31,7 +31,7 @@ from epochal.sinks.postgres.session import Session
 from epochal.sinks.postgres.write import Task, _write
 
 if TYPE_CHECKING:
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
 
 SCHEMA = StructType().add("id", LongType()).add("k", StringType()).add("v", StringType()).add("x", DoubleType())
 COLUMNS = tuple(SCHEMA.names)

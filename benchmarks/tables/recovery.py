@@ -27,7 +27,7 @@ from benchmarks.world import World, new_name
 from epochal.chaos.nemesis import Driver, NotCounted, poll
 
 if TYPE_CHECKING:
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
 
 LIMIT_S = 180.0
 ATTEMPTS = 3  # of a driver whose server is down: it is to give up soon

@@ -24,7 +24,7 @@ from epochal.coordinator.events import Event, PhaseEnded, StepEnded
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
 
 WARM_UP, COUNTED = 5, 20  # epochs of a stream
 BARE = "bare foreachBatch"

@@ -22,7 +22,7 @@ from benchmarks.world import World, new_name
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from benchmarks.__main__ import Options
+    from benchmarks.tables import Options
     from benchmarks.world import Write
 
 NARROW, WIDE = 100, 1_000  # bytes of a value

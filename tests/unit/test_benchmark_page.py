@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from benchmarks import figures
-from benchmarks.__main__ import LONG, SEVERAL, TABLES
 from benchmarks.goals import GOALS
 from benchmarks.measuring import Measure, Ratio, words
 from benchmarks.page import dots, grid, lines, stacks
@@ -20,6 +19,7 @@ from benchmarks.page.document import html
 from benchmarks.results import Result
 from benchmarks.stored import Run, all_stored, answers, stored, worst
 from benchmarks.summary import amount, with_spread
+from benchmarks.tables import LONG, SEVERAL, TABLES
 from tests.browser import measured
 
 ROOT = Path(__file__).parents[2]
