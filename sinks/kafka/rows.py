@@ -128,9 +128,8 @@ class Encoding:
 
     def check(self, schema: StructType, sink: str) -> None:
         """Refuse, by the column's name, what this encoding cannot hold exactly of rows that are projected."""
-        for name in schema.names:
-            if name in (HASH, KEPT, MET, WHOLE_ROW):
-                raise Misconfigured(f"the column name {name!r} is Epochal's own", sink=sink, help="rename the column")
+        if taken := [name for name in schema.names if name in (HASH, KEPT, MET, WHOLE_ROW)]:
+            raise Misconfigured(f"the column name {taken[0]!r} is Epochal's own", sink=sink, help="rename the column")
         for role, name in (("key", self.key), ("value", self.value), *self.routes.items()):
             if name is not None:
                 _check_role(schema, name, role, sink)
