@@ -34,6 +34,16 @@ _EXACT: dict[type[T.DataType], tuple[str, ...]] = {
     T.TimestampNTZType: ("timestamp without time zone",),
     T.BinaryType: ("bytea",),
 }
+_AS_THEY_ARE = (
+    T.StringType(),  # that is without a collation
+    T.BooleanType(),
+    T.ShortType(),
+    T.IntegerType(),
+    T.LongType(),
+    T.FloatType(),
+    T.DoubleType(),
+    T.BinaryType(),
+)
 _NESTED = (T.ArrayType, T.MapType, T.StructType)
 
 FIRST_DAY = -2440588  # 4714-11-24 BC, days since 1970: Postgres's first date
@@ -112,6 +122,8 @@ def holdable(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
 
     (Strings need no flag: the task sees whether they are UTF-8 without NUL.)
     """
+    if all(_is_held(field.dataType) for field in rows.schema.fields):
+        return rows, ()  # a column that is made costs ten calls into the JVM
     values: list[Column] = []
     flags: list[Column] = []
     flagged: list[str] = []
@@ -140,6 +152,11 @@ def reason(schema: T.StructType) -> Column:
 def _no_text(column: Column) -> Column:
     plain = column.cast(T.StringType())
     return ~F.is_valid_utf8(plain) | F.contains(plain, F.lit("\0"))
+
+
+def _is_held(kind: T.DataType) -> bool:
+    """Whether Postgres holds every value, in the type that it has."""
+    return isinstance(kind, T.DecimalType) or kind in _AS_THEY_ARE
 
 
 def _held(column: Column, kind: T.DataType) -> Column:

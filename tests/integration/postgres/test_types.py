@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.coordinator.errors import Misconfigured, PrepareRefused
+from epochal.sinks.postgres.rows import holdable
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.postgres import support
 from tests.integration.values import PLANES
@@ -260,3 +261,11 @@ def test_rows_of_another_type_than_the_table_was_checked_for_are_refused(spark: 
     other.conf.set("spark.sql.ansi.enabled", "false")  # a bigint and a string are a string then
     with pytest.raises(PrepareRefused, match=r'column "day" of .* is bigint, the rows need text'):
         sink.prepare(support.epoch(), other.createDataFrame(row, schema), support.ONE)
+
+
+def test_rows_that_are_fine_as_they_are_are_sent_so(spark: SparkSession) -> None:
+    plain = spark.sql("SELECT 1L AS a, 'x' AS b, true AS c, 1.5d AS d, 2 AS e, X'00' AS f, 1.5 AS g, 1S AS h, 1f AS i")
+    assert holdable(plain) == (plain, ())
+    for other in ("1Y", "DATE'2013-01-01'", "now()", "array(1)", "'x' COLLATE UNICODE"):
+        changed = spark.sql(f"SELECT 1L AS a, {other} AS b")
+        assert holdable(changed)[0] is not changed
