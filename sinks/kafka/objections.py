@@ -47,19 +47,19 @@ Figures = Mapping[str, Any]
 
 def count(records: DataFrame, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
     """How many records there are; ``PrepareRefused`` names the first objection that any of them meets."""
-    told = records.agg(*_figures(objections)).collect()[0].asDict()
+    told = records.agg(*figures(objections)).collect()[0].asDict()
     return judged(told, objections, sink, epoch)
 
 
-def watched(records: DataFrame, objections: Sequence[Objection]) -> tuple[DataFrame, Callable[[], Figures | None]]:
-    """The same records, and what ``judged`` wants to know of them once one action has read them all.
+def watched(records: DataFrame, wanted: Sequence[Column]) -> tuple[DataFrame, Callable[[], Figures | None]]:
+    """The same records, and what ``judged`` wants of them (``figures``) once one action has read them all.
 
     None: Spark has run that action without them, as there are no rows.
     """
     from pyspark.sql import Observation
 
     observation: Any = Observation()
-    seen = records.observe(observation, *_figures(objections))
+    seen = records.observe(observation, *wanted)
 
     def answer() -> Figures | None:
         await_observation(observation, "what it saw of the rows that it copied", "nothing was decided")
@@ -77,7 +77,8 @@ def judged(told: Figures, objections: Sequence[Objection], sink: str, epoch: Epo
     return int(told["rows"])
 
 
-def _figures(objections: Sequence[Objection]) -> list[Column]:
+def figures(objections: Sequence[Objection]) -> list[Column]:
+    """Aggregates of records."""
     from pyspark.sql import functions as f
 
     return [

@@ -113,18 +113,22 @@ class Encoding:
 
         Where rows are ``marked``, one that the sink does not get has no value.
         """
+        return rows.select(*self.columns(rows.columns), *more)
+
+    def columns(self, names: Sequence[str]) -> list[Column]:
+        """Those of a record, of rows with columns of these names."""
         from pyspark.sql import functions as f
 
         key = _column(self.key) if self.key is not None else f.lit(None)
         if self.value is not None:
             value = _column(self.value).cast("binary")
         else:
-            row = f.struct(*map(_column, self._valued(rows.columns)))
+            row = f.struct(*map(_column, self._valued(names)))
             value = row if self.made else f.to_json(row, _JSON).cast("binary")
-        if KEPT in rows.columns:
+        if KEPT in names:
             value = f.when(f.col(KEPT), value)
         routes = [_ROUTE[role](_column(name)).alias(role) for role, name in self.routes.items()]
-        return rows.select(key.cast("binary").alias("key"), value.alias("value"), *routes, *more)
+        return [key.cast("binary").alias("key"), value.alias("value"), *routes]
 
     def check(self, schema: StructType, sink: str) -> None:
         """Refuse, by the column's name, what this encoding cannot hold exactly of rows that are projected."""

@@ -95,9 +95,20 @@ class Watched:
     """Rows that are judged while they are copied: for which decision and topics, what is looked for and seen."""
 
     decision: int
-    topics: Topics
+    targets: Mapping[str, topics.Topic]
     found: Sequence[Objection]
     figures: Callable[[], objections.Figures | None]
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How rows of a schema are judged for topics as they are; kept, as each column takes ten calls into the JVM."""
+
+    schema: StructType
+    targets: Mapping[str, topics.Topic]
+    record: Sequence[Column]
+    found: Sequence[Objection]
+    figures: Sequence[Column]
 
 
 class KafkaSink:
@@ -209,6 +220,7 @@ class KafkaSink:
         self._longest: float | None = None  # seconds that one transaction may last
         self._session: SparkSession | None = None
         self._settings: Mapping[str, str] = {}  # those that the session was given
+        self._judging: Judging | None = None
         self._watched: Watched | None = None
         self._evaluated: tuple[int, Digest] | None = None  # the newest epoch that was applied, and its rows
 
@@ -223,6 +235,7 @@ class KafkaSink:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"} | {
             "_session": None,
+            "_judging": None,
             "_watched": None,
         }
 
@@ -310,24 +323,30 @@ class KafkaSink:
 
     def watch(self, epoch: Epoch, rows: DataFrame) -> DataFrame:
         """See ``epochal.sinks.protocol.WatchingSink``; rows that become other ones first are judged from the copy."""
-        from pyspark.sql import functions as f
-
         self._watched = None
         if not self._is_watchable(rows):
             return rows
-        schema = rows.schema
         try:
             now = self._as_looked_at(epoch)
         except SinkUnavailable:  # the vote asks more patiently
             return rows
+        judging = self._judging
+        if judging is None or (judging.schema, judging.targets) != (rows.schema, now.targets):
+            judging = self._judging = self._judging_of(rows.schema, now)
+        seen, figures = objections.watched(rows.select(*judging.record), judging.figures)
+        self._watched = Watched(epoch.decision.id, now.targets, judging.found, figures)
+        return seen.select(f"{WHOLE_ROW}.*")
+
+    def _judging_of(self, schema: StructType, now: Topics) -> Judging:
+        from pyspark.sql import functions as f
+
         self._encoding.check(schema, self._name)
         refusals = _refusals(self._encoding, schema)
         found = self._objections({column: name for column, (name, _) in refusals.items()}, now)
-        whole = f.struct(*(_quoted(name) for name in rows.columns)).alias(WHOLE_ROW)
-        records = self._encoding.apply(rows, whole, *(bad.alias(name) for name, bad in refusals.values()))
-        seen, figures = objections.watched(records, found)
-        self._watched = Watched(epoch.decision.id, now, found, figures)
-        return seen.select(f"{WHOLE_ROW}.*")
+        whole = f.struct(*map(_quoted, schema.names)).alias(WHOLE_ROW)
+        bad = [condition.alias(name) for name, condition in refusals.values()]
+        record = [*self._encoding.columns(schema.names), whole, *bad]
+        return Judging(schema, now.targets, record, found, objections.figures(found))
 
     def _is_watchable(self, rows: DataFrame) -> bool:
         """Every row is a record as it stands, and in the query's session the same one as in the sink's own."""
@@ -482,7 +501,7 @@ class KafkaSink:
         return False
 
     def close(self) -> None:
-        self._looked = self._session = self._evaluated = self._aged = self._watched = None
+        self._looked = self._session = self._evaluated = self._aged = self._watched = self._judging = None
 
     def epochs(
         self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
@@ -660,7 +679,7 @@ class KafkaSink:
     def _judged_while_copied(self, epoch: Epoch, now: Topics) -> int | None:
         """How many rows, after refusing; None: nobody has watched the rows of this decision for topics as they are."""
         watched, self._watched = self._watched, None
-        if watched is None or watched.decision != epoch.decision.id or watched.topics.targets != now.targets:
+        if watched is None or watched.decision != epoch.decision.id or watched.targets != now.targets:
             return None
         told = watched.figures()
         return objections.judged(told, watched.found, self._name, epoch.number) if told is not None else None
