@@ -148,10 +148,9 @@ class _Chunks:
 
         names = [column.name for column in self._task.columns]
         columns, flags = batch.columns[: len(names)], batch.columns[len(names) :]
-        unholdable = {
-            **{name: binary.no_text(column) for name, column in zip(names, columns, strict=True)},
-            **{name: flag.true_count for name, flag in zip(self._task.flagged, flags, strict=True)},
-        }
+        unholdable = {name: binary.no_text(column) for name, column in zip(names, columns, strict=True)}
+        for name, flag in zip(self._task.flagged, flags, strict=True):
+            unholdable[name] = max(unholdable[name], flag.true_count)
         self._unholdable.update({name: count for name, count in unholdable.items() if count})
         if batch.num_rows and not self._unholdable:
             self.rows += batch.num_rows

@@ -135,7 +135,7 @@ def test_the_whole_row_is_kept_as_it_was(job: Sorted) -> None:
 def test_without_it_such_a_row_refuses_the_epoch(job: Sorted) -> None:
     error = job.fails(job.made(sorts=False))
     assert isinstance(error, PrepareRefused)
-    assert "column 'list': 1, column 'text': 2" in error.what
+    assert "column 'text': 2, column 'list': 1" in error.what
     assert job.table() == []
 
 

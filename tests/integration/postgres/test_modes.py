@@ -400,7 +400,8 @@ def sink(request: pytest.FixtureRequest, pg_database: str) -> PostgresSink:
 
 
 def staged_task(dsn: str, **changed: Any) -> Any:
-    return task(dsn, copy="COPY flights__staged (id, attempt, _epoch, _attempt) FROM STDIN", **changed)
+    copy = "COPY flights__staged (id, attempt, _epoch, _attempt) FROM STDIN (FORMAT binary)"
+    return task(dsn, copy=copy, table="flights__staged", **changed)
 
 
 def voted(sink: PostgresSink, votes: list[dict[str, Any]], number: int = 0) -> Committable:
