@@ -48,7 +48,8 @@ def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Cal
     if spark is None:
         return
     one = spark.range(1, numPartitions=1)
-    missing, unreached = _answer(one.mapInArrow(partial(_ask, modules, reach), "missing string, unreached string"))
+    probe = one.mapInArrow(partial(_ask, modules, reach), "missing string, unreached string")
+    missing, unreached = _answer(probe, modules[0])
     if unreached:
         raise SinkUnavailable(
             f"an executor has no connection: {unreached}",
@@ -97,16 +98,16 @@ def await_observation(observation: Observation, told: str, state: str, epoch: Ep
         time.sleep(0.001)
 
 
-def _answer(probe: DataFrame) -> tuple[str, str]:
-    """Epochal itself may be what is missing, then the task cannot even answer."""
+def _answer(probe: DataFrame, module: str) -> tuple[str, str]:
+    """Epochal itself may be what is missing, then the task cannot even answer, and ``module`` is not loaded."""
     try:
         ((missing, unreached),) = probe.collect()
         return missing, unreached
     except Exception as error:
         if lacks_epochal(error):
-            return "Epochal is not installed there", ""
+            return f"{module}: Epochal is not installed there", ""
         if lacking := _NO_ARROW.search(str(error)):
-            return lacking.group(), ""
+            return f"{module}: {lacking.group()}", ""
         raise
 
 
