@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from benchmarks.tables import Options
 
-WARM_UP, COUNTED = 5, 20  # epochs of a stream
+WARM_UP, COUNTED, FEWER = 5, 20, 5  # epochs of a stream, fewer of a quick run
 BARE = "bare foreachBatch"
 DIFFERENCES = {  # job, over: the goal, at GOAL_ROWS
     ("epochal postgres", BARE): "small-one",
@@ -43,7 +43,8 @@ GOAL_ROWS = 1_000
 class Phases:
     """An ``on_event`` consumer: seconds of phases and of sinks' steps, per epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, counted: int) -> None:
+        self._counted = counted
         self._seconds: dict[str, list[float]] = defaultdict(list)
 
     def __call__(self, event: Event) -> None:
@@ -55,16 +56,17 @@ class Phases:
 
     def medians(self) -> Mapping[str, float]:
         """Of those that every epoch has, the warm-up left out."""
-        counted = {name: values[-COUNTED:] for name, values in self._seconds.items() if len(values) >= COUNTED}
+        most = self._counted
+        counted = {name: values[-most:] for name, values in self._seconds.items() if len(values) >= most}
         return {name: statistics.median(values) for name, values in counted.items()}
 
 
 class Small:
     """The jobs over streams of small epochs; a job answers with seconds."""
 
-    def __init__(self, world: World, rows: int) -> None:
-        self._world = world
-        self._source = source(world.spark, world.folder, [rows] * (WARM_UP + COUNTED))
+    def __init__(self, world: World, rows: int, counted: int) -> None:
+        self._world, self._counted = world, counted
+        self._source = source(world.spark, world.folder, [rows] * (WARM_UP + counted))
         self._schema = world.spark.read.parquet(str(self._source)).schema
         self.phases: dict[str, list[Mapping[str, float]]] = defaultdict(list)
 
@@ -80,7 +82,7 @@ class Small:
         }
 
     def _ours(self, *kinds: str) -> float:
-        phases = Phases()
+        phases = Phases(self._counted)
         taken = self._median(ours.pipeline(self._world, self._schema, *kinds, on_event=phases))
         self.phases[f"epochal {kinds[0] if len(kinds) == 1 else 'three'}"].append(phases.medians())
         return taken
@@ -90,7 +92,7 @@ class Small:
         return self._median(postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), world.table()))
 
     def _median(self, write: Callable[[DataFrame, int], None]) -> float:
-        return statistics.median(self._world.epochs(self._source, write)[-COUNTED:])
+        return statistics.median(self._world.epochs(self._source, write)[-self._counted :])
 
 
 def run(options: Options) -> Result:
@@ -98,7 +100,7 @@ def run(options: Options) -> Result:
     with World() as world:
         for rows in (GOAL_ROWS,) if options.quick else (1, GOAL_ROWS, 100_000):
             case = {"rows": rows}
-            small = Small(world, rows)
+            small = Small(world, rows, FEWER if options.quick else COUNTED)
             taken = turns(small.jobs(), options.rounds, case, "s", after=world.clear)
             result.add([*taken, *_phases(small.phases, case, options.rounds)], *_differences(taken, rows == GOAL_ROWS))
     return result
