@@ -1,4 +1,4 @@
-"""What is in a topic when a job has ended, and the end of the topic."""
+"""What is in a topic when a job has ended."""
 
 from __future__ import annotations
 

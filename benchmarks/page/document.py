@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from benchmarks.page import dots, grid, lines, stacks, tables
 from benchmarks.results import FOLDER
@@ -12,6 +13,15 @@ from benchmarks.tables import TABLES
 from epochal.chaos.report import blocks
 from epochal.chaos.report.text import Markup, element, line
 
+
+class Panel(Protocol):
+    """One picture of a table."""
+
+    @property
+    def title(self) -> str: ...
+
+
+P = TypeVar("P", bound=Panel)
 FEW = 16  # figures: so many are shown unfolded
 
 STYLE = """
@@ -123,30 +133,28 @@ def _right(newest: Run, before: Run | None) -> Iterator[Markup]:
 
 def _dots(name: str, newest: Run, before: Run | None) -> Iterator[Markup]:
     panels = dots.panels(newest.result.ratios, before.result.ratios if before else [])
-    for place, panel in enumerate(panels):
-        yield element("h3", line(panel.title))
-        yield blocks.picture(dots.draw(panel, f"{name}-ratios-{place}"))
+    yield from _pictures(panels, dots.draw, f"{name}-ratios", READ_DOTS)
     if panels:
-        yield blocks.note(READ_DOTS)
         yield _folded("The ratios as a table", tables.ratios(newest, before))
 
 
 def _lines(name: str, newest: Run, before: Run | None) -> Iterator[Markup]:
     panels = lines.panels(newest.result.measures, before.result.measures if before else [])
-    for place, panel in enumerate(panels):
-        yield element("h3", line(panel.title))
-        yield blocks.picture(lines.draw(panel, f"{name}-lines-{place}"))
-    if panels:
-        yield blocks.note(READ_LINES)
+    yield from _pictures(panels, lines.draw, f"{name}-lines", READ_LINES)
 
 
 def _stacks(name: str, newest: Run, before: Run | None) -> Iterator[Markup]:
     panels = stacks.panels(newest.result.measures, before.result.measures if before else [])
+    yield from _pictures(panels, stacks.draw, f"{name}-phases", READ_STACKS)
+
+
+def _pictures(panels: Sequence[P], draw: Callable[[P, str], str], name: str, read: str) -> Iterator[Markup]:
+    """Each panel under its title, and how they are read."""
     for place, panel in enumerate(panels):
         yield element("h3", line(panel.title))
-        yield blocks.picture(stacks.draw(panel, f"{name}-phases-{place}"))
+        yield blocks.picture(draw(panel, f"{name}-{place}"))
     if panels:
-        yield blocks.note(READ_STACKS)
+        yield blocks.note(read)
 
 
 def _numbers(newest: Run, before: Run | None) -> Iterator[Markup]:

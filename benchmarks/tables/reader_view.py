@@ -28,13 +28,12 @@ from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.postgres.client import Limits, Place, open_session
 from epochal.sinks.postgres.rows import columns
 from epochal.sinks.postgres.session import Session
-from epochal.sinks.postgres.write import Task, _write
+from epochal.sinks.postgres.write import _write
 
 if TYPE_CHECKING:
     from benchmarks.tables import Options
 
 SCHEMA = StructType().add("id", LongType()).add("k", StringType()).add("v", StringType()).add("x", DoubleType())
-COLUMNS = tuple(SCHEMA.names)
 BY = Actor(1, 1)
 SIDE = 100  # epochs at the beginning and at the end that are compared
 WARM_UP = 10  # epochs before the first that are
@@ -101,19 +100,7 @@ class Loaded:
 
     def _prepared(self, session: Session, number: int) -> Committable:
         epoch = Epoch(Decision("q1", number, BY, f"fingerprint-{number}", 0), number + 1, offsets="[]", watermark=0)
-        task = Task(
-            place=Place(self.dsn),
-            limits=Limits(),
-            app="bench",
-            sink="out",
-            epoch=number,
-            position=epoch.position,
-            actor=BY,
-            copy=f"COPY flights__rows ({', '.join(COLUMNS)}, _epoch, _attempt) FROM STDIN (FORMAT binary)",
-            table="flights__rows",
-            columns=tuple(columns(SCHEMA, "out")),
-            flagged=(),
-        )
+        task = self._sink._task(Place(self.dsn), "bench", epoch, BY, columns(SCHEMA, "out"), ())
         vote = _write(task, session, self._batch(number), iter(()))  # a task without its connecting
         attempts = [[vote["attempt"], vote["rows"]]]
         payload = {"app": "bench", "attempts": attempts, "offsets": epoch.offsets, "watermark": epoch.watermark}

@@ -91,16 +91,6 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @dataclass(frozen=True)
-class Watched:
-    """Rows that are judged while they are copied: for which decision and topics, what is looked for and seen."""
-
-    decision: int
-    targets: Mapping[str, topics.Topic]
-    found: Sequence[Objection]
-    figures: Callable[[], objections.Figures | None]
-
-
-@dataclass(frozen=True)
 class Judging:
     """How rows of a schema are judged for topics as they are; kept, as each column takes ten calls into the JVM."""
 
@@ -109,6 +99,15 @@ class Judging:
     record: Sequence[Column]
     found: Sequence[Objection]
     figures: Sequence[Column]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Rows that are judged while they are copied: for which decision, how, and what is seen of them."""
+
+    decision: int
+    judging: Judging
+    figures: Callable[[], objections.Figures | None]
 
 
 class KafkaSink:
@@ -334,7 +333,7 @@ class KafkaSink:
         if judging is None or (judging.schema, judging.targets) != (rows.schema, now.targets):
             judging = self._judging = self._judging_of(rows.schema, now)
         seen, figures = objections.watched(rows.select(*judging.record), judging.figures)
-        self._watched = Watched(epoch.decision.id, now.targets, judging.found, figures)
+        self._watched = Watched(epoch.decision.id, judging, figures)
         return seen.select(f"{WHOLE_ROW}.*")
 
     def _judging_of(self, schema: StructType, now: Topics) -> Judging:
@@ -374,12 +373,15 @@ class KafkaSink:
         now = self._topics_of(epoch)
         cut = self._cut(place, epoch, by)
         encoding = self._meant(rows.sparkSession)
-        copied = stage.read_copy(self._own_session(encoding.settings), epoch.copy)  # as a commit will read it
         self._refuse_large_marker(epoch, place, now, by)
-        with encoding.projection.evaluating(epoch.number):
-            watched = self._judged_while_copied(epoch, now)
-            count, staged = (watched, []) if watched is not None else self._check_rows(epoch, encoding, copied, now)
-            left_out = encoding.projection.left_out(copied) + rejects.left_out(self, epoch, copied)
+        staged: list[Copy] = []
+        left_out = 0
+        count = self._judged_while_copied(epoch, now)
+        if count is None:
+            copied = stage.read_copy(self._own_session(encoding.settings), epoch.copy)  # as a commit will read it
+            with encoding.projection.evaluating(epoch.number):
+                count, staged = self._check_rows(epoch, encoding, copied, now)
+                left_out = encoding.projection.left_out(copied) + rejects.left_out(self, epoch, copied)
         if count + left_out != epoch.copy.rows:
             told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows}"
             raise self._refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
@@ -679,10 +681,10 @@ class KafkaSink:
     def _judged_while_copied(self, epoch: Epoch, now: Topics) -> int | None:
         """How many rows, after refusing; None: nobody has watched the rows of this decision for topics as they are."""
         watched, self._watched = self._watched, None
-        if watched is None or watched.decision != epoch.decision.id or watched.targets != now.targets:
+        if watched is None or watched.decision != epoch.decision.id or watched.judging.targets != now.targets:
             return None
         told = watched.figures()
-        return objections.judged(told, watched.found, self._name, epoch.number) if told is not None else None
+        return objections.judged(told, watched.judging.found, self._name, epoch.number) if told is not None else None
 
     def _check_rows(self, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
         """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, a copy per slot, where
