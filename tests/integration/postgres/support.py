@@ -85,7 +85,7 @@ def task(dsn: str, by: Actor = ONE, position: int = 1, **changed: Any) -> Task:
         "actor": by,
         "copy": "COPY flights__rows (id, attempt, _epoch, _attempt) FROM STDIN (FORMAT binary)",
         "table": "flights__rows",
-        "columns": (PgColumn("id", ("bigint",)), PgColumn("attempt", ("text",))),
+        "columns": (PgColumn("id", ("bigint",)), PgColumn("attempt", ("text", "character varying"))),
         "flagged": (),
     }
     return Task(**{**given, **changed})
