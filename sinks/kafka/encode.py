@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks.executors import running_session
+from epochal.sinks.workers import promptly
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,7 +143,7 @@ def _tried(make_value: MakeValue, batches: Iterator[pyarrow.RecordBatch]) -> Ite
 
 
 def _encoded(encoder: Encoder, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    return encoder.encoded(batches)
+    return encoder.encoded(promptly(batches))
 
 
 class _Values:

@@ -40,6 +40,7 @@ from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
 from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES
+from epochal.sinks.workers import promptly
 
 if TYPE_CHECKING:
     import pyarrow
@@ -358,7 +359,8 @@ def task(plan: Plan, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow
     """For ``mapInArrow``: records in, one answer out."""
     import pyarrow
 
-    records = Evaluation(batches, plan.largest) if plan.is_applied else (_rows(batch) for batch in batches)
+    sent = promptly(batches)
+    records = Evaluation(sent, plan.largest) if plan.is_applied else (_rows(batch) for batch in sent)
     answer = attempt(plan, records)
     yield pyarrow.RecordBatch.from_pydict({"answer": [answer.to_json()]})
 

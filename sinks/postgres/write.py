@@ -22,6 +22,7 @@ from epochal.coordinator.errors import EpochalError, Misconfigured
 from epochal.sinks.postgres import ddl
 from epochal.sinks.postgres.client import Limits, Place, open_session
 from epochal.sinks.postgres.ddl import PgColumn
+from epochal.sinks.workers import promptly
 
 if TYPE_CHECKING:  # it needs psycopg, which may be what a task has to say no about
     from epochal.sinks.postgres.session import Session
@@ -76,7 +77,7 @@ def writer(task: Task) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     """The function for ``mapInArrow``."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        vote = json.dumps(write_partition(task, batches))
+        vote = json.dumps(write_partition(task, promptly(batches)))
         yield pa.RecordBatch.from_arrays([pa.array([vote], pa.string())], names=["vote"])
 
     return write
