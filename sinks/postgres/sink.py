@@ -509,11 +509,11 @@ class PostgresSink:
             state = self._state(session, app, lock=True)
             if not self._conditions.already_committed(state, by, marker_of(c), number):
                 self._refuse_other_way(c)
-                found = self._whole(session, app, c)
+                losers = self._whole(session, app, c)
                 if "publish" in c.payload:
                     self._publish_staged(session, c)
                 else:
-                    self._drop(session, c.position, losers=found.keys() - _attempts(c).keys())
+                    self._drop(session, c, losers)
                 self._show(session, app, c, may_forget=state.may_forget)
                 outcome = CommitOutcome.COMMITTED
                 hit(Point.BEFORE_PUBLISH, self._name, number)
@@ -531,16 +531,20 @@ class PostgresSink:
                 help="start the query again: the rows are redone as the mode wants them now",
             )
 
-    def _whole(self, session: Session, app: str, c: Committable) -> dict[int, int]:
-        """Rows per attempt at the position, all the winners' among them; else they were lost."""
+    def _whole(self, session: Session, app: str, c: Committable) -> int:
+        """How many rows at the position are not the winners'; all of those are there, else they were lost.
+
+        By filters: the planner has no figures of new rows, and would have them sorted, on disk, for a GROUP BY.
+        """
         won = _attempts(c)
         registered = self._registered(session, app, c.position, c.decision.actor)
-        found = session.run(
-            f"SELECT _attempt, count(*) FROM {self._target.rows} WHERE _epoch = $1 GROUP BY _attempt",
+        of_each = "".join(f", count(*) FILTER (WHERE _attempt = {attempt})" for attempt in won)
+        [(total, *counts)] = session.run(
+            f"SELECT count(*){of_each} FROM {self._target.rows} WHERE _epoch = $1",
             c.position,
             limit=self._limits.bulk,
         )
-        counted = {int(attempt): int(count) for attempt, count in found}
+        counted = dict(zip(won, map(int, counts), strict=True))
         for source in (registered, counted):
             if not won.items() <= source.items():
                 raise PreparedLost(
@@ -550,15 +554,15 @@ class PostgresSink:
                     state=f"table {self._target.rows}, position {c.position}, prepared by {c.decision.actor}",
                     help="start the query again: the rows are redone; see what deleted them",
                 )
-        return counted
+        return int(total) - sum(counted.values())
 
-    def _drop(self, session: Session, position: Position, losers: set[int]) -> None:
-        """Delete what attempts that did not win left at the position, whoever made them."""
+    def _drop(self, session: Session, c: Committable, losers: int) -> None:
+        """Delete what attempts that did not win left at the position, whoever made them: so many rows."""
         if losers:
             session.run(
-                f"DELETE FROM {self._target.rows} WHERE _epoch = $1 AND _attempt = ANY($2::bigint[])",
-                position,
-                sorted(losers),
+                f"DELETE FROM {self._target.rows} WHERE _epoch = $1 AND _attempt <> ALL($2::bigint[])",
+                c.position,
+                sorted(_attempts(c)),
                 limit=self._limits.bulk,
             )
 
