@@ -85,14 +85,15 @@ def writer(task: Task) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
 
 def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
     """The vote: ``{"attempt", "rows"}`` yes, ``{}`` no rows; ``unholdable``, ``refused``, ``stale``, ``client`` no."""
+    try:
+        importlib.import_module("epochal.sinks.postgres.binary")  # while the JVM makes the first batch
+    except ImportError as error:
+        return {"client": f"numpy is missing here: {error}"}
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return {}
     try:
-        importlib.import_module("numpy")  # what rows are written with
         session = open_session(task.place, task.sink, task.limits)
-    except ImportError as error:
-        return {"client": f"numpy is missing here: {error}"}
     except Misconfigured as error:
         return {"client": error.what}
     try:

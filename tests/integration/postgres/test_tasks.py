@@ -170,6 +170,7 @@ def test_a_server_that_is_down_is_named_within_the_limit() -> None:
     [("epochal.sinks.postgres.session", "the Postgres client is missing here"), ("numpy", "numpy is missing here")],
 )
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, pg_database: str, module: str, what: str) -> None:
+    monkeypatch.delitem(sys.modules, "epochal.sinks.postgres.binary", raising=False)  # a worker that has just started
     monkeypatch.setitem(sys.modules, module, None)
     vote = write_partition(task(pg_database), batches([1]))
     assert what in vote["client"]
