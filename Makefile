@@ -73,7 +73,7 @@ planted: venv    ## plant known bugs in copies of the checkout: the suite must c
 
 # Quick results lie apart, where git does not look.
 bench-quick: venv ## every table of the benchmarks with fewer rows and cases, to see that all of it runs; and its page
-	$(BIN)/python -m benchmarks all --quick --rounds $(or $(ROUNDS),2) --into artifacts/bench-quick
+	$(BIN)/python -m benchmarks all --quick --rounds $(or $(ROUNDS),1) --into artifacts/bench-quick
 	$(BIN)/python -m benchmarks.page --quick --from artifacts/bench-quick
 
 bench: venv      ## what sinks cost beside their peers: every table but the next two, then the page (hours; ROUNDS=n)

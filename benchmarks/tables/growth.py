@@ -58,7 +58,7 @@ class Sizes:
 
 
 FULL = Sizes({"postgres": (1_000, 10_000), "kafka": (1_000, 10_000), "delta": (1_000, 2_000)}, 100_000)
-QUICK = Sizes({"postgres": (100, 300)}, 1_000, warm=1, counted=4, peers=(), most_rounds=2)
+QUICK = Sizes({"postgres": (30, 100)}, 1_000, warm=1, counted=4, peers=(), most_rounds=2)
 
 
 def run(options: Options, sizes: Sizes | None = None) -> Result:

@@ -126,7 +126,7 @@ class Throughput:
 
 def run(options: Options) -> Result:
     result = Result("throughput", options.rounds, options.quick)
-    sizes = {NARROW: 500_000 if options.quick else 2_000_000}
+    sizes = {NARROW: 250_000 if options.quick else 2_000_000}
     if not options.quick:
         sizes[WIDE] = 300_000
     with World() as world:
