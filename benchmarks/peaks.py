@@ -40,6 +40,7 @@ class Peaks:
         self._what: dict[int, str] = {}
         self._workers_together = 0
         self._over = threading.Event()
+        self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._watch, daemon=True, name="peaks")
 
     def __enter__(self) -> Peaks:
@@ -49,6 +50,8 @@ class Peaks:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._over.set()
         self._thread.join()
+        if self._failed is not None and error is None:
+            raise self._failed
 
     def of(self) -> Mapping[str, float]:
         """MB of what there was: the driver's Python and JVM, the largest worker, all workers at the same moment."""
@@ -59,15 +62,21 @@ class Peaks:
         return {**found, "workers together": self._workers_together / MB} if "worker" in found else found
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_S):
-            together = 0
-            for pid in (self._root, *guard.descendants(self._root)):
-                what, status = self._kind(pid), memory(pid)
-                if what is None or status is None:
-                    continue
-                self._most[pid] = max(self._most.get(pid, 0), status[0])
-                together += status[1] if what == "worker" else 0
-            self._workers_together = max(self._workers_together, together)
+        try:
+            while not self._over.wait(LOOK_S):
+                self._look()
+        except Exception as error:
+            self._failed = error
+
+    def _look(self) -> None:
+        together = 0
+        for pid in (self._root, *guard.descendants(self._root)):
+            what, status = self._kind(pid), memory(pid)
+            if what is None or status is None:
+                continue
+            self._most[pid] = max(self._most.get(pid, 0), status[0])
+            together += status[1] if what == "worker" else 0
+        self._workers_together = max(self._workers_together, together)
 
     def _kind(self, pid: int) -> str | None:
         """None for what is neither: a ``chmod`` of Hadoop's, say, or the JVM while it is still a fork of the driver."""

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 BATCH = 10_000
 """Rows per JDBC batch: larger ones were no faster."""
-NARROW = "id bigint, k text, v text, x double precision"
+CONNECT_S = 30
+COLUMNS = "id bigint, k text, v text, x double precision"
 
 
 def jdbc(url: str, table: str) -> Callable[[DataFrame, int], None]:
@@ -44,7 +45,10 @@ def _copied(dsn: str, table: str) -> Callable[[Iterator[pyarrow.RecordBatch]], I
 
         count = 0
         statement = f"COPY {table} FROM STDIN (FORMAT binary)".encode()
-        with psycopg.connect(dsn) as connection, connection.cursor().copy(statement) as stream:
+        with (
+            psycopg.connect(dsn, connect_timeout=CONNECT_S) as connection,
+            connection.cursor().copy(statement) as stream,
+        ):
             stream.set_types(["int8", "text", "text", "float8"])
             for batch in batches:
                 for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -59,8 +63,8 @@ def prepare_file(dsn: str, source: Path, file: Path, form: str) -> None:
     """The same rows as a file that the server can read; ``form``: text or binary."""
     from pyarrow import dataset
 
-    with psycopg.connect(dsn, autocommit=True) as connection, file.open("wb") as out:
-        connection.execute(f"CREATE TEMPORARY TABLE prepared ({NARROW})".encode())
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_S) as connection, file.open("wb") as out:
+        connection.execute(f"CREATE TEMPORARY TABLE prepared ({COLUMNS})".encode())
         with connection.cursor() as cursor:
             with cursor.copy("COPY prepared FROM STDIN") as stream:
                 for batch in dataset.dataset(source, format="parquet").to_batches():
@@ -74,18 +78,18 @@ def prepare_file(dsn: str, source: Path, file: Path, form: str) -> None:
 
 def copy_file(dsn: str, table: str, file: Path, form: str) -> None:
     """Not a foreachBatch function: one back-end reads the prepared file, nothing else has to be done."""
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(dsn, connect_timeout=CONNECT_S) as connection:
         statement = sql.SQL("COPY {} FROM {} (FORMAT {})")
         connection.execute(statement.format(sql.Identifier(table), sql.Literal(str(file)), sql.SQL(form)))
 
 
 def create(dsn: str, table: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE TABLE {table} ({NARROW})".encode())
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_S) as connection:
+        connection.execute(f"CREATE TABLE {table} ({COLUMNS})".encode())
 
 
 def count(dsn: str, table: str) -> int:
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(dsn, connect_timeout=CONNECT_S) as connection:
         found = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
     assert found is not None, "a count has a row"
     return int(found[0])
@@ -94,14 +98,14 @@ def count(dsn: str, table: str) -> int:
 def not_durable(dsn: str) -> str:
     """Which settings let acknowledged rows be lost; empty where none does."""
     settings = ("fsync", "synchronous_commit", "full_page_writes")
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(dsn, connect_timeout=CONNECT_S) as connection:
         found = {name: str(connection.execute(f"SHOW {name}".encode()).fetchone()[0]) for name in settings}  # type: ignore[index]
     return ", ".join(f"{name}={value}" for name, value in found.items() if value != "on")
 
 
 def drop(dsn: str, *tables: str) -> None:
     """With those beside them; then a checkpoint, so that nobody's dirty pages are written in another's turn."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_S) as connection:
         for table in tables:  # a sink's own tables first: its view depends on them, and has the table's name
             connection.execute(f"DROP TABLE IF EXISTS {table}__rows, {table}__staged CASCADE".encode())
             connection.execute(f"DROP TABLE IF EXISTS {table}".encode())

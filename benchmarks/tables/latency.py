@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import ours
 from benchmarks.measuring import Case, Measure, Ratio, say
-from benchmarks.peers import delta, kafka, postgres
+from benchmarks.natives import NATIVES, named
 from benchmarks.reader import Reader
 from benchmarks.results import Result
 from benchmarks.rows import SCHEMA, write_file
@@ -36,7 +36,6 @@ LATE_S = 120.0
 """What is not seen so long after it was made is an error."""
 QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
 OURS = "epochal"
-PEERS = {"postgres": "spark jdbc, rewritten batches", "kafka": "spark kafka", "delta": "delta append"}
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,21 @@ class Feeder(threading.Thread):
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True, name="feeder")
         self.made: list[int] = []
+        self._failed: Exception | None = None
         self._folder = folder
         self._stopped = threading.Event()
 
     def run(self) -> None:
+        try:
+            self._feed()
+        except Exception as error:
+            self._failed = error
+
+    def check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _feed(self) -> None:
         while not self._stopped.wait(FILE_S):
             now = time.time_ns() // 1000
             ids = range(now, now + ROWS)
@@ -92,7 +102,7 @@ class Latency:
         mine = {OURS: lambda turn: self._measured(self._ours(kinds), turn)}
         if len(kinds) > 1:
             return mine
-        return {**mine, PEERS[kinds[0]]: lambda turn: self._measured(self._peer(kinds[0]), turn)}
+        return {**mine, NATIVES[kinds[0]]: lambda turn: self._measured(self._peer(kinds[0]), turn)}
 
     def _measured(self, written: Written, turn: Turn) -> Mapping[str, list[float]]:
         source = self._world.new_folder(new_name("made"))
@@ -109,6 +119,7 @@ class Latency:
             since = self._await_first(query, readers) + turn.warm
             _sleep(since + turn.counted - time.time(), query)
             feeder.stop()
+            feeder.check()
             counted = [number for number in feeder.made if number >= since * 1e6]
             for sink, reader in readers.items():
                 _await_all(sink, reader, counted, query)
@@ -142,16 +153,7 @@ class Latency:
         return Written(pipeline, readers, pipeline.close)
 
     def _peer(self, kind: str) -> Written:
-        world = self._world
-        if kind == "postgres":
-            name = world.table()
-            write = postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), name)
-        elif kind == "kafka":
-            name = world.topic()
-            write = kafka.spark(world.kafka.bootstrap, name)
-        else:
-            name = new_name("delta")
-            write = delta.spark(str(world.new_folder(name)))
+        write, name = named(self._world, kind)
         return Written(write, {kind: self._reader(kind, name)})
 
     def _reader(self, kind: str, name: str) -> tuple[str, str, str]:
@@ -218,9 +220,9 @@ def _add(result: Result, kinds: Sequence[str], taken: Mapping[tuple[str, str], S
             case: Case = {"sinks": " ".join(kinds), "reader of": sink, "of": quantile}
             values = [each[quantile] for each in found]
             result.add([Measure(job, case, "s", values)])
-            if job == OURS and (theirs := taken.get((PEERS[sink], sink))) is not None:
+            if job == OURS and (theirs := taken.get((NATIVES[sink], sink))) is not None:
                 ratios = [mine / each[quantile] for mine, each in zip(values, theirs, strict=True)]
-                result.add([], Ratio(job, PEERS[sink], case, "s", ratios))
+                result.add([], Ratio(job, NATIVES[sink], case, "s", ratios))
 
 
 def _words(found: Mapping[str, float]) -> str:

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import ours
 from benchmarks.measuring import ratio, turns
-from benchmarks.peers import delta, kafka, postgres
+from benchmarks.natives import native
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
-from benchmarks.world import World, new_name
+from benchmarks.world import World
 from epochal.sinks import delta as d
 from epochal.sinks import postgres as p
 
 if TYPE_CHECKING:
     from benchmarks.tables import Options
-    from benchmarks.world import Write
 
 MODES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {  # system, mode: what the sink is given
     "postgres": {
@@ -38,15 +37,6 @@ MODES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {  # system, mode: what t
 IDEMPOTENT = {"postgres": ("append", "upsert"), "delta": ("append",), "kafka": ("one transaction",)}
 
 
-def plain(world: World, system: str) -> Write:
-    """Into a target that nobody has used before."""
-    if system == "postgres":
-        return postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), world.table())
-    if system == "kafka":
-        return kafka.spark(world.kafka.bootstrap, world.topic())
-    return delta.spark(str(world.new_folder(new_name("delta"))))
-
-
 def jobs(world: World, rows: int) -> tuple[dict[str, Callable[[], float]], dict[str, str]]:
     """Each job, and the peer of those that have one."""
     path = source(world.spark, world.folder, [SMALL, rows])
@@ -55,7 +45,7 @@ def jobs(world: World, rows: int) -> tuple[dict[str, Callable[[], float]], dict[
     peers: dict[str, str] = {}
     for system, modes in MODES.items():
         peer = f"plain {system}"
-        found[peer] = lambda system=system: world.epochs(path, plain(world, system))[-1]  # type: ignore[misc]
+        found[peer] = lambda system=system: world.epochs(path, native(world, system))[-1]  # type: ignore[misc]
         for name, options in modes.items():
             ways = {"two-phase": "", **({"idempotent": ", idempotent"} if name in IDEMPOTENT[system] else {})}
             for way, suffix in ways.items():

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from benchmarks import ours
 from benchmarks.measuring import Case, Measure, Ratio, turns
-from benchmarks.peers import delta, kafka, postgres
+from benchmarks.natives import NATIVES, native
 from benchmarks.peers.bare import evaluated
 from benchmarks.results import Result
 from benchmarks.rows import source
-from benchmarks.world import World, new_name
+from benchmarks.world import World
 from epochal.coordinator.events import Event, PhaseEnded, StepEnded
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ class Small:
         world = self._world
         return {
             BARE: lambda: self._median(evaluated),
-            "spark jdbc, rewritten batches": self._jdbc,
-            "spark kafka": lambda: self._median(kafka.spark(world.kafka.bootstrap, world.topic())),
-            "delta append": lambda: self._median(delta.spark(str(world.new_folder(new_name("delta"))))),
+            **{peer: lambda kind=kind: self._median(native(world, kind)) for kind, peer in NATIVES.items()},  # type: ignore[misc]
             **{f"epochal {kind}": lambda kind=kind: self._ours(kind) for kind in ours.THREE},  # type: ignore[misc]
             "epochal three": lambda: self._ours(*ours.THREE),
         }
@@ -86,10 +84,6 @@ class Small:
         taken = self._median(ours.pipeline(self._world, self._schema, *kinds, on_event=phases))
         self.phases[f"epochal {kinds[0] if len(kinds) == 1 else 'three'}"].append(phases.medians())
         return taken
-
-    def _jdbc(self) -> float:
-        world = self._world
-        return self._median(postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), world.table()))
 
     def _median(self, write: Callable[[DataFrame, int], None]) -> float:
         return statistics.median(self._world.epochs(self._source, write)[-self._counted :])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import ours
 from benchmarks.measuring import Measure, Ratio, ratio, speeds, turns
+from benchmarks.natives import native
 from benchmarks.peers import delta, kafka, postgres
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
@@ -93,12 +94,7 @@ class Throughput:
 
     def _spark_three(self) -> float:
         """Each system's own writer in one foreachBatch, over rows that are kept for them."""
-        world = self._world
-        writes = [
-            postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), world.table()),
-            kafka.spark(world.kafka.bootstrap, world.topic()),
-            delta.spark(self._folder()),
-        ]
+        writes = [native(self._world, kind) for kind in ours.THREE]
 
         def write(df: DataFrame, epoch: int) -> None:
             kept = df.persist()

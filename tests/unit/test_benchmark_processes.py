@@ -118,5 +118,24 @@ def test_peaks_tell_a_driver_from_a_worker_after_memory_was_given_back() -> None
     assert 100 < most["worker"] < 200
 
 
+def test_what_ends_the_looking_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(_pid: int) -> None:
+        raise PermissionError("status")
+
+    monkeypatch.setattr(peaks, "memory", unreadable)
+    with pytest.raises(PermissionError, match="status"), peaks.Peaks(os.getpid()) as found:
+        found._thread.join(10)
+
+
+def test_what_ends_the_feeding_ends_the_measurement(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    feeder = latency.Feeder(tmp_path / "taken")
+    feeder.check()
+    feeder.start()
+    feeder.join(10)
+    with pytest.raises(OSError, match="taken"):
+        feeder.check()
+
+
 def test_rows_without_room_on_the_disk_are_named(tmp_path: Path) -> None:
     assert memory._disk_missing(tmp_path, ["delta"], 10**15).endswith("GB are free")

@@ -1,0 +1,30 @@
+"""Each system's own Spark writer, into a target that nobody has used before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.peers import delta, kafka, postgres
+from benchmarks.world import new_name
+
+if TYPE_CHECKING:
+    from benchmarks.world import World, Write
+
+NATIVES = {"postgres": "spark jdbc, rewritten batches", "kafka": "spark kafka", "delta": "delta append"}
+"""Kind of system: the job's name in the tables."""
+
+
+def native(world: World, kind: str) -> Write:
+    return named(world, kind)[0]
+
+
+def named(world: World, kind: str) -> tuple[Write, str]:
+    """With the name of its table, its topic or its folder."""
+    if kind == "postgres":
+        table = world.table()
+        return postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), table), table
+    if kind == "kafka":
+        topic = world.topic()
+        return kafka.spark(world.kafka.bootstrap, topic), topic
+    name = new_name("delta")
+    return delta.spark(str(world.new_folder(name))), name
