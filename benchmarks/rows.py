@@ -13,23 +13,43 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SMALL = 1_000
 """Rows of the epoch before the one that is measured: connections, code and caches are warm then."""
 
 
-def source(spark: SparkSession, folder: Path, epochs: Sequence[int], *, value: int = 100, wide: bool = True) -> Path:
-    """A folder with an epoch of each of these sizes, in this order, of (k, v) or (id, k, v, x); made once."""
+def source(
+    spark: SparkSession,
+    folder: Path,
+    epochs: Sequence[int],
+    *,
+    value: int = 100,
+    wide: bool = True,
+    again: bool = False,
+) -> Path:
+    """A folder with an epoch of each of these sizes, in this order, of (k, v) or (id, k, v, x); made once.
+
+    ``again``: one more epoch with the ids and keys of the last, every other value changed.
+    """
     sizes = "-".join(f"{len(list(same))}x{size}" for size, same in itertools.groupby(epochs))
-    path = folder / f"rows-{'wide' if wide else 'narrow'}-{value}-{sizes}"
+    path = folder / f"rows-{'wide' if wide else 'narrow'}-{value}-{sizes}{'-again' if again else ''}"
     if not path.exists():
-        first = 0
-        for rows in epochs:
-            frame = spark.range(first, first + rows, numPartitions=2).selectExpr(*columns(value, wide))
-            frame.write.mode("append").option("compression", "zstd").parquet(str(path))
-            first += rows
+        ends = list(itertools.accumulate(epochs, initial=0))
+        for first, end in itertools.pairwise(ends):
+            _append(_rows(spark, first, end, value, wide), path)
+        if again:
+            changed = ["id", "k", "reverse(v) AS v", "-x AS x"] if wide else ["k", "reverse(v) AS v"]
+            _append(_rows(spark, ends[-2], ends[-1], value, wide).selectExpr(*changed), path)
     return path
+
+
+def _rows(spark: SparkSession, first: int, end: int, value: int, wide: bool) -> DataFrame:
+    return spark.range(first, end, numPartitions=2).selectExpr(*columns(value, wide))
+
+
+def _append(frame: DataFrame, path: Path) -> None:
+    frame.write.mode("append").option("compression", "zstd").parquet(str(path))
 
 
 def columns(value: int, wide: bool) -> list[str]:

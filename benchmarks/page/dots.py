@@ -14,7 +14,7 @@ from benchmarks.measuring import Ratio, quartiles, words
 from benchmarks.page.words import begun, spelled
 from benchmarks.stored import same
 from benchmarks.summary import amount, with_spread
-from epochal.chaos.report.chart import colour, drawing, figure, svg, text_width, wrapped
+from epochal.chaos.report.chart import colour, drawing, figure, frameless, svg, text_width, wrapped
 from epochal.chaos.report.text import line
 from epochal.chaos.report.timeline import WIDTH
 
@@ -184,14 +184,9 @@ def _axis(axes: Axes, dots: Sequence[Dot], what: str) -> tuple[float, float]:
         side = f"{spelled(what)}, times the peer’s"
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value)))
     axes.set_yticks([])
-    axes.tick_params(length=0, pad=6)
-    axes.patch.set_visible(False)
-    axes.grid(axis="x", color=colour("grid"), linewidth=1)
     axes.axvline(alike, color=colour("band"), linewidth=1.5)
-    axes.set_axisbelow(True)
     axes.set_xlabel(f"{side} · {'right is better →' if more_is_better(what) else '← left is better'}", labelpad=6)
-    for edge in ("top", "left", "right"):
-        axes.spines[edge].set_visible(False)
+    frameless(axes, "x", pad=6)
     return low, high
 
 

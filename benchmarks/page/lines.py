@@ -14,7 +14,7 @@ from benchmarks.measuring import Measure, quartiles, words
 from benchmarks.page.words import begun
 from benchmarks.summary import amount
 from epochal.chaos.report import kinds, palette
-from epochal.chaos.report.chart import colour, drawing, figure, svg, text_width
+from epochal.chaos.report.chart import colour, drawing, figure, frameless, svg, text_width
 from epochal.chaos.report.kinds import Kind
 from epochal.chaos.report.text import line
 from epochal.chaos.report.timeline import WIDTH
@@ -119,13 +119,8 @@ def _axes(axes: Axes, panel: Panel, width: float) -> None:
         axes.set(ylim=(min(0, least * 1.1), max(values) * 1.1 or 1))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value)))
-    axes.patch.set_visible(False)
-    axes.grid(axis="y", color=colour("grid"), linewidth=1)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, pad=6)
     axes.set_xlabel(panel.over, labelpad=4)
-    for edge in ("top", "left", "right"):
-        axes.spines[edge].set_visible(False)
+    frameless(axes, "y", pad=6)
 
 
 def _apart(axes: Axes, xs: Sequence[int], width: float) -> list[int]:

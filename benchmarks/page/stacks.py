@@ -14,7 +14,7 @@ from benchmarks.measuring import Measure, words
 from benchmarks.page.words import begun, spelled
 from benchmarks.summary import amount
 from epochal.chaos.report import kinds, palette
-from epochal.chaos.report.chart import colour, drawing, figure, svg, text_width, wrapped
+from epochal.chaos.report.chart import colour, drawing, figure, frameless, svg, text_width, wrapped
 from epochal.chaos.report.kinds import Kind
 from epochal.chaos.report.text import line
 from epochal.chaos.report.timeline import WIDTH
@@ -94,13 +94,8 @@ def _axes(axes: Axes, panel: Panel, longest: float, height: float) -> None:
     axes.set(xlim=(0, longest), ylim=(height, 0))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value)))
-    axes.patch.set_visible(False)
-    axes.grid(axis="x", color=colour("grid"), linewidth=1)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, pad=7)
     axes.set_xlabel(spelled(panel.unit), labelpad=4)
-    for edge in ("top", "left", "right"):
-        axes.spines[edge].set_visible(False)
+    frameless(axes, "x", pad=7)
 
 
 def _bar(

@@ -5,6 +5,7 @@ The plain job appends, whatever the mode beside it does: Spark's JDBC and Kafka 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,24 +35,27 @@ MODES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {  # system, mode: what t
     },
     "kafka": {"one transaction": {}, "two slots": {"slots": 2}},
 }
+KEYED = ("upsert", "merge")
+"""Measured with new keys, and with as many that are all in the table already."""
 IDEMPOTENT = {"postgres": ("append", "upsert"), "delta": ("append",), "kafka": ("one transaction",)}
 
 
 def jobs(world: World, rows: int) -> tuple[dict[str, Callable[[], float]], dict[str, str]]:
     """Each job, and the peer of those that have one."""
-    path = source(world.spark, world.folder, [SMALL, rows])
-    schema = world.spark.read.parquet(str(path)).schema
+    new, known = (source(world.spark, world.folder, [SMALL, rows], again=again) for again in (False, True))
+    schema = world.spark.read.parquet(str(new)).schema
     found: dict[str, Callable[[], float]] = {}
     peers: dict[str, str] = {}
     for system, modes in MODES.items():
         peer = f"plain {system}"
-        found[peer] = lambda system=system: world.epochs(path, native(world, system))[-1]  # type: ignore[misc]
+        found[peer] = lambda system=system: world.epochs(new, native(world, system))[-1]  # type: ignore[misc]
         for name, options in modes.items():
             ways = {"two-phase": "", **({"idempotent": ", idempotent"} if name in IDEMPOTENT[system] else {})}
-            for way, suffix in ways.items():
-                job = f"epochal {system}, {name}{suffix}"
+            paths = {"": new, **({", known keys": known} if name in KEYED else {})}
+            for (way, suffix), (which, path) in itertools.product(ways.items(), paths.items()):
+                job = f"epochal {system}, {name}{which}{suffix}"
                 peers[job] = peer
-                found[job] = lambda system=system, options=options, way=way: world.epochs(  # type: ignore[misc]
+                found[job] = lambda system=system, options=options, way=way, path=path: world.epochs(  # type: ignore[misc]
                     path, ours.pipeline(world, schema, system, mode=way, **{system: options})
                 )[-1]
     return found, peers

@@ -13,10 +13,12 @@ import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Literal
 from xml.etree import ElementTree
 
 import matplotlib as mpl
 from matplotlib import style
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
@@ -64,6 +66,16 @@ def figure(width: float, height: float) -> Figure:
     made.patch.set_visible(False)
     FigureCanvasSVG(made)
     return made
+
+
+def frameless(axes: Axes, grid: Literal["x", "y"], pad: float) -> None:
+    """A faint grid behind what is drawn, the line below alone; numbers without ticks, ``pad`` pixels away."""
+    axes.patch.set_visible(False)
+    axes.grid(axis=grid, color=colour("grid"), linewidth=1)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, pad=pad)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
 
 
 @lru_cache(maxsize=4096)

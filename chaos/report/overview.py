@@ -32,7 +32,6 @@ def draw(accounts: Sequence[Account], kinds: Mapping[str, Kind], name: str) -> P
         span = max(account.end for account in chosen) or 1.0
         clocked = any(account.clocked for account in chosen)
         axes.set(xlim=(0, span), ylim=(height, 0))
-        axes.patch.set_visible(False)
         axes.set_yticks([ROW * (n + 0.5) for n in range(len(chosen))], [_label(account) for account in chosen])
         time_axis(axes, "seconds since its round began" if clocked else "events since its round began", clocked)
         _rows(axes, chosen, kinds, span * (1 + 12 / width))

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from epochal.chaos.report import kinds as legend
 from epochal.chaos.report.account import Account
-from epochal.chaos.report.chart import colour, drawing, figure, svg, text_width, wrapped
+from epochal.chaos.report.chart import colour, drawing, figure, frameless, svg, text_width, wrapped
 from epochal.chaos.report.kinds import Kind
 from epochal.chaos.report.lanes import NARROW, Decisions, Drivers, Faults, Lane, Scale, Sink, Violations
 from epochal.chaos.report.text import line
@@ -111,7 +111,6 @@ def _description(account: Account) -> str:
 
 def _frame(axes: Axes, lanes: _Lanes, scale: Scale, clocked: bool) -> None:
     axes.set(xlim=(0, scale.span), ylim=(lanes.height, 0))
-    axes.patch.set_visible(False)
     middles = [top + lane.height / 2 for lane, top in lanes.stacked]
     axes.set_yticks(middles, [lane.label for lane in lanes.all], linespacing=1.3)
     time_axis(axes, "seconds since the round began" if clocked else "events since the round began", clocked)
@@ -119,13 +118,9 @@ def _frame(axes: Axes, lanes: _Lanes, scale: Scale, clocked: bool) -> None:
 
 def time_axis(axes: Axes, label: str, clocked: bool) -> None:
     """Ticks below, a faint grid, and no frame."""
-    axes.tick_params(length=0, pad=7)
+    frameless(axes, "x", pad=7)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 5, 10], integer=not clocked))
-    axes.grid(axis="x", color=colour("grid"), linewidth=1)
-    axes.set_axisbelow(True)
     axes.set_xlabel(label, labelpad=5)
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def _bands(axes: Axes, account: Account, lanes: _Lanes, scale: Scale) -> None:
