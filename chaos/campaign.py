@@ -269,9 +269,8 @@ class Campaign:
                 raise CannotTell(f"{strike}: the query hangs\n{driver.tail()}") from error
             self._starts.ended(driver)
             return False
-        if strike.point is Point.AFTER_APPLY:
-            self._look()  # at the record, which would else seem to end what it begins
         if strike.point in IN_THE_CALL:
+            self._look()  # at a record of Apply that stands: it would else seem to end what it begins
             self._listener.add(Prepared(strike.epoch))
         self._look()
         self._tell(f"{strike}: process {sighting.pid}")

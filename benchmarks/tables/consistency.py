@@ -128,9 +128,9 @@ def _strike(
             record = {"target": name, "seed": seed, **_about(planned, found), **({"contradiction": why} if why else {})}
             told.append(record)
             wrong = [f"{cell.job}, {cell.fault}: {cell.verdict}" for cell in judged if cell.verdict != "clean"]
-            say(
-                f"  {time.monotonic() - began:.0f} s, {found.verdict.value}; not clean: {'; '.join(wrong) or 'nothing'}"
-            )
+            unsure = "".join(f"; cannot tell {name}: {why}" for name, why in _why(found, Verdict.UNKNOWN).items())
+            took = f"{time.monotonic() - began:.0f} s"
+            say(f"  {took}, {found.verdict.value}; not clean: {'; '.join(wrong) or 'nothing'}{unsure}")
     return cells
 
 
@@ -194,12 +194,17 @@ def judged_of(planned: Sequence[Planned], found: Struck) -> Judged:
     )
 
 
+def _why(found: Struck, verdict: Verdict) -> dict[str, str]:
+    return {name: finding.why[:LIMIT] for name, finding in found.findings.items() if finding.verdict is verdict}
+
+
 def _about(planned: Sequence[Planned], found: Struck) -> dict[str, object]:
     struck = set(found.struck)
     return {
         "verdict": found.verdict.value,
         "proves nothing": found.run.proves_nothing[:LIMIT],
-        "violated": {n: f.why[:LIMIT] for n, f in found.findings.items() if f.verdict is Verdict.FALSE},
+        "violated": _why(found, Verdict.FALSE),
+        "unknown": _why(found, Verdict.UNKNOWN),
         "strikes": [{"fault": one.kind, "strike": str(one.strike), "struck": one.strike in struck} for one in planned],
     }
 

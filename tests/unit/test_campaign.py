@@ -214,7 +214,9 @@ def test_a_strike_that_was_asked_for_has_to_strike(
     assert [strike.point.value for strike in result.unreached] == ["after-return"]
 
 
-@pytest.mark.parametrize(("point", "told"), [("after-apply", [0, 1, 1]), ("before-apply", [1, 1])])
+@pytest.mark.parametrize(
+    ("point", "told"), [("after-apply", [0, 1, 1]), ("at-row", [0, 1, 1]), ("after-return", [0, 0])]
+)
 def test_a_record_is_looked_at_before_it_is_said_that_its_epoch_is_under_way(
     run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, point: str, told: list[int]
 ) -> None:
