@@ -15,6 +15,8 @@ from epochal.chaos.history import Row
 
 COLUMNS = ("lost", "duplicated", "torn", "out_of_order", "disagree")
 LETTERS: Mapping[str, str] = dict(zip(COLUMNS, "LDTOS", strict=True))
+ALARMS = "ours that is not clean"
+"""The fact that lists what no sink of ours may show; what one does not promise is not in it."""
 INVARIANT: Mapping[str, str] = dict(zip(COLUMNS, ("I1", "I2", "I3", "I5", "I6"), strict=True))
 
 

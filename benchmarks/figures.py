@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.cells import ALARMS
 from benchmarks.measuring import Ratio
 from benchmarks.results import FOLDER
 from benchmarks.stored import Run, command, stored, worst
@@ -69,14 +70,22 @@ def _speed(goal: str, than: str) -> Told:
 
 
 def _right(run: Run) -> str | None:
-    """In how many cells something was lost, duplicated, torn or out of order; what proves nothing is not clean."""
+    """In how many cells something was lost, duplicated, torn or out of order; what proves nothing is not clean.
+
+    What is neither clean nor an alarm is what a mode says that it may do.
+    """
     ours = [cell for cell in run.cells if str(cell["job"]).startswith(OURS)]
     peers = [cell for cell in run.cells if cell not in ours]
     if not ours:
         return None
-    wrong, clean = (sum(cell["verdict"] == verdict for cell in ours) for verdict in ("wrong", "clean"))
+    alarms, clean = run.result.facts[ALARMS], sum(cell["verdict"] == "clean" for cell in ours)
+    assert isinstance(alarms, list), "so it is stored"
+    parts = len(ours) - len(alarms) - clean
+    torn = f", {parts} torn between Kafka's two slots, which promise whole parts alone" if parts else ""
     theirs = sum(cell["verdict"] == "wrong" for cell in peers)
-    return f"wrong in {wrong} of {len(ours)} cells, clean in {clean}; peers: wrong in {theirs} of {len(peers)}"
+    return (
+        f"wrong in {len(alarms)} of {len(ours)} cells, clean in {clean}{torn}; peers: wrong in {theirs} of {len(peers)}"
+    )
 
 
 def _latency(run: Run) -> str | None:

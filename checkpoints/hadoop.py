@@ -141,7 +141,9 @@ class HadoopLog:
             names = self._list()
             if not is_free(position, floor=names.floor, end=names.end, where=self.describe()):
                 return False
-            draft = self._draft(record_name(position), encode(record))
+            draft = self._draft(position, record_name(position), encode(record))
+            if draft is None:
+                return False
         with self._outcome_unknown(what):
             failpoints.hit(Point.LOG_BEFORE_APPEND, epoch=epoch)
             if not self._create(draft, position, record_name(position)):
@@ -157,7 +159,9 @@ class HadoopLog:
             if floor <= present:
                 return
             check_compaction(entries, floor, kept)
-            draft = self._draft(floor_name(floor), encode_floor(floor, kept))
+            draft = self._draft(floor, floor_name(floor), encode_floor(floor, kept))
+            if draft is None:
+                return
         with self._outcome_unknown(what):
             self._create(draft, floor, floor_name(floor))
             failpoints.hit(Point.LOG_AFTER_FLOOR)
@@ -179,13 +183,21 @@ class HadoopLog:
                 raise gone(self.describe()) from None
             return Names()
 
-    def _draft(self, name: str, data: bytes) -> str:
-        """What it is called, whole and durable."""
+    def _draft(self, position: LogPosition, name: str, data: bytes) -> str | None:
+        """What it is called, whole and durable; None where a compaction has taken it, as ``position`` is below a floor.
+
+        HDFS refuses what is still to be written to a file that is deleted.
+        """
         if not self._made:
             self._files.make_folder()
             self._made = True
         draft = draft_name(name)
-        self._files.write(draft, data)
+        try:
+            self._files.write(draft, data)
+        except FileNotFoundError:
+            if self._is_taken(position):
+                return None
+            raise
         return draft
 
     def _create(self, draft: str, position: LogPosition, name: str) -> bool:
@@ -197,10 +209,14 @@ class HadoopLog:
                 self._files.delete(draft)
             return False
         except FileNotFoundError:
-            if self._list().floor > position:
-                return False  # a compaction has taken the draft
+            if self._is_taken(position):
+                return False
             raise
         return True
+
+    def _is_taken(self, position: LogPosition) -> bool:
+        """Whether a compaction has taken it, and with it each draft that was for it."""
+        return self._list().floor > position
 
     def _delete_below(self, floor: LogPosition) -> None:
         names = self._list()

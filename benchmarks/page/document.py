@@ -55,8 +55,9 @@ READ_LINES = (
 READ_STACKS = "The median of each phase; the thin bar is the run before. The numbers are those of the list below."
 READ_CELLS = (
     "Counted are epochs, over all seeds, by what readers from outside saw. ✓ clean: faults struck, and nothing was "
-    "lost, duplicated, seen in part or out of order. ? is no pass: no fault struck, or not all was looked at. Cost: "
-    "the median ratio without a fault, below."
+    "lost, duplicated, seen in part or out of order. ? is no pass: no fault struck, or not all was looked at. Kafka "
+    "with two slots promises whole parts of an epoch alone: torn is no fault there. Cost: the median ratio without a "
+    "fault, below."
 )
 
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import ours
-from benchmarks.cells import Cell, Contradiction, Judged, together
+from benchmarks.cells import ALARMS, Cell, Contradiction, Judged, together
 from benchmarks.faults import KINDS, AsPlanned, Planned, plans
 from benchmarks.measuring import Case, Job, Measure, Ratio, ratio, say, turns
 from benchmarks.peers.bare import evaluated
@@ -83,7 +83,7 @@ def run(options: Options) -> Result:
         "seeds": list(seeds),
         "faults": {name: KINDS[name].about for name in kinds},
         "runs": told,
-        "ours that is not clean": [f"{c.job}, {c.fault}: {c.verdict}" for c in result.cells if _alarms(c)],
+        ALARMS: [f"{c.job}, {c.fault}: {c.verdict}" for c in result.cells if _alarms(c)],
     }
     return result
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import figures
+from benchmarks.cells import ALARMS
 from benchmarks.goals import GOALS
 from benchmarks.measuring import Measure, Ratio, words
 from benchmarks.page import dots, grid, lines, stacks
@@ -88,6 +89,22 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
     growth = next(said for what, said in told.items() if what == "Epoch 100,000")
     asked = [ratio for ratio in stored("growth", folder=folder)[0].result.ratios if ratio.goal == "growth"]
     assert growth.startswith(with_spread(worst(asked).values))
+
+
+def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None:
+    result = Result("consistency", 1)
+    result.facts[ALARMS] = ["epochal delta, zombie: not struck"]
+    verdicts = {
+        "epochal delta": "not struck",
+        "epochal kafka, two slots": "wrong",
+        "epochal kafka": "clean",
+        "jdbc": "wrong",
+    }
+    told = figures._right(run(result, [{"job": job, "verdict": verdict} for job, verdict in verdicts.items()]))
+    assert told == (
+        "wrong in 1 of 3 cells, clean in 1, 1 torn between Kafka's two slots, which promise whole parts alone;"
+        " peers: wrong in 1 of 1"
+    )
 
 
 def test_a_figure_of_few_rounds_says_so(tmp_path: Path) -> None:

@@ -122,6 +122,67 @@ def test_a_loser_leaves_no_draft(log: HadoopLog, folder: str, hadoop: Hadoop, se
     assert seen.names() == [f"{0:020}.record"]
 
 
+class Interrupted:
+    """A ``FileContext`` that lets something else happen between a file's creation and its first byte, once."""
+
+    def __init__(self, context: Any, between: Callable[[], object]) -> None:
+        self._context = context
+        self._between: Callable[[], object] | None = between
+
+    def create(self, *how: Any) -> Any:
+        stream = self._context.create(*how)
+        between, self._between = self._between, None
+        if between is not None:
+            between()
+        return stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def interrupt(log: HadoopLog, between: Callable[[], object]) -> None:
+    """The next draft of ``log`` meets ``between`` half made."""
+    log.read()  # opens it
+    opened = log._files._opened
+    assert opened is not None
+    jvm, context, folder = opened
+    log._files._opened = (jvm, Interrupted(context, between), folder)
+
+
+@pytest.mark.parametrize("how", ["compaction", "append"])
+def test_a_draft_that_a_higher_compaction_deletes_while_it_is_written_has_lost(
+    log: HadoopLog, folder: str, hadoop: Hadoop, seen: Folder, how: str
+) -> None:
+    entries = filled(log, 6)
+    slow = HadoopLog(folder, lambda: hadoop)
+
+    def overtake() -> None:
+        log.append(6, LATE)
+        log.compact(7, entries[:1])
+
+    interrupt(slow, overtake)
+    if how == "compaction":
+        slow.compact(5, entries[:1])
+    else:
+        assert not slow.append(6, fence())
+    assert seen.names() == [f"{7:020}.floor"]
+
+
+def test_a_draft_that_somebody_else_deletes_is_named(log: HadoopLog, folder: str, hadoop: Hadoop, seen: Folder) -> None:
+    filled(log, 2)
+    slow = HadoopLog(folder, lambda: hadoop)
+
+    def delete_drafts() -> None:
+        for name in seen.names():
+            if name.endswith(".tmp"):
+                seen.system.delete(seen.file(name), False)
+
+    interrupt(slow, delete_drafts)
+    with pytest.raises(SinkUnavailable, match=r"append at position 2 of the epoch log failed: FileNotFoundException"):
+        slow.append(2, LATE)
+    assert [entry.position for entry in log.read()] == [0, 1]
+
+
 def test_a_foreign_file_a_gap_and_a_torn_record_are_named(log: HadoopLog, seen: Folder) -> None:
     filled(log, 4)
     seen.write("notes.txt", b"")
