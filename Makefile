@@ -84,7 +84,7 @@ bench-growth: venv ## what an epoch costs at epoch 10 to 100,000 (hours)
 	$(BIN)/python -m benchmarks growth --rounds $(or $(ROUNDS),5)
 
 bench-consistency: venv ## what faults do to each sink, mode and peer, and what each costs (about an hour)
-	$(BIN)/python -m benchmarks consistency
+	$(BIN)/python -m benchmarks consistency consistency-flink
 
 bench-page: venv ## benchmarks/results/index.html: the newest results with plots, beside those before
 	$(BIN)/python -m benchmarks.page

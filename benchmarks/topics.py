@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 MARKERS = 1_000
 """Offsets that the markers of a job's transactions may take."""
@@ -31,18 +36,32 @@ def check_count(bootstrap: str, topic: str, rows: int) -> None:
 
 def stable_ends(bootstrap: str, topic: str) -> dict[int, int]:
     """Partition -> the offset up to which a reader of committed messages gets."""
+    return _ends(bootstrap, topic, "READ_COMMITTED")
+
+
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
+    """Partition -> the offset behind the last message, open transactions included."""
+    return _ends(bootstrap, topic, "READ_UNCOMMITTED")
+
+
+def _ends(bootstrap: str, topic: str, isolation: str) -> dict[int, int]:
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions
     asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
-    told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_S)
+    told = admin.list_offsets(asked, isolation_level=IsolationLevel[isolation], request_timeout=REQUEST_S)
     return {each.partition: future.result(REQUEST_S).offset for each, future in told.items()}
 
 
 def committed(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> int:
-    """Messages that a reader of committed ones gets; ``quiet``: seconds without any that are too many."""
+    """How many messages a reader of committed ones gets."""
+    return sum(1 for _ in messages(bootstrap, topic, quiet=quiet))
+
+
+def messages(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> Iterator[Message]:
+    """What a reader of committed messages gets; ``quiet``: seconds without any that are too many."""
     from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
     options = {"bootstrap.servers": bootstrap, "group.id": "count", "enable.auto.commit": False, "log_level": 0}
@@ -52,19 +71,19 @@ def committed(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> int:
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in reading])
         while reading:
-            messages = consumer.consume(BATCH, timeout=1.0)
-            if messages:
+            got = consumer.consume(BATCH, timeout=1.0)
+            if got:
                 heard = time.monotonic()
             elif time.monotonic() - heard > quiet:
                 raise NotAllWritten(f"{topic} gave nothing for {quiet} s after {count:,} messages, before its end")
-            for message in messages:
+            for message in got:
                 error = message.error()
                 if error is None:
                     count += 1
+                    yield message
                 elif error.code() == KafkaError._PARTITION_EOF:
                     reading.discard(message.partition())
                 else:
                     raise KafkaException(error)
     finally:
         consumer.close()
-    return count

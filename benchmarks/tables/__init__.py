@@ -20,10 +20,11 @@ TABLES: Mapping[str, str] = {
     "memory": "peaks of driver, JVM and Python workers at 1, 10 and 50 million rows per epoch",
     "growth": "an epoch, a start, the bytes kept and the view, from epoch 10 to 100,000",
     "consistency": "what faults do to each sink, mode and peer: lost, duplicated, torn, out of order; the cost beside",
+    "consistency-flink": "what faults do to Flink's job into Kafka, exactly-once and at-least-once: lost, duplicated",
 }
 
 
-LONG = ("growth", "consistency")
+LONG = ("growth", "consistency", "consistency-flink")
 """Those that have a command of their own."""
 SEVERAL: Mapping[str, Sequence[str]] = {
     "all": tuple(TABLES),

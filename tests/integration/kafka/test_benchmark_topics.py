@@ -47,6 +47,9 @@ def test_of_transactions_only_what_is_committed_counts(kafka_server: servers.Kaf
     produced(committing, topic, ROWS)
     with pytest.raises(topics.NotAllWritten):
         topics.check(at, topic, ROWS, transactions=True)  # it is open still
+    stable = sum(topics.stable_ends(at, topic).values())
+    assert sum(topics.ends(at, topic).values()) == stable + ROWS
+    assert not list(topics.messages(at, topic))
     committing.commit_transaction(30)
     topics.check(at, topic, ROWS, transactions=True)
     topics.check_count(at, topic, ROWS)
