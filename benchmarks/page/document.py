@@ -52,7 +52,10 @@ READ_DOTS = (
 READ_LINES = (
     "Medians over a logarithmic axis; pale strokes reach from the first to the third quartile. Broken: the run before."
 )
-READ_STACKS = "The median of each phase; the thin bar is the run before. The numbers are those of the list below."
+READ_STACKS = (
+    "The median of each phase, and their sum; the thin bar is the run before. The numbers are those of the list below. "
+    "What the sinks do within a phase, beside each other, is among the absolute figures alone."
+)
 READ_CELLS = (
     "Counted are epochs, over all seeds, by what readers from outside saw. ✓ clean: faults struck, and nothing was "
     "lost, duplicated, seen in part or out of order. ? is no pass: no fault struck, or not all was looked at. Kafka "
