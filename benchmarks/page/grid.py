@@ -26,7 +26,8 @@ Cells = Mapping[tuple[str, str], Cell]
 def draw(newest: Run, before: Run | None) -> Markup:
     """Jobs below each other, kinds of faults side by side; the run before is told where it differs."""
     cells, old = _by_place(newest.cells), _by_place(before.cells if before else [])
-    faults = list(dict.fromkeys(fault for _, fault in cells))
+    told = list(about(newest))
+    faults = sorted(dict.fromkeys(fault for _, fault in cells), key=lambda f: told.index(f) if f in told else len(told))
     rows = [
         blocks.row(
             element("th", line(job), scope="row", class_="name"),
@@ -37,6 +38,12 @@ def draw(newest: Run, before: Run | None) -> Markup:
     ]
     caption = "Epochs that were lost, duplicated, torn or out of order, by job and kind of fault"
     return blocks.table(caption, ("job", "cost", *map(line, faults)), rows, numbers=(1,), class_="cells")
+
+
+def about(run: Run) -> Mapping[str, str]:
+    """Kind of fault to what is done, as the run tells; in the order in which they are asked for."""
+    told = run.result.facts.get("faults", {})
+    return {str(name): str(words) for name, words in told.items()} if isinstance(told, dict) else {}
 
 
 def wrong(cell: Cell) -> dict[str, int]:

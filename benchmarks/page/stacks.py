@@ -59,7 +59,7 @@ def panels(measures: Sequence[Measure], before: Sequence[Measure]) -> list[Panel
 
 
 def is_step(name: str) -> bool:
-    """``copy``, ``prepare kafka``: it lies within a phase, beside others of its kind, and would count twice in a sum."""
+    """``copy``, ``prepare kafka``: within a phase, so it would be counted twice in a sum."""
     return name not in {phase.value for phase in Phase} and name.split(" ")[0] in {step.value for step in Step}
 
 

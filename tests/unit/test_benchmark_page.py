@@ -181,8 +181,10 @@ def test_every_table_has_its_section_with_both_runs_and_its_command(folder: Path
         assert f"commit {newest.commit}" in told
         assert f"beside {before.when} UTC, commit {before.commit}" in told
         assert newest.command in told
+    environment = text(section(page, "environment"))
     for run in all_stored(measured.ABOUT, folder=folder)["throughput"]:
-        assert run.file in section(page, "environment")
+        assert run.file in environment
+    assert "Intel(R) Xeon(R) Processor, ext4" in environment
 
 
 def test_a_first_run_has_none_before_it(tmp_path: Path) -> None:
@@ -266,7 +268,10 @@ def test_a_line_needs_points_and_one_case() -> None:
         "Seconds over epochs before: start",
     ]
     many = [Measure(f"job {n}", {"epoch": epoch}, "s", [1.0]) for n in range(8) for epoch in (10, 100)]
-    assert [len(panel.newest) for panel in lines.panels(many, [])] == [6, 2]
+    assert [(len(panel.newest), panel.title) for panel in lines.panels(many, [])] == [
+        (6, "Seconds over epochs (1 of 2)"),
+        (2, "Seconds over epochs (2 of 2)"),
+    ]
 
 
 def test_the_run_before_is_drawn_where_it_has_the_same_alone() -> None:
@@ -346,6 +351,12 @@ def test_a_cell_that_has_changed_says_what_it_was() -> None:
     newest, before = (run(Result("consistency", 1), [each]) for each in (cell, {**cell, "verdict": "wrong", "lost": 3}))
     assert "before: ✗ 3 lost" in grid.draw(newest, before)
     assert "before" not in grid.draw(newest, newest)
+
+
+def test_faults_are_in_the_order_of_the_table_and_in_words(page: str) -> None:
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', section(page, "consistency"))
+    assert heads[1 : len(measured.FAULTS) + 1] == list(reversed(measured.FAULTS))
+    assert "connection cut: what connection cut does; server crashed: what" in text(section(page, "consistency"))
 
 
 # --- words ----------------------------------------------------------------------------------------------
