@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -69,11 +70,14 @@ class Result:
 def save(result: Result, folder: Path = FOLDER) -> Path:
     """A new file; one of that name is never replaced."""
     folder.mkdir(parents=True, exist_ok=True)
-    when = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
-    path = folder / f"{result.table}{'-quick' if result.quick else ''}-{when}.json"
+    path = folder / f"{result.table}{'-quick' if result.quick else ''}-{_now()}.json"
     with path.open("x", encoding="utf-8") as file:
         file.write(json.dumps(result.to_json(), indent=1) + "\n")
     return path
+
+
+def _now() -> str:
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
 def runs(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Mapping[str, object]]:
@@ -84,6 +88,13 @@ def runs(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Mapp
         if run.get("version") == VERSION and run["table"] == table and not run.get("partial"):
             found.append({**run, "file": path.name})
     return found
+
+
+def folder_of_results(path: str) -> Path:
+    """As an argument of a command: one that is there, as nothing is found in one that is not."""
+    if not Path(path).is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is no folder")
+    return Path(path)
 
 
 def environment() -> dict[str, object]:

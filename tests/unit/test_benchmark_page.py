@@ -87,6 +87,7 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
     growth = next(said for what, said in told.items() if what == "Epoch 100,000")
     asked = [ratio for ratio in stored("growth", folder=folder)[0].result.ratios if ratio.goal == "growth"]
     assert growth.startswith(with_spread(worst(asked).values))
+    assert growth.endswith("the worst case (three, 100,000 epochs before)")
 
 
 def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None:
@@ -113,7 +114,7 @@ def test_a_figure_of_few_rounds_says_so(tmp_path: Path) -> None:
 
     measured.write(tmp_path, [short])
     (told,) = [said for _, said, _ in figures.rows(tmp_path) if said != figures.MISSING]
-    assert told.endswith("s more than Spark's own; 2 rounds")
+    assert re.search(r"s more than Spark's own \(sinks postgres.*, fault .*\); 2 rounds$", told)
 
 
 def test_a_figure_without_results_is_not_measured_yet(tmp_path: Path) -> None:
