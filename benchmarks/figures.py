@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cells import ALARMS
-from benchmarks.measuring import Ratio, words
+from benchmarks.measuring import OURS, Ratio, words
 from benchmarks.results import FOLDER, folder_of_results
 from benchmarks.stored import Run, command, stored, worst
 from benchmarks.summary import with_spread
 
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 MISSING = "not measured yet"
-OURS = "epochal"
 ENOUGH = 5  # rounds
 
 Told = Callable[[Run], "str | None"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.measuring import OURS
 from benchmarks.peers import delta, kafka, postgres
 from epochal.chaos import own
 from epochal.chaos.bench import FOLDER, KAFKA, POSTGRES
@@ -22,8 +23,6 @@ from epochal.chaos.targets import RUN, BatchFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-OURS = "epochal"
 
 
 @dataclass(frozen=True)

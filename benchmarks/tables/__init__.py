@@ -22,7 +22,6 @@ TABLES: Mapping[str, str] = {
     "consistency": "what faults do to each sink, mode and peer: lost, duplicated, torn, out of order; the cost beside",
 }
 
-
 LONG = ("growth", "consistency")
 """Those that have a command of their own."""
 SEVERAL: Mapping[str, Sequence[str]] = {

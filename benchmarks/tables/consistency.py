@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import ours
 from benchmarks.cells import ALARMS, Cell, Contradiction, Judged, together
 from benchmarks.faults import KINDS, AsPlanned, Planned, plans
-from benchmarks.measuring import Case, Job, Measure, Ratio, ratio, say, turns
+from benchmarks.measuring import OURS, Case, Job, Measure, Ratio, ratio, say, turns
 from benchmarks.peers.bare import evaluated
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
-from benchmarks.tables.throughput import NARROW, OURS, Throughput
+from benchmarks.tables.throughput import NARROW, Throughput
 from benchmarks.targets import TARGETS, Target
 from benchmarks.world import World
 from epochal.chaos import jvm
