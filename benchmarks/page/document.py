@@ -36,7 +36,7 @@ td.unknown{text-decoration:none}
 .figures{grid-template-columns:repeat(auto-fit,minmax(132px,1fr))}
 .cells td,.cells th{padding:6px 8px;border:1px solid var(--line)}
 .cells td.valid{background:var(--valid-soft)}
-.cells td.invalid{background:var(--invalid-soft);white-space:normal;min-width:8em}
+.cells td.invalid{background:var(--invalid-soft);white-space:normal;overflow-wrap:normal}
 .cells td.unknown{background:var(--unknown-soft)}
 .cells thead th{white-space:normal;min-width:6em}
 th.text{font-weight:600}
