@@ -26,6 +26,7 @@ from pathlib import Path
 
 from benchmarks.cells import Cell
 from benchmarks.measuring import Measure, Ratio
+from epochal.chaos.servers import chosen
 from epochal.coordinator import versions
 
 VERSION = 1
@@ -111,11 +112,18 @@ def environment() -> dict[str, object]:
         "versions": {
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in PACKAGES},
-            "kafka broker": versions.KAFKA_BROKER,
+            "kafka broker": _server("EPOCHAL_KAFKA_BOOTSTRAP", "EPOCHAL_KAFKA_VERSION", versions.KAFKA_BROKER),
             "delta jar": versions.DELTA_JAR,
-            "postgres": versions.POSTGRES[-1],
+            "postgres": _server("EPOCHAL_POSTGRES_DSN", "EPOCHAL_POSTGRES_VERSION", versions.POSTGRES[-1]),
         },
     }
+
+
+def _server(address: str, version: str, usual: str) -> str:
+    """The version that :mod:`epochal.chaos.servers` takes by these variables; of a server not its own none is known."""
+    if os.environ.get(address) or chosen() != "embedded":
+        return "not embedded"
+    return os.environ.get(version, usual)
 
 
 def file_system(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +13,9 @@ from benchmarks import figures
 from benchmarks.goals import GOALS
 from benchmarks.measuring import Ratio
 from benchmarks.page import __main__ as page
-from benchmarks.results import Result, runs, save
+from benchmarks.results import Result, environment, runs, save
 from benchmarks.tables import LONG, TABLES, Options
+from epochal.coordinator.versions import KAFKA_BROKER, POSTGRES
 
 
 def found(**told: str | bool) -> Result:
@@ -45,6 +46,26 @@ def test_a_quick_run_answers_no_goal(quick: bool) -> None:
     made = found(quick=quick)
     made.add([], Ratio("a", "b", {}, "s more", [0.1], "small-one"))
     assert [ratio.goal in GOALS for ratio in made.ratios] == [not quick]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("EPOCHAL_POSTGRES_VERSION", "16", {"postgres": "16", "kafka broker": KAFKA_BROKER}),
+        ("EPOCHAL_KAFKA_VERSION", "3.9.2", {"postgres": POSTGRES[-1], "kafka broker": "3.9.2"}),
+        ("EPOCHAL_POSTGRES_DSN", "host=h", {"postgres": "not embedded", "kafka broker": KAFKA_BROKER}),
+        ("EPOCHAL_SERVERS", "containers", {"postgres": "not embedded", "kafka broker": "not embedded"}),
+    ],
+)
+def test_a_server_that_somebody_chose_is_told(
+    variable: str, value: str, told: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("POSTGRES_VERSION", "KAFKA_VERSION", "POSTGRES_DSN", "KAFKA_BOOTSTRAP", "SERVERS"):
+        monkeypatch.delenv(f"EPOCHAL_{name}", raising=False)
+    monkeypatch.setenv(variable, value)
+    versions = environment()["versions"]
+    assert isinstance(versions, dict)
+    assert {name: versions[name] for name in told} == told
 
 
 # --- the command ----------------------------------------------------------------------------------------
