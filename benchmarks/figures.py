@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cells import ALARMS
-from benchmarks.measuring import Ratio
-from benchmarks.results import FOLDER
+from benchmarks.measuring import OURS, Ratio, words
+from benchmarks.results import FOLDER, folder_of_results
 from benchmarks.stored import Run, command, stored, worst
 from benchmarks.summary import with_spread
 
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 MISSING = "not measured yet"
-OURS = "epochal"
 ENOUGH = 5  # rounds
 
 Told = Callable[[Run], "str | None"]
@@ -46,11 +45,16 @@ def _few(run: Run) -> str:
 
 
 def _of_goal(goal: str, unit: str) -> Told:
-    """The worst ratio that answers a goal."""
+    """The worst ratio that answers a goal, and of several which one it is."""
 
     def told(run: Run) -> str | None:
         asked = [ratio for ratio in run.result.ratios if ratio.goal == goal]
-        return f"{with_spread(worst(asked).values)} {unit}{_few(run)}" if asked else None
+        if not asked:
+            return None
+        one = worst(asked)
+        which = ", ".join([*([] if one.job == OURS else [one.job]), words(one.case)])
+        said = f" ({which})" if len(asked) > 1 else ""
+        return f"{with_spread(one.values)} {unit}{said}{_few(run)}"
 
     return told
 
@@ -128,8 +132,8 @@ FIGURES: Sequence[Figure] = (
     Figure("Three sinks in one epoch", "throughput", _of_goal("three-sum", "times the sum of the three alone")),
     Figure("A small epoch (1,000 rows, Postgres)", "small", _of_goal("small-one", "s more than a bare foreachBatch")),
     Figure("From a row's making to a reader's eyes, at triggers of 1 s, median row", "latency", _latency),
-    Figure("Restart after a kill, the worst fault", "recovery", _of_goal("recovery", "s more than Spark's own")),
-    Figure("Epoch 100,000", "growth", _of_goal("growth", "times the seconds of epoch 10, the worst sink")),
+    Figure("Restart after a fault, the worst case", "recovery", _of_goal("recovery", "s more than Spark's own")),
+    Figure("Epoch 100,000", "growth", _of_goal("growth", "times the seconds of epoch 10, the worst case")),
     Figure("Peak memory of the largest epoch, the process that grew most", "memory", _memory),
 )
 
@@ -165,7 +169,9 @@ def put(table: str, into: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description="The ten figures, as Markdown.")
-    parser.add_argument("--from", type=Path, default=FOLDER, dest="folder", help="the folder of the results")
+    parser.add_argument(
+        "--from", type=folder_of_results, default=FOLDER, dest="folder", help="the folder of the results"
+    )
     parser.add_argument("--into", type=Path, help="a page with the marks around the table, instead of printing it")
     options = parser.parse_args(arguments)
     if options.into is None:

@@ -8,13 +8,20 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Case = Mapping[str, object]
 """What a figure is of: rows, bytes of a row, epoch number, ..."""
 Job = Callable[[], float]
 """Does it once; the answer counts in the unit of its table."""
+
+
+OURS = "epochal"
+"""With it the name of each job of ours begins; it is the whole name where the case says which sinks."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +78,10 @@ def turns(
     warm_up: int = 1,
     after: Callable[[], None] = lambda: None,
 ) -> list[Measure]:
-    """Every job once per round, and ``after`` each of them; rounds of warm-up are not kept.
-
-    Every other round goes backwards, so that nobody always comes after the same one.
-    """
+    """Every job once per round, and ``after`` each of them; rounds of warm-up are not kept."""
     taken: dict[str, list[float]] = {name: [] for name in jobs}
-    names = list(jobs)
     for turn in range(-warm_up, rounds):
-        for name in names if turn % 2 == 0 else reversed(names):
+        for name in in_turn(jobs, turn):
             os.sync()  # what the one before has left to the disk
             value = jobs[name]()
             after()
@@ -87,6 +90,12 @@ def turns(
             which = "warm-up" if turn < 0 else f"round {turn + 1}/{rounds}"
             say(f"  {words(case)}  {which}  {name:36} {value:,.5g} {unit}")
     return [Measure(name, case, unit, values) for name, values in taken.items()]
+
+
+def in_turn(jobs: Iterable[T], turn: int) -> list[T]:
+    """Every other round goes backwards, so that nobody always comes after the same one."""
+    order = list(jobs)
+    return order if turn % 2 == 0 else order[::-1]
 
 
 def speeds(taken: Sequence[Measure], rows: int) -> list[Measure]:

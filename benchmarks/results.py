@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from benchmarks.cells import Cell
 from benchmarks.measuring import Measure, Ratio
+from epochal.chaos.servers import chosen
 from epochal.coordinator import versions
 
 VERSION = 1
@@ -69,11 +71,14 @@ class Result:
 def save(result: Result, folder: Path = FOLDER) -> Path:
     """A new file; one of that name is never replaced."""
     folder.mkdir(parents=True, exist_ok=True)
-    when = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
-    path = folder / f"{result.table}{'-quick' if result.quick else ''}-{when}.json"
+    path = folder / f"{result.table}{'-quick' if result.quick else ''}-{_now()}.json"
     with path.open("x", encoding="utf-8") as file:
         file.write(json.dumps(result.to_json(), indent=1) + "\n")
     return path
+
+
+def _now() -> str:
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
 def runs(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Mapping[str, object]]:
@@ -84,6 +89,13 @@ def runs(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Mapp
         if run.get("version") == VERSION and run["table"] == table and not run.get("partial"):
             found.append({**run, "file": path.name})
     return found
+
+
+def folder_of_results(path: str) -> Path:
+    """As an argument of a command: one that is there, as nothing is found in one that is not."""
+    if not Path(path).is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is no folder")
+    return Path(path)
 
 
 def environment() -> dict[str, object]:
@@ -100,11 +112,18 @@ def environment() -> dict[str, object]:
         "versions": {
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in PACKAGES},
-            "kafka broker": versions.KAFKA_BROKER,
+            "kafka broker": _server("EPOCHAL_KAFKA_BOOTSTRAP", "EPOCHAL_KAFKA_VERSION", versions.KAFKA_BROKER),
             "delta jar": versions.DELTA_JAR,
-            "postgres": versions.POSTGRES[-1],
+            "postgres": _server("EPOCHAL_POSTGRES_DSN", "EPOCHAL_POSTGRES_VERSION", versions.POSTGRES[-1]),
         },
     }
+
+
+def _server(address: str, version: str, usual: str) -> str:
+    """The version that :mod:`epochal.chaos.servers` takes by these variables; of a server not its own none is known."""
+    if os.environ.get(address) or chosen() != "embedded":
+        return "not embedded"
+    return os.environ.get(version, usual)
 
 
 def file_system(path: Path) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.measuring import OURS
 from benchmarks.peers import delta, kafka, postgres
 from epochal.chaos import own
 from epochal.chaos.bench import FOLDER, KAFKA, POSTGRES
@@ -22,8 +23,6 @@ from epochal.chaos.targets import RUN, BatchFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-OURS = "epochal"
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,7 @@ PEERS: Mapping[str, Peer] = {
     ),
     "psycopg_copy": Peer("psycopg COPY", "postgres", lambda: postgres.copy(_dsn(), _name()), _table),
     "spark_kafka": Peer("spark kafka", "kafka", lambda: kafka.spark(*_bootstrap())),
+    "spark_kafka_tuned": Peer("spark kafka, tuned", "kafka", lambda: kafka.spark(*_bootstrap(), tuned=True)),
     "confluent": Peer("confluent-kafka, no transaction", "kafka", lambda: kafka.confluent(*_bootstrap())),
     "delta_append": Peer("delta append", "delta", lambda: delta.spark(_folder())),
     "delta_txn": Peer("delta append, txnAppId", "delta", lambda: delta.spark(_folder(), app=_name())),

@@ -111,7 +111,10 @@ class World:
         return self._folders[-1]
 
     def check(self, rows: int) -> None:
-        """Every target that was made since the last time has so many rows, and no turn counts that wrote fewer."""
+        """Every target that was made since the last time has so many rows, else the turn does not count.
+
+        A topic is judged by its ends, where markers of transactions count too: as many missing rows would not be seen.
+        """
         found = {table: postgres.count(self.dsn, table) for table in self._tables}
         found |= {str(path): delta.count(path) for path in self._folders if (path / "_delta_log").exists()}
         if wrong := {target: count for target, count in found.items() if count != rows}:

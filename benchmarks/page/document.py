@@ -36,7 +36,7 @@ td.unknown{text-decoration:none}
 .figures{grid-template-columns:repeat(auto-fit,minmax(132px,1fr))}
 .cells td,.cells th{padding:6px 8px;border:1px solid var(--line)}
 .cells td.valid{background:var(--valid-soft)}
-.cells td.invalid{background:var(--invalid-soft);white-space:normal}
+.cells td.invalid{background:var(--invalid-soft);white-space:normal;overflow-wrap:normal}
 .cells td.unknown{background:var(--unknown-soft)}
 .cells thead th{white-space:normal;min-width:6em}
 th.text{font-weight:600}
@@ -52,12 +52,14 @@ READ_DOTS = (
 READ_LINES = (
     "Medians over a logarithmic axis; pale strokes reach from the first to the third quartile. Broken: the run before."
 )
-READ_STACKS = "The median of each phase; the thin bar is the run before. The numbers are those of the list below."
+READ_STACKS = (
+    "The median of each phase, and their sum; the thin bar is the run before. The numbers are those of the list below. "
+    "What the sinks do within a phase, beside each other, is among the absolute figures alone."
+)
 READ_CELLS = (
     "Counted are epochs, over all seeds, by what readers from outside saw. ✓ clean: faults struck, and nothing was "
-    "lost, duplicated, seen in part or out of order. ? is no pass: no fault struck, or not all was looked at. Kafka "
-    "with two slots promises whole parts of an epoch alone: torn is no fault there. Cost: the median ratio without a "
-    "fault, below."
+    "lost, duplicated, seen in part or out of order. ? is no pass: no fault struck, or not all was looked at. In "
+    "brackets: what a mode says that it may do. Cost: the median ratio without a fault, below."
 )
 
 
@@ -130,6 +132,10 @@ def _right(newest: Run, before: Run | None) -> Iterator[Markup]:
     if newest.cells:
         yield grid.draw(newest, before)
         yield blocks.note(READ_CELLS)
+        if told := grid.about(newest):
+            yield blocks.note(
+                f"The faults: {'; '.join(f'{line(fault)}: {line(what)}' for fault, what in told.items())}."
+            )
 
 
 def _dots(name: str, newest: Run, before: Run | None) -> Iterator[Markup]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from benchmarks.cells import IN_PARTS
 from benchmarks.measuring import Ratio
 from benchmarks.stored import Cell, Run
 from benchmarks.summary import amount
@@ -26,7 +27,8 @@ Cells = Mapping[tuple[str, str], Cell]
 def draw(newest: Run, before: Run | None) -> Markup:
     """Jobs below each other, kinds of faults side by side; the run before is told where it differs."""
     cells, old = _by_place(newest.cells), _by_place(before.cells if before else [])
-    faults = list(dict.fromkeys(fault for _, fault in cells))
+    told = list(about(newest))
+    faults = sorted(dict.fromkeys(fault for _, fault in cells), key=lambda f: told.index(f) if f in told else len(told))
     rows = [
         blocks.row(
             element("th", line(job), scope="row", class_="name"),
@@ -37,6 +39,12 @@ def draw(newest: Run, before: Run | None) -> Markup:
     ]
     caption = "Epochs that were lost, duplicated, torn or out of order, by job and kind of fault"
     return blocks.table(caption, ("job", "cost", *map(line, faults)), rows, numbers=(1,), class_="cells")
+
+
+def about(run: Run) -> Mapping[str, str]:
+    """Kind of fault to what is done, as the run tells; in the order in which they are asked for."""
+    told = run.result.facts.get("faults", {})
+    return {str(name): str(words) for name, words in told.items()} if isinstance(told, dict) else {}
 
 
 def wrong(cell: Cell) -> dict[str, int]:
@@ -72,5 +80,7 @@ def _said(cell: Cell) -> tuple[str, str]:
     wrongs = wrong(cell)
     if wrongs or cell["verdict"] == "wrong":
         said = ", ".join(f"{count:,} {word}" for word, count in wrongs.items())
+        if cell["job"] in IN_PARTS and wrongs.keys() == {WRONGS["torn"]}:
+            return "unknown", f"({said} into its parts, as it may be)"
         return "invalid", f"✗ {said or 'wrong'}{' ?' if cell.get('unknown') else ''}"
     return ("valid", "✓ clean") if cell["verdict"] == "clean" else ("unknown", f"? {line(cell['verdict'])}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -36,13 +35,15 @@ class Panel:
     unit: str
     what: str
     case: Mapping[str, object]
+    part: str = ""  # of a panel that has more lines than one picture
     newest: dict[str, dict[int, Sequence[float]]] = field(default_factory=dict)
     before: dict[str, dict[int, Sequence[float]]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
         over = "epochs" if self.over == "epoch" else self.over
-        return ": ".join(filter(None, (f"{begun(self.unit)} over {over}", line(self.what), words(self.case))))
+        said = f"{begun(self.unit)} over {over}"
+        return ": ".join(filter(None, (said, line(self.what), words(self.case)))) + self.part
 
 
 def panels(measures: Sequence[Measure], before: Sequence[Measure]) -> list[Panel]:
@@ -77,10 +78,12 @@ def _of(measure: Measure, found: dict[object, Panel]) -> Iterator[tuple[Panel, i
 
 
 def _split(panel: Panel) -> Iterator[Panel]:
-    jobs = iter([job for job, points in panel.newest.items() if len(points) >= LEAST[panel.over]])
-    while some := list(islice(jobs, SERIES)):
+    jobs = [job for job, points in panel.newest.items() if len(points) >= LEAST[panel.over]]
+    parts = [jobs[first : first + SERIES] for first in range(0, len(jobs), SERIES)]
+    for number, some in enumerate(parts, start=1):
+        part = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
         newest, before = ({job: of[job] for job in some if job in of} for of in (panel.newest, panel.before))
-        yield replace(panel, newest=newest, before=before)
+        yield replace(panel, part=part, newest=newest, before=before)
 
 
 def draw(panel: Panel, name: str) -> str:

@@ -18,6 +18,8 @@ from epochal.chaos.report.chart import colour, drawing, figure, frameless, svg, 
 from epochal.chaos.report.kinds import Kind
 from epochal.chaos.report.text import line
 from epochal.chaos.report.timeline import WIDTH
+from epochal.coordinator.epoch import Phase
+from epochal.coordinator.events import Step
 
 ROW, BAR, THIN = 44, 20, 7  # pixels: of a job at least, of its bar, of the bar of the run before
 LINE = 15  # of each line of its name
@@ -48,10 +50,17 @@ def panels(measures: Sequence[Measure], before: Sequence[Measure]) -> list[Panel
             place = measure.unit, words(rest)
             if "phase" not in measure.case or (place not in found and name == "before"):
                 continue
+            if is_step(str(measure.case["phase"])):
+                continue
             panel = found.setdefault(place, Panel(measure.unit, rest))
             phases = getattr(panel, name).setdefault(measure.job, {})
             phases[str(measure.case["phase"])] = max(0.0, statistics.median(measure.values))
     return list(found.values())
+
+
+def is_step(name: str) -> bool:
+    """``copy``, ``prepare kafka``: within a phase, so it would be counted twice in a sum."""
+    return name not in {phase.value for phase in Phase} and name.split(" ")[0] in {step.value for step in Step}
 
 
 def draw(panel: Panel, name: str) -> str:

@@ -132,6 +132,7 @@ def environments(runs: Sequence[Run]) -> Markup:
 def _environment(run: Run) -> Markup:
     told = run.environment
     machine = f"{told.get('cores', '?')} cores, {told.get('memory_gb', '?')} GB, {told.get('machine', '?')}"
+    more = ", ".join(line(told[name]) for name in ("processor", "file_system") if told.get(name))
     load = element("span", f"load before: {line(told.get('load_before', '?'))}", class_="was")
     versions = told.get("versions", {})
     named = ", ".join(f"{name} {version}" for name, version in versions.items()) if isinstance(versions, dict) else ""
@@ -140,7 +141,7 @@ def _environment(run: Run) -> Markup:
         element("td", line(run.when)),
         element("td", element("code", line(run.commit))),
         blocks.number(run.result.rounds),
-        element("td", line(machine), load, class_="name"),
+        element("td", line(machine), element("span", more, class_="was") if more else None, load, class_="name"),
         element("td", line(named, FACT), class_="text"),
     )
 

@@ -23,7 +23,6 @@ TABLES: Mapping[str, str] = {
     "consistency-flink": "what faults do to Flink's job into Kafka, exactly-once and at-least-once: lost, duplicated",
 }
 
-
 LONG = ("growth", "consistency", "consistency-flink")
 """Those that have a command of their own."""
 SEVERAL: Mapping[str, Sequence[str]] = {

@@ -19,13 +19,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import ours
-from benchmarks.cells import ALARMS, Cell, Contradiction, Judged, together
+from benchmarks.cells import ALARMS, IN_PARTS, Cell, Contradiction, Judged, together
 from benchmarks.faults import KINDS, AsPlanned, Planned, plans
-from benchmarks.measuring import Case, Job, Measure, Ratio, ratio, say, turns
+from benchmarks.measuring import OURS, Case, Job, Measure, Ratio, ratio, say, turns
 from benchmarks.peers.bare import evaluated
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
-from benchmarks.tables.throughput import NARROW, OURS, Throughput
+from benchmarks.tables.throughput import NARROW, Throughput
 from benchmarks.targets import TARGETS, Target
 from benchmarks.world import World
 from epochal.chaos import jvm
@@ -60,8 +60,6 @@ ONLY = "EPOCHAL_CONSISTENCY_TARGETS"
 """Environment variable: names of :data:`benchmarks.targets.TARGETS`, with commas between; all without it."""
 FAULTS = "EPOCHAL_CONSISTENCY_FAULTS"
 """The same for kinds of faults."""
-IN_PARTS = (f"{OURS} kafka, two slots",)
-"""Of an epoch each part is whole, and no more is promised."""
 LIMIT = 300  # characters of a reason
 
 

@@ -92,12 +92,12 @@ def run(options: Options) -> Result:
     with World() as world, Flink(world.folder / "flink") as flink:
         into = IntoKafka(world, flink, rows)
         taken = turns(into.jobs(), options.rounds, {"rows": rows, "value bytes": 100}, "s", after=world.clear)
-    result.add([*taken, *speeds(taken, rows)], *_ratios(taken, goals=not options.quick))
+    result.add([*taken, *speeds(taken, rows)], *_ratios(taken))
     jars = [jar.partition(":")[2] for jar in FLINK_JARS.coordinates]
     result.facts["flink"] = {"version": FLINK, "jars": jars, "settings": {**SETTINGS, **PRODUCER}}
     result.facts["checkpoints of each job of flink, warm-up first"] = into.checkpoints
     return result
 
 
-def _ratios(taken: list[Measure], *, goals: bool) -> list[Ratio]:
-    return [ratio(taken, OURS, peer, "rows/s", goal if goals else None, inverse=True) for peer, goal in PEERS.items()]
+def _ratios(taken: list[Measure]) -> list[Ratio]:
+    return [ratio(taken, OURS, peer, "rows/s", goal, inverse=True) for peer, goal in PEERS.items()]

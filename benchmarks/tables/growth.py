@@ -70,7 +70,7 @@ def run(options: Options, sizes: Sizes | None = None) -> Result:
         turns = _turns(world, sizes, old, result.rounds)
         for (kind, epochs), streams in turns.items():
             result.add(_measures(kind, epochs, streams, sizes))
-        result.ratios += _ratios(turns, sizes)
+        result.add([], *_ratios(turns, sizes))
         for (kind, epochs), grown in old.items():
             if kind in ours.THREE:
                 grown.check(linked=epochs if kind == "delta" and epochs == sizes.written else 0)
@@ -163,7 +163,7 @@ def _measures(kind: str, epochs: int, streams: Sequence[Stream], sizes: Sizes) -
 
 
 def _ratios(turns: Mapping[Key, Sequence[Stream]], sizes: Sizes) -> list[Ratio]:
-    """Each age over epoch 10, round by round; the goal is one of a full run."""
+    """Each age over epoch 10, round by round; the goal is asked of the largest alone."""
     found: list[Ratio] = []
     for (kind, epochs), streams in turns.items():
         if epochs == FIRST:
@@ -218,7 +218,7 @@ def _marker_topic(world: World, grown: Grown) -> dict[str, float]:
 
 
 def _view(grown: Grown, epochs: int) -> tuple[list[Measure], Ratio]:
-    """Sums through the reader view and over the rows table itself, in turn, after a vacuum of both."""
+    """Count, sum and maximum through the reader view and over the rows table itself, in turn, after its vacuum."""
     taken: dict[str, list[float]] = {grown.name: [], f"{grown.name}__rows": []}
     with psycopg.connect(grown.dsn, autocommit=True) as connection:
         connection.execute(f"VACUUM ANALYZE {grown.name}__rows".encode())

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import ours
-from benchmarks.measuring import Case, Measure, Ratio, say
+from benchmarks.measuring import OURS, Case, Measure, Ratio, in_turn, say
 from benchmarks.natives import NATIVES, named
 from benchmarks.reader import Reader
 from benchmarks.results import Result
@@ -35,7 +35,6 @@ ROWS = 20  # of a file
 LATE_S = 120.0
 """What is not seen so long after it was made is an error."""
 QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
-OURS = "epochal"
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,6 @@ class Latency:
         pipeline = ours.pipeline(world, self._schema, *kinds)
         name = pipeline.app
         readers = {kind: self._reader(kind, name) for kind in kinds}
-
         return Written(pipeline, readers, pipeline.close)
 
     def _peer(self, kind: str) -> Written:
@@ -201,11 +199,11 @@ def _taken(
 ) -> Taken:
     """Per job and sink the quantiles of each round."""
     taken: dict[tuple[str, str], list[Mapping[str, float]]] = {}
-    for number in range(1, rounds + 1):
-        for job, measure in jobs.items():
-            for sink, seconds in measure(turn).items():
+    for number in range(rounds):
+        for job in in_turn(jobs, number):
+            for sink, seconds in jobs[job](turn).items():
                 taken.setdefault((job, sink), []).append(found := quantiles(seconds))
-                say(f"  {' '.join(kinds)}  round {number}/{rounds}  {job}, {sink}  {_words(found)}")
+                say(f"  {' '.join(kinds)}  round {number + 1}/{rounds}  {job}, {sink}  {_words(found)}")
     return taken
 
 
@@ -214,7 +212,7 @@ def quantiles(seconds: Sequence[float]) -> Mapping[str, float]:
     return {name: cuts[percent - 1] for name, percent in QUANTILES.items()}
 
 
-def _add(result: Result, kinds: Sequence[str], taken: Mapping[tuple[str, str], Sequence[Mapping[str, float]]]) -> None:
+def _add(result: Result, kinds: Sequence[str], taken: Taken) -> None:
     for quantile in QUANTILES:
         for (job, sink), found in taken.items():
             case: Case = {"sinks": " ".join(kinds), "reader of": sink, "of": quantile}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import ours
 from benchmarks.driver import Settings, read_notes
-from benchmarks.measuring import Case, Measure, Ratio, say, words
+from benchmarks.measuring import OURS, Case, Measure, Ratio, say, words
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, write_file
 from benchmarks.world import World, new_name
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 180.0
 ATTEMPTS = 3  # of a driver whose server is down: it is to give up soon
-BARE, OURS = "spark's own restart", "epochal"
+BARE = "spark's own restart"
 
 
 @dataclass(frozen=True, eq=False)

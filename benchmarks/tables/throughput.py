@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import ours
-from benchmarks.measuring import Measure, Ratio, ratio, speeds, turns
+from benchmarks.measuring import OURS, Measure, Ratio, ratio, speeds, turns
 from benchmarks.natives import native
 from benchmarks.peers import delta, kafka, postgres
 from benchmarks.results import Result
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from benchmarks.world import Write
 
 NARROW, WIDE = 100, 1_000  # bytes of a value
-OURS = "epochal"
 WIDE_KAFKA = f"{OURS} kafka, of wide rows"
 """For the sum of three sinks alone; beside its peers Kafka gets rows of key and value."""
 

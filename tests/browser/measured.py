@@ -33,6 +33,8 @@ ENVIRONMENT: Mapping[str, Any] = {
     "cores": 2,
     "memory_gb": 25,
     "machine": "x86_64",
+    "processor": "Intel(R) Xeon(R) Processor",
+    "file_system": "ext4",
     "system": "Linux",
     "load_before": 0.31,
     "versions": {"python": "3.11.7", "pyspark": "4.2.0", "kafka broker": "4.3.1", "postgres": "18"},
@@ -127,6 +129,7 @@ def consistency(making: Making) -> Result:
     for target in TARGETS:
         result.add([], Ratio(target, "bare foreachBatch", {"rows": 100_000}, "s", making.around(1.7)))
     result.facts[ALARMS] = []
+    result.facts["faults"] = {fault: f"what {fault} does" for fault in reversed(FAULTS)}
     return result
 
 

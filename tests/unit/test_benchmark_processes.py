@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from deltalake import write_deltalake
@@ -109,8 +111,11 @@ def test_peaks_tell_a_driver_from_a_worker_after_memory_was_given_back() -> None
         assert driver.stdout is not None
         driver.stdout.readline()
         with peaks.Peaks(driver.pid) as found:
+            limit = time.monotonic() + 30
             while "worker" not in found.of():
                 assert driver.poll() is None
+                assert time.monotonic() < limit, f"no worker among {found.of()}"
+                time.sleep(0.01)
             driver.communicate("x")
     most = found.of()
     assert "jvm" not in most
@@ -137,5 +142,8 @@ def test_what_ends_the_feeding_ends_the_measurement(tmp_path: Path) -> None:
         feeder.check()
 
 
-def test_rows_without_room_on_the_disk_are_named(tmp_path: Path) -> None:
-    assert memory._disk_missing(tmp_path, ["delta"], 10**15).endswith("GB are free")
+def test_rows_without_room_on_the_disk_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10 * 10**9))
+    assert memory._disk_missing(tmp_path, ["delta"], 1_000_000) == ""
+    assert memory._disk_missing(tmp_path, ["delta"], 50_000_000) == "11 GB of disk are needed, 10 GB are free"
+    assert memory._disk_missing(tmp_path, [], 10**9) == "", "nothing is written"
