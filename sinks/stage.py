@@ -283,11 +283,18 @@ def read_copy(spark: SparkSession, copy: Copy) -> DataFrame:
     from pyspark.sql.types import StructType
 
     _check_files(files_at(copy.root, lambda: spark), copy)
-    schema = StructType.fromJson(json.loads(copy.schema))
+    schema = StructType.fromJson(json.loads(copy.schema, object_hook=_by_name))
     if not copy.files:
         return spark.createDataFrame([], schema)
     paths = [posixpath.join(copy.root, f.path) for f in copy.files]
     return spark.read.schema(schema).options(**_READ).parquet(*paths)
+
+
+def _by_name(part: dict[str, Any]) -> dict[str, Any]:
+    """Without the id that a column had in the query's source: a copy has none (``_EXACT_WRITE``), and a session that
+    looks for columns by ids would find NULL in each, or nothing."""
+    part.pop("parquet.field.id", None)
+    return part
 
 
 def check_schema(schema: StructType, *, case_sensitive: bool = False) -> None:

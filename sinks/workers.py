@@ -27,8 +27,13 @@ def promptly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def acknowledge() -> None:
-    """What TCP connections of this process have received; a hint to the kernel, where it knows one."""
-    if not hasattr(socket, "TCP_QUICKACK"):
+    """What TCP connections of this process have received; a hint to the kernel, where it knows one.
+
+    None is given where somebody has set ``socket.setdefaulttimeout``, as a function of the user's or a library of its
+    may: each socket object that is made then, of an open file too, would make that file one that does not wait, the
+    JVM's connection among them.
+    """
+    if not hasattr(socket, "TCP_QUICKACK") or socket.getdefaulttimeout() is not None:
         return
     for number in _open_files():
         with contextlib.suppress(OSError):  # no socket, none of TCP, or closed by now

@@ -58,7 +58,7 @@ from epochal.sinks.threads import Threads
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 PARTITIONERS = ("murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random")
 ATTEMPTS = 10
@@ -351,9 +351,8 @@ class KafkaSink:
         """Every row is a record as it stands, and in the query's session the same one as in the sink's own."""
         if self._keeps_records or not self._encoding.projection.is_whole:
             return False
-        alike = len({name.lower() for name in rows.columns}) == len(rows.columns)
         policy = rows.sparkSession.conf.get("spark.sql.legacy.timeParserPolicy", "CORRECTED")
-        return alike and str(policy).upper() != "LEGACY"
+        return str(policy).upper() != "LEGACY" and not _has_twins(rows.schema)
 
     @property
     def _keeps_records(self) -> bool:
@@ -948,6 +947,18 @@ def _owned(place: Place, by: Actor) -> Callable[[State], bool]:
 
 def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
+
+
+def _has_twins(kind: DataType) -> bool:
+    """Whether two fields differ in case alone, which a session may read as one."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        twins = len({name.lower() for name in kind.names}) < len(kind.names)
+        return twins or any(_has_twins(field.dataType) for field in kind.fields)
+    if isinstance(kind, MapType):
+        return _has_twins(kind.keyType) or _has_twins(kind.valueType)
+    return isinstance(kind, ArrayType) and _has_twins(kind.elementType)
 
 
 def _record(records: DataFrame) -> list[str]:

@@ -50,3 +50,13 @@ def test_connections_stay_open_and_other_files_are_left_alone(connection: socket
         os.write(write, b"y")
         assert (pair[1].recv(1), os.read(read, 1)) == (b"x", b"y")
     assert connection.getpeername()
+
+
+def test_a_default_timeout_of_somebody_else_leaves_connections_that_wait() -> None:
+    """Else the JVM's own would fail the next read of rows that are not there yet."""
+    with contextlib.ExitStack() as stack:
+        pair = [stack.enter_context(one) for one in socket.socketpair()]
+        stack.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
+        socket.setdefaulttimeout(10)
+        assert list(promptly(iter("a"))) == ["a"]
+        assert [os.get_blocking(one.fileno()) for one in pair] == [True, True]

@@ -139,8 +139,13 @@ def test_rows_that_another_session_would_write_otherwise_are_judged_from_the_cop
         assert sink.watch(FIRST, rows) is rows
     finally:
         spark.conf.set("spark.sql.legacy.timeParserPolicy", before or "CORRECTED")
-    twice = spark.range(3).selectExpr("id", "id AS ID")
-    assert sink.watch(FIRST, twice) is twice
+    for other in (
+        "id AS ID",
+        "named_struct('a', 1, 'A', 2) AS s",
+        "map('k', array(named_struct('a', 1, 'A', 2))) AS m",
+    ):
+        twice = spark.range(3).selectExpr("id", other)
+        assert sink.watch(FIRST, twice) is twice
 
 
 def test_a_topic_that_takes_less_by_the_time_of_the_vote_is_asked_of_the_copy(

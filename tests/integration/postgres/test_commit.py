@@ -139,6 +139,26 @@ def test_a_lost_row_is_noticed_and_nothing_becomes_visible(pg_database: str) -> 
     assert len(stored(pg_database)) == 10
 
 
+def test_more_attempts_than_a_query_has_columns(pg_database: str) -> None:
+    """As with connections=2000, of which few are open at a time: the server takes 1,664."""
+    sink = ready(pg_database)
+    many = "FROM generate_series(1, 1700) AS n"
+    observe(pg_database, f"INSERT INTO flights__rows (id, _epoch, _attempt) SELECT n, 1, n {many}")
+    observe(pg_database, "INSERT INTO flights__rows (id, _epoch, _attempt) VALUES (0, 1, 1701)")  # a loser's
+    observe(
+        pg_database,
+        "INSERT INTO epochal.attempts (app, sink, position, attempt, generation, token, row_count)"
+        f" SELECT '{QUERY.app}', 'out', 1, n, {ONE.generation}, {ONE.token}, 1 {many}",
+    )
+    vote = voted([{"attempt": attempt, "rows": 1} for attempt in range(1, 1701)], epoch())
+    observe(pg_database, "UPDATE flights__rows SET _attempt = 1701 WHERE id = 7")
+    with pytest.raises(PreparedLost, match="visible: attempt 7 of 1 rows has 0\n"):
+        sink.commit(vote, ONE)
+    observe(pg_database, "UPDATE flights__rows SET _attempt = 7 WHERE id = 7")
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert [key for _, key in stored(pg_database)] == visible(pg_database) == list(range(1, 1701))
+
+
 def test_a_lost_registration_is_noticed(pg_database: str) -> None:
     sink = ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches(range(10)))], epoch())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyarrow import parquet
+from pyspark.sql.types import LongType, StructType
 
 from epochal.coordinator.epoch import Actor, Copy
 from epochal.coordinator.errors import CommitInDoubt, Misconfigured, PrepareRefused
@@ -106,6 +107,19 @@ def test_the_copy_does_not_depend_on_the_session(spark: SparkSession, tmp_path: 
     ]
     physical = [(c.path, c.physical_type) for c in map(file.schema.column, range(4))]
     assert physical == [("d", "INT32"), ("t", "INT64"), ("a.list.element", "INT32"), ("n", "INT32")]
+
+
+@pytest.mark.parametrize("missing", ["fails", "is NULL"])
+def test_columns_are_read_by_name_whatever_ids_the_source_gave_them(
+    spark: SparkSession, tmp_path: Path, confs: dict[str, str], missing: str
+) -> None:
+    confs["spark.sql.parquet.fieldId.read.enabled"] = "true"
+    confs["spark.sql.parquet.fieldId.read.ignoreMissing"] = str(missing == "is NULL").lower()
+    ids = [{"parquet.field.id": number} for number in range(3)]
+    inner = StructType().add("x", LongType(), metadata=ids[2])
+    schema = StructType().add("id", LongType(), metadata=ids[0]).add("s", inner, metadata=ids[1])
+    copy = stage_at(spark, tmp_path).write(0, ME, spark.createDataFrame([(1, (2,))], schema))
+    assert stage_at(spark, tmp_path).read(copy).collect() == [(1, (2,))]
 
 
 def test_names_that_are_not_identifiers(spark: SparkSession, tmp_path: Path, confs: dict[str, str]) -> None:
