@@ -8,7 +8,6 @@ in the server's memory: where they are read from a disk the ratios are nearer to
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ import psycopg
 import pyarrow as pa
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
-from benchmarks.measuring import Measure, Ratio, say
+from benchmarks.measuring import Measure, Ratio, in_turn, say
 from benchmarks.results import Result
 from benchmarks.rows import record_batch
 from epochal.chaos.servers.postgres import PostgresServer
@@ -181,11 +180,11 @@ Turns = Mapping[str, Sequence[Took]]
 def turns(connection: Connection, rounds: int, jobs: Mapping[str, Callable[[], object]]) -> Turns:
     """What each job took in each round, in turn; one more round before warms up."""
     taken: dict[str, list[Took]] = {name: [] for name in jobs}
-    for turn in range(rounds + 1):
-        for name, job in jobs.items():
+    for turn in range(-1, rounds):
+        for name in in_turn(jobs, turn):
             clock = Clock(connection.info.backend_pid)
-            job()
-            if turn:
+            jobs[name]()
+            if turn >= 0:
                 taken[name].append(clock.read())
     return taken
 
@@ -203,13 +202,13 @@ def lines(case: Mapping[str, object], taken: Turns) -> tuple[list[Measure], list
 
 
 def publishing(loaded: Loaded) -> tuple[list[Measure], list[Ratio]]:
-    """A hundred epochs after the first ten, and the last hundred."""
+    """A hundred epochs after the first ten, and the last hundred; the first of these over the first of those, ..."""
     kept = {"first": loaded.published[WARM_UP : WARM_UP + SIDE], "last": loaded.published[-SIDE:]}
     case = {"epochs": loaded.epochs, "rows of an epoch": loaded.each}
     by_side = {side: [took[0] for took in each] for side, each in kept.items()}
     measures = [Measure(f"publish, the {side} {SIDE}", case, "processor ms", each) for side, each in by_side.items()]
-    grown = statistics.median(by_side["last"]) / statistics.median(by_side["first"])
-    return measures, [Ratio(measures[1].job, measures[0].job, case, "processor ms, of the medians", [grown])]
+    grown = [last / first for last, first in zip(by_side["last"], by_side["first"], strict=True)]
+    return measures, [Ratio(measures[1].job, measures[0].job, case, "processor ms", grown)]
 
 
 def run(options: Options) -> Result:
