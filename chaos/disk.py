@@ -9,6 +9,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from io import RawIOBase
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from epochal.chaos.nemesis import NotCounted
 SIZE_MB = 96
 BLOCK = 1 << 20
 TIMEOUT_S = 30
+BUSY_S, PAUSE_S = 10, 0.02
+"""How long a file may stay open for writing before a disk is called busy, and the pause between two looks."""
 
 
 def why_not() -> str:
@@ -56,8 +59,18 @@ class Disk:
         self._ballast.unlink(missing_ok=True)
 
     def read_only(self) -> None:
-        """Refuse every write; NotCounted while somebody has a file open for writing."""
-        _run("mount", "-o", "remount,ro", str(self.folder))
+        """Refuse every write; NotCounted if somebody keeps a file open for writing.
+
+        Linux refuses that while any file is, and Spark writes some of a checkpoint's beside its query.
+        """
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                return _run("mount", "-o", "remount,ro", str(self.folder))
+            except NotCounted as refused:
+                if "busy" not in str(refused) or time.monotonic() > deadline:
+                    raise
+            time.sleep(PAUSE_S)
 
     def writable(self) -> None:
         """Take that back."""

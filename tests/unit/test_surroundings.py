@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,21 @@ def test_a_disk_is_filled_to_the_last_byte_and_made_read_only(tmp_path: Path) ->
         small.writable()
         file.write_bytes(b"again")
     assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_a_disk_is_read_only_as_soon_as_nobody_writes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if disk.why_not():
+        return
+    with Disk(tmp_path / "disk", megabytes=4) as small:
+        file = (small.folder / "file").open("wb")
+        closing = threading.Timer(0.3, file.close)
+        closing.start()
+        small.read_only()
+        closing.join()
+        small.writable()
+        monkeypatch.setattr(disk, "BUSY_S", 0.1)
+        with (small.folder / "file").open("wb"), pytest.raises(NotCounted, match="busy"):
+            small.read_only()
 
 
 def test_who_may_not_mount_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
