@@ -31,6 +31,7 @@ from epochal.coordinator.errors import (
 )
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.postgres.session import Session
+from epochal.sinks.postgres.sink import SPARE_PAGES
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.postgres import support
@@ -137,6 +138,97 @@ def test_a_lost_row_is_noticed_and_nothing_becomes_visible(pg_database: str) -> 
     assert sink.commit(again, ONE) is CommitOutcome.COMMITTED
     assert visible(pg_database) == list(range(10))
     assert len(stored(pg_database)) == 10
+
+
+FILLED = 400_000
+"""Rows that a table has from before: many more pages than SPARE_PAGES."""
+
+
+def fill(dsn: str, then: str = "") -> int:
+    """Rows below every position, whose pages no vacuum has seen; how many pages the table has after that."""
+    values = f"SELECT n, 'before', 0, 0 FROM generate_series(1000, {1000 + FILLED - 1}) AS n"
+    statements = f"""ALTER TABLE flights__rows SET (autovacuum_enabled = off)
+        INSERT INTO flights__rows (id, attempt, _epoch, _attempt) {values}
+        {then}"""
+    for statement in filter(None, map(str.strip, statements.splitlines())):
+        observe(dsn, statement)
+    [(pages,)] = observe(dsn, "SELECT pg_relation_size('flights__rows') / current_setting('block_size')::int")
+    assert pages > 8 * SPARE_PAGES
+    return int(pages)
+
+
+def looked_at(dsn: str, sink: PostgresSink) -> int:
+    """How many pages of the rows table were looked at so far: told when a back-end ends."""
+    sink.close()
+    back_ends = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    deadline = time.monotonic() + 10
+    while observe(dsn, back_ends) != [(0,)]:
+        assert time.monotonic() < deadline, observe(dsn, "SELECT application_name, state FROM pg_stat_activity")
+        time.sleep(0.02)
+    looks = "SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables WHERE relname = 'flights__rows'"
+    return int(observe(dsn, looks)[0][0])
+
+
+@pytest.mark.parametrize("vacuumed", ["never", "long ago"])
+def test_a_publish_reads_its_own_pages_alone(spark: SparkSession, pg_database: str, vacuumed: str) -> None:
+    """Not what was written since the last vacuum, however fast that was."""
+    sink = ready(pg_database)
+    pages = fill(pg_database)
+    if vacuumed == "long ago":
+        observe(pg_database, "VACUUM ANALYZE flights__rows")
+        pages = fill(pg_database) - pages
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    before = looked_at(pg_database, sink)
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert looked_at(pg_database, sink) - before < 2 * SPARE_PAGES < pages
+    assert observe(pg_database, "SELECT count(*) FROM flights WHERE id < 1000") == [(10,)]
+
+
+def test_rows_that_found_room_before_the_end_are_found(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database)
+    half = 1000 + FILLED // 2
+    pages = fill(pg_database, f"DELETE FROM flights__rows WHERE id BETWEEN 1000 AND {half - 1}\nVACUUM flights__rows")
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    [(page,)] = observe(pg_database, "SELECT max((ctid::text::point)[0]) FROM flights__rows WHERE _epoch = 1")
+    assert page < pages - SPARE_PAGES
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert observe(pg_database, "SELECT count(*) FROM flights WHERE id < 1000") == [(10,)]
+
+
+def test_a_losers_rows_are_dropped_wherever_they_are(spark: SparkSession, pg_database: str) -> None:
+    sink = ready(pg_database)
+    observe(pg_database, "INSERT INTO flights__rows (id, _epoch, _attempt) VALUES (5, 1, 900)")
+    observe(
+        pg_database,
+        "INSERT INTO epochal.attempts (app, sink, position, attempt, generation, token, row_count)"
+        f" VALUES ('{QUERY.app}', 'out', 1, 900, {TWO.generation}, {TWO.token}, 1)",
+    )
+    fill(pg_database)
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert observe(pg_database, "SELECT id FROM flights__rows WHERE _epoch = 1 ORDER BY id") == [
+        (key,) for key in range(10)
+    ]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "DELETE FROM flights__rows WHERE id = 7",
+        "UPDATE flights__rows SET _attempt = 77 WHERE id = 7",
+        "INSERT INTO flights__rows SELECT * FROM flights__rows WHERE id = 7",
+        "DELETE FROM epochal.attempts",
+        "UPDATE epochal.attempts SET row_count = 11",
+    ],
+)
+def test_in_a_long_table_a_loss_is_noticed_too(spark: SparkSession, pg_database: str, loss: str) -> None:
+    sink = ready(pg_database)
+    fill(pg_database)
+    vote = sink.prepare(epoch(), rows(spark, range(10)).coalesce(1), ONE)
+    observe(pg_database, loss)
+    with pytest.raises(PreparedLost):
+        sink.commit(vote, ONE)
+    assert observe(pg_database, "SELECT count(*) FROM flights WHERE id < 1000") == [(0,)]
 
 
 def test_more_attempts_than_a_query_has_columns(pg_database: str) -> None:

@@ -307,12 +307,12 @@ def test_a_trial_of_a_fenced_actor_does_not_begin(spark: SparkSession, pg_databa
     sink, newer = ready(pg_database, rows(spark, [])), support.sink(pg_database, mode=Plain())
     fenced: list[Point] = []
 
-    def fence(session: Any, app: str, position: int, by: Actor) -> dict[int, int]:
+    def fence(session: Any, app: str, position: int) -> dict[Actor, dict[int, int]]:
         newer.fence(QUERY, TWO)
         fenced.append(Point.BEFORE_VOTE)
-        return registered_before(session, app, position, by)
+        return registered_before(session, app, position)
 
-    registered_before: Callable[..., dict[int, int]] = sink._registered
+    registered_before: Callable[..., dict[Actor, dict[int, int]]] = sink._registered
     sink._registered = fence  # type: ignore[method-assign]
     with pytest.raises(Fenced):
         sink.prepare(epoch(), rows(spark, [1]), ONE)
