@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.cells import ALARMS
@@ -16,6 +16,7 @@ from benchmarks.measuring import OURS, Ratio, words
 from benchmarks.results import FOLDER, folder_of_results
 from benchmarks.stored import Run, command, stored, worst
 from benchmarks.summary import with_spread
+from benchmarks.tables import GROWTH
 
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 MISSING = "not measured yet"
@@ -31,11 +32,16 @@ class NotTold(Exception):
 
 @dataclass(frozen=True)
 class Figure:
-    """A question, and the table whose runs can tell."""
+    """A question, and the tables whose runs can tell; ``made`` by: the words of the command."""
 
     what: str
-    table: str
+    tables: Sequence[str]
     told: Told
+    made: str = ""
+
+    @property
+    def command(self) -> str:
+        return command(self.made or " ".join(self.tables))
 
 
 def _few(run: Run) -> str:
@@ -117,39 +123,60 @@ def _rows(ratio: Ratio) -> int:
 
 
 FIGURES: Sequence[Figure] = (
-    Figure("Is it right? Kinds of faults x sinks and modes, seen by readers from outside", "consistency", _right),
+    Figure("Is it right? Kinds of faults x sinks and modes, seen by readers from outside", ("consistency",), _right),
     Figure(
         "Postgres, 2 million rows of 132 bytes",
-        "throughput",
+        ("throughput",),
         _speed("postgres-jdbc-rewritten", "Spark JDBC with rewritten batches"),
     ),
     Figure(
         "Kafka, 2 million rows of key and value, 116 bytes",
-        "throughput",
+        ("throughput",),
         _speed("kafka-spark", "Spark's at-least-once sink"),
     ),
-    Figure("Delta, the rows of Postgres", "throughput", _speed("delta-plain", "a plain append")),
-    Figure("Three sinks in one epoch", "throughput", _of_goal("three-sum", "times the sum of the three alone")),
-    Figure("A small epoch (1,000 rows, Postgres)", "small", _of_goal("small-one", "s more than a bare foreachBatch")),
-    Figure("From a row's making to a reader's eyes, at triggers of 1 s, median row", "latency", _latency),
-    Figure("Restart after a fault, the worst case", "recovery", _of_goal("recovery", "s more than Spark's own")),
-    Figure("Epoch 100,000", "growth", _of_goal("growth", "times the seconds of epoch 10, the worst case")),
-    Figure("Peak memory of the largest epoch, the process that grew most", "memory", _memory),
+    Figure("Delta, the rows of Postgres", ("throughput",), _speed("delta-plain", "a plain append")),
+    Figure("Three sinks in one epoch", ("throughput",), _of_goal("three-sum", "times the sum of the three alone")),
+    Figure(
+        "A small epoch (1,000 rows, Postgres)", ("small",), _of_goal("small-one", "s more than a bare foreachBatch")
+    ),
+    Figure("From a row's making to a reader's eyes, at triggers of 1 s, median row", ("latency",), _latency),
+    Figure("Restart after a fault, the worst case", ("recovery",), _of_goal("recovery", "s more than Spark's own")),
+    Figure("Epoch 100,000", GROWTH, _of_goal("growth", "times the seconds of epoch 10, the worst case"), "growth"),
+    Figure("Peak memory of the largest epoch, the process that grew most", ("memory",), _memory),
 )
 
 
 def rows(folder: Path = FOLDER) -> list[tuple[str, str, str]]:
-    """(what, figure, command), from the newest full run that tells it."""
-    runs = {name: stored(name, folder=folder) for name in dict.fromkeys(figure.table for figure in FIGURES)}
-    return [(figure.what, _told(figure, runs), command(figure.table)) for figure in FIGURES]
+    """(what, figure, command), from the newest full runs that tell it."""
+    names = dict.fromkeys(name for figure in FIGURES for name in figure.tables)
+    runs = {name: stored(name, folder=folder) for name in names}
+    return [(figure.what, _told(figure, runs), figure.command) for figure in FIGURES]
 
 
 def _told(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> str:
-    of_table = runs[figure.table]
-    told = next((said for run in of_table if (said := figure.told(run)) is not None), None)
-    if told is None and of_table:
+    newest = {name: _newest(figure, runs[name]) for name in figure.tables}
+    telling = [run for run in newest.values() if run is not None]
+    if not telling:
+        return MISSING
+    missing = "".join(f"; {name} {MISSING}" for name, run in newest.items() if run is None)
+    return f"{figure.told(_together(telling))}{missing}"
+
+
+def _newest(figure: Figure, of_table: Sequence[Run]) -> Run | None:
+    """The newest run that tells; None where there is no run at all."""
+    telling = next((run for run in of_table if figure.told(run) is not None), None)
+    if telling is None and of_table:
         raise NotTold(f"{figure.what!r}: nothing in {[run.file for run in of_table]} tells it")
-    return told or MISSING
+    return telling
+
+
+def _together(runs: Sequence[Run]) -> Run:
+    """As if one run had measured it all."""
+    results = [run.result for run in runs]
+    measures = [measure for result in results for measure in result.measures]
+    ratios = [ratio for result in results for ratio in result.ratios]
+    least = min(result.rounds for result in results)
+    return replace(runs[0], result=replace(results[0], rounds=least, measures=measures, ratios=ratios))
 
 
 def table(folder: Path = FOLDER) -> str:

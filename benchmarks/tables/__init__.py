@@ -18,16 +18,20 @@ TABLES: Mapping[str, str] = {
     "recovery": "from the start of a driver to its first new commit after each kind of fault, beside Spark alone",
     "latency": "from a row's making to its being seen by a reader of the sink, at triggers of 1 s, beside each peer",
     "memory": "peaks of driver, JVM and Python workers at 1, 10 and 50 million rows per epoch",
-    "growth": "an epoch, a start, the bytes kept and the view, from epoch 10 to 100,000",
+    "growth-postgres": "an epoch, a start, the bytes kept and the view, from epoch 10 to 100,000",
+    "growth-kafka": "an epoch, a start and the bytes kept, from epoch 10 to 100,000",
+    "growth-delta": "the same of Delta, beside Spark's own append to a table as old",
     "consistency": "what faults do to each sink, mode and peer: lost, duplicated, torn, out of order; the cost beside",
     "consistency-flink": "what faults do to Flink's job into Kafka, exactly-once and at-least-once: lost, duplicated",
 }
 
-LONG = ("growth", "consistency", "consistency-flink")
+GROWTH = ("growth-postgres", "growth-kafka", "growth-delta")
+LONG = (*GROWTH, "consistency", "consistency-flink")
 """Those that have a command of their own."""
 SEVERAL: Mapping[str, Sequence[str]] = {
     "all": tuple(TABLES),
     "most": tuple(name for name in TABLES if name not in LONG),
+    "growth": GROWTH,
 }
 
 

@@ -1,6 +1,6 @@
-"""What a long life costs: an epoch, a start, the bytes kept and the view, from epoch 10 to 100,000.
+"""What a long life costs: an epoch, a start, the bytes kept and the view, from epoch 10 to 100,000; a table per sink.
 
-Each sink has a query for each number of epochs that it has come to.  The first ones by real epochs, the last with the
+A sink has a query for each number of epochs that it has come to.  The first ones by real epochs, the last with the
 history before written by the same functions (``history.py``).  Then all take turns, a stream of some real epochs each;
 what is told of a turn is the median of its last epochs, and the first call, which has the start in it.  The query at
 epoch 10 is a new one in every round.
@@ -39,47 +39,59 @@ LOOKS = 9
 SUMS = "SELECT count(*), sum(x), max(id) FROM {}"
 PEER = "delta append"
 ROWS = Rows(50)
+WRITTEN = 100_000
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of epochs.  ``real``: of each kind, by real ones; ``written``: with a history that no Spark has run.
+    """Numbers of epochs.  ``real``: by real ones; ``written``: with a history that no Spark has run.
 
     A turn is ``warm + counted`` epochs, and there are no more rounds than ``most_rounds``.
     """
 
-    real: Mapping[str, Sequence[int]]
-    written: int
+    real: Sequence[int]
+    written: int = WRITTEN
     warm: int = 5
     counted: int = 20
     rows: Rows = ROWS
-    peers: tuple[str, ...] = (PEER,)
+    peers: tuple[str, ...] = ()
     most_rounds: int = 1_000
 
 
-FULL = Sizes({"postgres": (1_000, 10_000), "kafka": (1_000, 10_000), "delta": (1_000, 2_000)}, 100_000)
-QUICK = Sizes({"postgres": (30, 100)}, 1_000, warm=1, counted=4, peers=(), most_rounds=2)
+FULL: Mapping[str, Sizes] = {
+    "postgres": Sizes((1_000, 10_000)),
+    "kafka": Sizes((1_000, 10_000)),
+    "delta": Sizes((1_000, 2_000), peers=(PEER,)),
+}
 
 
-def run(options: Options, sizes: Sizes | None = None) -> Result:
-    sizes = sizes or (QUICK if options.quick else FULL)
-    result = Result("growth", min(options.rounds, sizes.most_rounds), options.quick)
+def _quick(*real: int) -> Sizes:
+    return Sizes(real, 1_000, warm=1, counted=4, most_rounds=2)
+
+
+QUICK: Mapping[str, Sizes] = {"postgres": _quick(30, 100), "kafka": _quick(), "delta": _quick()}
+
+
+def run(kind: str, options: Options, sizes: Sizes | None = None) -> Result:
+    """The table of one kind of sink."""
+    sizes = sizes or (QUICK if options.quick else FULL)[kind]
+    result = Result(f"growth-{kind}", min(options.rounds, sizes.most_rounds), options.quick)
     with World() as world, ExitStack() as stack:
         world.spark.sparkContext.setLogLevel("OFF")  # every stream ends by an error of ours
-        old = _prepared(world, sizes, stack)
+        old = _prepared(world, kind, sizes, stack)
         turns = _turns(world, sizes, old, result.rounds)
-        for (kind, epochs), streams in turns.items():
-            result.add(_measures(kind, epochs, streams, sizes))
+        for (job, epochs), streams in turns.items():
+            result.add(_measures(job, epochs, streams, sizes))
         result.add([], *_ratios(turns, sizes))
-        for (kind, epochs), grown in old.items():
-            if kind in ours.THREE:
-                grown.check(linked=epochs if kind == "delta" and epochs == sizes.written else 0)
+        for (job, epochs), grown in old.items():
+            if job in ours.THREE:
+                grown.check(linked=epochs if job == "delta" and epochs == sizes.written else 0)
                 result.add(_bytes(world, grown, epochs))
-            if kind == "postgres":
+            if job == "postgres":
                 measures, ratio = _view(grown, epochs)
                 result.add(measures, ratio)
         result.facts["parts of an epoch and of a start, s"] = {
-            f"{kind} at {epochs}": streams[-1].medians(sizes.counted) for (kind, epochs), streams in turns.items()
+            f"{job} at {epochs}": streams[-1].medians(sizes.counted) for (job, epochs), streams in turns.items()
         }
     return result
 
@@ -91,25 +103,25 @@ Key = tuple[str, int]
 # --- queries of that age ----------------------------------------------------------------------------
 
 
-def _prepared(world: World, sizes: Sizes, stack: ExitStack) -> dict[Key, Grown]:
+def _prepared(world: World, kind: str, sizes: Sizes, stack: ExitStack) -> dict[Key, Grown]:
     """All but those at epoch 10; the real ones grow side by side, as nothing is timed yet."""
-    real = {(kind, n): _new(world, sizes, kind, stack) for kind, numbers in sizes.real.items() for n in numbers}
-    real |= {(peer, n): _new(world, sizes, peer, stack) for peer in sizes.peers for n in sizes.real["delta"]}
-    written = {(kind, sizes.written): _new(world, sizes, kind, stack) for kind in (*ours.THREE, *sizes.peers)}
+    jobs = (kind, *sizes.peers)
+    real = {(job, epochs): _new(world, sizes, job, stack) for job in jobs for epochs in sizes.real}
+    written = {(job, sizes.written): _new(world, sizes, job, stack) for job in jobs}
     for (_, epochs), grown in {**real, **written}.items():
         grown.begin(epochs if grown in real.values() else FIRST)
     for grown in written.values():
         grown.end()
-    for (kind, upto), grown in written.items():
+    for (job, upto), grown in written.items():
         began = time.monotonic()
-        if kind == PEER:
+        if job == PEER:
             history.write_peer(world.spark, grown.folder, upto)
         else:
             history.write(grown.checkpoint, grown.name, grown.pipeline.sinks[0], grown.schema, sizes.rows, upto)
-        say(f"  {kind}: a history of {upto:,} epochs, {time.monotonic() - began:.0f} s")
-    for (kind, epochs), grown in real.items():
+        say(f"  {job}: a history of {upto:,} epochs, {time.monotonic() - began:.0f} s")
+    for (job, epochs), grown in real.items():
         grown.end()
-        say(f"  {kind}: {epochs:,} real epochs")
+        say(f"  {job}: {epochs:,} real epochs")
     return real | written
 
 
@@ -172,7 +184,7 @@ def _ratios(turns: Mapping[Key, Sequence[Stream]], sizes: Sizes) -> list[Ratio]:
         for name, of in _told(kind).items():
             pairs = zip(streams, turns[kind, FIRST], strict=True)
             values = [of(old, sizes.counted) / of(young, sizes.counted) for old, young in pairs]
-            goal = "growth" if name in ours.THREE and epochs == FULL.written else None
+            goal = "growth" if name in ours.THREE and epochs == WRITTEN else None
             found.append(Ratio(name, f"the same at {FIRST}", case, "s", values, goal))
     return found
 

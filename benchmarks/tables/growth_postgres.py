@@ -1,0 +1,9 @@
+"""Growth of the Postgres sink, and of its view: see :mod:`benchmarks.tables.growth`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.tables import growth
+
+run = partial(growth.run, "postgres")
