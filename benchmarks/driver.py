@@ -4,7 +4,7 @@
 
 It notes what it did, a line of JSON each, in the file that its settings name; times are those of the wall clock, which
 the process that started it has, too.  Without sinks it is the peer: the same stream, read to its end by Spark's own
-``noop`` writer in a plain ``foreachBatch``.
+``noop`` writer in a plain ``foreachBatch``, or appended by Delta's to the table that ``append`` names.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.peers import delta
 from benchmarks.peers.bare import evaluated
 from benchmarks.rows import SCHEMA
 from benchmarks.world import session
@@ -40,6 +41,7 @@ class Settings:
     checkpoint: str
     notes: str
     sinks: Mapping[str, str] = field(default_factory=dict)
+    append: str = ""
     create: bool = False
     waits: bool = False  # for more input, instead of ending with it
     attempts: int = 9  # how often a server is asked
@@ -89,7 +91,7 @@ def main() -> None:
     if pipeline is not None and settings.create:
         pipeline.create(rows.schema)
     try:
-        _start(rows, settings, _function(pipeline, note)).awaitTermination()
+        _start(rows, settings, _function(settings, pipeline, note)).awaitTermination()
     except Exception as error:
         own = pipeline.last_error if pipeline is not None else None
         note("ended", error=type(own or error).__name__)
@@ -127,10 +129,12 @@ def _pipeline(settings: Settings) -> epochal.Pipeline:
     return epochal.Pipeline(app=settings.app, sinks=sinks, retry=epochal.Retry(attempts=settings.attempts))
 
 
-def _function(pipeline: epochal.Pipeline | None, note: Callable[..., None]) -> Callable[[DataFrame, int], None]:
+def _function(
+    settings: Settings, pipeline: epochal.Pipeline | None, note: Callable[..., None]
+) -> Callable[[DataFrame, int], None]:
     """The batch function, which notes what it has done."""
     if pipeline is None:
-        return functools.partial(_bare, note)
+        return functools.partial(_bare, delta.spark(settings.append) if settings.append else evaluated, note)
 
     def ours(df: DataFrame, epoch: int) -> None:
         pipeline(df, epoch)
@@ -139,11 +143,11 @@ def _function(pipeline: epochal.Pipeline | None, note: Callable[..., None]) -> C
     return ours
 
 
-def _bare(note: Callable[..., None], df: DataFrame, epoch: int) -> None:
+def _bare(write: Callable[[DataFrame, int], None], note: Callable[..., None], df: DataFrame, epoch: int) -> None:
     from epochal.chaos.failpoints import Point, hit
 
     hit(Point.BEFORE_CALL, epoch=epoch)
-    evaluated(df, epoch)
+    write(df, epoch)
     note("epoch", epoch=epoch)
 
 

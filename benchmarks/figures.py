@@ -21,6 +21,10 @@ from benchmarks.tables import GROWTH
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 MISSING = "not measured yet"
 ENOUGH = 5  # rounds
+PYTHON = ("driver", "worker", "workers together")
+"""Of the processes that are weighed, those of Python."""
+DELTA = "delta append"
+"""The peer that is weighed: its tasks hold a group of rows too."""
 
 Told = Callable[[Run], "str | None"]
 """What a run says; None if it was not asked."""
@@ -106,14 +110,28 @@ def _latency(run: Run) -> str | None:
 
 
 def _memory(run: Run) -> str | None:
-    """The process of ours that grew most with the rows of an epoch."""
-    found = [r for r in run.result.ratios if r.job.startswith(OURS) and isinstance(r.case.get("rows"), int)]
-    if not found:
+    """What grew most with the rows of an epoch: of Python's processes, and of the JVM beside that of Delta's append."""
+    sized = [ratio for ratio in run.result.ratios if isinstance(ratio.case.get("rows"), int)]
+    most = max(map(_rows, sized), default=0)
+    mine = [ratio for ratio in sized if _rows(ratio) == most and ratio.job.startswith(OURS)]
+    python = [ratio for ratio in mine if ratio.case.get("of") in PYTHON]
+    jvm = [ratio for ratio in mine if ratio not in python]
+    if not python:
         return None
-    most = max(_rows(ratio) for ratio in found)
-    one = max((r for r in found if _rows(r) == most), key=lambda r: statistics.median(r.values))
-    which = f"{most:,} rows; {one.job}, {one.case.get('of')}"
-    return f"{with_spread(one.values)} times {one.peer} ({which}){_few(run)}"
+    told = _grown("Python", python)
+    if jvm:
+        same = [r for r in sized if r.job == DELTA and r.case == _most(jvm).case]
+        told += f"; {_grown('JVM', jvm)}" + "".join(f", {DELTA} {with_spread(peer.values)}" for peer in same)
+    return f"{told}, times {python[0].peer} ({most:,} rows){_few(run)}"
+
+
+def _grown(what: str, ratios: Sequence[Ratio]) -> str:
+    one = _most(ratios)
+    return f"{what} {with_spread(one.values)} ({one.job}, {one.case.get('of')})"
+
+
+def _most(ratios: Sequence[Ratio]) -> Ratio:
+    return max(ratios, key=lambda ratio: statistics.median(ratio.values))
 
 
 def _rows(ratio: Ratio) -> int:
@@ -142,7 +160,7 @@ FIGURES: Sequence[Figure] = (
     Figure("From a row's making to a reader's eyes, at triggers of 1 s, median row", ("latency",), _latency),
     Figure("Restart after a fault, the worst case", ("recovery",), _of_goal("recovery", "s more than Spark's own")),
     Figure("Epoch 100,000", GROWTH, _of_goal("growth", "times the seconds of epoch 10, the worst case"), "growth"),
-    Figure("Peak memory of the largest epoch, the process that grew most", ("memory",), _memory),
+    Figure("Peak memory of the largest epoch: what grew most", ("memory",), _memory),
 )
 
 

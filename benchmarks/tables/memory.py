@@ -2,8 +2,8 @@
 
 Each measure is a driver of its own (:mod:`benchmarks.driver`), whose one epoch Spark makes on the fly in a few
 partitions, however many rows there are: what grows with the rows of a task is seen.  Spark alone, with a ``noop``
-writer, stands beside.  Peaks are told by the kernel and by the JVM's log of its collections: see
-:mod:`benchmarks.peaks`.
+writer, stands beside, and Delta's own append, whose Parquet writer holds a group of rows for each task.  Peaks are told
+by the kernel and by the JVM's log of its collections: see :mod:`benchmarks.peaks`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ PARTS = 4
 COLUMNS = ["id", "lpad(string(id), 16, '0') AS k", "lpad(string(id), 16, '0') AS v", "cast(id AS double) / 7 AS x"]
 HEAP = "1g"
 BARE = "spark alone"
-JOBS: Mapping[str, Sequence[str]] = {BARE: (), **{f"epochal {kind}": (kind,) for kind in ours.THREE}}
+APPEND = "delta append"
+JOBS: Mapping[str, Sequence[str]] = {
+    BARE: (),
+    APPEND: ("delta",),
+    **{f"epochal {kind}": (kind,) for kind in ours.THREE},
+}
 THREE = {"epochal three": ours.THREE}
 DISK = {"postgres": 250, "kafka": 80, "delta": 60, "copy": 60}
 """Bytes of a row at most, with the server's log."""
@@ -41,7 +46,7 @@ START_S, PER_ROW_S = 240.0, 40e-6
 
 def run(options: Options) -> Result:
     sizes = QUICK if options.quick else SIZES
-    jobs = {**JOBS, **THREE} if not options.quick else {name: JOBS[name] for name in (BARE, "epochal postgres")}
+    jobs = {**JOBS, **THREE} if not options.quick else {name: JOBS[name] for name in (BARE, APPEND, "epochal postgres")}
     rounds = 1 if options.quick else options.rounds
     result = Result("memory", rounds, options.quick)
     with World() as world:
@@ -52,7 +57,7 @@ def run(options: Options) -> Result:
                     result.partial = f"not measured: {job}, {rows:,} rows: {missing}"
                     say(f"  {rows:>11,} rows  {job}: not measured, {missing}")
                     continue
-                for what, peak in _measured(world, jobs[job], rows, f"{rows:>11,} rows  round {turn}  {job}").items():
+                for what, peak in _measured(world, job, jobs[job], rows, f"{rows:>11,} rows  round {turn}").items():
                     taken.setdefault((job, what, rows), []).append(peak)
     _add(result, taken, sizes)
     return result
@@ -65,16 +70,18 @@ def _disk_missing(folder: Path, kinds: Sequence[str], rows: int) -> str:
     return "" if free > needed else f"{needed / 1e9:.0f} GB of disk are needed, {free / 1e9:.0f} GB are free"
 
 
-def _measured(world: World, kinds: Sequence[str], rows: int, said: str) -> Mapping[str, float]:
+def _measured(world: World, job: str, kinds: Sequence[str], rows: int, when: str) -> Mapping[str, float]:
     """MB by whose they are, after one epoch in a driver of its own; nothing of it is left."""
-    name = new_name("memory")
+    name, said = new_name("memory"), f"{when}  {job}"
+    targets = {kind: ours.address(world, kind, name) for kind in kinds}
     folder = world.new_folder(f"{name}-driver")
     settings = Settings(
         app=name,
         source=BATCHES,
         checkpoint=str(folder / "checkpoint"),
         notes=str(folder / "notes"),
-        sinks={kind: ours.address(world, kind, name) for kind in kinds},
+        sinks={} if job == APPEND else targets,
+        append=targets["delta"] if job == APPEND else "",
         create=True,
         rows=rows,
         columns=COLUMNS,

@@ -21,7 +21,7 @@ from benchmarks.page.document import html
 from benchmarks.results import Result
 from benchmarks.stored import Run, all_stored, answers, stored, worst
 from benchmarks.summary import amount, with_spread
-from benchmarks.tables import GROWTH, LONG, SEVERAL, TABLES
+from benchmarks.tables import GROWTH, LONG, SEVERAL, TABLES, memory
 from tests.browser import measured
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +91,16 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
     assert len(asked) == len(GROWTH)
     assert growth.startswith(with_spread(worst(asked).values))
     assert growth.endswith("the worst case (delta, 100,000 epochs before)")
+
+
+def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -> None:
+    told = {what: said for what, said, _ in figures.rows(folder)}["Peak memory of the largest epoch: what grew most"]
+    pattern = (
+        r"Python [\d.]+ \(.+ to .+\) \(epochal \w+, (driver|worker)\); JVM [\d.]+ \(.+ to .+\) \(epochal \w+,"
+        r" heap after a collection\), delta append [\d.]+ \(.+ to .+\), times the same at 1,000,000 rows \(50,000,000 rows\)"
+    )
+    assert re.fullmatch(pattern, told), told
+    assert figures.DELTA == memory.APPEND in memory.JOBS
 
 
 def test_a_figure_of_several_tables_says_which_is_missing(tmp_path: Path) -> None:
