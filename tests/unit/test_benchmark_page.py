@@ -97,7 +97,8 @@ def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -
     told = {what: said for what, said, _ in figures.rows(folder)}["Peak memory of the largest epoch: what grew most"]
     pattern = (
         r"Python [\d.]+ \(.+ to .+\) \(epochal \w+, (driver|worker)\); JVM [\d.]+ \(.+ to .+\) \(epochal \w+,"
-        r" heap after a collection\), delta append [\d.]+ \(.+ to .+\), times the same at 1,000,000 rows \(50,000,000 rows\)"
+        r" heap after a collection\), delta append [\d.]+ \(.+ to .+\),"
+        r" times the same at 1,000,000 rows \(50,000,000 rows\)"
     )
     assert re.fullmatch(pattern, told), told
     assert figures.DELTA == memory.APPEND in memory.JOBS
