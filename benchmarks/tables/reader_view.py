@@ -100,8 +100,7 @@ class Loaded:
     def _prepared(self, session: Session, number: int) -> Committable:
         epoch = Epoch(Decision("q1", number, BY, f"fingerprint-{number}", 0), number + 1, offsets="[]", watermark=0)
         task = self._sink._task(Place(self.dsn), "bench", epoch, BY, columns(SCHEMA, "out"), ())
-        with self._sink._connector.session() as noting:
-            self._sink._note_end(noting, epoch.position)
+        self._sink._end = self._sink._noted(epoch)
         vote = _write(task, session, self._batch(number), iter(()))  # a task without its connecting
         attempts = [[vote["attempt"], vote["rows"]]]
         payload = {"app": "bench", "attempts": attempts, "offsets": epoch.offsets, "watermark": epoch.watermark}

@@ -303,7 +303,7 @@ class PostgresSink:
         with self._connector.anew() as session:
             self._conditions.check_prepare(self._state(session, app), by, marker_of(epoch), epoch.number)
             place = session.place()
-            self._note_end(session, epoch.position)
+        self._end = self._noted(epoch)
         self._projection.check(rows.schema)
         rows, digest = watched(rows) if epoch.digest else (rows, None)
         held = self._held(rows)
@@ -557,12 +557,20 @@ class PostgresSink:
                 )
         return total - sum(counted.values())
 
-    def _note_end(self, session: Session, position: Position) -> None:
-        """Where the rows of the position will begin, unless they find room before it."""
-        [(pages,)] = session.run(
-            "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint", self._target.rows
-        )
-        self._end = position, int(pages or 0)
+    def _noted(self, epoch: Epoch) -> tuple[Position, int] | None:
+        """Where the rows of the position will begin, unless they find room before it; None does no harm.
+
+        Of an epoch that is redone there may be rows from before, of which nobody knows where they are.
+        """
+        if self._staging is not None or epoch.decision.redo > 0:
+            return None
+        size = "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint"
+        try:
+            with self._connector.session() as session, self._reading(), session.transaction():
+                [(pages,)] = session.run(size, self._target.rows)
+        except (ServerRefused, SinkUnavailable):  # no right to ask, or somebody locks the table, whom COPY waits for
+            return None
+        return epoch.position, int(pages or 0)
 
     def _newest(self, position: Position) -> str:
         """The rows table from there on, in the place of its name; empty where that is not known or saves nothing.
@@ -571,7 +579,7 @@ class PostgresSink:
         for the position reads all that was written since.
         """
         noted, end = self._end or (position, 0)
-        if self._staging is not None or noted != position or end <= SPARE_PAGES:
+        if noted != position or end <= SPARE_PAGES:
             return ""
         # OFFSET keeps the condition on _epoch, and with it the index, out of there
         where = f"ctid >= '({end - SPARE_PAGES},0)'::tid"

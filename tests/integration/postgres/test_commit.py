@@ -211,6 +211,19 @@ def test_a_losers_rows_are_dropped_wherever_they_are(spark: SparkSession, pg_dat
     ]
 
 
+def test_a_redo_drops_the_rows_of_before_wherever_they_are(spark: SparkSession, pg_database: str) -> None:
+    """They are nobody's any more, if their registration is what was lost."""
+    sink = ready(pg_database)
+    vote = sink.prepare(epoch(), rows(spark, range(10)), ONE)
+    observe(pg_database, "DELETE FROM epochal.attempts")
+    with pytest.raises(PreparedLost):
+        sink.commit(vote, ONE)
+    fill(pg_database)
+    again = sink.prepare(epoch(redo=1), rows(spark, range(10)), ONE)
+    assert sink.commit(again, ONE) is CommitOutcome.COMMITTED
+    assert [key for position, key in stored(pg_database) if position == 1] == list(range(10))
+
+
 @pytest.mark.parametrize(
     "loss",
     [

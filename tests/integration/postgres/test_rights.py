@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks.postgres import PostgresSink
@@ -71,6 +72,21 @@ def test_a_right_on_something_else(sink: PostgresSink, pg_database: str, role: s
     assert refused.value.help == f"GRANT {right} TO {role}"
     observe(pg_database, refused.value.help)
     sink.check(QUERY, SCHEMA)
+
+
+def test_the_size_of_a_table_is_asked_by_who_may(spark: SparkSession, pg_database: str, role: str) -> None:
+    """It saves time, and is no right that a sink needs."""
+    sink = PostgresSink(pg_database.replace("postgres@", f"{role}@"), table="flights", name="out")
+    observe(
+        pg_database,
+        "REVOKE EXECUTE ON FUNCTION pg_relation_size(regclass), pg_relation_size(regclass, text) FROM public",
+    )
+    sink.look(QUERY)
+    sink.fence(QUERY, support.ONE)
+    vote = sink.prepare(support.epoch(), support.rows(spark, [1, 2]), support.ONE)
+    sink.commit(vote, support.ONE)
+    assert support.visible(pg_database) == [1, 2]
+    sink.close()
 
 
 def test_a_role_that_may_not_even_see_the_schema(sink: PostgresSink, pg_database: str, role: str) -> None:
