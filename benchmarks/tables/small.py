@@ -41,10 +41,10 @@ GOAL_ROWS = 1_000
 
 
 class Phases:
-    """An ``on_event`` consumer: seconds of phases and of sinks' steps, per epoch."""
+    """An ``on_event`` consumer: seconds of phases and of sinks' steps, per epoch; ``counted`` are the last ``of``."""
 
-    def __init__(self, counted: int) -> None:
-        self._counted = counted
+    def __init__(self, counted: int, of: int | None = None) -> None:
+        self._counted, self._epochs = counted, of or counted
         self._seconds: dict[str, list[float]] = defaultdict(list)
 
     def __call__(self, event: Event) -> None:
@@ -56,9 +56,8 @@ class Phases:
 
     def medians(self) -> Mapping[str, float]:
         """Of those that every epoch has, the warm-up left out."""
-        most = self._counted
-        counted = {name: values[-most:] for name, values in self._seconds.items() if len(values) >= most}
-        return {name: statistics.median(values) for name, values in counted.items()}
+        of_each = {name: values for name, values in self._seconds.items() if len(values) >= self._epochs}
+        return {name: statistics.median(values[-self._counted :]) for name, values in of_each.items()}
 
 
 class Small:
@@ -96,11 +95,13 @@ def run(options: Options) -> Result:
             case = {"rows": rows}
             small = Small(world, rows, FEWER if options.quick else COUNTED)
             taken = turns(small.jobs(), options.rounds, case, "s", after=world.clear)
-            result.add([*taken, *_phases(small.phases, case, options.rounds)], *_differences(taken, rows == GOAL_ROWS))
+            result.add(
+                [*taken, *of_phases(small.phases, case, options.rounds)], *_differences(taken, rows == GOAL_ROWS)
+            )
     return result
 
 
-def _phases(found: Mapping[str, Sequence[Mapping[str, float]]], case: Case, rounds: int) -> list[Measure]:
+def of_phases(found: Mapping[str, Sequence[Mapping[str, float]]], case: Case, rounds: int) -> list[Measure]:
     """Of the rounds that count; only what each of them has."""
     measures = []
     for job, told in found.items():

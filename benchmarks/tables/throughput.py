@@ -1,12 +1,14 @@
 """Rows per second of one large epoch: each sink, three together, and each peer.
 
 What counts is Spark's ``addBatch`` of the epoch, so reading the source is in it for all; a small epoch goes before it
-in the same stream.  The server's own COPY is one back-end that reads a prepared file, timed by the clock.
+in the same stream.  Where ours goes is told phase by phase.  The server's own COPY is one back-end that reads a
+prepared file, timed by the clock.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ from benchmarks.natives import native
 from benchmarks.peers import delta, kafka, postgres
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
+from benchmarks.tables.small import Phases, of_phases
 from benchmarks.world import World, new_name
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from benchmarks.tables import Options
     from benchmarks.world import Write
 
+WARM_UP = 3
+"""Rounds: after one the next were faster and faster, ours later than peers that share their code with other jobs."""
 NARROW, WIDE = 100, 1_000  # bytes of a value
 WIDE_KAFKA = f"{OURS} kafka, of wide rows"
 """For the sum of three sinks alone; beside its peers Kafka gets rows of key and value."""
@@ -53,11 +58,12 @@ class Throughput:
         self._world, self._rows, self._value = world, rows, value
         self._source = source(world.spark, world.folder, [SMALL, rows], value=value)
         self._records = source(world.spark, world.folder, [SMALL, rows], value=value, wide=False)
+        self.phases: dict[str, list[Mapping[str, float]]] = defaultdict(list)
 
     def jobs(self) -> Mapping[str, Callable[[], float]]:
         world = self._world
         return {
-            f"{OURS} postgres": lambda: self._ours("postgres"),
+            f"{OURS} postgres": lambda: self._ours(f"{OURS} postgres", "postgres"),
             "spark jdbc, rewritten batches": lambda: self._into_table(
                 lambda table: postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), table)
             ),
@@ -65,25 +71,27 @@ class Throughput:
             "psycopg COPY": lambda: self._into_table(lambda table: postgres.copy(world.dsn, table)),
             "server-side COPY of a binary file": lambda: self._server_copy("binary"),
             "server-side COPY of a text file": lambda: self._server_copy("text"),
-            f"{OURS} kafka": lambda: self._ours("kafka", of=self._records),
+            f"{OURS} kafka": lambda: self._ours(f"{OURS} kafka", "kafka", of=self._records),
             "confluent-kafka, no transaction": lambda: self._records_into(kafka.confluent),
             "spark kafka": lambda: self._records_into(kafka.spark),
             "spark kafka, tuned": lambda: self._records_into(partial(kafka.spark, tuned=True)),
-            WIDE_KAFKA: lambda: self._ours("kafka"),
-            f"{OURS} delta": lambda: self._ours("delta"),
+            WIDE_KAFKA: lambda: self._ours(WIDE_KAFKA, "kafka"),
+            f"{OURS} delta": lambda: self._ours(f"{OURS} delta", "delta"),
             "delta append": lambda: self._epoch(delta.spark(self._folder())),
             "delta append, txnAppId": lambda: self._epoch(delta.spark(self._folder(), app="bench")),
             "delta-rs": lambda: self._epoch(delta.delta_rs(self._folder())),
-            f"{OURS} three": lambda: self._ours(*ours.THREE),
+            f"{OURS} three": lambda: self._ours(f"{OURS} three", *ours.THREE),
             "spark's three": self._spark_three,
         }
 
     def _epoch(self, write: Write, of: Path | None = None) -> float:
         return self._world.epochs(of or self._source, write)[-1]
 
-    def _ours(self, *kinds: str, of: Path | None = None) -> float:
-        schema = self._world.spark.read.parquet(str(of or self._source)).schema
-        return self._epoch(ours.pipeline(self._world, schema, *kinds), of)
+    def _ours(self, job: str, *kinds: str, of: Path | None = None) -> float:
+        schema, phases = self._world.spark.read.parquet(str(of or self._source)).schema, Phases(1, of=2)
+        taken = self._epoch(ours.pipeline(self._world, schema, *kinds, on_event=phases), of)
+        self.phases[job].append(phases.medians())
+        return taken
 
     def _records_into(self, peer: Callable[[str, str], Write]) -> float:
         return self._epoch(peer(self._world.kafka.bootstrap, self._world.topic()), self._records)
@@ -126,10 +134,12 @@ def run(options: Options) -> Result:
         sizes[WIDE] = 300_000
     with World() as world:
         for value, rows in sizes.items():
-            jobs = Throughput(world, rows, value).jobs()
+            throughput = Throughput(world, rows, value)
             case, end = {"rows": rows, "value bytes": value}, partial(_end, world, rows)
-            taken = turns(jobs, options.rounds, case, "s", after=end)
-            result.add([*taken, *speeds(taken, rows)], *_ratios(taken, goals=value == NARROW))
+            warm_up = 1 if options.quick else WARM_UP
+            taken = turns(throughput.jobs(), options.rounds, case, "s", warm_up=warm_up, after=end)
+            phases = of_phases(throughput.phases, case, options.rounds)
+            result.add([*taken, *speeds(taken, rows), *phases], *_ratios(taken, goals=value == NARROW))
     return result
 
 

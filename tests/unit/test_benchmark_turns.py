@@ -6,6 +6,9 @@ import pytest
 
 from benchmarks.goals import GOALS
 from benchmarks.measuring import Measure, quartiles, ratio, spread, turns, words
+from benchmarks.tables.small import Phases
+from epochal.coordinator.epoch import Phase
+from epochal.coordinator.events import PhaseEnded
 
 
 def test_every_other_round_goes_backwards_and_warm_up_is_not_kept() -> None:
@@ -42,3 +45,13 @@ def test_a_goal_holds_at_its_bound() -> None:
 
 def test_a_case_in_words() -> None:
     assert words({"rows": 2_000_000, "query": "count(*)"}) == "2,000,000 rows, query count(*)"
+
+
+@pytest.mark.parametrize(("counted", "of", "told"), [(1, 2, 7.0), (2, None, 6.0), (1, None, 7.0)])
+def test_phases_are_those_of_every_epoch(counted: int, of: int | None, told: float) -> None:
+    """Of a stream of two epochs, whose start has phases of its own."""
+    phases = Phases(counted, of)
+    for phase, seconds in ((Phase.FENCE, 9.0), (Phase.PREPARE, 5.0), (Phase.PREPARE, 7.0)):
+        phases(PhaseEnded(app="a", query_id="q", run_id="r", epoch=0, phase=phase, seconds=seconds))
+    start = {"fence": 9.0} if (counted, of) == (1, None) else {}
+    assert phases.medians() == {**start, "prepare": told}
