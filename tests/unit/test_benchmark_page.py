@@ -18,7 +18,7 @@ from benchmarks.measuring import Measure, Ratio, words
 from benchmarks.page import dots, grid, lines, stacks
 from benchmarks.page.__main__ import main
 from benchmarks.page.document import html
-from benchmarks.results import Result
+from benchmarks.results import FOLDER, Result
 from benchmarks.stored import Run, all_stored, answers, stored, worst
 from benchmarks.summary import amount, with_spread
 from benchmarks.tables import GROWTH, LONG, SEVERAL, TABLES, memory
@@ -68,6 +68,13 @@ def test_readme_shows_the_figures_of_the_newest_results() -> None:
     assert f"{figures.BEGIN}{figures.table()}{figures.END}" in readme, (
         "stale: run `python -m benchmarks.figures --into README.md`"
     )
+
+
+def test_the_published_page_is_of_the_newest_results() -> None:
+    published = (FOLDER / "index.html").read_text()
+    newest = [runs[0].file for name in TABLES if (runs := stored(name))]
+    assert newest
+    assert [file for file in newest if file not in published] == [], "stale: run `make bench-page`"
 
 
 def test_ten_figures_of_tables_that_there_are() -> None:
