@@ -66,10 +66,10 @@ FULL: Mapping[str, Sizes] = {
 
 
 def _quick(*real: int) -> Sizes:
-    return Sizes(real, 1_000, warm=1, counted=4, most_rounds=2)
+    return Sizes(real, 300, warm=1, counted=4, most_rounds=1)
 
 
-QUICK: Mapping[str, Sizes] = {"postgres": _quick(30, 100), "kafka": _quick(), "delta": _quick()}
+QUICK: Mapping[str, Sizes] = {"postgres": _quick(30), "kafka": _quick(), "delta": _quick()}
 
 
 def run(kind: str, options: Options, sizes: Sizes | None = None) -> Result:
