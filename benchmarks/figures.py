@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.cells import ALARMS
 from benchmarks.measuring import OURS, Ratio, words
+from benchmarks.natives import NATIVES
 from benchmarks.results import FOLDER, folder_of_results
 from benchmarks.stored import Run, command, stored, worst
 from benchmarks.summary import with_spread
@@ -23,7 +24,7 @@ MISSING = "not measured yet"
 ENOUGH = 5  # rounds
 PYTHON = ("driver", "worker", "workers together")
 """Of the processes that are weighed, those of Python."""
-DELTA = "delta append"
+DELTA = NATIVES["delta"]
 """The peer that is weighed: its tasks hold a group of rows too."""
 
 Told = Callable[[Run], "str | None"]
@@ -120,7 +121,8 @@ def _memory(run: Run) -> str | None:
         return None
     told = _grown("Python", python)
     if jvm:
-        same = [r for r in sized if r.job == DELTA and r.case == _most(jvm).case]
+        case = _most(jvm).case
+        same = [ratio for ratio in sized if ratio.job == DELTA and ratio.case == case]
         told += f"; {_grown('JVM', jvm)}" + "".join(f", {DELTA} {with_spread(peer.values)}" for peer in same)
     return f"{told}, times {python[0].peer} ({most:,} rows){_few(run)}"
 

@@ -9,17 +9,16 @@ import errno
 import os
 import subprocess
 import sys
-import time
 from io import RawIOBase
 from pathlib import Path
 
-from epochal.chaos.nemesis import NotCounted
+from epochal.chaos.nemesis import NotCounted, poll
 
 SIZE_MB = 96
 BLOCK = 1 << 20
 TIMEOUT_S = 30
-BUSY_S, PAUSE_S = 10, 0.02
-"""How long a file may stay open for writing before a disk is called busy, and the pause between two looks."""
+BUSY_S = 10
+"""How long a file may stay open for writing before a disk is called busy."""
 
 
 def why_not() -> str:
@@ -63,14 +62,17 @@ class Disk:
 
         Linux refuses that while any file is, and Spark writes some of a checkpoint's beside its query.
         """
-        deadline = time.monotonic() + BUSY_S
-        while True:
-            try:
-                return _run("mount", "-o", "remount,ro", str(self.folder))
-            except NotCounted as refused:
-                if "busy" not in str(refused) or time.monotonic() > deadline:
-                    raise
-            time.sleep(PAUSE_S)
+        poll(self._refusing, BUSY_S, f"{self.folder} read-only: it is busy, a file is open for writing")
+
+    def _refusing(self) -> bool | None:
+        """None while the disk is busy."""
+        try:
+            _run("mount", "-o", "remount,ro", str(self.folder))
+        except NotCounted as refused:
+            if "busy" in str(refused):
+                return None
+            raise
+        return True
 
     def writable(self) -> None:
         """Take that back."""

@@ -23,6 +23,7 @@ from benchmarks import history, ours
 from benchmarks.grown import Grown, Stream, folder_bytes
 from benchmarks.history import Rows
 from benchmarks.measuring import Measure, Ratio, say
+from benchmarks.natives import NATIVES
 from benchmarks.peers import delta
 from benchmarks.results import Result
 from benchmarks.world import World
@@ -37,7 +38,7 @@ FIRST = 10
 LOOKS = 9
 """How often view and table are read, in turn."""
 SUMS = "SELECT count(*), sum(x), max(id) FROM {}"
-PEER = "delta append"
+PEER = NATIVES["delta"]
 ROWS = Rows(50)
 WRITTEN = 100_000
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from benchmarks import ours
 from benchmarks.driver import BATCHES, Settings, read_notes
 from benchmarks.measuring import Case, Measure, Ratio, say
+from benchmarks.natives import NATIVES
 from benchmarks.peaks import Peaks, gc_log, heap_after_collection
 from benchmarks.results import Result
 from benchmarks.world import World, new_name
@@ -30,7 +31,7 @@ PARTS = 4
 COLUMNS = ["id", "lpad(string(id), 16, '0') AS k", "lpad(string(id), 16, '0') AS v", "cast(id AS double) / 7 AS x"]
 HEAP = "1g"
 BARE = "spark alone"
-APPEND = "delta append"
+APPEND = NATIVES["delta"]
 JOBS: Mapping[str, Sequence[str]] = {
     BARE: (),
     APPEND: ("delta",),
