@@ -21,7 +21,7 @@ from epochal.chaos.servers.spark import spark_conf, spark_session
 from epochal.coordinator import versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -32,9 +32,10 @@ SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
 
 
 class World:
-    """As a context manager: what it started ends with it."""
+    """As a context manager: what it started ends with it; ``conf``: of its Spark session, beside what all have."""
 
-    def __init__(self) -> None:
+    def __init__(self, conf: Mapping[str, str] | None = None) -> None:
+        self._conf = dict(conf or {})
         self._stack = ExitStack()
         self._tables: list[str] = []
         self._topics: list[str] = []
@@ -79,7 +80,7 @@ class World:
 
     @functools.cached_property
     def spark(self) -> SparkSession:
-        spark = session("3g")
+        spark = session("3g", **self._conf)
         self._stack.callback(spark.stop)
         return spark
 
