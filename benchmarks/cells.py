@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from benchmarks.measuring import OURS
+from benchmarks import names
 from epochal.chaos.checker import Finding, Run, Verdict, keys, what
 from epochal.chaos.history import Row
 
 COLUMNS = ("lost", "duplicated", "torn", "out_of_order", "disagree")
 LETTERS: Mapping[str, str] = dict(zip(COLUMNS, "LDTOS", strict=True))
-IN_PARTS = (f"{OURS} kafka, two slots",)
+IN_PARTS = (f"{names.OURS} kafka, two slots",)
 """Jobs of which each part of an epoch is whole, and no more is promised."""
 ALARMS = "ours that is not clean"
 """The fact that lists what no sink of ours may show; what one does not promise is not in it."""

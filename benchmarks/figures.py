@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks import names
 from benchmarks.cells import ALARMS
-from benchmarks.measuring import OURS, Ratio, words
-from benchmarks.natives import NATIVES
+from benchmarks.measuring import Ratio, words
 from benchmarks.results import FOLDER, folder_of_results
 from benchmarks.stored import Run, command, stored, worst
 from benchmarks.summary import with_spread
@@ -24,7 +24,7 @@ MISSING = "not measured yet"
 ENOUGH = 5  # rounds
 PYTHON = ("driver", "worker", "workers together")
 """Of the processes that are weighed, those of Python."""
-DELTA = NATIVES["delta"]
+DELTA = names.NATIVES["delta"]
 """The peer that is weighed: its tasks hold a group of rows too."""
 
 Told = Callable[[Run], "str | None"]
@@ -63,7 +63,7 @@ def _of_goal(goal: str, unit: str) -> Told:
         if not asked:
             return None
         one = worst(asked)
-        which = ", ".join([*([] if one.job == OURS else [one.job]), words(one.case)])
+        which = ", ".join([*([] if one.job == names.OURS else [one.job]), words(one.case)])
         said = f" ({which})" if len(asked) > 1 else ""
         return f"{with_spread(one.values)} {unit}{said}{_few(run)}"
 
@@ -89,7 +89,7 @@ def _right(run: Run) -> str | None:
 
     What is neither clean nor an alarm is what a mode says that it may do.
     """
-    ours = [cell for cell in run.cells if str(cell["job"]).startswith(OURS)]
+    ours = [cell for cell in run.cells if str(cell["job"]).startswith(names.OURS)]
     peers = [cell for cell in run.cells if cell not in ours]
     if not ours:
         return None
@@ -105,7 +105,7 @@ def _right(run: Run) -> str | None:
 
 def _latency(run: Run) -> str | None:
     """Of each sink that is alone in its pipeline, the median over rows."""
-    alone = [m for m in run.result.measures if m.job == OURS and m.case.get("of") == "p50"]
+    alone = [m for m in run.result.measures if m.job == names.OURS and m.case.get("of") == "p50"]
     alone = [m for m in alone if m.case.get("sinks") == m.case.get("reader of")]
     return "; ".join(f"{m.case['sinks']} {with_spread(m.values)} s" for m in alone) + _few(run) if alone else None
 
@@ -114,7 +114,7 @@ def _memory(run: Run) -> str | None:
     """What grew most with the rows of an epoch: of Python's processes, and of the JVM beside that of Delta's append."""
     sized = [ratio for ratio in run.result.ratios if isinstance(ratio.case.get("rows"), int)]
     most = max(map(_rows, sized), default=0)
-    mine = [ratio for ratio in sized if _rows(ratio) == most and ratio.job.startswith(OURS)]
+    mine = [ratio for ratio in sized if _rows(ratio) == most and ratio.job.startswith(names.OURS)]
     python = [ratio for ratio in mine if ratio.case.get("of") in PYTHON]
     jvm = [ratio for ratio in mine if ratio not in python]
     if not python:
@@ -168,8 +168,8 @@ FIGURES: Sequence[Figure] = (
 
 def rows(folder: Path = FOLDER) -> list[tuple[str, str, str]]:
     """(what, figure, command), from the newest full runs that tell it."""
-    names = dict.fromkeys(name for figure in FIGURES for name in figure.tables)
-    runs = {name: stored(name, folder=folder) for name in names}
+    tables = dict.fromkeys(name for figure in FIGURES for name in figure.tables)
+    runs = {name: stored(name, folder=folder) for name in tables}
     return [(figure.what, _told(figure, runs), figure.command) for figure in FIGURES]
 
 

@@ -20,10 +20,6 @@ Job = Callable[[], float]
 """Does it once; the answer counts in the unit of its table."""
 
 
-OURS = "epochal"
-"""With it the name of each job of ours begins; it is the whole name where the case says which sinks."""
-
-
 @dataclass(frozen=True)
 class Measure:
     """One job in one case, a value per round."""

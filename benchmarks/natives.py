@@ -10,9 +10,6 @@ from benchmarks.world import new_name
 if TYPE_CHECKING:
     from benchmarks.world import World, Write
 
-NATIVES = {"postgres": "spark jdbc, rewritten batches", "kafka": "spark kafka", "delta": "delta append"}
-"""Kind of system: the job's name in the tables."""
-
 
 def native(world: World, kind: str) -> Write:
     return named(world, kind)[0]

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from epochal.coordinator.events import Event
     from epochal.sinks.protocol import Sink
 
-THREE = ("postgres", "kafka", "delta")
-
 
 def pipeline(
     world: World,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measuring import OURS
+from benchmarks import names
 from benchmarks.peers import delta, kafka, postgres
 from epochal.chaos import own
 from epochal.chaos.bench import FOLDER, KAFKA, POSTGRES
@@ -88,20 +88,20 @@ def _bootstrap() -> tuple[str, str]:
 
 
 PEERS: Mapping[str, Peer] = {
-    "spark_jdbc": Peer("spark jdbc", "postgres", lambda: postgres.jdbc(_jdbc(), _name()), _table),
+    "spark_jdbc": Peer(names.JDBC, "postgres", lambda: postgres.jdbc(_jdbc(), _name()), _table),
     "spark_jdbc_rewritten": Peer(
-        "spark jdbc, rewritten batches",
+        names.JDBC_REWRITTEN,
         "postgres",
         lambda: postgres.jdbc(_jdbc(reWriteBatchedInserts="true"), _name()),
         _table,
     ),
-    "psycopg_copy": Peer("psycopg COPY", "postgres", lambda: postgres.copy(_dsn(), _name()), _table),
-    "spark_kafka": Peer("spark kafka", "kafka", lambda: kafka.spark(*_bootstrap())),
-    "spark_kafka_tuned": Peer("spark kafka, tuned", "kafka", lambda: kafka.spark(*_bootstrap(), tuned=True)),
-    "confluent": Peer("confluent-kafka, no transaction", "kafka", lambda: kafka.confluent(*_bootstrap())),
-    "delta_append": Peer("delta append", "delta", lambda: delta.spark(_folder())),
-    "delta_txn": Peer("delta append, txnAppId", "delta", lambda: delta.spark(_folder(), app=_name())),
-    "delta_rs": Peer("delta-rs", "delta", lambda: delta.delta_rs(_folder())),
+    "psycopg_copy": Peer(names.PSYCOPG, "postgres", lambda: postgres.copy(_dsn(), _name()), _table),
+    "spark_kafka": Peer(names.SPARK_KAFKA, "kafka", lambda: kafka.spark(*_bootstrap())),
+    "spark_kafka_tuned": Peer(names.SPARK_KAFKA_TUNED, "kafka", lambda: kafka.spark(*_bootstrap(), tuned=True)),
+    "confluent": Peer(names.CONFLUENT, "kafka", lambda: kafka.confluent(*_bootstrap())),
+    "delta_append": Peer(names.DELTA_APPEND, "delta", lambda: delta.spark(_folder())),
+    "delta_txn": Peer(names.DELTA_TXN, "delta", lambda: delta.spark(_folder(), app=_name())),
+    "delta_rs": Peer(names.DELTA_RS, "delta", lambda: delta.delta_rs(_folder())),
 }
 
 
@@ -156,27 +156,27 @@ def _of_peer(name: str, peer: Peer) -> Target:
 
 PIPELINES: Mapping[str, Mapping[str, str]] = {  # of epochal.chaos.own: the job that each sink is
     "pipeline": {
-        "postgres": f"{OURS} postgres",
-        "kafka": f"{OURS} kafka",
-        "delta": f"{OURS} delta",
+        "postgres": names.of("postgres"),
+        "kafka": names.of("kafka"),
+        "delta": names.of("delta"),
     },
     "idempotent": {
-        "postgres": f"{OURS} postgres, idempotent",
-        "kafka": f"{OURS} kafka, idempotent",
-        "delta": f"{OURS} delta, idempotent",
+        "postgres": f"{names.OURS} postgres, idempotent",
+        "kafka": f"{names.OURS} kafka, idempotent",
+        "delta": f"{names.OURS} delta, idempotent",
     },
     "upsert": {
-        "postgres": f"{OURS} postgres, upsert",
-        "kafka": f"{OURS} kafka, tombstones",
-        "delta": f"{OURS} delta, merge",
+        "postgres": f"{names.OURS} postgres, upsert",
+        "kafka": f"{names.OURS} kafka, tombstones",
+        "delta": f"{names.OURS} delta, merge",
     },
     "plain": {
-        "postgres": f"{OURS} postgres, plain table",
-        "kafka": f"{OURS} kafka, two slots",
+        "postgres": f"{names.OURS} postgres, plain table",
+        "kafka": f"{names.OURS} kafka, two slots",
     },
     "overwrite": {
-        "delta": f"{OURS} delta, overwrite",
-        "mirror": f"{OURS} delta, overwrite, the second",
+        "delta": f"{names.OURS} delta, overwrite",
+        "mirror": f"{names.OURS} delta, overwrite, the second",
     },
 }
 

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import ours
+from benchmarks import names, ours
 from benchmarks.cells import ALARMS, IN_PARTS, Cell, Contradiction, Judged, together
 from benchmarks.faults import KINDS, AsPlanned, Planned, plans
-from benchmarks.measuring import OURS, Case, Job, Measure, Ratio, ratio, say, turns
+from benchmarks.measuring import Case, Job, Measure, Ratio, ratio, say, turns
 from benchmarks.peers.bare import evaluated
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
@@ -52,8 +52,7 @@ BUDGET_S = 50 * 60.0
 """For all runs: none is begun later, and those left out are named in the result."""
 ROWS = 100_000
 QUICK_ROWS = 10_000
-BARE = "bare foreachBatch"
-BARE_RECORDS = f"{BARE}, of key and value"
+BARE_RECORDS = f"{names.BARE}, of key and value"
 """What Kafka's jobs are beside, which get rows of key and value."""
 
 ONLY = "EPOCHAL_CONSISTENCY_TARGETS"
@@ -65,11 +64,11 @@ LIMIT = 300  # characters of a reason
 
 def run(options: Options) -> Result:
     result = Result("consistency", options.rounds, options.quick)
-    names = _asked(ONLY, TARGETS, QUICK_TARGETS if options.quick else tuple(TARGETS))
+    targets = _asked(ONLY, TARGETS, QUICK_TARGETS if options.quick else tuple(TARGETS))
     kinds = _asked(FAULTS, KINDS, QUICK_KINDS if options.quick else tuple(KINDS))
     seeds = QUICK_SEEDS if options.quick else SEEDS
     told: list[dict[str, object]] = []
-    result.cells = together(_strike(names, kinds, seeds, told))
+    result.cells = together(_strike(targets, kinds, seeds, told))
     asked_for = [f"{name}={os.environ[name]}" for name in (ONLY, FAULTS) if os.environ.get(name)]
     left_out = sum("left out" in each for each in told)
     result.partial = "; ".join([*asked_for, *([f"{left_out} runs left out"] if left_out else [])])
@@ -97,19 +96,19 @@ def _asked(variable: str, known: Mapping[str, object], default: Sequence[str]) -
 def _alarms(cell: Cell) -> bool:
     """Anything of ours but what the sink does not promise."""
     promised = replace(cell, torn=0) if cell.job in IN_PARTS else cell
-    return cell.job.startswith(OURS) and promised.verdict != "clean"
+    return cell.job.startswith(names.OURS) and promised.verdict != "clean"
 
 
 # --- striking ---------------------------------------------------------------------------------------
 
 
 def _strike(
-    names: Sequence[str], kinds: Sequence[str], seeds: Sequence[int], told: list[dict[str, object]]
+    targets: Sequence[str], kinds: Sequence[str], seeds: Sequence[int], told: list[dict[str, object]]
 ) -> list[Cell]:
     """The cells of all runs; what each run was and found is added to ``told``."""
     jvm.short_lived()  # made, where it has to be, before any driver is waited for
-    todo = _runs(names, kinds, seeds)
-    servers = [kind for kind in SERVERS if any(kind in TARGETS[name].servers for name in names)]
+    todo = _runs(targets, kinds, seeds)
+    servers = [kind for kind in SERVERS if any(kind in TARGETS[name].servers for name in targets)]
     cells: list[Cell] = []
     until = time.monotonic() + BUDGET_S
     with bench(servers, proxied=bool(servers)) as where:
@@ -132,13 +131,15 @@ def _strike(
     return cells
 
 
-def _runs(names: Sequence[str], kinds: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int, Sequence[Planned]]]:
+def _runs(
+    targets: Sequence[str], kinds: Sequence[str], seeds: Sequence[int]
+) -> list[tuple[str, int, Sequence[Planned]]]:
     """(target, seed, what strikes): all targets for one seed, then for the next; what has one moment alone once."""
     again = [kind for kind in kinds if not KINDS[kind].alone]
     return [
         (name, seed, planned)
         for seed in seeds
-        for name in names
+        for name in targets
         for planned in plans(TARGETS[name], seed, kinds if seed == seeds[0] else again)
     ]
 
@@ -215,10 +216,10 @@ def _costs(jobs: Sequence[str], rows: int, rounds: int) -> tuple[list[Measure], 
     pipeline has none."""
     with World() as world:
         known = {**Throughput(world, rows, NARROW).jobs(), **Modes(world, rows).jobs()}
-        asked = {job: known[job] for job in [BARE, BARE_RECORDS, *jobs] if job in known}
+        asked = {job: known[job] for job in [names.BARE, BARE_RECORDS, *jobs] if job in known}
         case: Case = {"rows": rows}
         taken = turns(asked, rounds, case, "s", after=world.clear)
-    over = {job: BARE_RECORDS if "kafka" in job else BARE for job in asked if job in jobs}
+    over = {job: BARE_RECORDS if "kafka" in job else names.BARE for job in asked if job in jobs}
     return taken, [ratio(taken, job, bare, "s") for job, bare in over.items()]
 
 
@@ -245,10 +246,10 @@ class Modes:
 
     def jobs(self) -> Mapping[str, Job]:
         return {
-            BARE: lambda: self._epoch(evaluated, self._source),
+            names.BARE: lambda: self._epoch(evaluated, self._source),
             BARE_RECORDS: lambda: self._epoch(evaluated, self._records),
             **{
-                f"{OURS} {name}": lambda kind=kind, how=how: self._ours(kind, how)  # type: ignore[misc]
+                f"{names.OURS} {name}": lambda kind=kind, how=how: self._ours(kind, how)  # type: ignore[misc]
                 for name, (kind, how) in MODES.items()
             },
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from benchmarks import ours, topics
+from benchmarks import names, ours, topics
 from benchmarks.measuring import Measure, Ratio, ratio, speeds, turns
 from benchmarks.peers import kafka
 from benchmarks.peers.bare import evaluated
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from benchmarks.world import Write
 
 ROWS, FEWER = 8_000_000, 1_000_000
-OURS = "epochal kafka"
+OURS = names.of("kafka")
 EXACTLY, AT_LEAST = "exactly-once", "at-least-once"
-PEERS = {f"flink {EXACTLY}": "kafka-flink", f"flink {AT_LEAST}": None, "spark kafka": None}
+PEERS = {f"flink {EXACTLY}": "kafka-flink", f"flink {AT_LEAST}": None, names.SPARK_KAFKA: None}
 """The goal of ours over each."""
 
 
@@ -50,7 +50,7 @@ class IntoKafka:
             OURS: self._ours,
             f"flink {EXACTLY}": lambda: self._by_flink(EXACTLY),
             f"flink {AT_LEAST}": lambda: self._by_flink(AT_LEAST),
-            "spark kafka": self._by_spark,
+            names.SPARK_KAFKA: self._by_spark,
             "flink, reading alone": lambda: self._flink.read(self._source).seconds,
             "spark, reading alone": lambda: self._epoch(evaluated),
         }
@@ -74,7 +74,7 @@ class IntoKafka:
     def _by_spark(self) -> float:
         topic = self._world.topic()
         seconds = self._epoch(kafka.spark(self._world.kafka.bootstrap, topic))
-        self._checked("spark kafka", topic, transactions=False)
+        self._checked(names.SPARK_KAFKA, topic, transactions=False)
         return seconds
 
     def _checked(self, job: str, topic: str, *, transactions: bool) -> None:

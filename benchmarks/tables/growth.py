@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from benchmarks import history, ours
+from benchmarks import history, names
 from benchmarks.grown import Grown, Stream, folder_bytes
 from benchmarks.history import Rows
 from benchmarks.measuring import Measure, Ratio, say
-from benchmarks.natives import NATIVES
 from benchmarks.peers import delta
 from benchmarks.results import Result
 from benchmarks.world import World
@@ -38,7 +37,7 @@ FIRST = 10
 LOOKS = 9
 """How often view and table are read, in turn."""
 SUMS = "SELECT count(*), sum(x), max(id) FROM {}"
-PEER = NATIVES["delta"]
+PEER = names.NATIVES["delta"]
 ROWS = Rows(50)
 SPARK = {
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -92,7 +91,7 @@ def run(kind: str, options: Options, sizes: Sizes | None = None) -> Result:
             result.add(_measures(job, epochs, streams, sizes))
         result.add([], *_ratios(turns, sizes))
         for (job, epochs), grown in old.items():
-            if job in ours.THREE:
+            if job in names.KINDS:
                 grown.check(linked=epochs if job == "delta" and epochs == sizes.written else 0)
                 result.add(_bytes(world, grown, epochs))
             if job == "postgres":
@@ -172,7 +171,7 @@ def _turns(world: World, sizes: Sizes, old: Mapping[Key, Grown], rounds: int) ->
 def _told(kind: str) -> Mapping[str, Callable[[Stream, int], float]]:
     """What is told of a stream, by the name that it has."""
     epochs = {kind: Stream.epoch, f"{kind}: mean": Stream.mean, f"{kind}: first call": Stream.first}
-    return {**epochs, f"{kind}: look to settle": Stream.start} if kind in ours.THREE else epochs
+    return {**epochs, f"{kind}: look to settle": Stream.start} if kind in names.KINDS else epochs
 
 
 def _measures(kind: str, epochs: int, streams: Sequence[Stream], sizes: Sizes) -> list[Measure]:
@@ -192,7 +191,7 @@ def _ratios(turns: Mapping[Key, Sequence[Stream]], sizes: Sizes) -> list[Ratio]:
         for name, of in _told(kind).items():
             pairs = zip(streams, turns[kind, FIRST], strict=True)
             values = [of(old, sizes.counted) / of(young, sizes.counted) for old, young in pairs]
-            goal = "growth" if name in ours.THREE and epochs == WRITTEN else None
+            goal = "growth" if name in names.KINDS and epochs == WRITTEN else None
             found.append(Ratio(name, f"the same at {FIRST}", case, "s", values, goal))
     return found
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import ours
-from benchmarks.measuring import OURS, Case, Measure, Ratio, in_turn, say
-from benchmarks.natives import NATIVES, named
+from benchmarks import names, ours
+from benchmarks.measuring import Case, Measure, Ratio, in_turn, say
+from benchmarks.natives import named
 from benchmarks.reader import Reader
 from benchmarks.results import Result
 from benchmarks.rows import SCHEMA, write_file
@@ -98,10 +98,10 @@ class Latency:
 
     def jobs(self, kinds: Sequence[str]) -> Mapping[str, Callable[[Turn], Mapping[str, list[float]]]]:
         """Of one sink, beside its peer; of several, alone."""
-        mine = {OURS: lambda turn: self._measured(self._ours(kinds), turn)}
+        mine = {names.OURS: lambda turn: self._measured(self._ours(kinds), turn)}
         if len(kinds) > 1:
             return mine
-        return {**mine, NATIVES[kinds[0]]: lambda turn: self._measured(self._peer(kinds[0]), turn)}
+        return {**mine, names.NATIVES[kinds[0]]: lambda turn: self._measured(self._peer(kinds[0]), turn)}
 
     def _measured(self, written: Written, turn: Turn) -> Mapping[str, list[float]]:
         source = self._world.new_folder(new_name("made"))
@@ -179,11 +179,11 @@ def _await_all(sink: str, reader: Reader, ids: Sequence[int], query: Any) -> Non
 def run(options: Options) -> Result:
     """In a quick run what warms up is one short turn of all sinks, else one of each job."""
     rounds = 1 if options.quick else options.rounds
-    asked = [(kind,) for kind in ours.THREE] + ([] if options.quick else [ours.THREE])
+    asked = [(kind,) for kind in names.KINDS] + ([] if options.quick else [names.KINDS])
     result = Result("latency", rounds, options.quick)
     with World() as world:
         latency = Latency(world)
-        for kinds in [ours.THREE] if options.quick else asked:
+        for kinds in [names.KINDS] if options.quick else asked:
             for measure in latency.jobs(kinds).values():
                 measure(COLD)
         for kinds in asked:
@@ -218,9 +218,9 @@ def _add(result: Result, kinds: Sequence[str], taken: Taken) -> None:
             case: Case = {"sinks": " ".join(kinds), "reader of": sink, "of": quantile}
             values = [each[quantile] for each in found]
             result.add([Measure(job, case, "s", values)])
-            if job == OURS and (theirs := taken.get((NATIVES[sink], sink))) is not None:
+            if job == names.OURS and (theirs := taken.get((names.NATIVES[sink], sink))) is not None:
                 ratios = [mine / each[quantile] for mine, each in zip(values, theirs, strict=True)]
-                result.add([], Ratio(job, NATIVES[sink], case, "s", ratios))
+                result.add([], Ratio(job, names.NATIVES[sink], case, "s", ratios))
 
 
 def _words(found: Mapping[str, float]) -> str:

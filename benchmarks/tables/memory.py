@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import ours
+from benchmarks import names, ours
 from benchmarks.driver import BATCHES, Settings, read_notes
 from benchmarks.measuring import Case, Measure, Ratio, say
-from benchmarks.natives import NATIVES
 from benchmarks.peaks import Peaks, gc_log, heap_after_collection
 from benchmarks.results import Result
 from benchmarks.world import World, new_name
@@ -31,13 +30,14 @@ PARTS = 4
 COLUMNS = ["id", "lpad(string(id), 16, '0') AS k", "lpad(string(id), 16, '0') AS v", "cast(id AS double) / 7 AS x"]
 HEAP = "1g"
 BARE = "spark alone"
-APPEND = NATIVES["delta"]
+APPEND = names.NATIVES["delta"]
 JOBS: Mapping[str, Sequence[str]] = {
     BARE: (),
     APPEND: ("delta",),
-    **{f"epochal {kind}": (kind,) for kind in ours.THREE},
+    **{names.of(kind): (kind,) for kind in names.KINDS},
+    names.THREE: names.KINDS,
 }
-THREE = {"epochal three": ours.THREE}
+FEWER = (BARE, APPEND, names.of("postgres"))
 DISK = {"postgres": 250, "kafka": 80, "delta": 60, "copy": 60}
 """Bytes of a row at most, with the server's log."""
 SPARE = 5 * 10**9
@@ -47,7 +47,7 @@ START_S, PER_ROW_S = 240.0, 40e-6
 
 def run(options: Options) -> Result:
     sizes = QUICK if options.quick else SIZES
-    jobs = {**JOBS, **THREE} if not options.quick else {name: JOBS[name] for name in (BARE, APPEND, "epochal postgres")}
+    jobs = {name: JOBS[name] for name in FEWER} if options.quick else JOBS
     rounds = 1 if options.quick else options.rounds
     result = Result("memory", rounds, options.quick)
     with World() as world:

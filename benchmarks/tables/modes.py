@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import ours
+from benchmarks import names, ours
 from benchmarks.measuring import ratio, turns
 from benchmarks.natives import native
 from benchmarks.results import Result
@@ -53,7 +53,7 @@ def jobs(world: World, rows: int) -> tuple[dict[str, Callable[[], float]], dict[
             ways = {"two-phase": "", **({"idempotent": ", idempotent"} if name in IDEMPOTENT[system] else {})}
             paths = {"": new, **({", known keys": known} if name in KEYED else {})}
             for (way, suffix), (which, path) in itertools.product(ways.items(), paths.items()):
-                job = f"epochal {system}, {name}{which}{suffix}"
+                job = f"{names.of(system)}, {name}{which}{suffix}"
                 peers[job] = peer
                 found[job] = lambda system=system, options=options, way=way, path=path: world.epochs(  # type: ignore[misc]
                     path, ours.pipeline(world, schema, system, mode=way, **{system: options})

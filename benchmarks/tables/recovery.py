@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks import ours
+from benchmarks import names, ours
 from benchmarks.driver import Settings, read_notes
-from benchmarks.measuring import OURS, Case, Measure, Ratio, say, words
+from benchmarks.measuring import Case, Measure, Ratio, say, words
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, write_file
 from benchmarks.world import World, new_name
@@ -65,7 +65,7 @@ FAULTS: Mapping[Sequence[str], Sequence[Fault]] = {
     ("postgres",): [UNDECIDED, DECIDED, PUBLISHING, POSTGRES, IDLE],
     ("kafka",): [UNDECIDED, DECIDED, PRODUCING, KAFKA, IDLE],
     ("delta",): [UNDECIDED, DECIDED, IDLE],
-    ours.THREE: [UNDECIDED, DECIDED, BETWEEN, PRODUCING, POSTGRES, KAFKA, IDLE],
+    names.KINDS: [UNDECIDED, DECIDED, BETWEEN, PRODUCING, POSTGRES, KAFKA, IDLE],
 }
 QUICK: Mapping[Sequence[str], Sequence[Fault]] = {("postgres",): [DECIDED]}
 
@@ -205,7 +205,7 @@ Taken = Mapping[tuple[str, Fault], Sequence[Times]]
 
 def _taken(world: World, kinds: Sequence[str], faults: Sequence[Fault], rounds: int) -> Taken:
     """Per job and fault a value per round; the peer's beside ours."""
-    jobs = {BARE: ((), [*dict.fromkeys(map(_peer, faults))]), OURS: (kinds, faults)}
+    jobs = {BARE: ((), [*dict.fromkeys(map(_peer, faults))]), names.OURS: (kinds, faults)}
     taken: dict[tuple[str, Fault], list[Times]] = {}
     for turn in range(1, rounds + 1):
         for job, (sinks, asked) in jobs.items():
@@ -222,13 +222,13 @@ def _peer(fault: Fault) -> Fault:
 def _add(result: Result, sinks: str, faults: Sequence[Fault], taken: Taken) -> None:
     for fault in faults:
         case: Case = {"sinks": sinks, "fault": fault.name}
-        mine, theirs = taken[OURS, fault], taken[BARE, _peer(fault)]
-        for job, times in ((OURS, mine), (BARE, theirs)):
+        mine, theirs = taken[names.OURS, fault], taken[BARE, _peer(fault)]
+        for job, times in ((names.OURS, mine), (BARE, theirs)):
             result.add(_measures(job, case, times))
         for what, goal in (("first", "recovery"), ("next", None)):
             more = [getattr(a, what) - getattr(b, what) for a, b in zip(mine, theirs, strict=True)]
             said = "s more" if what == "first" else "s more, with the epoch after it"
-            result.add([], Ratio(OURS, BARE, case, said, more, goal))
+            result.add([], Ratio(names.OURS, BARE, case, said, more, goal))
         result.facts[f"median ms of the struck epoch, by phase, {words(case)}"] = _phases(mine)
 
 

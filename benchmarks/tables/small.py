@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks import ours
+from benchmarks import names, ours
 from benchmarks.measuring import Case, Measure, Ratio, turns
-from benchmarks.natives import NATIVES, native
+from benchmarks.natives import native
 from benchmarks.peers.bare import evaluated
 from benchmarks.results import Result
 from benchmarks.rows import source
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from benchmarks.tables import Options
 
 WARM_UP, COUNTED, FEWER = 5, 20, 5  # epochs of a stream, fewer of a quick run
-BARE = "bare foreachBatch"
 DIFFERENCES = {  # job, over: the goal, at GOAL_ROWS
-    ("epochal postgres", BARE): "small-one",
-    ("epochal kafka", BARE): None,
-    ("epochal delta", BARE): None,
-    ("epochal three", BARE): "small-three",
-    ("epochal delta", "delta append"): "delta-small",
-    ("epochal postgres", "spark jdbc, rewritten batches"): None,
-    ("epochal kafka", "spark kafka"): None,
+    (names.of("postgres"), names.BARE): "small-one",
+    (names.of("kafka"), names.BARE): None,
+    (names.of("delta"), names.BARE): None,
+    (names.THREE, names.BARE): "small-three",
+    (names.of("delta"), names.DELTA_APPEND): "delta-small",
+    (names.of("postgres"), names.JDBC_REWRITTEN): None,
+    (names.of("kafka"), names.SPARK_KAFKA): None,
 }
 GOAL_ROWS = 1_000
 
@@ -72,16 +71,16 @@ class Small:
     def jobs(self) -> Mapping[str, Callable[[], float]]:
         world = self._world
         return {
-            BARE: lambda: self._median(evaluated),
-            **{peer: lambda kind=kind: self._median(native(world, kind)) for kind, peer in NATIVES.items()},  # type: ignore[misc]
-            **{f"epochal {kind}": lambda kind=kind: self._ours(kind) for kind in ours.THREE},  # type: ignore[misc]
-            "epochal three": lambda: self._ours(*ours.THREE),
+            names.BARE: lambda: self._median(evaluated),
+            **{peer: lambda kind=kind: self._median(native(world, kind)) for kind, peer in names.NATIVES.items()},  # type: ignore[misc]
+            **{names.of(kind): lambda kind=kind: self._ours(kind) for kind in names.KINDS},  # type: ignore[misc]
+            names.THREE: lambda: self._ours(*names.KINDS),
         }
 
     def _ours(self, *kinds: str) -> float:
         phases = Phases(self._counted)
         taken = self._median(ours.pipeline(self._world, self._schema, *kinds, on_event=phases))
-        self.phases[f"epochal {kinds[0] if len(kinds) == 1 else 'three'}"].append(phases.medians())
+        self.phases[names.of(*kinds)].append(phases.medians())
         return taken
 
     def _median(self, write: Callable[[DataFrame, int], None]) -> float:

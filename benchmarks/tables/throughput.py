@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import ours
-from benchmarks.measuring import OURS, Measure, Ratio, ratio, speeds, turns
+from benchmarks import names, ours
+from benchmarks.measuring import Measure, Ratio, ratio, speeds, turns
 from benchmarks.natives import native
 from benchmarks.peers import delta, kafka, postgres
 from benchmarks.results import Result
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 WARM_UP = 3
 """Rounds: after one the next were faster and faster, ours later than peers that share their code with other jobs."""
 NARROW, WIDE = 100, 1_000  # bytes of a value
-WIDE_KAFKA = f"{OURS} kafka, of wide rows"
+WIDE_KAFKA = f"{names.OURS} kafka, of wide rows"
 """For the sum of three sinks alone; beside its peers Kafka gets rows of key and value."""
 
 GOALS = {  # job, peer: the goal, of rows with NARROW values
-    (f"{OURS} postgres", "spark jdbc, rewritten batches"): "postgres-jdbc-rewritten",
-    (f"{OURS} postgres", "spark jdbc"): "postgres-jdbc",
-    (f"{OURS} postgres", "psycopg COPY"): None,
-    (f"{OURS} postgres", "server-side COPY of a binary file"): "postgres-server-copy",
-    (f"{OURS} postgres", "server-side COPY of a text file"): None,
-    (f"{OURS} kafka", "confluent-kafka, no transaction"): "kafka-plain",
-    (f"{OURS} kafka", "spark kafka"): "kafka-spark",
-    (f"{OURS} kafka", "spark kafka, tuned"): None,
-    (f"{OURS} delta", "delta append"): "delta-plain",
-    (f"{OURS} delta", "delta append, txnAppId"): None,
-    (f"{OURS} delta", "delta-rs"): None,
-    (f"{OURS} three", "spark's three"): None,
+    (names.of("postgres"), names.JDBC_REWRITTEN): "postgres-jdbc-rewritten",
+    (names.of("postgres"), names.JDBC): "postgres-jdbc",
+    (names.of("postgres"), names.PSYCOPG): None,
+    (names.of("postgres"), names.SERVER_BINARY): "postgres-server-copy",
+    (names.of("postgres"), names.SERVER_TEXT): None,
+    (names.of("kafka"), names.CONFLUENT): "kafka-plain",
+    (names.of("kafka"), names.SPARK_KAFKA): "kafka-spark",
+    (names.of("kafka"), names.SPARK_KAFKA_TUNED): None,
+    (names.of("delta"), names.DELTA_APPEND): "delta-plain",
+    (names.of("delta"), names.DELTA_TXN): None,
+    (names.of("delta"), names.DELTA_RS): None,
+    (names.THREE, names.SPARK_THREE): None,
 }
 
 
@@ -63,25 +63,25 @@ class Throughput:
     def jobs(self) -> Mapping[str, Callable[[], float]]:
         world = self._world
         return {
-            f"{OURS} postgres": lambda: self._ours(f"{OURS} postgres", "postgres"),
-            "spark jdbc, rewritten batches": lambda: self._into_table(
+            names.of("postgres"): lambda: self._ours(names.of("postgres"), "postgres"),
+            names.JDBC_REWRITTEN: lambda: self._into_table(
                 lambda table: postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), table)
             ),
-            "spark jdbc": lambda: self._into_table(lambda table: postgres.jdbc(world.jdbc(), table)),
-            "psycopg COPY": lambda: self._into_table(lambda table: postgres.copy(world.dsn, table)),
-            "server-side COPY of a binary file": lambda: self._server_copy("binary"),
-            "server-side COPY of a text file": lambda: self._server_copy("text"),
-            f"{OURS} kafka": lambda: self._ours(f"{OURS} kafka", "kafka", of=self._records),
-            "confluent-kafka, no transaction": lambda: self._records_into(kafka.confluent),
-            "spark kafka": lambda: self._records_into(kafka.spark),
-            "spark kafka, tuned": lambda: self._records_into(partial(kafka.spark, tuned=True)),
+            names.JDBC: lambda: self._into_table(lambda table: postgres.jdbc(world.jdbc(), table)),
+            names.PSYCOPG: lambda: self._into_table(lambda table: postgres.copy(world.dsn, table)),
+            names.SERVER_BINARY: lambda: self._server_copy("binary"),
+            names.SERVER_TEXT: lambda: self._server_copy("text"),
+            names.of("kafka"): lambda: self._ours(names.of("kafka"), "kafka", of=self._records),
+            names.CONFLUENT: lambda: self._records_into(kafka.confluent),
+            names.SPARK_KAFKA: lambda: self._records_into(kafka.spark),
+            names.SPARK_KAFKA_TUNED: lambda: self._records_into(partial(kafka.spark, tuned=True)),
             WIDE_KAFKA: lambda: self._ours(WIDE_KAFKA, "kafka"),
-            f"{OURS} delta": lambda: self._ours(f"{OURS} delta", "delta"),
-            "delta append": lambda: self._epoch(delta.spark(self._folder())),
-            "delta append, txnAppId": lambda: self._epoch(delta.spark(self._folder(), app="bench")),
-            "delta-rs": lambda: self._epoch(delta.delta_rs(self._folder())),
-            f"{OURS} three": lambda: self._ours(f"{OURS} three", *ours.THREE),
-            "spark's three": self._spark_three,
+            names.of("delta"): lambda: self._ours(names.of("delta"), "delta"),
+            names.DELTA_APPEND: lambda: self._epoch(delta.spark(self._folder())),
+            names.DELTA_TXN: lambda: self._epoch(delta.spark(self._folder(), app="bench")),
+            names.DELTA_RS: lambda: self._epoch(delta.delta_rs(self._folder())),
+            names.THREE: lambda: self._ours(names.THREE, *names.KINDS),
+            names.SPARK_THREE: self._spark_three,
         }
 
     def _epoch(self, write: Write, of: Path | None = None) -> float:
@@ -101,7 +101,7 @@ class Throughput:
 
     def _spark_three(self) -> float:
         """Each system's own writer in one foreachBatch, over rows that are kept for them."""
-        writes = [native(self._world, kind) for kind in ours.THREE]
+        writes = [native(self._world, kind) for kind in names.KINDS]
 
         def write(df: DataFrame, epoch: int) -> None:
             kept = df.persist()
@@ -153,10 +153,10 @@ def _ratios(taken: list[Measure], *, goals: bool) -> list[Ratio]:
     found = [
         ratio(taken, job, peer, "rows/s", goal if goals else None, inverse=True) for (job, peer), goal in GOALS.items()
     ]
-    alone = [f"{OURS} postgres", WIDE_KAFKA, f"{OURS} delta"]
+    alone = [names.of("postgres"), WIDE_KAFKA, names.of("delta")]
     by_name = {measure.job: measure for measure in taken}
     sums = [sum(each) for each in zip(*(by_name[name].values for name in alone), strict=True)]
-    three = by_name[f"{OURS} three"]
+    three = by_name[names.THREE]
     values = [mine / alone for mine, alone in zip(three.values, sums, strict=True)]
     told = Ratio(three.job, "the sum of the three alone", three.case, "s", values, "three-sum" if goals else None)
     return [*found, told]
