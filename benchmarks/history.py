@@ -6,7 +6,7 @@ from elsewhere, as no micro-batch is evaluated::
     postgres   a task's own function writes them, in this process; the sink publishes
     kafka      one producer writes rows, marker and tombstones of every epoch in a transaction of its own, by the
                functions of the sink's task; it is kept from epoch to epoch, where the sink makes one each time
-    delta      an epoch's data file is a link to that of an epoch before; one version of the table has the files of
+    delta      an epoch's data file is a link to a copy of one before; one version of the table has the files of
                ``TOGETHER`` epochs, and the marker of the last of them, by the sink's own publish
 
 An epoch's vote is that of the newest real one, with what is other in this one.  Afterwards the checkpoint has the
@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 
 TOGETHER = 1_000
 """Epochs of a Delta table that one version shows."""
+LINKS = 10_000
+"""Names of one file: a file system has a limit, ext4 65,000."""
 RETAINED = 100
 """Of these newest epochs Spark keeps its own files (``spark.sql.streaming.minBatchesToRetain``)."""
 TOLD = 10_000
@@ -269,6 +272,7 @@ class _Postgres:
             self._opened = place, open_session(place, self._sink.name, Limits())
         place, session = self._opened
         task = self._sink._task(place, app, epoch, by, self._columns, ())
+        self._sink._end = self._sink._noted(epoch)  # as its prepare does
         written = _write(task, session, self._batch(epoch.number), iter(()))
         attempts = [[written["attempt"], written["rows"]]]
         about = {"attempts": attempts, "offsets": epoch.offsets, "watermark": epoch.watermark}
@@ -377,7 +381,11 @@ def write_peer(spark: SparkSession, folder: Path, upto: EpochNumber) -> None:
 
 
 def _linked(folder: Path, add: Json, epoch: EpochNumber) -> Json:
-    """Another name for the same file, and the action that adds it."""
-    name = f"{epoch}-{add['path']}"
-    os.link(folder / str(add["path"]), folder / name)
+    """Another name for the same file, or for a copy of it, and the action that adds it."""
+    path = str(add["path"])
+    copy = folder / f".{epoch // LINKS}-{path}"
+    if not copy.exists():
+        shutil.copyfile(folder / path, copy)
+    name = f"{epoch}-{path}"
+    os.link(copy, folder / name)
     return {**add, "path": name}

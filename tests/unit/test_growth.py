@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from benchmarks.history import RETAINED, Progress
+from benchmarks import history
+from benchmarks.history import LINKS, RETAINED, Progress
 from epochal.coordinator.epoch import Query
 
 QUERY = Query("app", "q1", "r1", "file:/checkpoint")
@@ -56,3 +58,16 @@ def test_a_source_whose_offsets_are_not_linear_is_refused(checkpoint: Path) -> N
     (checkpoint / "offsets" / "2").write_text(f"v1\n{METADATA}\n{json.dumps({'offset': 151})}")
     with pytest.raises(AssertionError, match="not linear"):
         Progress(checkpoint)
+
+
+def test_no_data_file_has_more_names_than_a_file_system_lets_it_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert os.pathconf(tmp_path, "PC_LINK_MAX") > LINKS + 1
+    monkeypatch.setattr(history, "LINKS", 3)
+    (tmp_path / "part").write_bytes(b"rows")
+    for epoch in range(1, 9):
+        named = history._linked(tmp_path, {"path": "part", "size": 4}, epoch)
+        assert named == {"path": f"{epoch}-part", "size": 4}
+        assert (tmp_path / f"{epoch}-part").read_bytes() == b"rows"
+    assert max(file.stat().st_nlink for file in tmp_path.iterdir()) == 3 + 1
