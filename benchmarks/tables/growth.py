@@ -44,7 +44,7 @@ SPARK = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     )
 }
-"""How Spark writes its own files: this way it starts no processes for it, and an epoch takes a quarter less.  They are
+"""How Spark writes its own files: this way it starts fewer processes for it, and an epoch takes a sixth less.  They are
 written before and after the call of the pipeline, which is what is timed."""
 WRITTEN = 100_000
 
