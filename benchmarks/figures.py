@@ -24,7 +24,7 @@ MISSING = "not measured yet"
 ENOUGH = 5  # rounds
 PYTHON = ("driver", "worker", "workers together")
 """Of the processes that are weighed, those of Python."""
-DELTA = names.NATIVES["delta"]
+DELTA = names.DELTA_APPEND
 """The peer that is weighed: its tasks hold a group of rows too."""
 
 Told = Callable[[Run], "str | None"]

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 TOGETHER = 1_000
 """Epochs of a Delta table that one version shows."""
 LINKS = 10_000
-"""Names of one file: a file system has a limit, ext4 65,000."""
+"""Names of one copy: a file system has a limit, ext4 65,000."""
 RETAINED = 100
 """Of these newest epochs Spark keeps its own files (``spark.sql.streaming.minBatchesToRetain``)."""
 TOLD = 10_000

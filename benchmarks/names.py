@@ -24,4 +24,5 @@ NATIVES = {"postgres": JDBC_REWRITTEN, "kafka": SPARK_KAFKA, "delta": DELTA_APPE
 
 def of(*kinds: str) -> str:
     """Our job into sinks of these kinds: of one, or of all three."""
+    assert len(kinds) == 1 or kinds == KINDS, f"no job of ours is called after {kinds}"
     return f"{OURS} {kinds[0]}" if len(kinds) == 1 else THREE

@@ -37,7 +37,7 @@ FIRST = 10
 LOOKS = 9
 """How often view and table are read, in turn."""
 SUMS = "SELECT count(*), sum(x), max(id) FROM {}"
-PEER = names.NATIVES["delta"]
+PEER = names.DELTA_APPEND
 ROWS = Rows(50)
 SPARK = {
     "spark.sql.streaming.checkpointFileManagerClass": (

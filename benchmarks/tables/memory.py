@@ -30,7 +30,7 @@ PARTS = 4
 COLUMNS = ["id", "lpad(string(id), 16, '0') AS k", "lpad(string(id), 16, '0') AS v", "cast(id AS double) / 7 AS x"]
 HEAP = "1g"
 BARE = "spark alone"
-APPEND = names.NATIVES["delta"]
+APPEND = names.DELTA_APPEND
 JOBS: Mapping[str, Sequence[str]] = {
     BARE: (),
     APPEND: ("delta",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -63,7 +62,7 @@ def test_a_source_whose_offsets_are_not_linear_is_refused(checkpoint: Path) -> N
 def test_no_data_file_has_more_names_than_a_file_system_lets_it_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert os.pathconf(tmp_path, "PC_LINK_MAX") > LINKS + 1
+    assert LINKS + 1 < 65_000, "what ext4 takes; other file systems of today take more"
     monkeypatch.setattr(history, "LINKS", 3)
     (tmp_path / "part").write_bytes(b"rows")
     for epoch in range(1, 9):
