@@ -58,6 +58,7 @@ def test_an_error_in_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
     every_cell_strikes_and_harms_nobody(Plan("", workload="rows"), CELLS, [], capsys)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("name", "always"), [("upsert", LOST), ("idempotent", APPLIED)], ids=["upsert", "idempotent"])
 def test_an_error_in_some_cells_of_the_other_modes(
     name: str, always: Sequence[Strike], capsys: pytest.CaptureFixture[str]
@@ -70,6 +71,7 @@ def test_an_error_in_some_cells_of_the_other_modes(
     every_cell_strikes_and_harms_nobody(plan, cells, [], capsys)
 
 
+@pytest.mark.wide
 def test_an_error_in_most_cells_of_a_job_with_state(capsys: pytest.CaptureFixture[str]) -> None:
     """Two of three, drawn by the seed, and two sinks; `make chaos` has all of them."""
     cells = random.Random(2).sample(our_errors(Moments(fewer.SINKS)), SOME)

@@ -51,6 +51,7 @@ class TestPostgresLog(ProcessContract):
         return f"from epochal.checkpoints.postgres import PostgresLog; log = PostgresLog({pg_database!r}, 'flights')"
 
 
+@pytest.mark.wide
 class TestPostgresLogOnTheOldestServer(TestPostgresLog):
     @pytest.fixture
     def postgres_server(self, oldest_postgres: servers.Postgres) -> servers.Postgres:

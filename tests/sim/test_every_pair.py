@@ -7,6 +7,7 @@ import pytest
 from epochal.chaos.explore import KINDS, PAIRS, PIPELINES, SINGLES, Kind, explore
 from tests.sim.tally import Tally
 
+pytestmark = pytest.mark.wide
 OTHERS = [kind for kind in KINDS if kind not in (*SINGLES, *PAIRS)]
 
 

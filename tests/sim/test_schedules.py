@@ -17,12 +17,14 @@ def test_one_fault_anywhere(tally: Tally, name: str, kind: Kind) -> None:
     tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=5)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kind", PAIRS, ids=str)
 @pytest.mark.parametrize("name", ["one", "two", "three"])
 def test_a_pair_of_faults(tally: Tally, name: str, kind: Kind) -> None:
     tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=25)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kind", PAIRS, ids=str)
 @pytest.mark.parametrize("name", ["idempotent-two", "to-idempotent", "to-two-phase"])
 def test_a_pair_of_faults_without_a_decision(tally: Tally, name: str, kind: Kind) -> None:
@@ -30,6 +32,7 @@ def test_a_pair_of_faults_without_a_decision(tally: Tally, name: str, kind: Kind
     tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=25)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", PIPELINES)
 def test_three_faults_and_four_at_random(tally: Tally, name: str) -> None:
     tally.check(explore(pipelines=[PIPELINES[name]], kinds=(), samples=45), at_least=950)

@@ -13,7 +13,7 @@ import epochal
 from epochal import sinks
 from tests.unit.test_architecture import FOLDERS, ROOT, modules
 
-TIMEOUT_S = 170
+TIMEOUT_S = 340
 
 IMPORT_EVERY_PUBLIC_NAME = """
 import importlib, importlib.metadata, sys

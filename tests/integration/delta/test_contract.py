@@ -89,6 +89,7 @@ class TestReplacingDeltaSinkWithSelectAndWhere(ModeContract):
         assert not isinstance(harness.sink(), RedoSink)
 
 
+@pytest.mark.wide
 class TestMergingDeltaSinkWithSelectAndWhere(TestReplacingDeltaSinkWithSelectAndWhere):
     """An id that stands twice is told apart by a number, so no row of the contract replaces another."""
 
@@ -107,5 +108,6 @@ class TestDeltaSinkInIdempotentMode(IdempotentContract):
         return DeltaHarness(spark, tmp_path, self.mode)
 
 
+@pytest.mark.wide
 class TestReplacingDeltaSinkInIdempotentMode(TestDeltaSinkInIdempotentMode):
     mode = Overwrite()

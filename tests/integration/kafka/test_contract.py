@@ -123,6 +123,7 @@ class TestKafkaSinkWithSlotsSelectAndWhere(ModeContract):
         return ProjectedSlotsKafkaHarness(spark, kafka_server, topic, stage)
 
 
+@pytest.mark.wide
 class TestKafkaSinkWithSelectAndWhereInIdempotentMode(IdempotentContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:

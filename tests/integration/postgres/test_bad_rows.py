@@ -240,6 +240,7 @@ class RejectsHarness(ProjectedRows):
         )
 
 
+@pytest.mark.wide
 class TestRejects(SinkContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> RejectsHarness:
@@ -250,6 +251,7 @@ class TestRejects(SinkContract):
         assert not isinstance(harness.sink(), RedoSink)
 
 
+@pytest.mark.wide
 class TestMarkedRejects(MarkedContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, postgres_server: Postgres, pg_database: str) -> RejectsHarness:

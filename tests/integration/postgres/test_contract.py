@@ -91,6 +91,7 @@ def _postgres(start: Start) -> PostgresSink:
     return start.sink
 
 
+@pytest.mark.wide
 class TestMarkedPlainPostgresSink(OnPostgres, MarkedContract):
     mode = Plain()
 
@@ -107,6 +108,7 @@ class OnTheOldestServer:
         assert version.startswith(POSTGRES[0])
 
 
+@pytest.mark.wide
 class TestPostgresSinkOnTheOldestServer(OnTheOldestServer, TestPostgresSink):
     pass
 
@@ -129,6 +131,7 @@ class TestUpsertingPostgresSinkWithSelectAndWhere(ModeContract):
         return ProjectedPostgresHarness(spark, postgres_server, pg_database, self.mode)
 
 
+@pytest.mark.wide
 class TestUpsertingPostgresSinkOnTheOldestServer(OnTheOldestServer, OnPostgres, ModeContract):
     mode = Upsert(key=["id", "n"])
 
@@ -148,5 +151,6 @@ class TestPostgresSinkInIdempotentMode(OnPostgres, IdempotentContract):
         assert support.observe(harness.dsn, "SELECT id FROM others") == [("a",)]
 
 
+@pytest.mark.wide
 class TestUpsertingPostgresSinkInIdempotentMode(TestPostgresSinkInIdempotentMode):
     mode = Upsert(key=["id", "n"])

@@ -115,7 +115,7 @@ def test_kafka_topic_recreated(corner: MakeCorner, kafka_server: servers.Kafka) 
     job.converges(table=[1, 2, 3, 4], topic=[4], lake=[1, 2, 3, 4])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_kafka_transaction_expired(corner: MakeCorner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task takes longer than the transaction may last, and than the broker's next look, each 10 seconds."""
     job = corner("Kafka transaction expired")
