@@ -117,6 +117,7 @@ class ProjectedSlotsKafkaHarness(ProjectedRows, SlotsKafkaHarness):
     options: Mapping[str, Any] = {**OPTIONS, **SlotsKafkaHarness.options}
 
 
+@pytest.mark.wide
 class TestKafkaSinkWithSlotsSelectAndWhere(ModeContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
