@@ -117,6 +117,18 @@ def test_a_figure_of_several_tables_says_which_is_missing(tmp_path: Path) -> Non
     assert told.endswith("the worst case (delta, 100,000 epochs before); growth-kafka not measured yet")
 
 
+def test_growth_is_told_where_it_is_most_also_when_that_is_not_at_the_oldest() -> None:
+    def grown(job: str, epochs: int, times: float, goal: str | None = None) -> Ratio:
+        return Ratio(job, "the same at 10", {"epochs before": epochs}, "s", [times] * 5, goal)
+
+    steady = [grown("kafka", 1_000, 1.1), grown("kafka", 100_000, 1.2, "growth")]
+    told = figures._growth(run(Result("growth-kafka", 5, ratios=steady), []))
+    assert told == "1.2 (1.2 to 1.2) times the seconds of epoch 10, the worst case (kafka, 100,000 epochs before)"
+    grows = [grown("delta", 2_000, 3.5), grown("delta append", 2_000, 2.5), grown("delta append", 100_000, 9.0)]
+    both = figures._growth(run(Result("growth-delta", 5, ratios=[*steady, *grows]), []))
+    assert both == (f"{told}; before it 3.5 (3.5 to 3.5) (delta, 2,000 epochs before); delta append 2.5 (2.5 to 2.5)")
+
+
 def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None:
     result = Result("consistency", 1)
     result.facts[ALARMS] = ["epochal delta, zombie: not struck"]
