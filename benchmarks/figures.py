@@ -25,7 +25,7 @@ ENOUGH = 5  # rounds
 PYTHON = ("driver", "worker", "workers together")
 """Of the processes that are weighed, those of Python."""
 DELTA = names.DELTA_APPEND
-"""The peer that is weighed, as its tasks hold a group of rows too, and that grows old beside ours."""
+"""The peer that is weighed: its tasks hold a group of rows too."""
 
 Told = Callable[[Run], "str | None"]
 """What a run says; None if it was not asked."""
@@ -78,7 +78,8 @@ def _growth(run: Run) -> str | None:
     oldest = [ratio for ratio in run.result.ratios if ratio.goal == "growth"]
     if not oldest:
         return None
-    told = f"{with_spread(worst(oldest).values)} times the seconds of epoch 10, the worst case{_which(worst(oldest))}"
+    last = worst(oldest)
+    told = f"{with_spread(last.values)} times the seconds of epoch 10, the worst case{_which(last)}"
     one = _most([ratio for ratio in run.result.ratios if ratio.job in names.KINDS])
     if one in oldest:
         return f"{told}{_few(run)}"
