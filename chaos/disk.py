@@ -5,6 +5,7 @@ Mounting needs Linux and root (``CAP_SYS_ADMIN``); where that cannot be had, :fu
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -18,7 +19,7 @@ SIZE_MB = 96
 BLOCK = 1 << 20
 TIMEOUT_S = 30
 BUSY_S = 10
-"""How long a file may stay open for writing before a disk is called busy."""
+"""How long a file may stay open before a disk is called busy."""
 
 
 def why_not() -> str:
@@ -58,11 +59,15 @@ class Disk:
         self._ballast.unlink(missing_ok=True)
 
     def read_only(self) -> None:
-        """Refuse every write; NotCounted if somebody keeps a file open for writing.
+        """Refuse every write; NotCounted, with their names, if somebody keeps files open.
 
-        Linux refuses that while any file is, and Spark writes some of a checkpoint's beside its query.
+        Linux refuses that while a file is open for writing, or open and deleted.  Spark writes some of a checkpoint's
+        beside its query, and a JVM keeps what a failed task left open until it collects garbage.
         """
-        poll(self._refusing, BUSY_S, f"{self.folder} read-only: it is busy, a file is open for writing")
+        try:
+            poll(self._refusing, BUSY_S, f"{self.folder} read-only")
+        except NotCounted as late:
+            raise NotCounted(f"{late}: it is busy, open are {', '.join(_open_below(self.folder)) or 'none'}") from None
 
     def _refusing(self) -> bool | None:
         """None while the disk is busy."""
@@ -87,6 +92,17 @@ def _fits(file: RawIOBase, size: int) -> bool:
             raise
         return False
     return True
+
+
+def _open_below(folder: Path) -> list[str]:
+    """Every file of a folder that a process has open, as "PID NAME FILE"."""
+    found = []
+    for handle in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # it was closed meanwhile, or its process ended
+            file, process = os.readlink(handle), handle.parents[1]
+            if file.startswith(f"{folder}/"):
+                found.append(f"{process.name} {(process / 'comm').read_text().strip()} {file}")
+    return found
 
 
 def _run(*command: str) -> None:

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+
 from epochal.chaos import failpoints, jvm, standby, targets, workloads
 from epochal.chaos.failpoints import Point
 from epochal.chaos.nemesis import end_with_parent
@@ -268,9 +270,20 @@ def run(spark: SparkSession, settings: Settings, folder: Path) -> End:
         if error is None:
             break
         print(f"ended: {error}", flush=True)
+        let_go(spark)
     if error is None and settings.state:
         (folder / STATE).write_text(json.dumps(compare_state(spark, settings)))
     return end_of(error, target, before)
+
+
+def let_go(spark: SparkSession) -> None:
+    """Have the JVM close what failed tasks left open: it does so only as it collects garbage.
+
+    A disk under these files could not be made read-only (:meth:`epochal.chaos.disk.Disk.read_only`).
+    """
+    with contextlib.suppress(Py4JError, OSError):  # a JVM that is gone has let go
+        java: Any = spark._jvm
+        java.System.gc()
 
 
 def run_query(rows: DataFrame, target: targets.Target, function: Points, settings: Settings) -> Exception | None:

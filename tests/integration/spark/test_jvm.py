@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
 
-from epochal.chaos import jvm, program, workers
+from epochal.chaos import disk, jvm, program, workers
+from epochal.chaos.disk import Disk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,3 +92,17 @@ def test_workers_are_forked_with_all_that_they_need(spark: SparkSession) -> None
 
     rows = spark.range(1).mapInArrow(told, "there boolean, unseen boolean").collect()
     assert [tuple(row) for row in rows] == [(True, True)]
+
+
+def test_what_a_task_left_open_on_a_full_disk_is_let_go(spark: SparkSession, tmp_path: Path) -> None:
+    """Or the next strike could not make the disk read-only: tasks that cannot write leave their files open, deleted."""
+    if disk.why_not():
+        return
+    with Disk(tmp_path / "disk", megabytes=4) as small:
+        small.fill()
+        with pytest.raises(Py4JError, match="No space left on device"):
+            spark.range(10).repartition(2).write.option("compression", "zstd").parquet(str(small.folder / "rows"))
+        small.drain()
+        program.let_go(spark)
+        small.read_only()
+        small.writable()
