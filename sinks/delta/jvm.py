@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from epochal.coordinator import versions
 from epochal.coordinator.epoch import Json
 from epochal.coordinator.errors import Misconfigured
+from epochal.sinks.delta.lineage import log_file
 from epochal.sinks.executors import running_session
 
 if TYPE_CHECKING:
@@ -101,10 +102,27 @@ class Table:
             self._root: Java = self._log.dataPath()
             self._files: Java = self._root.getFileSystem(self._log.newDeltaHadoopConf())
 
-    def begin(self) -> Transaction:
-        """A transaction on the newest snapshot; one that is never committed is a plain read."""
+    def begin(self, known: Transaction | None = None) -> Transaction:
+        """A transaction on the newest snapshot; one that is never committed is a plain read.
+
+        To find that, Delta lists the log's whole folder.  With an earlier one that is ``known`` two files of it are
+        asked for by name instead: if its version is there as it was, and the next is not, it is the newest.  In a log
+        that was cleaned up out of order it need not be, and a commit may land where nobody reads it.
+        """
         with java_errors():
-            return Transaction(self._spark, self._log, self._log.startTransaction(), self.read)
+            if known is not None and self._is_newest(known):
+                option = self._jvm.scala.Option
+                begun = self._log.startTransaction(option.empty(), option.apply(known.snapshot))
+            else:
+                begun = self._log.startTransaction()
+            return Transaction(self._spark, self._log, begun, self.read)
+
+    def _is_newest(self, known: Transaction) -> bool:
+        here, following = (self._path(log_file(version)) for version in (known.version, known.version + 1))
+        if known.log != self._log or not self._files.exists(here) or self._files.exists(following):
+            return False
+        written = known.snapshot.logSegment().lastCommitFileModificationTimestamp()
+        return bool(self._files.getFileStatus(here).getModificationTime() == written)
 
     def size(self, path: str) -> int | None:
         """Bytes of the file with that path, as an ``add`` action writes paths; None if there is none."""
@@ -186,6 +204,16 @@ class Transaction:
         return self.version >= 0
 
     @property
+    def log(self) -> Java:
+        """That of its table; another one where a name in the catalog has become another table's."""
+        return self._log
+
+    @property
+    def snapshot(self) -> Java:
+        """What it reads."""
+        return self._txn.snapshot()
+
+    @property
     def version(self) -> int:
         """Of the snapshot; -1 for no table."""
         return int(self._txn.readVersion())
@@ -220,7 +248,7 @@ class Transaction:
         ``txnVersion`` asks the whole state of the table, a Spark job of as many tasks as the state has partitions.
         A checksum that has any transaction id has all of them (``RecordChecksum`` of Delta: all or none).
         """
-        checksum = self._txn.snapshot().checksumOpt()
+        checksum = self.snapshot.checksumOpt()
         found = checksum.get().setTransactions() if checksum.isDefined() else checksum
         if not found.isDefined():
             return None

@@ -15,7 +15,9 @@ twice, cannot get through.
 
 A version of the log is created only where there is none.  But a put that was slow can land below a log
 that was cleaned up meanwhile: it succeeds, and nobody reads it.  So what was written counts only after a
-new snapshot shows it.
+new snapshot shows it.  That one look lists the log, whose cost grows with it; prepare and commit go on from the
+snapshot that it has shown, as long as the log has no file of a next version: if a clean-up hid one, their put lands
+below, and counts as little.
 
 What such a commit holds besides the marker is the mode's (``modes.py``)::
 
@@ -162,6 +164,7 @@ class DeltaSink:
         self._app: str | None = None
         self._tried: _Tried | None = None
         self._seen: int | None = None
+        self._known: Transaction | None = None  # the newest that was looked at
         self._also: DeltaSink | None = None  # the same under its other name, of a sink that is renamed
 
     @property
@@ -288,7 +291,7 @@ class DeltaSink:
         """
         app = self._looked()
         table = self._table()
-        txn = self._existing(self._begin(table))
+        txn = self._existing(self._go_on(table))
         metadata = txn.metadata()
         self._check_table(txn, metadata, epoch.number)
         written = self._written(self._projected(rows.schema), jvm.schema_of(metadata).names)
@@ -352,8 +355,8 @@ class DeltaSink:
         table = self._table()
         answer: _Answer | None = None
         log_taken = False
-        for _ in range(ATTEMPTS):
-            txn = self._begin(table, answered=answer)
+        for attempt in range(ATTEMPTS):
+            txn = self._begin(table, answered=answer) if attempt else self._go_on(table)
             if self._already_committed(txn, committable, by):
                 if answer is None:
                     return CommitOutcome.ALREADY_COMMITTED
@@ -421,7 +424,7 @@ class DeltaSink:
 
     def close(self) -> None:
         """Nothing is held open: the Spark session is the user's."""
-        self._app = self._tried = None
+        self._app = self._tried = self._known = None
 
     def epochs(
         self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
@@ -763,11 +766,18 @@ class DeltaSink:
     def _begin(self, table: Table, *, answered: _Answer | None = None) -> Transaction:
         """A transaction on a new snapshot; after a request that may be applied its failure is no answer."""
         try:
-            return table.begin()
+            txn = table.begin()
+            self._known = txn if gates.versions_are_names(txn.protocol()) else None
         except JavaFailure as failure:
             if answered is not None:
                 raise self._say.unknown(state=failure.message) from failure
             raise self._say.not_read("the table's log", failure) from failure
+        return txn
+
+    def _go_on(self, table: Table) -> Transaction:
+        """One on the snapshot of before, if it still is the newest.  What is committed in it counts after `_begin`."""
+        with self._say.unavailable("the table's log"):
+            return table.begin(self._known)
 
     def _existing(self, txn: Transaction) -> Transaction:
         if not txn.exists:
