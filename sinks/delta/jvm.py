@@ -111,7 +111,7 @@ class Table:
         """
         with java_errors():
             if known is not None and self._is_newest(known):
-                option = self._jvm.scala.Option
+                option = getattr(self._jvm, "scala.Option")
                 begun = self._log.startTransaction(option.empty(), option.apply(known.snapshot))
             else:
                 begun = self._log.startTransaction()
