@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 KEEP   ?=
 ROWS   ?=
 ROUNDS ?=
-WIDE_MINUTES ?= 50
+WIDE_MINUTES ?= 45
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
 PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest --durations=12 --durations-min=20
@@ -24,7 +24,7 @@ demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP
 	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
 
 # A wide test (tests/conftest.py) that has not begun after WIDE_MINUTES is left out, and the end says so.
-test: venv       ## lint, types and every test, three lanes at a time; fails if one did not run (WIDE_MINUTES=n, 50)
+test: venv       ## lint, types and every test, three lanes at a time; fails if one did not run (WIDE_MINUTES=n, 45)
 	@$(MAKE) --no-print-directory --jobs=2 check archives
 	@PYTHONUNBUFFERED=1 $(MAKE) --no-print-directory --jobs=3 lane-logs lane-tables lane-rest
 
@@ -36,12 +36,11 @@ lane-logs:
 
 lane-tables:
 	@$(LANE) tests/integration/postgres tests/integration/spark tests/integration/test_postgres_log.py \
-	    tests/integration/hadoop tests/integration/console tests/servers tests/chaos \
+	    tests/integration/hadoop tests/integration/console tests/integration/runbook tests/servers tests/chaos \
 	    --ignore=tests/chaos/test_cells.py
 
 lane-rest:
-	@$(LANE) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py \
-	    tests/integration/runbook
+	@$(LANE) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py
 
 test-fast: venv  ## what needs neither Spark nor servers, without the widest simulations; under 2 minutes
 	$(BIN)/python -m pytest $(FAST) -k 'not (test_every_pair or test_machine or (test_schedules and (two or three)))'
