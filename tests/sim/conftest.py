@@ -46,9 +46,8 @@ def scene() -> Iterator[MakeScene]:
 
 
 def _too_few(config: pytest.Config) -> bool:
-    """Whether this was a run of every test, with time for all of them, and played fewer schedules than are promised."""
     wide = config.pluginmanager.get_plugin("wide-last")
-    return wide is not None and not wide.left_out and 0 < len(_tally.all.traces) < WANTED
+    return _tally.too_few(wide.left_out if wide is not None else None)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

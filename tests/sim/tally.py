@@ -26,5 +26,12 @@ class Tally:
         assert explored.verdict is Verdict.TRUE, f"{explored}"
         assert explored.tally.schedules >= at_least, f"only {explored.tally.schedules} schedules were found"
 
+    def too_few(self, left_out: int | None) -> bool:
+        """Whether a run of every test (None: it was none) that left out so many wide ones played less than is promised.
+
+        With any left out it is not promised; where nothing was played, the run was of other tests.
+        """
+        return left_out == 0 and 0 < len(self.all.traces) < WANTED
+
     def __str__(self) -> str:
         return str(self.all)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim import tally
+
 ROOT = Path(__file__).parents[2]
 MARKED = "import pytest\n@pytest.mark.{}\ndef test_other(): {}\n"
 
@@ -98,3 +100,17 @@ def test_no_time_excuses_any_other_test(tmp_path: Path) -> None:
     said = "4 collected IS NOT 2 passed, 1 skipped, 1 wide ones LEFT OUT after 0 minutes"
     skips = "def test_other(): pytest.skip()\n"
     assert run_pytest(tmp_path, WIDE + skips, minutes="0") == (pytest.ExitCode.TESTS_FAILED, said)
+
+
+@pytest.mark.parametrize(
+    ("traces", "left_out", "too_few"),
+    [(9, 0, True), (10, 0, False), (9, 1, False), (9, None, False), (0, 0, False)],
+    ids=["too few", "enough", "wide ones left out", "not every test", "no simulation"],
+)
+def test_a_run_of_every_test_plays_what_is_promised(
+    monkeypatch: pytest.MonkeyPatch, traces: int, left_out: int | None, too_few: bool
+) -> None:
+    monkeypatch.setattr(tally, "WANTED", 10)
+    played = tally.Tally()
+    played.all.traces |= {hash(trace) for trace in range(traces)}
+    assert played.too_few(left_out) is too_few
