@@ -64,8 +64,8 @@ def table_problems(metadata: Json, adds_only: bool) -> list[str]:
     return problems
 
 
-def versions_are_names(protocol: Json) -> bool:
-    """Whether a version of the table is there if and only if its file is: not where others than the log decide it."""
+def log_orders_versions(protocol: Json) -> bool:
+    """Whether the log alone orders the table's versions; a coordinator or a catalog may know more of them."""
     return not _ORDERED_ELSEWHERE & set(protocol.get("writerFeatures") or ())
 
 

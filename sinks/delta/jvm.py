@@ -3,7 +3,8 @@
 Delta's public writer cannot vote: it writes and commits in one go.  The transaction under it can:
 ``writeFiles`` makes the files (nobody reads them, the log does not name them), and ``commit`` of a
 later transaction, perhaps in another process, puts them into the log.  These entry points did not
-change from Delta 2.4 to 4.4; :func:`self_test` refuses a Delta where they may have.
+change from Delta 2.4 to 4.4, those of a known snapshot from 3.2 on; :func:`self_test` refuses a Delta where they may
+have.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def names_schema(spark: SparkSession, table: str) -> bool:
 
 
 class Table:
-    """One Delta table at a path.  It keeps no state of its own: every transaction reads the log anew."""
+    """One Delta table at a path.  It keeps no state of its own."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -118,11 +119,15 @@ class Table:
             return Transaction(self._spark, self._log, begun, self.read)
 
     def _is_newest(self, known: Transaction) -> bool:
-        here, following = (self._path(log_file(version)) for version in (known.version, known.version + 1))
-        if known.log != self._log or not self._files.exists(here) or self._files.exists(following):
+        if known.log != self._log or str(self._files.getUri().getScheme()) not in _FILES_ARE_COMMITS:
             return False
+        here, following = (log_file(version) for version in (known.version, known.version + 1))
         written = known.snapshot.logSegment().lastCommitFileModificationTimestamp()
-        return bool(self._files.getFileStatus(here).getModificationTime() == written)
+        return self._modified(here) == written and not self._files.exists(self._path(following))
+
+    def _modified(self, path: str) -> int | None:
+        """When that file was written, in milliseconds; None if there is none."""
+        return self._unless_missing(lambda: int(self._files.getFileStatus(self._path(path)).getModificationTime()))
 
     def size(self, path: str) -> int | None:
         """Bytes of the file with that path, as an ``add`` action writes paths; None if there is none."""
@@ -377,7 +382,7 @@ def _try_private_parts(jvm: Java) -> None:
                 raise TypeError(f"an action does not survive JSON: {lost}")
         _streaming_update(jvm, "Append", "q", 0, "m")
         loader = getattr(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
-        for name, wanted in (("OptimisticTransaction", _TRANSACTION_METHODS), (_MERGE, _MERGE_METHODS)):
+        for name, wanted in _METHODS.items():
             kind = loader.loadClass(_DELTA + name)
             missing = wanted - {f"{m.getName()}/{m.getParameterCount()}" for m in kind.getMethods()}
             if missing:
@@ -392,27 +397,34 @@ def _streaming_update(jvm: Java, output_mode: str, query_id: str, epoch: int, us
 
 _AN_ADD: Json = {"path": "p", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
 _A_REMOVE: Json = {"path": "p", "deletionTimestamp": 1, "dataChange": True, "partitionValues": {}, "size": 1}
-_TRANSACTION_METHODS = {
-    "txnVersion/1",
-    "writeFiles/1",
-    "commit/2",
-    "metadata/0",
-    "protocol/0",
-    "readVersion/0",
-    "filterFiles/0",
-    "snapshot/0",
-    "readTxn/0",
+_FILES_ARE_COMMITS = ("file", "hdfs")
+"""File systems where a version is there if and only if its file is; on S3 a table of DynamoDB may know it first."""
+_METHODS = {
+    "OptimisticTransaction": {
+        "txnVersion/1",
+        "writeFiles/1",
+        "commit/2",
+        "metadata/0",
+        "protocol/0",
+        "readVersion/0",
+        "filterFiles/0",
+        "snapshot/0",
+        "readTxn/0",
+    },
+    "commands.MergeIntoCommand": {
+        "prepareMergeSource/6",
+        "isInsertOnly/0",
+        "findTouchedFiles/2",
+        "writeOnlyInserts/4",
+        "writeAllChanges/5",
+        "writeDVs/3",
+        "shouldWritePersistentDeletionVectors/2",
+    },
+    "DeltaLog": {"startTransaction/0", "startTransaction/2"},
+    "Snapshot": {"logSegment/0", "checksumOpt/0"},
+    "LogSegment": {"lastCommitFileModificationTimestamp/0"},
 }
-_MERGE = "commands.MergeIntoCommand"
-_MERGE_METHODS = {
-    "prepareMergeSource/6",
-    "isInsertOnly/0",
-    "findTouchedFiles/2",
-    "writeOnlyInserts/4",
-    "writeAllChanges/5",
-    "writeDVs/3",
-    "shouldWritePersistentDeletionVectors/2",
-}
+"""Classes of Delta, and what is called of them, with how many arguments."""
 _SOURCE_ROWS = "numSourceRows"  # the name of Delta's own metric
 
 

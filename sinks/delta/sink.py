@@ -17,7 +17,7 @@ A version of the log is created only where there is none.  But a put that was sl
 that was cleaned up meanwhile: it succeeds, and nobody reads it.  So what was written counts only after a
 new snapshot shows it.  That one look lists the log, whose cost grows with it; prepare and commit go on from the
 snapshot that it has shown, as long as the log has no file of a next version: if a clean-up hid one, their put lands
-below, and counts as little.
+below, and counts as little.  A MERGE reads the table's files, and is prepared on a new snapshot.
 
 What such a commit holds besides the marker is the mode's (``modes.py``)::
 
@@ -130,7 +130,7 @@ class DeltaSink:
     ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); key and other columns of
     ``mode`` are among them.
 
-    Plain data: until it is looked at it can be pickled, and holds no session.
+    Plain data to whoever pickles it: what it knows of a session stays here.
     """
 
     def __init__(
@@ -166,6 +166,9 @@ class DeltaSink:
         self._seen: int | None = None
         self._known: Transaction | None = None  # the newest that was looked at
         self._also: DeltaSink | None = None  # the same under its other name, of a sink that is renamed
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_tried": None, "_known": None}
 
     @property
     def name(self) -> str:
@@ -291,7 +294,7 @@ class DeltaSink:
         """
         app = self._looked()
         table = self._table()
-        txn = self._existing(self._go_on(table))
+        txn = self._existing(self._begin(table) if isinstance(self._mode, Merge) else self._go_on(table))
         metadata = txn.metadata()
         self._check_table(txn, metadata, epoch.number)
         written = self._written(self._projected(rows.schema), jvm.schema_of(metadata).names)
@@ -767,7 +770,7 @@ class DeltaSink:
         """A transaction on a new snapshot; after a request that may be applied its failure is no answer."""
         try:
             txn = table.begin()
-            self._known = txn if gates.versions_are_names(txn.protocol()) else None
+            self._known = txn if txn.exists and gates.log_orders_versions(txn.protocol()) else None
         except JavaFailure as failure:
             if answered is not None:
                 raise self._say.unknown(state=failure.message) from failure

@@ -4,6 +4,7 @@ tell comes out as soon as the log is listed."""
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from epochal.coordinator.epoch import Committable
-from epochal.coordinator.errors import CheckpointMismatch, Misconfigured, PreparedLost
-from epochal.sinks.delta import DeltaSink
+from epochal.coordinator.errors import CheckpointMismatch, Misconfigured, PreparedLost, PrepareRefused
+from epochal.sinks.delta import DeltaSink, Merge, jvm
 from epochal.sinks.delta.lineage import LOG, log_file
 from epochal.sinks.protocol import CommitOutcome
 from tests.integration.delta import support
@@ -85,6 +86,32 @@ def test_where_others_than_the_log_order_the_versions_it_is_listed(spark: SparkS
     gap = two.hide()
     assert two.commit(vote) is CommitOutcome.COMMITTED
     assert not gap.exists()
+
+
+def test_on_other_file_systems_it_is_listed(one: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On S3 a version may be there before its file is, and to ask for a file costs as much as a list."""
+    monkeypatch.setattr(jvm, "_FILES_ARE_COMMITS", ("hdfs",))
+    vote = one.of("a")
+    gap = one.hide()
+    assert one.commit(vote) is CommitOutcome.COMMITTED
+    assert not gap.exists()
+
+
+def test_a_merge_is_prepared_on_what_a_list_shows(spark: SparkSession, one: Start) -> None:
+    """It reads the files of its snapshot, which may be gone where the log was cleaned up."""
+    two = Start(spark, one.path, TWO, mode=Merge(key="id")).fenced()
+    two.hide(lambda: support.sql(spark, one.path, "ALTER TABLE {t} ADD CONSTRAINT small CHECK (n < 1)"))
+    with pytest.raises(PrepareRefused, match="rows violate a constraint of the table"):
+        two.of("a")
+
+
+def test_what_is_known_of_a_session_is_not_pickled(one: Start) -> None:
+    """As in a task, or where a sink is copied."""
+    one.sink.check(query("app"), SCHEMA)
+    vote = one.of("a")
+    again = pickle.loads(pickle.dumps(one.sink))
+    assert again.commit(vote, one.actor) is CommitOutcome.COMMITTED
+    assert support.column(one.path, "id") == ["a"]
 
 
 @pytest.mark.parametrize("fewer", [False, True], ids=["as many versions", "fewer"])

@@ -74,10 +74,11 @@ def test_another_patch_of_a_known_version_is_not(spark: SparkSession, monkeypatc
     ("part", "value", "state"),
     [
         (
-            "_TRANSACTION_METHODS",
-            {*jvm._TRANSACTION_METHODS, "voteLater", "abstain"},
+            "_METHODS",
+            {**jvm._METHODS, "OptimisticTransaction": {"voteLater", "commit/2", "abstain"}},
             "OptimisticTransaction has no ['abstain', 'voteLater']",
         ),
+        ("_METHODS", {**jvm._METHODS, "LogSegment": {"lastCommit/0"}}, "LogSegment has no ['lastCommit/0']"),
         (
             "_AN_ADD",
             {**jvm._AN_ADD, "prepared": True},
