@@ -19,7 +19,7 @@ SIZE_MB = 96
 BLOCK = 1 << 20
 TIMEOUT_S = 30
 BUSY_S = 10
-"""How long a file may stay open before a disk is called busy."""
+"""Seconds that a disk may refuse to become read-only before it is called busy."""
 
 
 def why_not() -> str:
@@ -59,15 +59,16 @@ class Disk:
         self._ballast.unlink(missing_ok=True)
 
     def read_only(self) -> None:
-        """Refuse every write; NotCounted, with their names, if somebody keeps files open.
+        """Refuse every write; NotCounted, with the files that are open and by whom, if the disk stays busy.
 
-        Linux refuses that while a file is open for writing, or open and deleted.  Spark writes some of a checkpoint's
-        beside its query, and a JVM keeps what a failed task left open until it collects garbage.
+        Linux refuses that while a file is open for writing, or open and deleted.  Spark writes some files of a
+        checkpoint beside its query, and a JVM keeps what a failed task left open until it collects garbage.
         """
         try:
             poll(self._refusing, BUSY_S, f"{self.folder} read-only")
         except NotCounted as late:
-            raise NotCounted(f"{late}: it is busy, open are {', '.join(_open_below(self.folder)) or 'none'}") from None
+            open_files = ", ".join(_open_below(self.folder)) or "none found"
+            raise NotCounted(f"{late}: the disk is busy; open files: {open_files}") from None
 
     def _refusing(self) -> bool | None:
         """None while the disk is busy."""
@@ -95,7 +96,7 @@ def _fits(file: RawIOBase, size: int) -> bool:
 
 
 def _open_below(folder: Path) -> list[str]:
-    """Every file of a folder that a process has open, as "PID NAME FILE"."""
+    """Every file of a folder that a process has open, for reading too, as "PID NAME FILE"."""
     found = []
     for handle in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):  # it was closed meanwhile, or its process ended

@@ -270,18 +270,18 @@ def run(spark: SparkSession, settings: Settings, folder: Path) -> End:
         if error is None:
             break
         print(f"ended: {error}", flush=True)
-        let_go(spark)
+        close_abandoned_files(spark)
     if error is None and settings.state:
         (folder / STATE).write_text(json.dumps(compare_state(spark, settings)))
     return end_of(error, target, before)
 
 
-def let_go(spark: SparkSession) -> None:
-    """Have the JVM close what failed tasks left open: it does so only as it collects garbage.
+def close_abandoned_files(spark: SparkSession) -> None:
+    """Ask the JVM to collect garbage, which closes the files that failed tasks left open.
 
-    A disk under these files could not be made read-only (:meth:`epochal.chaos.disk.Disk.read_only`).
+    A disk with such files cannot be made read-only (:meth:`epochal.chaos.disk.Disk.read_only`).
     """
-    with contextlib.suppress(Py4JError, OSError):  # a JVM that is gone has let go
+    with contextlib.suppress(Py4JError, OSError):  # the JVM is gone, and its files are closed
         java: Any = spark._jvm
         java.System.gc()
 

@@ -23,7 +23,6 @@ RETENTION = "delta.setTransactionRetentionDuration"
 RETENTION_DEFAULT = "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration"
 """The session's setting that gives it to every table that is made."""
 APPEND_ONLY = "delta.appendOnly"
-_ORDERED_ELSEWHERE = {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
 
 _DIGITS = {"ByteType": 3, "ShortType": 5, "IntegerType": 10, "LongType": 19}  # decimal ones
 _WHOLE_TO = {
@@ -62,11 +61,6 @@ def table_problems(metadata: Json, adds_only: bool) -> list[str]:
     if metadata["configuration"].get(APPEND_ONLY) == "true" and not adds_only:
         problems.append(f"{APPEND_ONLY} = 'true': rows that are there can be neither replaced nor changed")
     return problems
-
-
-def log_orders_versions(protocol: Json) -> bool:
-    """Whether the log alone orders the table's versions; a coordinator or a catalog may know more of them."""
-    return not _ORDERED_ELSEWHERE & set(protocol.get("writerFeatures") or ())
 
 
 def row_problems(rows: StructType, table: StructType, *, case_sensitive: bool) -> list[str]:

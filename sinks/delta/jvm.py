@@ -3,8 +3,8 @@
 Delta's public writer cannot vote: it writes and commits in one go.  The transaction under it can:
 ``writeFiles`` makes the files (nobody reads them, the log does not name them), and ``commit`` of a
 later transaction, perhaps in another process, puts them into the log.  These entry points did not
-change from Delta 2.4 to 4.4, those of a known snapshot from 3.2 on; :func:`self_test` refuses a Delta where they may
-have.
+change from Delta 2.4 to 4.4, those that begin on a known snapshot not since 3.2; :func:`self_test` refuses a Delta
+where they may have.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _DELTA = "org.apache.spark.sql.delta."
 _CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
+
+_SCHEMES = ("file", "hdfs")
+"""Of file systems where Delta makes a version by making its file; on S3 DynamoDB may have it before."""
+_ORDERED_ELSEWHERE = {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
+"""Features of a table whose versions a catalog or a commit coordinator orders."""
 
 _tested: set[str] = set()  # Spark application ids
 
@@ -106,9 +111,10 @@ class Table:
     def begin(self, known: Transaction | None = None) -> Transaction:
         """A transaction on the newest snapshot; one that is never committed is a plain read.
 
-        To find that, Delta lists the log's whole folder.  With an earlier one that is ``known`` two files of it are
-        asked for by name instead: if its version is there as it was, and the next is not, it is the newest.  In a log
-        that was cleaned up out of order it need not be, and a commit may land where nobody reads it.
+        To find the newest version Delta lists the log's whole folder.  ``known``, an earlier transaction, saves that:
+        if the file of its version was not written again and the file of the next version is not there, its snapshot
+        is used.  That may be an old one in a log from which a newer version was removed before an older one; a commit
+        then lands where nobody reads it, so whoever commits looks again without ``known``.
         """
         with java_errors():
             if known is not None and self._is_newest(known):
@@ -119,11 +125,17 @@ class Table:
             return Transaction(self._spark, self._log, begun, self.read)
 
     def _is_newest(self, known: Transaction) -> bool:
-        if known.log != self._log or str(self._files.getUri().getScheme()) not in _FILES_ARE_COMMITS:
+        """Whether the version that ``known`` reads is still the newest, as far as names in the log tell."""
+        if not known.exists or known.log != self._log or not self._files_are_versions(known):
             return False
         here, following = (log_file(version) for version in (known.version, known.version + 1))
         written = known.snapshot.logSegment().lastCommitFileModificationTimestamp()
         return self._modified(here) == written and not self._files.exists(self._path(following))
+
+    def _files_are_versions(self, known: Transaction) -> bool:
+        """Whether a version of the table is there if and only if its file in the log is."""
+        features = set(known.protocol().get("writerFeatures") or ())
+        return str(self._files.getUri().getScheme()) in _SCHEMES and not features & _ORDERED_ELSEWHERE
 
     def _modified(self, path: str) -> int | None:
         """When that file was written, in milliseconds; None if there is none."""
@@ -210,12 +222,12 @@ class Transaction:
 
     @property
     def log(self) -> Java:
-        """That of its table; another one where a name in the catalog has become another table's."""
+        """Delta's ``DeltaLog`` of the table; another one where a name has become another table's."""
         return self._log
 
     @property
     def snapshot(self) -> Java:
-        """What it reads."""
+        """Delta's ``Snapshot`` that it reads."""
         return self._txn.snapshot()
 
     @property
@@ -239,15 +251,15 @@ class Transaction:
     def version_of(self, identity: str) -> int | None:
         """The version of that transaction id, None for none.  From now on a conflict if another writes it."""
         with java_errors():
-            if self._known is None:
+            if self._transaction_ids is None:
                 version = int(self._txn.txnVersion(identity))
             else:
                 self._txn.readTxn().addOne(identity)
-                version = self._known.get(identity, -1)
+                version = self._transaction_ids.get(identity, -1)
         return version if version >= 0 else None
 
     @cached_property
-    def _known(self) -> dict[str, int] | None:
+    def _transaction_ids(self) -> dict[str, int] | None:
         """All transaction ids, as the version's checksum file has them; None where it has not, as after delta-rs.
 
         ``txnVersion`` asks the whole state of the table, a Spark job of as many tasks as the state has partitions.
@@ -397,8 +409,6 @@ def _streaming_update(jvm: Java, output_mode: str, query_id: str, epoch: int, us
 
 _AN_ADD: Json = {"path": "p", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
 _A_REMOVE: Json = {"path": "p", "deletionTimestamp": 1, "dataChange": True, "partitionValues": {}, "size": 1}
-_FILES_ARE_COMMITS = ("file", "hdfs")
-"""File systems where a version is there if and only if its file is; on S3 a table of DynamoDB may know it first."""
 _METHODS = {
     "OptimisticTransaction": {
         "txnVersion/1",
@@ -424,7 +434,7 @@ _METHODS = {
     "Snapshot": {"logSegment/0", "checksumOpt/0"},
     "LogSegment": {"lastCommitFileModificationTimestamp/0"},
 }
-"""Classes of Delta, and what is called of them, with how many arguments."""
+"""Delta's classes, each with the methods that are called here, as name/number of arguments."""
 _SOURCE_ROWS = "numSourceRows"  # the name of Delta's own metric
 
 

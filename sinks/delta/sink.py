@@ -15,9 +15,13 @@ twice, cannot get through.
 
 A version of the log is created only where there is none.  But a put that was slow can land below a log
 that was cleaned up meanwhile: it succeeds, and nobody reads it.  So what was written counts only after a
-new snapshot shows it.  That one look lists the log, whose cost grows with it; prepare and commit go on from the
-snapshot that it has shown, as long as the log has no file of a next version: if a clean-up hid one, their put lands
-below, and counts as little.  A MERGE reads the table's files, and is prepared on a new snapshot.
+new snapshot shows it.
+
+This look lists the log, which takes longer the more versions it holds.  On local disks and HDFS prepare and the first
+attempt of commit do not list it: they go on from the snapshot of the last look if the log has no file of the next
+version.  Where a clean-up has removed that file and left newer ones, the put lands below them and does not count, and
+the next attempt is on a new snapshot.  Prepare of a MERGE takes a new one always, as it reads the table's files; a
+MERGE that commit makes anew, and that finds one gone, is made again on a new one.
 
 What such a commit holds besides the marker is the mode's (``modes.py``)::
 
@@ -130,7 +134,7 @@ class DeltaSink:
     ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); key and other columns of
     ``mode`` are among them.
 
-    Plain data to whoever pickles it: what it knows of a session stays here.
+    It can be pickled at any time; the copy has no Spark session and no snapshot.
     """
 
     def __init__(
@@ -164,10 +168,11 @@ class DeltaSink:
         self._app: str | None = None
         self._tried: _Tried | None = None
         self._seen: int | None = None
-        self._known: Transaction | None = None  # the newest that was looked at
+        self._known: Transaction | None = None  # of the last look; prepare and commit go on from it
         self._also: DeltaSink | None = None  # the same under its other name, of a sink that is renamed
 
     def __getstate__(self) -> dict[str, object]:
+        """Without transactions, which are objects of this process's JVM."""
         return {**self.__dict__, "_tried": None, "_known": None}
 
     @property
@@ -294,7 +299,8 @@ class DeltaSink:
         """
         app = self._looked()
         table = self._table()
-        txn = self._existing(self._begin(table) if isinstance(self._mode, Merge) else self._go_on(table))
+        known = None if isinstance(self._mode, Merge) else self._known
+        txn = self._existing(self._begin(table, known=known))
         metadata = txn.metadata()
         self._check_table(txn, metadata, epoch.number)
         written = self._written(self._projected(rows.schema), jvm.schema_of(metadata).names)
@@ -359,7 +365,7 @@ class DeltaSink:
         answer: _Answer | None = None
         log_taken = False
         for attempt in range(ATTEMPTS):
-            txn = self._begin(table, answered=answer) if attempt else self._go_on(table)
+            txn = self._begin(table, known=None if attempt else self._known, answered=answer)
             if self._already_committed(txn, committable, by):
                 if answer is None:
                     return CommitOutcome.ALREADY_COMMITTED
@@ -766,21 +772,18 @@ class DeltaSink:
             raise self._say.missing()
         return table
 
-    def _begin(self, table: Table, *, answered: _Answer | None = None) -> Transaction:
-        """A transaction on a new snapshot; after a request that may be applied its failure is no answer."""
+    def _begin(self, table: Table, *, known: Transaction | None = None, answered: _Answer | None = None) -> Transaction:
+        """A transaction on the newest snapshot, which is not listed where it still is that of ``known``.
+
+        After a request that may be applied its failure is no answer.
+        """
         try:
-            txn = table.begin()
-            self._known = txn if txn.exists and gates.log_orders_versions(txn.protocol()) else None
+            self._known = table.begin(known)
         except JavaFailure as failure:
             if answered is not None:
                 raise self._say.unknown(state=failure.message) from failure
             raise self._say.not_read("the table's log", failure) from failure
-        return txn
-
-    def _go_on(self, table: Table) -> Transaction:
-        """One on the snapshot of before, if it still is the newest.  What is committed in it counts after `_begin`."""
-        with self._say.unavailable("the table's log"):
-            return table.begin(self._known)
+        return self._known
 
     def _existing(self, txn: Transaction) -> Transaction:
         if not txn.exists:

@@ -9,7 +9,7 @@ from epochal.chaos.explore import Explored
 from epochal.chaos.explore import Tally as Explorations
 
 WANTED = 100_000
-"""Distinct traces of a whole ``make test``."""
+"""Distinct traces that ``make test`` plays at least, where it leaves no wide test out."""
 
 
 @dataclass
@@ -27,9 +27,9 @@ class Tally:
         assert explored.tally.schedules >= at_least, f"only {explored.tally.schedules} schedules were found"
 
     def too_few(self, left_out: int | None) -> bool:
-        """Whether a run of every test (None: it was none) that left out so many wide ones played less than is promised.
+        """Whether fewer distinct traces than WANTED were played in a run that owes them; False if none was played.
 
-        With any left out it is not promised; where nothing was played, the run was of other tests.
+        ``left_out``: wide tests for which there was no time, None if not every test was asked for; only 0 owes them.
         """
         return left_out == 0 and 0 < len(self.all.traces) < WANTED
 

@@ -106,7 +106,7 @@ def test_a_disk_is_filled_to_the_last_byte_and_made_read_only(tmp_path: Path) ->
     assert list((tmp_path / "disk").iterdir()) == []
 
 
-def test_a_disk_is_read_only_as_soon_as_nobody_writes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_is_read_only_as_soon_as_nobody_writes_a_file(tmp_path: Path) -> None:
     if disk.why_not():
         return
     with Disk(tmp_path / "disk", megabytes=4) as small:
@@ -116,9 +116,18 @@ def test_a_disk_is_read_only_as_soon_as_nobody_writes_a_file(tmp_path: Path, mon
         small.read_only()
         closing.join()
         small.writable()
-        monkeypatch.setattr(disk, "BUSY_S", 0.1)
-        with (small.folder / "file").open("wb"), pytest.raises(NotCounted, match=rf"busy.*{os.getpid()} \S+ .*/file"):
-            small.read_only()
+
+
+def test_a_busy_disk_names_its_open_files_and_who_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if disk.why_not():
+        return
+    monkeypatch.setattr(disk, "BUSY_S", 0.1)
+    with (
+        Disk(tmp_path / "disk", megabytes=4) as small,
+        (small.folder / "file").open("wb"),
+        pytest.raises(NotCounted, match=rf"busy.*{os.getpid()} \S+ .*/file"),
+    ):
+        small.read_only()
 
 
 def test_who_may_not_mount_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from epochal.chaos import failpoints
 from epochal.chaos.failpoints import Point
 from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, Json, Query
 from epochal.sinks.delta import DeltaSink
+from epochal.sinks.delta.lineage import log_file
 from epochal.sinks.protocol import CommitOutcome, RedoSink
 from epochal.sinks.stage import SparkStage
 
@@ -79,6 +80,13 @@ def checkpoint(spark: SparkSession, path: Path) -> None:
     jvm: Any = spark._jvm
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
     log.checkpoint(log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty()), jvm.scala.Option.empty())
+
+
+def forget_version(path: Path, version: int) -> None:
+    """Remove the files of a version from the log, as a clean-up does."""
+    file = path / log_file(version)
+    for name in (file.name, f"{file.stem}.crc", f".{file.name}.crc", f".{file.stem}.crc.crc"):
+        file.with_name(name).unlink(missing_ok=True)
 
 
 def vacuum_everything(spark: SparkSession, path: Path) -> None:

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from epochal.coordinator.epoch import Marker
+from epochal.sinks.delta.jvm import Table, Transaction
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from tests.integration.delta import support
 from tests.integration.delta.support import Start, query
@@ -68,6 +69,25 @@ def test_after_a_writer_without_checksums_the_state_is_asked_once_per_version(
     assert many in tasks(spark, lambda: start.sink.look(query("app")))
     assert many not in tasks(spark, lambda: start.sink.look(query("app")))
     assert start.sink.look(query("app")).marker == Marker(1, vote.decision.id)
+
+
+@pytest.mark.parametrize(("mode", "lists"), [(Append(), 1), (Overwrite(), 1), (Merge(key="id"), 2)], ids=str)
+def test_an_epoch_lists_the_log_once_and_a_merge_twice(
+    spark: SparkSession, tmp_path: Path, mode: Mode, lists: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t"
+    support.sql(spark, path, f"CREATE TABLE {{t}} ({SHAPE}) USING delta")
+    start = Start(spark, path, mode=mode).fenced()
+    listed: list[bool] = []
+    begin = Table.begin
+
+    def counted(self: Table, known: Transaction | None = None) -> Transaction:
+        listed.append(known is None or not self._is_newest(known))
+        return begin(self, known)
+
+    monkeypatch.setattr(Table, "begin", counted)
+    start.show(spark.createDataFrame([("a", 1)], SHAPE).coalesce(1))
+    assert (len(listed), sum(listed)) == (3, lists)
 
 
 @pytest.mark.parametrize("mode", [Append(), Overwrite(), Merge(key="id")], ids=str)
