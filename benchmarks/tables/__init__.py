@@ -42,6 +42,11 @@ class Options:
     rounds: int
     quick: bool
 
+    @property
+    def warm_up(self) -> int:
+        """Rounds before these that are not kept; a quick run, which answers no goal, has none."""
+        return 0 if self.quick else 1
+
 
 class Table(Protocol):
     """What a module of ``tables/`` has."""

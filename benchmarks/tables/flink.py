@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from benchmarks import names, ours, topics
-from benchmarks.measuring import Measure, Ratio, ratio, speeds, turns
+from benchmarks.measuring import Case, Measure, Ratio, ratio, speeds, turns
 from benchmarks.peers import kafka
 from benchmarks.peers.bare import evaluated
 from benchmarks.peers.flink.job import PRODUCER, SETTINGS
@@ -89,9 +89,10 @@ class IntoKafka:
 def run(options: Options) -> Result:
     result = Result("flink", options.rounds, options.quick)
     rows = FEWER if options.quick else ROWS
+    case: Case = {"rows": rows, "value bytes": 100}
     with World() as world, Flink(world.folder / "flink") as flink:
         into = IntoKafka(world, flink, rows)
-        taken = turns(into.jobs(), options.rounds, {"rows": rows, "value bytes": 100}, "s", after=world.clear)
+        taken = turns(into.jobs(), options.rounds, case, "s", warm_up=options.warm_up, after=world.clear)
     result.add([*taken, *speeds(taken, rows)], *_ratios(taken))
     jars = [jar.partition(":")[2] for jar in FLINK_JARS.coordinates]
     result.facts["flink"] = {"version": FLINK, "jars": jars, "settings": {**SETTINGS, **PRODUCER}}

@@ -37,7 +37,7 @@ JOBS: Mapping[str, Sequence[str]] = {
     **{names.of(kind): (kind,) for kind in names.KINDS},
     names.THREE: names.KINDS,
 }
-FEWER = (BARE, APPEND, names.of("postgres"))
+FEWER = (BARE, names.of("postgres"))
 DISK = {"postgres": 250, "kafka": 80, "delta": 60, "copy": 60}
 """Bytes of a row at most, with the server's log."""
 SPARE = 5 * 10**9

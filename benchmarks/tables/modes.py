@@ -66,6 +66,6 @@ def run(options: Options) -> Result:
     with World() as world:
         for rows in (10_000,) if options.quick else (1_000, 1_000_000):
             each, peers = jobs(world, rows)
-            taken = turns(each, options.rounds, {"rows": rows}, "s", after=world.clear)
+            taken = turns(each, options.rounds, {"rows": rows}, "s", warm_up=options.warm_up, after=world.clear)
             result.add(taken, *(ratio(taken, job, peer, "s") for job, peer in peers.items()))
     return result

@@ -93,7 +93,7 @@ def run(options: Options) -> Result:
         for rows in (GOAL_ROWS,) if options.quick else (1, GOAL_ROWS, 100_000):
             case = {"rows": rows}
             small = Small(world, rows, FEWER if options.quick else COUNTED)
-            taken = turns(small.jobs(), options.rounds, case, "s", after=world.clear)
+            taken = turns(small.jobs(), options.rounds, case, "s", warm_up=options.warm_up, after=world.clear)
             result.add(
                 [*taken, *of_phases(small.phases, case, options.rounds)], *_differences(taken, rows == GOAL_ROWS)
             )

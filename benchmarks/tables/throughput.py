@@ -136,7 +136,7 @@ def run(options: Options) -> Result:
         for value, rows in sizes.items():
             throughput = Throughput(world, rows, value)
             case, end = {"rows": rows, "value bytes": value}, partial(_end, world, rows)
-            warm_up = 1 if options.quick else WARM_UP
+            warm_up = options.warm_up * WARM_UP
             taken = turns(throughput.jobs(), options.rounds, case, "s", warm_up=warm_up, after=end)
             phases = of_phases(throughput.phases, case, options.rounds)
             result.add([*taken, *speeds(taken, rows), *phases], *_ratios(taken, goals=value == NARROW))
