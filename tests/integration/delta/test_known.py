@@ -8,6 +8,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -63,6 +64,21 @@ def test_a_put_beside_a_hidden_version_does_not_count_and_is_made_again(one: Own
     assert support.column(one.path, "id") == ["a", "x", "y", "z"]
     assert one.commit(one.vote("b", 2)) is CommitOutcome.COMMITTED
     assert support.column(one.path, "id") == ["a", "b", "x", "y", "z"]
+
+
+def test_after_a_put_the_log_is_listed_whatever_the_names_tell(one: OwnTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clean-up goes on, and removes what was put in the gap."""
+    vote, put = one.vote("a"), DeltaSink._put
+    gap = one.hide()
+
+    def removed(self: DeltaSink, *given: Any, **more: Any) -> object:
+        answer = put(self, *given, **more)
+        support.forget_version(one.path, int(gap.stem))
+        return answer
+
+    monkeypatch.setattr(DeltaSink, "_put", removed)
+    assert one.commit(vote) is CommitOutcome.COMMITTED
+    assert support.column(one.path, "id") == ["a", "x", "y", "z"]
 
 
 def test_what_is_prepared_beside_a_hidden_version_is_judged_by_the_newest(spark: SparkSession, one: OwnTable) -> None:
