@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 KEEP   ?=
 ROWS   ?=
 ROUNDS ?=
-WIDE_MINUTES ?= 45
+WIDE_MINUTES ?= 40
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
 PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest --durations=12 --durations-min=20
@@ -24,7 +24,7 @@ demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP
 	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
 
 # A wide test (tests/conftest.py) that has not begun after WIDE_MINUTES is left out, and the end says so.
-test: venv       ## lint, types and every test, three lanes at a time; fails if one did not run (WIDE_MINUTES=45; empty: no limit)
+test: venv       ## lint, types and every test, three lanes at a time; fails if one did not run (WIDE_MINUTES=40; empty: no limit)
 	@$(MAKE) --no-print-directory --jobs=2 check archives
 	@PYTHONUNBUFFERED=1 $(MAKE) --no-print-directory --jobs=3 lane-logs lane-tables lane-rest
 
