@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -542,10 +543,10 @@ class PostgresSink:
         won, by = _attempts(c), c.decision.actor
         registered = self._registered(session, app, c.position)
         alone = registered == ({by: won} if won else {})
-        newest = self._newest(c.position) if alone else ""
+        newest = self._newest(session, c.position) if alone else ()
         if newest and self._counted(session, c.position, sorted(won), newest) == (sum(won.values()), won):
             return 0
-        total, counted = self._counted(session, c.position, sorted(won), self._target.rows)
+        total, counted = self._counted(session, c.position, sorted(won), [self._target.rows])
         for source in (registered.get(by, {}), counted):
             if not won.items() <= source.items():
                 raise PreparedLost(
@@ -564,43 +565,57 @@ class PostgresSink:
         """
         if self._staging is not None or epoch.decision.redo > 0:
             return None
-        size = "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint"
         try:
             with self._connector.session() as session, self._reading(), session.transaction():
-                [(pages,)] = session.run(size, self._target.rows)
+                return epoch.position, self._pages(session)
         except (ServerRefused, SinkUnavailable):  # no right to ask, or somebody locks the table, whom COPY waits for
             return None
-        return epoch.position, int(pages or 0)
 
-    def _newest(self, position: Position) -> str:
+    def _pages(self, session: Session) -> int:
+        """Of the rows table; 0 if there is none."""
+        size = "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint"
+        [(pages,)] = session.run(size, self._target.rows)
+        return int(pages or 0)
+
+    def _newest(self, session: Session, position: Position) -> Sequence[str]:
         """The rows table from there on, in the place of its name; empty where that is not known or saves nothing.
 
         Its index has no figures of the newest rows before a vacuum has been there, and the planner none at all: a look
-        for the position reads all that was written since.
+        for the position reads all that was written since.  Two halves, as the server has a range of pages read by one
+        process, but two ranges by two.
         """
         noted, end = self._end or (position, 0)
         if noted != position or end <= SPARE_PAGES:
-            return ""
-        # OFFSET keeps the condition on _epoch, and with it the index, out of there
-        where = f"ctid >= '({end - SPARE_PAGES},0)'::tid"
-        return f"(SELECT _epoch, _attempt FROM {self._target.rows} WHERE {where} OFFSET 0) AS newest"
+            return ()
+        begin = end - SPARE_PAGES
+        middle = (begin + self._pages(session)) // 2
+        ranges = f"ctid >= '({begin},0)' AND ctid < '({middle},0)'", f"ctid >= '({middle},0)'"
+        # OFFSET keeps the condition on _epoch, and with it the index, out of there; a number that is to be converted
+        # (0 and not '0') would keep the other process out too
+        rows = f"SELECT _epoch, _attempt FROM {self._target.rows}"
+        return [f"({rows} WHERE {pages} OFFSET '0') AS newest" for pages in ranges]
 
     def _counted(
-        self, session: Session, position: Position, attempts: Sequence[int], table: str
+        self, session: Session, position: Position, attempts: Sequence[int], tables: Sequence[str]
     ) -> tuple[int, dict[int, int]]:
         """How many rows lie at the position, and how many of them each of the attempts has.
 
         By filters: the planner has no figures of new rows, and would have them sorted, on disk, for a GROUP BY.  But
         each row is held against each filter, and the server takes no more than 1,664 columns.
         """
-        rows = f"FROM {table} WHERE _epoch = $1"
+
+        def of_all(select: str, after: str = "") -> list[tuple[Any, ...]]:
+            counts = " UNION ALL ".join(f"SELECT {select} FROM {table} WHERE _epoch = $1{after}" for table in tables)
+            return session.run(counts, position, limit=self._limits.bulk)
+
         if len(attempts) > FILTERS:
-            grouped = f"SELECT _attempt, count(*) {rows} GROUP BY _attempt"
-            found = {int(key): int(count) for key, count in session.run(grouped, position, limit=self._limits.bulk)}
-            return sum(found.values()), {attempt: found.get(attempt, 0) for attempt in attempts}
-        of_each = "".join(f", count(*) FILTER (WHERE _attempt = {attempt})" for attempt in attempts)
-        [(total, *counts)] = session.run(f"SELECT count(*){of_each} {rows}", position, limit=self._limits.bulk)
-        return int(total), dict(zip(attempts, map(int, counts), strict=True))
+            found: Counter[int] = Counter()
+            for key, count in of_all("_attempt, count(*)", " GROUP BY _attempt"):
+                found[int(key)] += int(count)
+            return found.total(), {attempt: found[attempt] for attempt in attempts}
+        filters = "".join(f", count(*) FILTER (WHERE _attempt = {attempt})" for attempt in attempts)
+        total, *of_each = (sum(map(int, each)) for each in zip(*of_all(f"count(*){filters}"), strict=True))
+        return total, dict(zip(attempts, of_each, strict=True))
 
     def _drop(self, session: Session, c: Committable, losers: int) -> None:
         """Delete what attempts that did not win left at the position, whoever made them: so many rows."""

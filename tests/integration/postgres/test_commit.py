@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psycopg
 import pytest
@@ -182,6 +182,30 @@ def test_a_publish_reads_its_own_pages_alone(spark: SparkSession, pg_database: s
     assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
     assert looked_at(pg_database, sink) - before < 2 * SPARE_PAGES < pages
     assert observe(pg_database, "SELECT count(*) FROM flights WHERE id < 1000") == [(10,)]
+
+
+def test_two_processes_read_a_large_epoch(
+    spark: SparkSession, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ready(pg_database)
+    fill(pg_database)
+    vote = sink.prepare(epoch(), rows(spark, range(200_000)), ONE)
+    run, plans, found = Session.run, [], []
+
+    def explained(session: Session, sql: str, *arguments: object, **how: Any) -> Any:
+        answer = run(session, sql, *arguments, **how)
+        if "UNION ALL" in sql:
+            plans.append("\n".join(line for (line,) in run(session, f"EXPLAIN {sql}", *arguments, **how)))
+            found.append([int(count) for count, *_ in answer])
+        return answer
+
+    monkeypatch.setattr(Session, "run", explained)
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    ((plan,), ((below, above),)) = plans, found
+    assert "Parallel Append" in plan
+    assert plan.count("Tid Range Scan") == 2
+    assert below + above == 200_000
+    assert min(below, above) > 50_000
 
 
 def test_rows_that_found_room_before_the_end_are_found(spark: SparkSession, pg_database: str) -> None:
