@@ -67,7 +67,7 @@ class Sizes:
 
 FULL: Mapping[str, Sizes] = {
     "postgres": Sizes((1_000, 10_000)),
-    "kafka": Sizes((1_000,)),  # 10,000 would take two hours to make
+    "kafka": Sizes((1_000, 10_000)),
     "delta": Sizes((1_000, 2_000), peers=(PEER,)),
 }
 
