@@ -7,7 +7,6 @@ has it imported by its name from here.  One of Epochal's own names is never anot
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.errors import Misconfigured
@@ -51,6 +50,8 @@ def __getattr__(name: str) -> Any:
 
 def _registered(name: str) -> Any:
     """A sink of another package, by the one entry point that has this name."""
+    import importlib.metadata
+
     found = {entry.value: entry for entry in importlib.metadata.entry_points(group=GROUP, name=name)}
     if not found:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

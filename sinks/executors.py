@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.epoch import EpochNumber
 from epochal.coordinator.errors import Misconfigured, PrepareRefused, SinkUnavailable
+from epochal.sinks.workers import answer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,13 +117,11 @@ _NO_ARROW = re.compile(r"No module named 'pyarrow[\w.]*'|\[PACKAGE_NOT_INSTALLED
 
 def _ask(modules: Sequence[str], reach: Callable[[], str] | None, batches: Batches) -> Batches:
     """Runs in a worker; a function of the module, so that the worker has to load Epochal."""
-    import pyarrow
-
     for _ in batches:
         pass
     missing = next(filter(None, map(_missing, modules)), "")
     unreached = reach() if reach is not None and not missing else ""
-    yield pyarrow.RecordBatch.from_pydict({"missing": [missing], "unreached": [unreached]})
+    yield answer(missing=missing, unreached=unreached)
 
 
 def _missing(module: str) -> str:

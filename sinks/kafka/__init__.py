@@ -10,6 +10,13 @@ epoch (task) · ``rows.py`` what a row is in Kafka · ``encode.py`` records that
 
 from __future__ import annotations
 
-from epochal.sinks.kafka.sink import KafkaSink
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.imports import when_asked
+
+if TYPE_CHECKING:
+    from epochal.sinks.kafka.sink import KafkaSink
+else:
+    __getattr__, __dir__ = when_asked(__name__, {"KafkaSink": "epochal.sinks.kafka.sink"})
 
 __all__ = ["KafkaSink"]

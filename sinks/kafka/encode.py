@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.errors import Misconfigured
 from epochal.sinks.executors import running_session
-from epochal.sinks.workers import promptly
+from epochal.sinks.workers import answer, promptly
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,8 +130,6 @@ def check(make_value: MakeValue, sink: str, scrub: Callable[[str], str]) -> None
 
 
 def _tried(make_value: MakeValue, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    import pyarrow as pa
-
     for _ in batches:
         pass
     try:
@@ -139,7 +137,7 @@ def _tried(make_value: MakeValue, batches: Iterator[pyarrow.RecordBatch]) -> Ite
         failure = "" if callable(made) else f"it returned {type(made).__name__}, not a function"
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
-    yield pa.RecordBatch.from_pydict({"failure": [failure]})
+    yield answer(failure=failure)
 
 
 def _encoded(encoder: Encoder, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,11 +37,11 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.sinks import workers
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
 from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES
-from epochal.sinks.workers import promptly
 
 if TYPE_CHECKING:
     import pyarrow
@@ -222,10 +223,12 @@ class Evaluation:
 
 def _digest(hashes: pyarrow.Array) -> Digest:
     """Of a batch; by halves, of which no sum overflows."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    low = pc.sum(pc.bit_wise_and(hashes, 0xFFFFFFFF)).as_py() or 0
-    high = pc.sum(pc.shift_right(hashes, 32)).as_py() or 0
+    mask, half = (workers.fixed(pa.int64(), number.to_bytes(8, sys.byteorder)) for number in (0xFFFFFFFF, 32))
+    low = pc.sum(pc.bit_wise_and(hashes, mask)).as_py() or 0
+    high = pc.sum(pc.shift_right(hashes, half)).as_py() or 0
     return replace(Digest.of([low + (high << 32)]), rows=len(hashes))
 
 
@@ -357,12 +360,9 @@ def guarded(
 
 def task(plan: Plan, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """For ``mapInArrow``: records in, one answer out."""
-    import pyarrow
-
-    sent = promptly(batches)
+    sent = workers.promptly(batches)
     records = Evaluation(sent, plan.largest) if plan.is_applied else (_rows(batch) for batch in sent)
-    answer = attempt(plan, records)
-    yield pyarrow.RecordBatch.from_pydict({"answer": [answer.to_json()]})
+    yield workers.answer(answer=attempt(plan, records).to_json())
 
 
 def _rows(batch: pyarrow.RecordBatch) -> Sequence[Row]:

@@ -19,7 +19,15 @@ table itself.  Read in this order:
 - ``session.py``  one connection (the only file that imports psycopg)
 """
 
-from epochal.sinks.postgres.modes import Append, Plain, Upsert
-from epochal.sinks.postgres.sink import PostgresSink
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.imports import when_asked
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.modes import Append, Plain, Upsert
+    from epochal.sinks.postgres.sink import PostgresSink
+else:
+    _MODES = dict.fromkeys(("Append", "Plain", "Upsert"), "epochal.sinks.postgres.modes")
+    __getattr__, __dir__ = when_asked(__name__, {**_MODES, "PostgresSink": "epochal.sinks.postgres.sink"})
 
 __all__ = ["Append", "Plain", "PostgresSink", "Upsert"]

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochal.sinks.workers import fixed, large_binary
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -27,8 +29,8 @@ TRAILER = b"\xff\xff"
 """Goes after the last."""
 
 _BYTES = pa.large_binary()  # a batch may have more than 2 GiB of them
-_NULL = pa.scalar(b"\xff\xff\xff\xff", _BYTES)
-_NOTHING = pa.scalar(b"", _BYTES)
+_NULL = large_binary(b"\xff\xff\xff\xff")
+_NOTHING = large_binary(b"")
 _DAYS = 10957  # from 1970 to 2000, where Postgres counts from
 _MICROS = _DAYS * 86_400_000_000
 _NUMBERS = {
@@ -95,8 +97,8 @@ def _records(count: int, fields: Sequence[tuple[Any, Any]]) -> pa.Array:
 def _add(made: _Rows, column: pa.Array) -> None:
     if _is_text(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         lengths = pc.binary_length(column)
-        made.fixed(">i4", lengths.fill_null(-1).to_numpy(zero_copy_only=False))
-        made.variable(column.cast(_BYTES).fill_null(b""))
+        made.fixed(">i4", _plain(lengths.fill_null(fixed(lengths.type, b"\xff" * 8))))  # -1
+        made.variable(column.cast(_BYTES).fill_null(_NOTHING))
         return
     kind, values = _decimals(column) if pa.types.is_decimal128(column.type) else _numbers(column)
     size = np.dtype(kind).itemsize
@@ -119,9 +121,11 @@ def _numbers(column: pa.Array) -> tuple[Any, NDArray[Any]]:
 
 def _plain(column: pa.Array) -> NDArray[Any]:
     if column.null_count:
-        column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
-    found: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    return found
+        column = column.fill_null(fixed(column.type, bytes(8)))
+    if pa.types.is_boolean(column.type):
+        return _plain(column.cast(pa.int8())).view(np.bool_)
+    kind = np.dtype(column.type.to_pandas_dtype())
+    return np.frombuffer(column.buffers()[1], kind)[column.offset : column.offset + len(column)]
 
 
 # --- numeric: a sign and digits to the base of 10,000 -------------------------------------------
@@ -146,7 +150,7 @@ def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
     for place in range(count - 1, -1, -1):
         made["each"][:, place] = _take_digit(limbs)
     rest = reduce(np.bitwise_or, limbs)
-    if rest[column.is_valid().to_numpy(zero_copy_only=False)].any():
+    if rest[_plain(column.is_valid())].any():
         raise OverflowError(f"a value has more digits than its type, {column.type}")
     return made.dtype, made
 

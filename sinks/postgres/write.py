@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from epochal.chaos.failpoints import Point, hit
 from epochal.coordinator.epoch import Actor, Json
 from epochal.coordinator.errors import EpochalError, Misconfigured
 from epochal.sinks.postgres import ddl
 from epochal.sinks.postgres.client import Limits, Place, open_session
 from epochal.sinks.postgres.ddl import PgColumn
-from epochal.sinks.workers import promptly
+from epochal.sinks.workers import answer, promptly
 
 if TYPE_CHECKING:  # it needs psycopg, which may be what a task has to say no about
+    import pyarrow as pa
+
     from epochal.sinks.postgres.session import Session
 
 VOTE = "vote string"
@@ -77,8 +77,7 @@ def writer(task: Task) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     """The function for ``mapInArrow``."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        vote = json.dumps(write_partition(task, promptly(batches)))
-        yield pa.RecordBatch.from_arrays([pa.array([vote], pa.string())], names=["vote"])
+        yield answer(vote=json.dumps(write_partition(task, promptly(batches))))
 
     return write
 

@@ -3,8 +3,9 @@
 Needs nothing but Python to import; Spark and the sinks' clients are imported where they are used.
 """
 
-from epochal.coordinator import errors, events
-from epochal.coordinator.coordinator import Retry
+from typing import TYPE_CHECKING
+
+from epochal.coordinator import errors
 from epochal.coordinator.errors import (
     CalledTwice,
     CheckpointMismatch,
@@ -21,7 +22,16 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.coordinator.pipeline import Guarantee, Pipeline, PipelineStatus
+from epochal.coordinator.imports import when_asked
+
+if TYPE_CHECKING:
+    from epochal.coordinator import events
+    from epochal.coordinator.coordinator import Retry
+    from epochal.coordinator.pipeline import Guarantee, Pipeline, PipelineStatus
+else:
+    _PIPELINE = dict.fromkeys(("Guarantee", "Pipeline", "PipelineStatus"), "epochal.coordinator.pipeline")
+    _OTHERS = {"Retry": "epochal.coordinator.coordinator", "events": "epochal.coordinator.events"}
+    __getattr__, __dir__ = when_asked(__name__, {**_PIPELINE, **_OTHERS})
 
 __version__ = "0.1.0"
 

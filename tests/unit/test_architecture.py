@@ -16,7 +16,7 @@ FOLDERS = ("coordinator", "checkpoints", "sinks", "chaos")
 PRODUCTION = ("coordinator", "checkpoints", "sinks")
 
 # Free of everything else of the project; any file may import them.
-WORDS = {f"epochal.coordinator.{name}" for name in ("epoch", "errors", "log_keys", "versions")} | {
+WORDS = {f"epochal.coordinator.{name}" for name in ("epoch", "errors", "imports", "log_keys", "versions")} | {
     "epochal.sinks.epochs"
 }
 FAILPOINTS = {"epochal.chaos.failpoints"}

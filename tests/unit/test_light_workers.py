@@ -1,0 +1,135 @@
+"""What a task of ours makes its Python worker load: nothing of the driver's part, and no pandas, which is 0.2 s."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import epochal
+from epochal.coordinator.imports import when_asked
+from epochal.sinks import postgres
+from epochal.sinks.kafka.rows import HASH, KEPT, MET
+from epochal.sinks.workers import answer, fixed, large_binary
+
+VALUES = {
+    pa.bool_(): True,
+    pa.int16(): 1,
+    pa.int32(): 1,
+    pa.int64(): 1,
+    pa.float32(): 0.5,
+    pa.float64(): 0.5,
+    pa.string(): "é",
+    pa.large_string(): "é",
+    pa.binary(): b"x",
+    pa.large_binary(): b"x",
+    pa.date32(): dt.date(2026, 1, 1),
+    pa.timestamp("us"): dt.datetime(2026, 1, 1),
+    pa.timestamp("us", "UTC"): dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
+    pa.decimal128(20, 3): Decimal("1.250"),
+}
+POSTGRES = """
+from epochal.sinks.postgres import binary, session, write
+for batch in batches:
+    for column in batch.columns:
+        assert not binary.no_text(column)
+    assert binary.rows(batch.columns, (1, 2))
+"""
+KAFKA = """
+from epochal.sinks.kafka import encode, produce
+evaluation = produce.Evaluation(batches)
+for rows in evaluation:
+    pass
+assert evaluation.digest.rows == 2
+"""
+CHECK = """
+from epochal.sinks import executors
+[asked] = executors._ask(["numpy"], None, batches)
+"""
+READ = """
+import sys, pyarrow as pa
+batches = pa.ipc.open_stream(pa.OSFile(sys.argv[1]))
+"""
+LOADED = """
+print(*sorted(n for n in sys.modules if n.split(".")[0] in ("pandas", "pyspark") or n.startswith("epochal.")))
+"""
+
+
+def loaded(path: Path, code: str, columns: dict[str, pa.Array]) -> set[str]:
+    """Modules that a process has once ``code`` has done its work with these columns."""
+    batch = pa.RecordBatch.from_pydict(columns)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as stream:
+        stream.write_batch(batch)
+    whole = READ + code + LOADED
+    done = subprocess.run([sys.executable, "-c", whole, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def both(value: object, kind: pa.DataType) -> pa.Array:
+    return pa.array([value, None], kind)
+
+
+@pytest.mark.parametrize(
+    ("code", "columns"),
+    [
+        pytest.param(POSTGRES, {str(kind): both(value, kind) for kind, value in VALUES.items()}, id="postgres"),
+        pytest.param(
+            KAFKA,
+            {
+                "key": both(b"k", pa.binary()),
+                "value": both(b"v", pa.binary()),
+                HASH: pa.array([1, -1], pa.int64()),
+                KEPT: pa.array([True, True]),
+                MET: both(None, pa.struct({"number": pa.int32(), "shown": pa.string()})),
+            },
+            id="kafka",
+        ),
+        pytest.param(CHECK, {"id": pa.array([1, 2])}, id="the check of the executors"),
+    ],
+)
+def test_a_worker_loads_no_pandas_and_nothing_of_the_driver(
+    code: str, columns: dict[str, pa.Array], tmp_path: Path
+) -> None:
+    found = loaded(tmp_path / "rows", code, columns)
+    assert "epochal.sinks.workers" in found
+    of_the_driver = {"pandas", "pyspark", "epochal.coordinator.pipeline", "epochal.coordinator.events"}
+    assert not [name for name in found if name in of_the_driver or name.endswith(".sink")]
+
+
+def test_an_answer_is_one_row_of_texts() -> None:
+    made = answer(vote="é" * 3, other="")
+    made.validate(full=True)
+    assert made.schema == pa.schema({"vote": pa.string(), "other": pa.string()})
+    assert made.to_pylist() == [{"vote": "ééé", "other": ""}]
+
+
+def test_values_of_their_bytes() -> None:
+    assert fixed(pa.int32(), b"\xff" * 8).equals(pa.scalar(-1, pa.int32()))
+    assert fixed(pa.bool_(), bytes(8)).equals(pa.scalar(False))
+    assert large_binary(b"ab").equals(pa.scalar(b"ab", pa.large_binary()))
+
+
+def test_names_of_a_package_are_those_it_lists_and_no_others() -> None:
+    for package in (epochal, postgres):
+        assert set(package.__all__) <= set(dir(package))
+        for name in package.__all__:
+            assert getattr(package, name) is getattr(package, name)
+        with pytest.raises(AttributeError, match=rf"module '{package.__name__}' has no attribute 'nothing'"):
+            _ = package.nothing
+
+
+def test_a_name_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    get, names = when_asked(__name__, {"dumps": "json", "decoder": "json.decoder"})
+    monkeypatch.setitem(globals(), "dumps", None)  # put back afterwards
+    monkeypatch.setitem(globals(), "decoder", None)
+    import json
+
+    assert (get("dumps"), get("decoder")) == (json.dumps, json.decoder)
+    assert globals()["dumps"] is json.dumps
+    assert {"dumps", "decoder", "VALUES"} <= set(names())
