@@ -2,10 +2,11 @@
 
     spark.python.daemon.module=epochal.chaos.workers
 
-Spark's own daemon imports next to nothing, so that each worker imports pandas, Arrow, the sinks and their clients anew
-(a second of processor time), and after each of its tasks it looks for garbage among all that. This one has them
-imported before it forks, out of the collector's sight; otherwise it is Spark's. The threads that two of them start when
-they are imported (jemalloc's, OpenBLAS's) are taken care of at a fork by handlers of their own.
+Spark's own daemon imports next to nothing, so that each worker imports Arrow, the clients and what tasks need of the
+sinks anew (half a second of processor time), and after each of its tasks it looks for garbage among all that. This one
+has them imported before it forks, out of the collector's sight, and pandas for tasks that come to it; otherwise it is
+Spark's. The threads that two of them start when they are imported (jemalloc's, OpenBLAS's) are taken care of at a fork
+by handlers of their own.
 """
 
 from __future__ import annotations
@@ -23,8 +24,12 @@ NEEDED = (
     "confluent_kafka",
     "psycopg",
     "epochal.sinks.delta",
-    "epochal.sinks.kafka",
-    "epochal.sinks.postgres",
+    "epochal.sinks.executors",
+    "epochal.sinks.kafka.encode",
+    "epochal.sinks.kafka.produce",
+    "epochal.sinks.postgres.binary",
+    "epochal.sinks.postgres.session",
+    "epochal.sinks.postgres.write",
 )
 
 

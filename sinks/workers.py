@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A worker has no use for pandas, which takes 0.2 s to load and tens of MB.  ``pyarrow.array``, ``pyarrow.scalar`` and
-# ``to_numpy`` load it to see whether they were given something of its; so values are made of their bytes here.
-
 _OURS = "/proc/self/fd"
 
 
@@ -55,6 +52,12 @@ def _open_files() -> list[int]:
         return []
 
 
+# --- values, made of their bytes ------------------------------------------------------------------------
+#
+# ``pyarrow.array``, ``pyarrow.scalar`` and ``to_numpy`` load pandas, 0.2 s and tens of MB of a worker that has no other
+# use for it, to see whether they were given something of its.
+
+
 def answer(**texts: str) -> pa.RecordBatch:
     """One row, a column of type ``string`` for each of them."""
     import pyarrow as pa
@@ -63,8 +66,8 @@ def answer(**texts: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(texts))
 
 
-def fixed(kind: pa.DataType, data: bytes) -> pa.Scalar:
-    """A value of a fixed length; ``data``: its bytes as this machine has them, or more."""
+def of_bytes(kind: pa.DataType, data: bytes) -> pa.Scalar:
+    """A value of a type of fixed length, which begins ``data``, its bytes in this machine's order."""
     return _array(kind, data)[0]
 
 

@@ -17,6 +17,6 @@ from epochal.coordinator.imports import when_asked
 if TYPE_CHECKING:
     from epochal.sinks.kafka.sink import KafkaSink
 else:
-    __getattr__, __dir__ = when_asked(__name__, {"KafkaSink": "epochal.sinks.kafka.sink"})
+    __getattr__, __dir__ = when_asked(globals(), {"KafkaSink": "epochal.sinks.kafka.sink"})
 
 __all__ = ["KafkaSink"]

@@ -226,9 +226,9 @@ def _digest(hashes: pyarrow.Array) -> Digest:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    mask, half = (workers.fixed(pa.int64(), number.to_bytes(8, sys.byteorder)) for number in (0xFFFFFFFF, 32))
+    mask, bits = (workers.of_bytes(pa.int64(), number.to_bytes(8, sys.byteorder)) for number in (0xFFFFFFFF, 32))
     low = pc.sum(pc.bit_wise_and(hashes, mask)).as_py() or 0
-    high = pc.sum(pc.shift_right(hashes, half)).as_py() or 0
+    high = pc.sum(pc.shift_right(hashes, bits)).as_py() or 0
     return replace(Digest.of([low + (high << 32)]), rows=len(hashes))
 
 

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.modes import Append, Plain, Upsert
     from epochal.sinks.postgres.sink import PostgresSink
 else:
-    _MODES = dict.fromkeys(("Append", "Plain", "Upsert"), "epochal.sinks.postgres.modes")
-    __getattr__, __dir__ = when_asked(__name__, {**_MODES, "PostgresSink": "epochal.sinks.postgres.sink"})
+    __getattr__, __dir__ = when_asked(
+        globals(),
+        {
+            "Append": "epochal.sinks.postgres.modes",
+            "Plain": "epochal.sinks.postgres.modes",
+            "PostgresSink": "epochal.sinks.postgres.sink",
+            "Upsert": "epochal.sinks.postgres.modes",
+        },
+    )
 
 __all__ = ["Append", "Plain", "PostgresSink", "Upsert"]

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.sinks.workers import fixed, large_binary
+from epochal.sinks.workers import large_binary, of_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +35,7 @@ _DAYS = 10957  # from 1970 to 2000, where Postgres counts from
 _MICROS = _DAYS * 86_400_000_000
 _NUMBERS = {
     pa.bool_(): ">i1",
+    pa.int8(): ">i1",
     pa.int16(): ">i2",
     pa.int32(): ">i4",
     pa.int64(): ">i8",
@@ -97,7 +98,7 @@ def _records(count: int, fields: Sequence[tuple[Any, Any]]) -> pa.Array:
 def _add(made: _Rows, column: pa.Array) -> None:
     if _is_text(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         lengths = pc.binary_length(column)
-        made.fixed(">i4", _plain(lengths.fill_null(fixed(lengths.type, b"\xff" * 8))))  # -1
+        made.fixed(">i4", _plain(lengths.fill_null(of_bytes(lengths.type, b"\xff" * 8))))  # -1
         made.variable(column.cast(_BYTES).fill_null(_NOTHING))
         return
     kind, values = _decimals(column) if pa.types.is_decimal128(column.type) else _numbers(column)
@@ -121,11 +122,11 @@ def _numbers(column: pa.Array) -> tuple[Any, NDArray[Any]]:
 
 def _plain(column: pa.Array) -> NDArray[Any]:
     if column.null_count:
-        column = column.fill_null(fixed(column.type, bytes(8)))
+        column = column.fill_null(of_bytes(column.type, bytes(8)))
     if pa.types.is_boolean(column.type):
         return _plain(column.cast(pa.int8())).view(np.bool_)
-    kind = np.dtype(column.type.to_pandas_dtype())
-    return np.frombuffer(column.buffers()[1], kind)[column.offset : column.offset + len(column)]
+    kind = np.dtype(_NUMBERS[column.type].replace(">", "="))
+    return np.frombuffer(column.buffers()[1] or b"", kind, len(column), column.offset * kind.itemsize)
 
 
 # --- numeric: a sign and digits to the base of 10,000 -------------------------------------------

@@ -25,13 +25,22 @@ from epochal.coordinator.errors import (
 from epochal.coordinator.imports import when_asked
 
 if TYPE_CHECKING:
+    from epochal import sinks
     from epochal.coordinator import events
     from epochal.coordinator.coordinator import Retry
     from epochal.coordinator.pipeline import Guarantee, Pipeline, PipelineStatus
 else:
-    _PIPELINE = dict.fromkeys(("Guarantee", "Pipeline", "PipelineStatus"), "epochal.coordinator.pipeline")
-    _OTHERS = {"Retry": "epochal.coordinator.coordinator", "events": "epochal.coordinator.events"}
-    __getattr__, __dir__ = when_asked(__name__, {**_PIPELINE, **_OTHERS})
+    __getattr__, __dir__ = when_asked(
+        globals(),
+        {
+            "Guarantee": "epochal.coordinator.pipeline",
+            "Pipeline": "epochal.coordinator.pipeline",
+            "PipelineStatus": "epochal.coordinator.pipeline",
+            "Retry": "epochal.coordinator.coordinator",
+            "events": "epochal.coordinator.events",
+            "sinks": "epochal.sinks",
+        },
+    )
 
 __version__ = "0.1.0"
 

@@ -127,6 +127,12 @@ def test_every_type_with_nulls_in_every_order_and_any_slice(data: st.DataObject)
     assert found == list(zip(*expected, strict=True))
 
 
+def test_no_rows_and_buffers_as_arrow_allows_them() -> None:
+    assert not binary.rows([pa.Array.from_buffers(pa.int64(), 0, [None, None])], (7,))
+    longer = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(bytes(17))])
+    assert read([longer], [unpacked(">q")]) == [(0,), (0,)]
+
+
 def test_an_instant_whose_local_year_python_does_not_have() -> None:
     first = dt.datetime(1, 1, 1, tzinfo=dt.timezone.utc)
     assert read([pa.array([first], pa.timestamp("us", "America/New_York"))], [instant]) == [(first,)]
