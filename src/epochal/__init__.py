@@ -25,7 +25,7 @@ from epochal.coordinator.errors import (
 from epochal.coordinator.imports import when_asked
 
 if TYPE_CHECKING:
-    from epochal import sinks
+    from epochal import sinks as sinks  # an attribute, and no part of `import *`
     from epochal.coordinator import events
     from epochal.coordinator.coordinator import Retry
     from epochal.coordinator.pipeline import Guarantee, Pipeline, PipelineStatus
