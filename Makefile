@@ -77,7 +77,7 @@ bench-quick: venv ## every table of the benchmarks with fewer rows and cases, to
 	$(BIN)/python -m benchmarks all --quick --rounds $(or $(ROUNDS),1) --into artifacts/bench-quick
 	$(BIN)/python -m benchmarks.page --quick --from artifacts/bench-quick
 
-bench: venv      ## what sinks cost beside their peers: every table but the next two, then the page (hours; ROUNDS=n)
+bench: venv      ## what sinks cost beside their peers: every table but those of the next two, then the page (hours; ROUNDS=n)
 	$(BIN)/python -m benchmarks most --rounds $(or $(ROUNDS),5)
 	$(BIN)/python -m benchmarks.page
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks TABLE ...``: run tables, keep what they found under ``benchmarks/results/``."""
+"""``python -m benchmarks TABLE ...``: run tables, keep what they found, by default under ``benchmarks/results/``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.tables import LONG, SEVERAL, TABLES, Options, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    tables = "\n".join(f"  {name:14} {about}" for name, about in TABLES.items())
+    tables = "\n".join(f"  {name:17} {about}" for name, about in TABLES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Measure on embedded real servers, which are started and ended here.\n\ntables:\n{tables}",
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         choices=[*TABLES, *SEVERAL],
         metavar="TABLE",
-        help=f"some of these; `all` of them; `most`: all but {', '.join(LONG)}",
+        help=f"some of these; `growth`: its three; `all` of them; `most`: all but {', '.join(LONG)}",
     )
     parser.add_argument("--rounds", type=int, default=5, help="that count, after the warm-up (5)")
     parser.add_argument("--quick", action="store_true", help="fewer rows and cases; its results are kept apart")

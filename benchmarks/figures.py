@@ -85,7 +85,7 @@ def _growth(run: Run) -> str | None:
         return f"{told}{_few(run)}"
     peers = [ratio for ratio in run.result.ratios if (ratio.job, ratio.case) == (names.NATIVES[one.job], one.case)]
     beside = "".join(f"; {peer.job} {with_spread(peer.values)}" for peer in peers)
-    return f"{told}; before it {with_spread(one.values)}{_which(one)}{beside}{_few(run)}"
+    return f"{told}; younger queries up to {with_spread(one.values)}{_which(one)}{beside}{_few(run)}"
 
 
 def _speed(goal: str, than: str) -> Told:

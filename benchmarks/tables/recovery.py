@@ -1,4 +1,4 @@
-"""From the start of a driver to its first new commit, after each kind of fault, over Spark's own restart.
+"""From the start of a driver to the commit of the epoch that was struck, after each fault, over Spark's own restart.
 
 A driver (:mod:`benchmarks.driver`) is a process of its own.  It is seen blocked at a named place in mid-epoch, or idle,
 and then really dies: SIGKILL to Python and JVM.  At once it is started again.  The epoch that was struck is committed
@@ -36,7 +36,7 @@ BARE = "spark's own restart"
 
 @dataclass(frozen=True, eq=False)
 class Fault:
-    """The driver is blocked at ``point``, others of it at ``held``; idle where there is no point.
+    """The driver is blocked at ``point`` (another of its threads at ``held``); idle where there is no point.
 
     ``server``: what dies instead of the driver, which ends with one of these ``errors``.
     """
@@ -240,5 +240,5 @@ def _measures(job: str, case: Case, times: Sequence[Times]) -> list[Measure]:
 
 
 def _phases(times: Sequence[Times]) -> Mapping[str, int]:
-    """Where the first epoch of a restart went, the start of the pipeline included."""
+    """Where the first epoch of a restart went, the protocol's part of a start included; its checks are no phase."""
     return {phase: round(1000 * median(each.phases.get(phase, 0) for each in times)) for phase in times[0].phases}
