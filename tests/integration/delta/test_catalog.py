@@ -67,11 +67,11 @@ def elsewhere(spark: SparkSession, pg_database: str) -> Iterator[str]:
     }
     for key, value in settings.items():
         spark.conf.set(ELSEWHERE + key, value)
-    spark.catalog.setCurrentCatalog("elsewhere")
+    spark.sql("SET CATALOG elsewhere")  # by a statement, as the API asks the settings of the thread's active session
     spark.conf.set("spark.sql.defaultCatalog", "elsewhere")  # of clones of the session
     yield pg_database
     spark.conf.unset("spark.sql.defaultCatalog")
-    spark.catalog.setCurrentCatalog("spark_catalog")
+    spark.sql("SET CATALOG spark_catalog")
     for key in settings:
         spark.conf.unset(ELSEWHERE + key)
 
