@@ -67,7 +67,7 @@ def answer(**texts: str) -> pa.RecordBatch:
 
 
 def of_bytes(kind: pa.DataType, data: bytes) -> pa.Scalar:
-    """A value of a type of fixed length, which begins ``data``, its bytes in this machine's order."""
+    """A value of a type of fixed length: the first bytes of ``data``, in this machine's order."""
     return _array(kind, data)[0]
 
 

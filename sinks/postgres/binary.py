@@ -35,7 +35,6 @@ _DAYS = 10957  # from 1970 to 2000, where Postgres counts from
 _MICROS = _DAYS * 86_400_000_000
 _NUMBERS = {
     pa.bool_(): ">i1",
-    pa.int8(): ">i1",
     pa.int16(): ">i2",
     pa.int32(): ">i4",
     pa.int64(): ">i8",
@@ -123,9 +122,14 @@ def _numbers(column: pa.Array) -> tuple[Any, NDArray[Any]]:
 def _plain(column: pa.Array) -> NDArray[Any]:
     if column.null_count:
         column = column.fill_null(of_bytes(column.type, bytes(8)))
-    if pa.types.is_boolean(column.type):
-        return _plain(column.cast(pa.int8())).view(np.bool_)
-    kind = np.dtype(_NUMBERS[column.type].replace(">", "="))
+    if pa.types.is_boolean(column.type):  # of which Arrow has a bit each
+        return _stored(column.cast(pa.int8()), "i1").view(np.bool_)
+    return _stored(column, _NUMBERS[column.type].replace(">", "="))
+
+
+def _stored(column: pa.Array, form: str) -> NDArray[Any]:
+    """The numbers as they lie in memory, without a copy."""
+    kind = np.dtype(form)
     return np.frombuffer(column.buffers()[1] or b"", kind, len(column), column.offset * kind.itemsize)
 
 

@@ -133,6 +133,11 @@ def test_no_rows_and_buffers_as_arrow_allows_them() -> None:
     assert read([longer], [unpacked(">q")]) == [(0,), (0,)]
 
 
+def test_a_type_that_postgres_does_not_have_makes_no_rows() -> None:
+    with pytest.raises(KeyError, match="int8"):
+        binary.rows([pa.array([1], pa.int8())], (7,))
+
+
 def test_an_instant_whose_local_year_python_does_not_have() -> None:
     first = dt.datetime(1, 1, 1, tzinfo=dt.timezone.utc)
     assert read([pa.array([first], pa.timestamp("us", "America/New_York"))], [instant]) == [(first,)]
