@@ -6,12 +6,11 @@ import json
 import math
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -243,11 +242,8 @@ def test_watching_goes_on_until_it_is_interrupted(checkpoint: Path, monkeypatch:
     """Also over a look that fails: what was down may come back."""
     pauses: list[float] = []
     log = checkpoint / "epochal" / "log"
-    slept, here = time.sleep, threading.get_ident()
 
     def sleep(seconds: float) -> None:
-        if threading.get_ident() != here:  # of another test's Spark: its threads sleep on
-            return slept(seconds)
         pauses.append(seconds)
         if len(pauses) == 1:
             (log / "foreign").write_text("")
@@ -255,9 +251,9 @@ def test_watching_goes_on_until_it_is_interrupted(checkpoint: Path, monkeypatch:
             (log / "foreign").unlink()
         else:
             raise KeyboardInterrupt
-        return None
 
-    monkeypatch.setattr("time.sleep", sleep)
+    # its own alone: threads of another test's Spark sleep too
+    monkeypatch.setattr("epochal.coordinator.console.status.time", SimpleNamespace(sleep=sleep))
     told = run("status", checkpoint, "--watch", "--every", 0.5, "--json", code=FINE)
     assert [json.loads(text)["exit"] for text in told.splitlines()] == [FINE, WRONG, FINE]
     assert pauses == [0.5] * 3
