@@ -130,7 +130,8 @@ class DeltaInspection:
         folder = self._folder
         parts = add.get("partitionValues") or {}
         with reading(folder.where, self._conditions.sink):
-            file = pq.ParquetFile(folder.files.open_input_file(unquote(str(add["path"]))))
+            # No reading ahead: Arrow's threads give the bytes back to Python late, which aborts a command that ends.
+            file = pq.ParquetFile(folder.files.open_input_file(unquote(str(add["path"]))), pre_buffer=False)
             names = file.schema_arrow.names
             lacking = [name for name, _ in columns if name not in names and name not in parts]
             if lacking:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from deltalake import fs
 
 from epochal.coordinator.epoch import Actor, Query
 from epochal.coordinator.errors import Fenced, SinkUnavailable
@@ -147,6 +150,28 @@ def test_a_delta_table_is_the_same_with_and_without_spark(
         by_delta_rs = DeltaSink(str(console.lake), name="lake").look(query)
     assert by_spark.marker is not None
     assert by_delta_rs == by_spark
+
+
+def test_rows_of_a_delta_table_are_not_read_ahead(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of Arrow that gives bytes back to Python while the command ends would abort it: exit 134, not 0."""
+    threads: set[int] = set()
+
+    class File:
+        def __init__(self, file: object) -> None:
+            self._file = file
+
+        def __getattr__(self, name: str) -> object:
+            threads.add(threading.get_ident())
+            return getattr(self._file, name)
+
+    class Watched(fs.DeltaStorageHandler):
+        def open_input_file(self, path: str) -> pa.PythonFile:
+            return pa.PythonFile(File(self._handler.open_input_file(path)), mode="r")
+
+    monkeypatch.setattr(fs, "DeltaStorageHandler", Watched)
+    inspection = DeltaSink(str(console.lake), name="lake").inspection(Query(console.app, "", "", ""))
+    assert sorted(inspection.rows(1, ["id", "name"])) == [(1, "n1"), (2, "n2"), (3, "n3")]
+    assert threads == {threading.get_ident()}
 
 
 def test_a_feature_that_delta_rs_does_not_know_is_a_named_error(
