@@ -24,7 +24,7 @@ from epochal.sinks.memory import MemorySink
 from tests.unit.test_coordinator import QUERY, Batch, World
 from tests.unit.test_events import failing
 
-LIMIT = 60.0
+LIMIT = 20.0
 
 
 class Terminal:
