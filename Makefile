@@ -12,7 +12,7 @@ PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest --durations=12 --duration
 LANE   := EPOCHAL_WIDE_MINUTES=$(WIDE_MINUTES) $(PYTEST)
 SOURCE := coordinator checkpoints sinks chaos src tests examples docs $(wildcard benchmarks)
 # What needs neither Spark nor a server.
-FAST   := tests/unit tests/contract tests/sim
+FAST   := tests/pure tests/pure tests/pure/chaos/simulate
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench bench-quick bench-growth bench-consistency bench-page archives docs check format
@@ -31,16 +31,16 @@ test: venv       ## lint, types and every test, three lanes at a time; fails if 
 # The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers,
 # and waits for them more than it computes.
 lane-logs:
-	@$(LANE) tests/integration/kafka tests/integration/delta tests/chaos/test_cells.py \
-	    --ignore=tests/integration/delta/test_modes.py
+	@$(LANE) tests/real/sinks/kafka tests/real/sinks/delta tests/real/chaos/campaign/test_cells.py \
+	    --ignore=tests/real/sinks/delta/test_modes.py
 
 lane-tables:
-	@$(LANE) tests/integration/postgres tests/integration/spark tests/integration/test_postgres_log.py \
-	    tests/integration/hadoop tests/integration/console tests/integration/runbook tests/servers tests/chaos \
-	    --ignore=tests/chaos/test_cells.py
+	@$(LANE) tests/real/sinks/postgres tests/real/coordinator/query tests/real/checkpoints/test_postgres_log.py \
+	    tests/real/checkpoints/hadoop tests/real/coordinator/console tests/real/runbook tests/real/chaos/servers tests/real/chaos \
+	    --ignore=tests/real/chaos/campaign/test_cells.py
 
 lane-rest:
-	@$(LANE) $(FAST) tests/kills tests/integration/standalone tests/integration/delta/test_modes.py
+	@$(LANE) $(FAST) tests/real/kills tests/real/standalone tests/real/sinks/delta/test_modes.py
 
 test-fast: venv  ## what needs neither Spark nor servers, without the widest simulations; under 2 minutes
 	$(BIN)/python -m pytest $(FAST) -k 'not (test_every_pair or test_machine or (test_schedules and (two or three)))'
@@ -48,7 +48,7 @@ test-fast: venv  ## what needs neither Spark nor servers, without the widest sim
 # The program in its first line ends with 3 where no engine answers; make shows "Error 3" and ends with 2, as always.
 test-containers: venv ## the integration tests on Postgres and Kafka in containers; without an engine "Error 3"
 	@$(BIN)/python -m epochal.chaos.servers.containers
-	EPOCHAL_SERVERS=containers $(PYTEST) tests/integration --ignore=tests/integration/delta tests/containers
+	EPOCHAL_SERVERS=containers $(PYTEST) tests/integration --ignore=tests/real/sinks/delta tests/containers
 
 # The same: 3 where there is no Chromium.
 test-browser: venv ## reports in a real headless Chromium; without one "Error 3"
@@ -66,7 +66,7 @@ chaos: venv      ## all four tiers against ourselves, the last one for MINUTES=n
 	for workload in rows map state window join dedup; do \
 	    $(BIN)/epochal chaos run --tier 3 --workload $$workload || exit $$?; done
 	for pipeline in upsert plain overwrite idempotent; do \
-	    $(BIN)/epochal chaos run --tier 3 --target epochal.chaos.own:$$pipeline || exit $$?; done
+	    $(BIN)/epochal chaos run --tier 3 --target epochal.chaos.campaign.own:$$pipeline || exit $$?; done
 	$(BIN)/epochal chaos run --minutes $(or $(MINUTES),10) --report chaos-report.html --history chaos-histories
 
 planted: venv    ## plant known bugs in copies of the checkout: the suite must catch each (long)
@@ -91,7 +91,7 @@ bench-page: venv ## benchmarks/results/index.html: the newest results with plots
 	$(BIN)/python -m benchmarks.page
 
 archives: venv   ## what Spark and Kafka start sooner with, made once on this machine
-	@$(BIN)/python -m epochal.chaos.jvm
+	@$(BIN)/python -m epochal.chaos.job.archive
 
 docs: venv       ## write docs/errors.md and docs/options.md from the source
 	$(BIN)/python docs/generate.py

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from benchmarks import names
-from epochal.chaos.checker import Finding, Run, Verdict, keys, what
-from epochal.chaos.history import Row
+from epochal.chaos.observe.checker import Finding, Run, Verdict, keys, what
+from epochal.chaos.observe.history import Row
 
 COLUMNS = ("lost", "duplicated", "torn", "out_of_order", "disagree")
 LETTERS: Mapping[str, str] = dict(zip(COLUMNS, "LDTOS", strict=True))
@@ -133,7 +133,7 @@ def _gone(run: Run, output: str) -> set[int]:
 
 
 def _shown(run: Run, rows: Sequence[Row]) -> Counter[Row]:
-    """As :mod:`epochal.chaos.checker` does: an output that may rewrite its rows shows them of any attempt."""
+    """As :mod:`epochal.chaos.observe.checker` does: an output that may rewrite its rows shows them of any attempt."""
     return Counter(row._replace(attempt=0) for row in rows) if run.rewrites else Counter(rows)
 
 

@@ -79,7 +79,7 @@ def read_notes(path: Path) -> list[Note]:
 
 
 def main() -> None:
-    from epochal.chaos.nemesis import end_with_parent
+    from epochal.chaos.strike.nemesis import end_with_parent
 
     end_with_parent()
     settings = Settings(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
@@ -144,7 +144,7 @@ def _function(
 
 
 def _bare(write: Callable[[DataFrame, int], None], note: Callable[..., None], df: DataFrame, epoch: int) -> None:
-    from epochal.chaos.failpoints import Point, hit
+    from epochal.coordinator.model.failpoints import Point, hit
 
     hit(Point.BEFORE_CALL, epoch=epoch)
     write(df, epoch)

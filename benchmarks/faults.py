@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.targets import Target
-from epochal.chaos.campaign import CLEAN_EPOCHS
-from epochal.chaos.failpoints import Point
-from epochal.chaos.menus import APPLYING_POINTS, DECIDING_POINTS, our_menu
-from epochal.chaos.roles import SERVERS, Strike
+from epochal.chaos.campaign.campaign import CLEAN_EPOCHS
+from epochal.chaos.campaign.menus import APPLYING_POINTS, DECIDING_POINTS, our_menu
+from epochal.chaos.strike.strikes import SERVERS, Strike
+from epochal.coordinator.model.failpoints import Point
 
 AT_ROWS = (2, 4, 6, 8)
 """A task is fed ten rows."""

@@ -19,9 +19,9 @@ from benchmarks.history import Rows
 from benchmarks.rows import columns
 from benchmarks.world import World, new_name
 from epochal.coordinator.console.verify import examine
-from epochal.coordinator.epoch import Phase, Position
-from epochal.coordinator.events import Event, PhaseEnded, Step, StepEnded
-from epochal.coordinator.pipeline import located
+from epochal.coordinator.model.epoch import Phase, Position
+from epochal.coordinator.model.events import Event, PhaseEnded, Step, StepEnded
+from epochal.coordinator.query.pipeline import located
 from epochal.sinks import PostgresSink
 
 if TYPE_CHECKING:

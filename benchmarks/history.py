@@ -31,8 +31,7 @@ from benchmarks.measuring import say
 from benchmarks.rows import record_batch
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit, EpochLog
-from epochal.coordinator.coordinator import Coordinator
-from epochal.coordinator.epoch import (
+from epochal.coordinator.model.epoch import (
     Actor,
     Ask,
     Committable,
@@ -44,12 +43,14 @@ from epochal.coordinator.epoch import (
     Query,
     SinkState,
 )
-from epochal.coordinator.pipeline import located
+from epochal.coordinator.protocol.coordinator import Coordinator
+from epochal.coordinator.query.pipeline import located
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.delta.jvm import Table
 from epochal.sinks.kafka import produce
 from epochal.sinks.kafka.produce import Plan, Transaction
-from epochal.sinks.postgres.client import Limits, Place, open_session
+from epochal.sinks.postgres.client import open_session
+from epochal.sinks.postgres.place import Limits, Place
 from epochal.sinks.postgres.rows import columns
 from epochal.sinks.postgres.write import _write
 from epochal.sinks.protocol import CommitOutcome, Sink, Stage

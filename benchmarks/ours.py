@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from benchmarks.world import World
-    from epochal.coordinator.events import Event
+    from epochal.coordinator.model.events import Event
     from epochal.sinks.protocol import Sink
 
 

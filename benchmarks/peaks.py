@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from epochal.chaos.nemesis import parent_of
 from epochal.chaos.servers import guard
+from epochal.chaos.strike.nemesis import parent_of
 
 LOOK_S = 0.1
 MB = 1024  # in kB, as the kernel tells

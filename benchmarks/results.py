@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks.cells import Cell
 from benchmarks.measuring import Measure, Ratio
 from epochal.chaos.servers import chosen
-from epochal.coordinator import versions
+from epochal.coordinator.environment import versions
 
 VERSION = 1
 FOLDER = Path(__file__).parent / "results"

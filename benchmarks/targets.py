@@ -2,7 +2,7 @@
 
 A peer is the very function that the other tables measure, fed with the kit's rows through :func:`rows`; what it wrote
 is read by clients that know neither Spark nor Epochal.  ``benchmarks.targets:spark_jdbc`` is made anew whenever it is
-asked for, from the environment that :mod:`epochal.chaos.bench` sets for every round.
+asked for, from the environment that :mod:`epochal.chaos.campaign.bench` sets for every round.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import names
 from benchmarks.peers import delta, kafka, postgres
-from epochal.chaos import own
-from epochal.chaos.bench import FOLDER, KAFKA, POSTGRES
-from epochal.chaos.menus import Moments
-from epochal.chaos.roles import SERVERS
-from epochal.chaos.targets import RUN, BatchFunction
+from epochal.chaos.campaign import own
+from epochal.chaos.campaign.bench import FOLDER, KAFKA, POSTGRES
+from epochal.chaos.job.moments import Moments
+from epochal.chaos.job.targets import RUN, BatchFunction
+from epochal.chaos.strike.strikes import SERVERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,7 +154,7 @@ def _of_peer(name: str, peer: Peer) -> Target:
 
 # --- ours -------------------------------------------------------------------------------------------
 
-PIPELINES: Mapping[str, Mapping[str, str]] = {  # of epochal.chaos.own: the job that each sink is
+PIPELINES: Mapping[str, Mapping[str, str]] = {  # of epochal.chaos.campaign.own: the job that each sink is
     "pipeline": {
         "postgres": names.of("postgres"),
         "kafka": names.of("kafka"),

@@ -18,7 +18,7 @@ from benchmarks.topics import NotAllWritten
 from epochal.chaos import servers
 from epochal.chaos.servers import ServerUnavailable, jars
 from epochal.chaos.servers.spark import spark_conf, spark_session
-from epochal.coordinator import versions
+from epochal.coordinator.environment import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

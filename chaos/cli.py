@@ -21,14 +21,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from epochal.chaos import checker, recording, workloads
-from epochal.chaos.checker import Finding, Run, Verdict
-from epochal.chaos.failpoints import Point
-from epochal.chaos.plan import MASTER, STRIKES, Plan, Result
-from epochal.chaos.recording import NotAHistory
-from epochal.chaos.roles import ON, CheckedReport, Menu, Report, Reports, RoleError, Strike
+from epochal.chaos.campaign.plan import MASTER, STRIKES, Plan, Result
+from epochal.chaos.campaign.roles import CheckedReport, Report, Reports
+from epochal.chaos.job import workloads
+from epochal.chaos.job.targets import Usage
+from epochal.chaos.observe import checker, recording
+from epochal.chaos.observe.checker import Finding, Run, Verdict
+from epochal.chaos.observe.recording import NotAHistory
+from epochal.chaos.observe.roles import RoleError
 from epochal.chaos.servers.errors import ServerUnavailable
-from epochal.chaos.targets import Usage
+from epochal.chaos.strike.strikes import ON, Menu, Strike
+from epochal.coordinator.model.failpoints import Point
 
 P = ParamSpec("P")
 VALID, INVALID, USAGE, UNKNOWN = 0, 1, 2, 3
@@ -175,10 +178,10 @@ def run(
 
     Example: epochal chaos run --target my.job:write --reader my.job:rows --report out.html
 
-    Without --target: our own sinks, on servers of the kit's; one of our pipelines is --target epochal.chaos.own:upsert,
-    or pipeline, plain, overwrite, idempotent.
+    Without --target: our own sinks, on servers of the kit's; one of our pipelines is
+    --target epochal.chaos.campaign.own:upsert, or pipeline, plain, overwrite, idempotent.
     """
-    from epochal.chaos import own, rounds
+    from epochal.chaos.campaign import own, rounds
 
     if tier not in (3, 4):
         raise Usage(f"--tier {tier}: 3 or 4; tier 1 is `epochal chaos simulate`, tier 2 `epochal chaos fuzz`")
@@ -356,7 +359,7 @@ def write_page(
 
 def again(result: Result, servers: Sequence[str]) -> None:
     """How the violation is seen again: by the one strike before it if that is seen to be enough, else by all."""
-    from epochal.chaos import own
+    from epochal.chaos.campaign import own
 
     plan = replace(result.plan, target="") if result.plan.target == own.TARGET else result.plan
     strikes = shrunk(plan, result, servers)
@@ -368,7 +371,7 @@ def again(result: Result, servers: Sequence[str]) -> None:
 
 def shrunk(plan: Plan, result: Result, servers: Sequence[str]) -> Sequence[Strike]:
     """The strikes that are needed: those to blame, if a run with them alone is invalid too."""
-    from epochal.chaos import rounds
+    from epochal.chaos.campaign import rounds
 
     blamed = result.blamed()
     if len(blamed) == len(result.struck):
@@ -395,7 +398,7 @@ def simulate(
 
     Example: epochal chaos simulate --traces 2000000 --jobs 2
     """
-    from epochal.chaos.explore import Tally, explore
+    from epochal.chaos.simulate.explore import Tally, explore
 
     progress, told = Progress(), [0.0]
 
@@ -423,8 +426,8 @@ def fuzz(
 
     Example: epochal chaos fuzz --minutes 10 --seed 3
     """
-    from epochal.chaos.machine import CoordinatorMachine, FilesLogMachine
-    from epochal.chaos.machine import fuzz as run_machine
+    from epochal.chaos.simulate.machine import CoordinatorMachine, FilesLogMachine
+    from epochal.chaos.simulate.machine import fuzz as run_machine
 
     verdicts = []
     for machine in (CoordinatorMachine, FilesLogMachine):

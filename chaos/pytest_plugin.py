@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from epochal.chaos.schedule import Schedule
+    from epochal.chaos.simulate.schedule import Schedule
     from epochal.chaos.trial import MakeSinks, Plan, Reader, Survival
     from epochal.sinks.protocol import Rows, Schema
 
@@ -124,7 +124,7 @@ class Chaos:
 
 def plan_of(*arguments: Any, **options: Any) -> Plan:
     """The plan that a marker with these arguments names; without any: every single fault."""
-    from epochal.chaos.schedule import Strike
+    from epochal.chaos.simulate.schedule import Strike
     from epochal.chaos.trial import Plan
 
     if arguments and all(isinstance(argument, Strike) for argument in arguments):
@@ -143,7 +143,7 @@ def program(test: Callable[..., object], schedule: Schedule, plan: Plan) -> str:
     body = source[source.index(f"def {name}(") :].replace(f"def {name}(", f"def {name}_replayed(", 1)
     text = (
         f"# Put this below {name}, and run it with {OPTION}:\n"
-        "from epochal.chaos.schedule import Action, Strike\n\n\n"
+        "from epochal.chaos.simulate.schedule import Action, Strike\n\n\n"
         f"@pytest.mark.{MARKER}(\n{strikes}{settings})\n{body}"
     )
     return textwrap.indent(text, " " * (len(lines) - len(lines.lstrip(" "))))

@@ -24,8 +24,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from epochal.chaos import failpoints
-from epochal.chaos.failpoints import Point
 from epochal.checkpoints.disk import Disk
 from epochal.checkpoints.log import Entry, LogPosition, Record, encode
 from epochal.checkpoints.names import (
@@ -42,7 +40,9 @@ from epochal.checkpoints.names import (
     sort_names,
 )
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
-from epochal.coordinator.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.model.failpoints import Point
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 

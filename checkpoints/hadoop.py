@@ -31,8 +31,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from epochal.chaos import failpoints
-from epochal.chaos.failpoints import Point
 from epochal.checkpoints.log import Entry, LogPosition, Record, encode
 from epochal.checkpoints.names import (
     Names,
@@ -46,7 +44,9 @@ from epochal.checkpoints.names import (
     sort_names,
 )
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
-from epochal.coordinator.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.model.failpoints import Point
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

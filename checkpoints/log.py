@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from epochal.coordinator.epoch import (
+from epochal.coordinator.model.epoch import (
     TWO_PHASE,
     Actor,
     Committable,
@@ -26,7 +26,7 @@ from epochal.coordinator.epoch import (
     Position,
     Query,
 )
-from epochal.coordinator.errors import LogCorrupt
+from epochal.coordinator.model.errors import LogCorrupt
 
 LogPosition = int
 """A record's place in the log, from 0; never creatable twice."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from epochal.chaos import failpoints
-from epochal.chaos.failpoints import AnswerDropped, Point
 from epochal.checkpoints.log import Entry, LogPosition, Record, decode, encode
 from epochal.checkpoints.rules import check_compaction, epoch_of, is_free
-from epochal.coordinator.errors import OutcomeUnknown
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.errors import OutcomeUnknown
+from epochal.coordinator.model.failpoints import AnswerDropped, Point
 
 
 class MemoryLog:

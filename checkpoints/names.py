@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from epochal.checkpoints.log import Entry, LogPosition, decode, encode
-from epochal.coordinator.errors import LogCorrupt, SinkUnavailable
+from epochal.coordinator.model.errors import LogCorrupt, SinkUnavailable
 
 FLOOR_VERSION = 1
 LISTINGS = 40

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from epochal.chaos import failpoints
-from epochal.chaos.failpoints import AnswerDropped, Point
 from epochal.checkpoints.log import Entry, LogPosition, Record, decode, encode
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
-from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.model.failpoints import AnswerDropped, Point
 
 if TYPE_CHECKING:
     import psycopg

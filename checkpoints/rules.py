@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochal.checkpoints.log import Entry, LogPosition, Record
-from epochal.coordinator.epoch import EpochNumber
-from epochal.coordinator.errors import LogCorrupt
+from epochal.coordinator.model.epoch import EpochNumber
+from epochal.coordinator.model.errors import LogCorrupt
 
 
 def is_free(position: LogPosition, *, floor: LogPosition, end: LogPosition, where: str) -> bool:

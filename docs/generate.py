@@ -1,7 +1,7 @@
 """Writes docs/errors.md and docs/options.md from the source: ``make docs``.
 
-It reads the code and runs none of it, so it needs neither Spark nor a client library.  ``tests/unit/test_docs.py``
-compares what it makes with the files.
+It reads the code and runs none of it, so it needs neither Spark nor a client library.
+``tests/pure/project/test_docs.py`` compares what it makes with the files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRODUCTION = ("coordinator", "checkpoints", "sinks")
-ERRORS = ROOT / "coordinator" / "errors.py"
+ERRORS = ROOT / "coordinator" / "model" / "errors.py"
 HOLE = "…"
 """For what a message fills in when it is made."""
 
@@ -193,7 +193,7 @@ def errors() -> str:
     sure = {True: "definite", False: "indefinite"}
     head = f"""# Errors
 
-<!-- Written by `make docs` from coordinator/errors.py and the code: edit these. -->
+<!-- Written by `make docs` from coordinator/model/errors.py and the code: edit these. -->
 
 Each error says where (sink, epoch), what, in which state, and what to do (`Help:`). *Definite*: nothing became
 visible through the refused step. *Indefinite*: something may have, and the next start finds out; never do the step
@@ -225,8 +225,8 @@ def _section(kind: Kind, sure: str, found: Sequence[Message]) -> str:
 # --- options -------------------------------------------------------------------------------------
 
 PUBLIC: Mapping[str, str] = {  # what a user makes, by the name to import it by -> where it is
-    "epochal.Pipeline": "coordinator/pipeline.py",
-    "epochal.Retry": "coordinator/coordinator.py",
+    "epochal.Pipeline": "coordinator/query/pipeline.py",
+    "epochal.Retry": "coordinator/protocol/coordinator.py",
     "epochal.sinks.PostgresSink": "sinks/postgres/sink.py",
     "epochal.sinks.postgres.Append": "sinks/postgres/modes.py",
     "epochal.sinks.postgres.Plain": "sinks/postgres/modes.py",
@@ -260,7 +260,7 @@ def options_of(name: str) -> Options:
     about, meanings = _told(ast.get_docstring(node) or "")
     defaults = dict(_arguments(node, module))
     if any(ast.unparse(base) == "Keyed" for base in node.bases):
-        keyed = ast.parse((ROOT / "sinks/keyed.py").read_text())
+        keyed = ast.parse((ROOT / "sinks/rows/keyed.py").read_text())
         keys = _class(keyed, "Keyed")
         defaults = dict(_arguments(keys, keyed)) | defaults
         meanings = _told(ast.get_docstring(keys) or "")[1] | meanings

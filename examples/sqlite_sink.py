@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from epochal.coordinator.epoch import Actor, Committable, Epoch, Marker, Query, SinkState
-from epochal.coordinator.errors import Misconfigured, PreparedLost, SinkUnavailable
+from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Marker, Query, SinkState
+from epochal.coordinator.model.errors import Misconfigured, PreparedLost, SinkUnavailable
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema
 

@@ -1,4 +1,6 @@
-"""The sinks.  Each is imported when it is first asked for, so that none needs another's client library.
+"""What is a sink?
+
+The sinks.  Each is imported when it is first asked for, so that none needs another's client library.
 
 Sinks of other packages stand beside them: a package that registers a class under the entry point ``epochal.sinks``
 has it imported by its name from here.  One of Epochal's own names is never another's.
@@ -9,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.model.errors import Misconfigured
 
 if TYPE_CHECKING:
     from epochal.sinks.delta import DeltaSink

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from epochal.coordinator.epoch import (
+from epochal.coordinator.model.epoch import (
     NAME,
     UNKNOWN_DECISION,
     Actor,
@@ -23,7 +23,7 @@ from epochal.coordinator.epoch import (
     Marker,
     Position,
 )
-from epochal.coordinator.errors import (
+from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     Fenced,
     MarkerLost,

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.epoch import Digest, EpochNumber, Position
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.model.epoch import Digest, EpochNumber, Position
+from epochal.coordinator.model.errors import Misconfigured
 
 if TYPE_CHECKING:
     import pyarrow

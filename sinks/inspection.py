@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol, runtime_checkable
 
-from epochal.coordinator.epoch import Actor, Json, Position, Query
+from epochal.coordinator.model.epoch import Actor, Json, Position, Query
 from epochal.sinks.epochs import ShownEpoch
-from epochal.sinks.protocol import AuditedSink, Sink
-from epochal.sinks.rejects import Rejects
+from epochal.sinks.protocol import AuditedSink, ForwardingSink, Sink
 
 Value = int | float | str | bool | bytes | None
 KINDS = ("integer", "real", "double", "decimal", "text", "boolean", "date", "timestamp", "timestamp_ntz", "binary")
@@ -127,7 +126,7 @@ def transactional_of(sink: Sink, query: Query) -> Transactional | None:
 
 def written(sink: Sink) -> Sink:
     """The sink that writes: that of bad rows is given them by another."""
-    return sink.into if isinstance(sink, Rejects) else sink
+    return sink.into if isinstance(sink, ForwardingSink) else sink
 
 
 def audited(sink: Sink) -> AuditedSink | None:

@@ -23,9 +23,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
-from epochal.chaos import failpoints
-from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import (
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import (
     Actor,
     Committable,
     Copy,
@@ -39,7 +38,7 @@ from epochal.coordinator.epoch import (
     Query,
     SinkState,
 )
-from epochal.coordinator.errors import (
+from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     Fenced,
     MarkerLost,
@@ -49,6 +48,7 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of, may_drop
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Retention, ShownEpoch, Wanted
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Stage

@@ -1,19 +1,19 @@
 """What a sink is: two verbs of set-up (create, check), five of the protocol (look, fence, prepare, commit, abort), and
 the types that say what kind of promise it can make.
 
-No algorithm lives here (that is ``coordinator/coordinator.py``) and no base class: a sink is any
+No algorithm lives here (that is ``coordinator/protocol/coordinator.py``) and no base class: a sink is any
 object with these methods.  Reference implementations: ``sinks/memory.py``.
 
 Every atomic write of a sink is conditional, *inside that write*, on three things in this order, which
 ``sinks/conditions.py`` judges for all of them:
 
-1. the fence is ``by``: else :class:`~epochal.coordinator.errors.Fenced`;
+1. the fence is ``by``: else :class:`~epochal.coordinator.model.errors.Fenced`;
 2. the marker is this decision's, at its position: then it is ``ALREADY_COMMITTED``;
 3. the marker is exactly one position before (none counts as position 0): else stop, with
-   :class:`~epochal.coordinator.errors.MarkerLost` when it is older or absent and
-   :class:`~epochal.coordinator.errors.CheckpointMismatch` when it is another's.
+   :class:`~epochal.coordinator.model.errors.MarkerLost` when it is older or absent and
+   :class:`~epochal.coordinator.model.errors.CheckpointMismatch` when it is another's.
 
-How a sink answers trouble (all from ``epochal.coordinator.errors``):
+How a sink answers trouble (all from ``epochal.coordinator.model.errors``):
 
 ==================  ==========================================================================
 ``Fenced``          a newer actor, or the same generation with another token, owns the sink
@@ -38,7 +38,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from epochal.coordinator.epoch import (
+from epochal.coordinator.model.epoch import (
     Actor,
     Ask,
     Committable,
@@ -155,7 +155,7 @@ class WatchingSink(RedoSink, Protocol):
 class MarkedSink(Sink, Protocol):
     """A sink whose marker a person may have written, where the write that knows it cannot be repeated.
 
-    Used by an operator's acts alone (``coordinator/acts.py``), under a fence that has settled everything else.
+    Used by an operator's acts alone (``coordinator/protocol/acts.py``), under a fence that has settled everything else.
     """
 
     def renamed(self, name: str) -> tuple[Sink, Sink]:
@@ -270,3 +270,16 @@ class MicroBatch(Protocol):
 
     def discard(self) -> None:
         """Run the plan once and drop the rows, so that operator state and watermark advance."""
+
+
+class ForwardingSink:
+    """A sink whose rows another sink writes: the sink of bad rows, which are written ``into`` a sink of the user."""
+
+    @property
+    def into(self) -> Sink:
+        """The sink that writes."""
+        raise NotImplementedError
+
+
+class SessionSink:
+    """A sink whose marker can only be written through a running Spark session (Delta)."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from epochal.chaos import servers
-from epochal.coordinator.versions import POSTGRES
+from epochal.coordinator.environment.versions import POSTGRES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ def proxied_dsn(pg_database: str, postgres_server: servers.Postgres, postgres_pr
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One `local[2]` session with Delta and Kafka for the whole run."""
-    from epochal.chaos import jvm
+    from epochal.chaos.job import jvm
     from epochal.chaos.servers.spark import spark_session
 
     session = spark_session("local[2]", app="epochal-tests", conf=jvm.short_lived())

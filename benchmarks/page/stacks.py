@@ -18,8 +18,8 @@ from epochal.chaos.report.chart import colour, drawing, figure, frameless, svg, 
 from epochal.chaos.report.kinds import Kind
 from epochal.chaos.report.text import line
 from epochal.chaos.report.timeline import WIDTH
-from epochal.coordinator.epoch import Phase
-from epochal.coordinator.events import Step
+from epochal.coordinator.model.epoch import Phase
+from epochal.coordinator.model.events import Step
 
 ROW, BAR, THIN = 44, 20, 7  # pixels: of a job at least, of its bar, of the bar of the run before
 LINE = 15  # of each line of its name

@@ -28,13 +28,13 @@ from benchmarks.rows import SMALL, source
 from benchmarks.tables.throughput import NARROW, Throughput
 from benchmarks.targets import TARGETS, Target
 from benchmarks.world import World
-from epochal.chaos import jvm
-from epochal.chaos.bench import Bench, bench
-from epochal.chaos.campaign import Campaign
-from epochal.chaos.checker import Verdict
-from epochal.chaos.plan import Plan
-from epochal.chaos.plan import Result as Struck
-from epochal.chaos.roles import SERVERS
+from epochal.chaos.campaign.bench import Bench, bench
+from epochal.chaos.campaign.campaign import Campaign
+from epochal.chaos.campaign.plan import Plan
+from epochal.chaos.campaign.plan import Result as Struck
+from epochal.chaos.job import jvm
+from epochal.chaos.observe.checker import Verdict
+from epochal.chaos.strike.strikes import SERVERS
 from epochal.sinks.delta import Merge, Overwrite
 from epochal.sinks.postgres import Plain, Upsert
 

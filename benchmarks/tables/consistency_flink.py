@@ -26,16 +26,16 @@ from benchmarks.measuring import say
 from benchmarks.peers.flink.job import PRODUCER, SETTINGS
 from benchmarks.peers.flink.starts import Starts
 from benchmarks.results import Result
-from epochal.chaos import nemesis
-from epochal.chaos.bench import KAFKA, Bench, bench
-from epochal.chaos.checker import Run, judge_all, overall
-from epochal.chaos.history import History, Read, Row
-from epochal.chaos.nemesis import NotCounted, poll
+from epochal.chaos.campaign.bench import KAFKA, Bench, bench
+from epochal.chaos.campaign.starts import CannotTell
+from epochal.chaos.campaign.striker import NETWORK, OUTAGE_S
+from epochal.chaos.job.targets import RUN
+from epochal.chaos.observe.checker import Run, judge_all, overall
+from epochal.chaos.observe.history import History, Read, Row
 from epochal.chaos.servers.kafka import KafkaServer
-from epochal.chaos.starts import CannotTell
-from epochal.chaos.strikes import NETWORK, OUTAGE_S
-from epochal.chaos.targets import RUN
-from epochal.coordinator.versions import FLINK, FLINK_JARS
+from epochal.chaos.strike import nemesis
+from epochal.chaos.strike.nemesis import NotCounted, poll
+from epochal.coordinator.environment.versions import FLINK, FLINK_JARS
 
 if TYPE_CHECKING:
     from benchmarks.tables import Options

@@ -19,7 +19,7 @@ from benchmarks.peers.flink.session import Flink
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, source
 from benchmarks.world import World
-from epochal.coordinator.versions import FLINK, FLINK_JARS
+from epochal.coordinator.environment.versions import FLINK, FLINK_JARS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

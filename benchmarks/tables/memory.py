@@ -20,7 +20,7 @@ from benchmarks.measuring import Case, Measure, Ratio, say
 from benchmarks.peaks import Peaks, gc_log, heap_after_collection
 from benchmarks.results import Result
 from benchmarks.world import World, new_name
-from epochal.chaos.nemesis import Driver
+from epochal.chaos.strike.nemesis import Driver
 
 if TYPE_CHECKING:
     from benchmarks.tables import Options

@@ -22,9 +22,10 @@ from benchmarks.measuring import Measure, Ratio, in_turn, say
 from benchmarks.results import Result
 from benchmarks.rows import record_batch
 from epochal.chaos.servers.postgres import PostgresServer
-from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, Query
+from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch, Query
 from epochal.sinks.postgres import PostgresSink
-from epochal.sinks.postgres.client import Limits, Place, open_session
+from epochal.sinks.postgres.client import open_session
+from epochal.sinks.postgres.place import Limits, Place
 from epochal.sinks.postgres.rows import columns
 from epochal.sinks.postgres.session import Session
 from epochal.sinks.postgres.write import _write

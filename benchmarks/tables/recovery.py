@@ -24,7 +24,7 @@ from benchmarks.measuring import Case, Measure, Ratio, say, words
 from benchmarks.results import Result
 from benchmarks.rows import SMALL, write_file
 from benchmarks.world import World, new_name
-from epochal.chaos.nemesis import Driver, NotCounted, poll
+from epochal.chaos.strike.nemesis import Driver, NotCounted, poll
 
 if TYPE_CHECKING:
     from benchmarks.tables import Options

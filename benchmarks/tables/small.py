@@ -19,7 +19,7 @@ from benchmarks.peers.bare import evaluated
 from benchmarks.results import Result
 from benchmarks.rows import source
 from benchmarks.world import World
-from epochal.coordinator.events import Event, PhaseEnded, StepEnded
+from epochal.coordinator.model.events import Event, PhaseEnded, StepEnded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,4 +1,6 @@
-"""What a sink, or an epoch log, must do, as suites that its author subclasses; they need pytest.
+"""What must a sink or an epoch log do?
+
+What a sink, or an epoch log, must do, as suites that its author subclasses; they need pytest.
 
 ::
 
@@ -13,7 +15,7 @@
 ``docs/authors.md`` tells the whole story.  Rows that Spark makes: :mod:`epochal.chaos.contract.spark`.
 """
 
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.model.errors import Misconfigured
 
 try:
     import pytest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from epochal.chaos.contract.harness import SinkHarness
-from epochal.coordinator.epoch import Digest, Epoch
+from epochal.coordinator.model.epoch import Digest, Epoch
 from epochal.sinks.protocol import AuditedSink
 
 

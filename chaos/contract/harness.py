@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from epochal.coordinator.epoch import Actor, Copy, Json, Query
+from epochal.coordinator.model.epoch import Actor, Copy, Json, Query
 from epochal.sinks.protocol import Rows, Sink
 
 ABORTED = "ABORTED"
@@ -95,8 +95,8 @@ class SinkHarness:
 
 _ACT = """
 import json, sys
-from epochal.coordinator.epoch import Actor, Committable, Query
-from epochal.coordinator.errors import EpochalError
+from epochal.coordinator.model.epoch import Actor, Committable, Query
+from epochal.coordinator.model.errors import EpochalError
 {source}
 request = json.loads(sys.stdin.read())
 query, by = Query(request["app"], "q1", "r2", "file:/checkpoint"), Actor.from_json(request["by"])

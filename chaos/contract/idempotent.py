@@ -16,8 +16,14 @@ import pytest
 from epochal.chaos.contract.audited import Given, tells
 from epochal.chaos.contract.harness import SinkHarness, query
 from epochal.chaos.contract.sinks import ONE, SAME_GENERATION, TWO, Start
-from epochal.coordinator.epoch import Committable, Digest, Epoch, Marker
-from epochal.coordinator.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured, NonDeterministicReplay
+from epochal.coordinator.model.epoch import Committable, Digest, Epoch, Marker
+from epochal.coordinator.model.errors import (
+    CheckpointMismatch,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    NonDeterministicReplay,
+)
 from epochal.sinks.protocol import Applied, ApplySink, CommitOutcome, RedoSink, Rows
 
 COMMITTED, ALREADY_COMMITTED = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from epochal.chaos import failpoints
-from epochal.chaos.failpoints import FailpointError, Point
 from epochal.checkpoints.log import Commit, Entry, EpochLog, Fence, Participant, Record
-from epochal.coordinator.epoch import Actor, Committable, Copy, CopyFile, Decision, Query
-from epochal.coordinator.errors import LogCorrupt, OutcomeUnknown
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, CopyFile, Decision, Query
+from epochal.coordinator.model.errors import LogCorrupt, OutcomeUnknown
+from epochal.coordinator.model.failpoints import FailpointError, Point
 
 WAIT_S = 30
 UNICODE = 'Zürich 北京 \U0001f6eb ​ \u2028 \u0085 \x00 \r\n\t"quoted" back\\slash'

@@ -8,8 +8,8 @@ import pytest
 
 from epochal.chaos.contract.harness import SinkHarness, query
 from epochal.chaos.contract.sinks import ONE, TWO, Start
-from epochal.coordinator.epoch import Actor, Marker
-from epochal.coordinator.errors import Fenced, Misconfigured
+from epochal.coordinator.model.epoch import Actor, Marker
+from epochal.coordinator.model.errors import Fenced, Misconfigured
 from epochal.sinks.protocol import CommitOutcome, MarkedSink
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from epochal.chaos.contract.audited import Given, tells
 from epochal.chaos.contract.harness import ABORTED, SinkHarness, query
-from epochal.coordinator.epoch import Actor, Committable, Decision, Epoch, SinkState
-from epochal.coordinator.errors import (
+from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch, SinkState
+from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     Fenced,
     MarkerLost,

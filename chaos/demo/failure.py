@@ -5,8 +5,8 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-from epochal.chaos.nemesis import NotCounted
 from epochal.chaos.servers.errors import ServerUnavailable
+from epochal.chaos.strike.nemesis import NotCounted
 
 
 class Failed(Exception):

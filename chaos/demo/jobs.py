@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epochal.chaos import failpoints, jvm
 from epochal.chaos.demo.data import FLIGHTS, ddl
-from epochal.chaos.failpoints import Point
-from epochal.chaos.nemesis import end_with_parent
+from epochal.chaos.job import jvm
 from epochal.chaos.servers.spark import spark_session
+from epochal.chaos.strike.nemesis import end_with_parent
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.failpoints import Point
 
 if TYPE_CHECKING:
     import pyarrow as pa

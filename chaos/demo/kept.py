@@ -11,7 +11,7 @@ from pathlib import Path
 from epochal.chaos.demo.data import KEY
 from epochal.chaos.demo.jobs import Settings
 from epochal.chaos.servers.postgres import binaries
-from epochal.coordinator.versions import POSTGRES
+from epochal.coordinator.environment.versions import POSTGRES
 
 DECISIONS = "select position, epoch, row_count, committed_at from epochal.epochs order by position desc limit 5"
 

@@ -17,7 +17,7 @@ from epochal.chaos.demo.strikes import NAIVE, OURS, Campaign, Job, Strike, Struc
 from epochal.chaos.demo.verdict import ABORTED, COMMITTED, from_log, replayed
 from epochal.chaos.servers.kafka import KafkaServer
 from epochal.chaos.servers.postgres import PostgresServer
-from epochal.coordinator.cli import exit_on_sigterm
+from epochal.coordinator.console.cli import exit_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from epochal.chaos.demo.failure import Failed
 from epochal.chaos.demo.jobs import BEGIN, Settings
-from epochal.chaos.nemesis import Death, Driver, NotCounted, Sighting, crash, kill_seen, poll
 from epochal.chaos.servers.process import Server
+from epochal.chaos.strike.nemesis import Death, Driver, NotCounted, Sighting, crash, kill_seen, poll
 
 BLOCKED_TIMEOUT_S = 300.0
 VISIBLE_TIMEOUT_S = 60.0

@@ -1,4 +1,6 @@
-"""Does the suite notice?  Planted bugs and mechanical mutants, each in a copy of the checkout.
+"""Does the test suite notice when a guard is missing?
+
+Does the suite notice?  Planted bugs and mechanical mutants, each in a copy of the checkout.
 
 ``planted`` runs the known bugs of ``tests/planted/*.toml``; ``mechanical`` changes single expressions and
 statements of ``coordinator/``, ``checkpoints/`` and ``sinks/`` and runs the tests that reach them;

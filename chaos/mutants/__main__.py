@@ -13,7 +13,7 @@ from epochal.chaos.mutants.guards import registry
 from epochal.chaos.mutants.mutator import SAMPLE, MechanicalRun
 from epochal.chaos.mutants.planting import PlantedRun
 from epochal.chaos.mutants.reach import FAST, SERVERS
-from epochal.coordinator.cli import exit_on_sigterm
+from epochal.coordinator.console.cli import exit_on_sigterm
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """The registry of guards: where production code refuses to go on, and which mutant takes that away.
 
 A *guard* is, in ``coordinator/``, ``checkpoints/`` and ``sinks/``: every ``raise``; every ``return`` of an error
-of ``coordinator/errors.py``, as the rules of ``judge.py`` do; and every call of a condition: ``check_*``,
+of ``coordinator/model/errors.py``, as the rules of ``judge.py`` do; and every call of a condition: ``check_*``,
 ``already_committed``, ``raise_if_refused``.  The registry is computed, never written by hand, so that a new
 guard is in it at once; a test fails when one has no mutant.  Guards that are no statement of their own, in SQL
 or in the order of two calls, cannot be found by reading Python: those are planted by hand.

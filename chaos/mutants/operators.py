@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-ERRORS = Path("coordinator", "errors.py")
+ERRORS = Path("coordinator", "model", "errors.py")
 GUARD_OPERATORS = ("drop-raise", "drop-refusal", "drop-check")
 
 _TEXT_FUNCTIONS = ("__repr__", "__str__", "_text", "_line", "describe", "guarantee", "_describe")

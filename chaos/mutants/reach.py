@@ -19,23 +19,25 @@ from epochal.chaos.mutants.runner import Runner
 from epochal.chaos.mutants.warm import NOT_OURS, Servers
 from epochal.chaos.servers.cache import cache_dir
 
-FAST = ("tests/unit", "tests/contract", "tests/sim")
+FAST = ("tests/pure",)
 """Needs neither Spark nor a server."""
 SERVERS = (
-    "tests/integration/postgres",
-    "tests/integration/kafka",
-    "tests/integration/delta",
-    "tests/integration/spark",
-    "tests/integration/test_postgres_log.py",
+    "tests/real/sinks/postgres",
+    "tests/real/sinks/kafka",
+    "tests/real/sinks/delta",
+    "tests/real/sinks/rows",
+    "tests/real/sinks/spark",
+    "tests/real/coordinator/query",
+    "tests/real/checkpoints/test_postgres_log.py",
 )
 PARTS = {
-    "sinks/postgres": "tests/integration/postgres",
-    "sinks/kafka": "tests/integration/kafka",
-    "sinks/delta": "tests/integration/delta",
-    "checkpoints/postgres": "tests/integration/test_postgres_log.py",
-    "sinks/stage": "tests/integration/spark",
-    "sinks/executors": "tests/integration/spark",
-    "coordinator": "tests/integration/spark",
+    "sinks/postgres": "tests/real/sinks/postgres",
+    "sinks/kafka": "tests/real/sinks/kafka",
+    "sinks/delta": "tests/real/sinks/delta",
+    "checkpoints/postgres": "tests/real/checkpoints/test_postgres_log.py",
+    "sinks/rows": "tests/real/sinks/rows",
+    "sinks/spark": "tests/real/sinks/spark",
+    "coordinator": "tests/real/coordinator/query",
 }
 VERSION = 2
 
@@ -95,7 +97,7 @@ def is_slow(test: str) -> bool:
 
 def needs_spark(test: str) -> bool:
     """The epoch log in Postgres is tested without; in every folder of the integration tests there are some with."""
-    return is_slow(test) and not test.startswith("tests/integration/test_")
+    return is_slow(test) and not test.startswith("tests/real/checkpoints/test_")
 
 
 def recorded(root: Path, suite: Sequence[str], tell: Callable[[str], None]) -> Reach:

@@ -38,7 +38,7 @@ HUNG = -9
 """In the place of pytest's exit code: the run did not end in its time."""
 FOLDERS = ("coordinator", "checkpoints", "sinks")
 READ_SOURCE = ("architecture", "packaging", "planted", "mutants")
-"""Files of tests/unit that look at the text of the project or at git, and would notice any change at all."""
+"""Files of tests/pure that look at the text of the project or at git, and would notice any change at all."""
 
 
 class Chosen:
@@ -103,7 +103,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     arguments = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short"]
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins that the zygote has loaded
     arguments += ["-o", "timeout=900"]
-    arguments += [f"--ignore=tests/unit/test_{name}.py" for name in READ_SOURCE]
+    arguments += [f"--ignore=tests/pure/{name}.py" for name in READ_SOURCE]
     with contextlib.ExitStack() as stack:
         if order["record"] is None:
             arguments.append("-x")

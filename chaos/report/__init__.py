@@ -1,4 +1,6 @@
-"""The report: one HTML file that holds a verdict and all that it stands on, readable without a network.
+"""What does a run look like to people?
+
+The report: one HTML file that holds a verdict and all that it stands on, readable without a network.
 
 ``write(path, [Round.judged(run)], about)`` for one run; a campaign of many rounds passes them all.
 """

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from epochal.chaos.failpoints import Point
-from epochal.chaos.history import Fault
+from epochal.chaos.observe.history import Fault
 from epochal.chaos.report.chart import colour, drawing, figure, svg, text_width, wrapped
 from epochal.chaos.report.kinds import Kind
 from epochal.chaos.report.text import line
 from epochal.chaos.report.timeline import WIDTH, Picture
+from epochal.coordinator.model.failpoints import Point
 
 CELL_WIDTH, CELL_HEIGHT = 46, 24
 NAMES = 250  # pixels for the names of points

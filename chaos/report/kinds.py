@@ -9,7 +9,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from epochal.chaos.history import Fault
+from epochal.chaos.observe.history import Fault
 from epochal.chaos.report import palette
 from epochal.chaos.report.chart import colour, text_width
 from epochal.chaos.report.text import line

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from matplotlib.axes import Axes
 
-from epochal.chaos.history import Decided
+from epochal.chaos.observe.history import Decided
 from epochal.chaos.report.account import Band, Life, Shown, Violation
 from epochal.chaos.report.chart import FONT, Shelves, colour, text_width, wrapped
 from epochal.chaos.report.kinds import Kind

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from epochal.chaos import recording
-from epochal.chaos.checker import Finding, Verdict
+from epochal.chaos.observe import recording
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.report import blocks, heatmap, overview, timeline, words
 from epochal.chaos.report.account import Account, Band, Round, Summary, strikes, summaries, whole
 from epochal.chaos.report.kinds import assign
@@ -302,7 +302,8 @@ class Page:
         missing = [account.number for account in self.accounts if account.number not in parts]
         said = (
             "Each file is a history of JSON lines, compressed with gzip. Unpacked it can be judged again without "
-            "running anything: epochal.chaos.recording.load reads it, epochal.chaos.checker.judge_all judges it."
+            "running anything: epochal.chaos.observe.recording.load reads it, "
+            "epochal.chaos.observe.checker.judge_all judges it."
         )
         links = element("ul", [parts[number] for number in sorted(parts)]) if parts else None
         note = _left_out(f"The histories of {_rounds_named(missing)} are") if missing else None
@@ -328,7 +329,7 @@ def _summary(account: Account) -> str:
 
 
 def pack(account: Account, about: Mapping[str, Any]) -> bytes:
-    """The round as a file of :mod:`epochal.chaos.recording`, compressed; the same bytes for the same round."""
+    """The round as a file of :mod:`epochal.chaos.observe.recording`, compressed; the same bytes for the same round."""
     lines = recording.lines(account.run, {str(name): _plain(value) for name, value in about.items()})
     text = "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in lines)
     return gzip.compress(text.encode(), compresslevel=9, mtime=0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from epochal.chaos.checker import Finding, Verdict
-from epochal.chaos.history import Fault
+from epochal.chaos.observe.checker import Finding, Verdict
+from epochal.chaos.observe.history import Fault
 from epochal.chaos.report.account import Account, Summary, Violation
 
 

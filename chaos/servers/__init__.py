@@ -1,4 +1,6 @@
-"""The servers that demo, tests and benchmarks need: embedded ones, containers, or the user's own.
+"""Where do the servers come from that demo, tests and benchmarks need?
+
+The servers that demo, tests and benchmarks need: embedded ones, containers, or the user's own.
 
 EPOCHAL_SERVERS=embedded (default) | containers chooses; EPOCHAL_POSTGRES_DSN and EPOCHAL_KAFKA_BOOTSTRAP name a
 server that runs already, which is used as it is and cannot be stopped or crashed from here. EPOCHAL_POSTGRES_VERSION
@@ -12,7 +14,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from epochal.chaos.servers.errors import ServerUnavailable
-from epochal.coordinator.versions import KAFKA_BROKER, POSTGRES
+from epochal.coordinator.environment.versions import KAFKA_BROKER, POSTGRES
 
 __all__ = ["Kafka", "Postgres", "ServerUnavailable", "choose_kafka", "choose_postgres"]
 

@@ -15,7 +15,7 @@ from epochal.chaos.servers.kafka import SETTINGS as KAFKA_SETTINGS
 from epochal.chaos.servers.kafka import Topics, await_fencing, controller_only
 from epochal.chaos.servers.postgres import Databases
 from epochal.chaos.servers.process import LOOPBACK, START_TIMEOUT_S, free_port, wait_until
-from epochal.coordinator.versions import KAFKA_BROKER, POSTGRES
+from epochal.coordinator.environment.versions import KAFKA_BROKER, POSTGRES
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.chaos.servers import jars, java
 from epochal.chaos.servers.process import GONE_TIMEOUT_S, LOOPBACK, Command, Server, free_port
-from epochal.coordinator.versions import HDFS_JARS
+from epochal.coordinator.environment.versions import HDFS_JARS
 
 if TYPE_CHECKING:
     from epochal.checkpoints.hadoop import Hadoop

@@ -21,7 +21,7 @@ from epochal.chaos.servers.containers import KAFKA_DATA
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.kafka import JVM_OPTIONS, LOG4J, class_path
 from epochal.chaos.servers.postgres import binaries
-from epochal.coordinator.versions import KAFKA_BROKER, POSTGRES
+from epochal.coordinator.environment.versions import KAFKA_BROKER, POSTGRES
 
 USER = 1000
 IMPORT_TIMEOUT_S = 300

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from epochal.chaos.servers import cache, java
 from epochal.chaos.servers.errors import ServerUnavailable
-from epochal.coordinator.versions import Jars
+from epochal.coordinator.environment.versions import Jars
 
 RESOLVE_TIMEOUT_S = 300
 

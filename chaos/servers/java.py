@@ -12,7 +12,7 @@ from pathlib import Path
 
 from epochal.chaos.servers import cache
 from epochal.chaos.servers.errors import ServerUnavailable
-from epochal.coordinator.versions import JAVA, refusal
+from epochal.coordinator.environment.versions import JAVA, refusal
 
 # PySpark passes an option that names a module which the wheel's trimmed Java has not; Spark runs without it.
 SHIM = """#!/bin/sh

@@ -13,7 +13,7 @@ from pathlib import Path
 from epochal.chaos.servers import classes, jars, java
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import LOOPBACK, START_TIMEOUT_S, Command, Server, free_port, wait_until
-from epochal.coordinator.versions import KAFKA_BROKER, kafka_broker_jars
+from epochal.coordinator.environment.versions import KAFKA_BROKER, kafka_broker_jars
 
 SETTINGS: Mapping[str, str] = {
     "process.roles": "broker,controller",

@@ -20,7 +20,7 @@ from pathlib import Path
 from epochal.chaos.servers import cache, guard, jars
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import GONE_TIMEOUT_S, LOOPBACK, Command, Server, wait_until
-from epochal.coordinator.versions import POSTGRES, POSTGRES_MATRIX, POSTGRES_TLS_JARS, Jars, postgres_jars
+from epochal.coordinator.environment.versions import POSTGRES, POSTGRES_MATRIX, POSTGRES_TLS_JARS, Jars, postgres_jars
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": LOOPBACK,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from epochal.chaos.servers import jars, java
 from epochal.chaos.servers.process import LOOPBACK
-from epochal.coordinator.versions import delta_jars, spark_kafka_jars
+from epochal.coordinator.environment.versions import delta_jars, spark_kafka_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

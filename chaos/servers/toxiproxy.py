@@ -16,7 +16,7 @@ from typing import Any
 from epochal.chaos.servers import cache
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import LOOPBACK, Command, Server, free_port
-from epochal.coordinator.versions import GO_WHEEL, TOXIPROXY
+from epochal.coordinator.environment.versions import GO_WHEEL, TOXIPROXY
 
 MODULE = "github.com/Shopify/toxiproxy/v2"
 BUILD_TIMEOUT_S = 400

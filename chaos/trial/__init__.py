@@ -1,7 +1,9 @@
-"""Anyone's sinks under the real coordinator, through schedules of faults, judged by what a reader sees.
+"""Does somebody else's sink hold in every schedule?
+
+Anyone's sinks under the real coordinator, through schedules of faults, judged by what a reader sees.
 
 The coordinator, the epoch log and the judging are those of the project; Spark is a few lines
-(:mod:`epochal.chaos.simulation`).  A *trial* is one fresh target, one schedule, and starts of the query until
+(:mod:`epochal.chaos.simulate.simulation`).  A *trial* is one fresh target, one schedule, and starts of the query until
 one has finished; each start makes its sinks anew, as a process does.  Faults strike where the coordinator hits
 a failpoint, where it calls a sink or the log, where a sink takes a row, and at Spark's own steps:
 
@@ -18,7 +20,7 @@ a failpoint, where it calls a sink or the log, where a sink takes a row, and at 
 ========================  ==============================================================================
 
 Every schedule ends with a start without faults over one more epoch.  It survived when every invariant of
-:mod:`epochal.chaos.checker` holds that a simulation can judge.
+:mod:`epochal.chaos.observe.checker` holds that a simulation can judge.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from epochal.chaos import failpoints
-from epochal.chaos.schedule import Schedule
-from epochal.chaos.simulation import Outcome
+from epochal.chaos.simulate.schedule import Schedule
+from epochal.chaos.simulate.simulation import Outcome
 from epochal.chaos.trial.plan import ACTIONS, LINES, Plan, outcomes
 from epochal.chaos.trial.world import MakeSinks, Reader, Subject, Target, Trial
+from epochal.coordinator.model import failpoints
 
 __all__ = [
     "ACTIONS",

@@ -7,8 +7,17 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from epochal.chaos.schedule import NETWORK, Action, Happening, Schedule, Strike, follow_ups, representatives, strikes
-from epochal.chaos.simulation import Outcome
+from epochal.chaos.simulate.schedule import (
+    NETWORK,
+    Action,
+    Happening,
+    Schedule,
+    Strike,
+    follow_ups,
+    representatives,
+    strikes,
+)
+from epochal.chaos.simulate.simulation import Outcome
 
 FAULTS = ("singles", "pairs")
 ACTIONS = (Action.CRASH, Action.PAUSE, *NETWORK, Action.DROP_ANSWER)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from epochal.chaos.history import Changed, Read, Row, Step, TookOver
-from epochal.chaos.schedule import Action, Happening, Schedule
-from epochal.chaos.simulation import Checkpoint, Driver, Pipeline, Simulation, str_of
+from epochal.chaos.observe.history import Changed, Read, Row, Step, TookOver, actor_name
+from epochal.chaos.simulate.schedule import Action, Happening, Schedule
+from epochal.chaos.simulate.simulation import Checkpoint, Driver, Pipeline, Simulation
 from epochal.chaos.trial.lines import Lines
-from epochal.coordinator.epoch import Actor, Committable, Epoch, Query, SinkState
-from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
+from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Query, SinkState
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
 from epochal.sinks.memory import Row as StoredRow
 from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Schema, Sink, Stage
 
@@ -201,7 +201,7 @@ class Trial(Simulation):
         if owner is not None and owner != by and owner.generation >= by.generation:
             self.unbarred.append(f"{sink} took the fence of {by} over that of {owner}")
         self.owners[sink] = by
-        self.history.add(TookOver(sink, str_of(by)))
+        self.history.add(TookOver(sink, actor_name(by)))
 
     def answered(self, verb: str, sink: str, by: Actor, owner: Actor | None) -> None:
         """A verb returned that must raise ``Fenced`` unless ``by`` was the ``owner`` when it was called."""
@@ -346,7 +346,7 @@ class Remote:
             outcome: CommitOutcome = call.answer
             if outcome is CommitOutcome.COMMITTED:
                 where = f"{self.name}, then fenced" if call.before_the_newer else self.name
-                self._world.history.add(Changed(where, str_of(by), shown=1))
+                self._world.history.add(Changed(where, actor_name(by), shown=1))
             return outcome
 
         return self._request("commit", commit)

@@ -10,15 +10,15 @@ import typer
 from rich.console import RenderableType
 
 from epochal.checkpoints.log import Operator, Stand
-from epochal.coordinator import operate
-from epochal.coordinator.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
 from epochal.coordinator.console import render
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption, YesOption
 from epochal.coordinator.console.render import Answer, Usage, answering, line, table
 from epochal.coordinator.console.standing import resolve as resolved
-from epochal.coordinator.epoch import EpochNumber, Json, Marker
-from epochal.coordinator.pipeline import Pipeline, located
+from epochal.coordinator.model.epoch import EpochNumber, Json, Marker
+from epochal.coordinator.protocol.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
+from epochal.coordinator.query import operate
+from epochal.coordinator.query.pipeline import Pipeline, located
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.inspection import newest
 

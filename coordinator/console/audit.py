@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from epochal.coordinator.epoch import Position
+from epochal.coordinator.model.epoch import Position
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.protocol import AuditedSink
 

@@ -16,10 +16,10 @@ from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption, YesOption
 from epochal.coordinator.console.render import FINE, UNKNOWN, Answer, answering, line, table
 from epochal.coordinator.console.standing import Standing, doubt, is_readable, resolve, spark, take
-from epochal.coordinator.epoch import Actor, Json, Query
+from epochal.coordinator.model.epoch import Actor, Json, Query
 from epochal.sinks.inspection import Inspection, Leftover, inspection_of, strictly_below
 from epochal.sinks.protocol import Sink
-from epochal.sinks.stage import SparkStage
+from epochal.sinks.spark.stage import SparkStage
 
 
 @answering

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from epochal.coordinator.console.render import Usage
-from epochal.coordinator.errors import EpochalError
-from epochal.coordinator.pipeline import Pipeline
+from epochal.coordinator.model.errors import EpochalError
+from epochal.coordinator.query.pipeline import Pipeline
 
 FORM = "it is written as job:pipeline or path/to/job.py:pipeline"
 

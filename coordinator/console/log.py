@@ -14,7 +14,7 @@ from epochal.coordinator.console.load import find
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
 from epochal.coordinator.console.render import Answer, answering, line, shown, table
 from epochal.coordinator.console.standing import log_of, resolve
-from epochal.coordinator.epoch import Json
+from epochal.coordinator.model.epoch import Json
 
 
 @answering

@@ -31,14 +31,14 @@ from epochal.coordinator.console.render import (
     table,
 )
 from epochal.coordinator.console.standing import log_of, resolve
-from epochal.coordinator.epoch import Digest, EpochNumber, Json, Position, Query
-from epochal.coordinator.errors import SinkUnavailable
-from epochal.coordinator.judge import History
-from epochal.coordinator.pipeline import Pipeline
+from epochal.coordinator.model.epoch import Digest, EpochNumber, Json, Position, Query
+from epochal.coordinator.model.errors import SinkUnavailable
+from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.inspection import KINDS, Inspection, Value, audited, inspection_of, row_hash
 from epochal.sinks.protocol import Sink
-from epochal.sinks.rejects import Rejects
+from epochal.sinks.rows.rejects import Rejects
 
 BUCKETS = 1024
 BUCKETS_SHOWN = 8

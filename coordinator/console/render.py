@@ -22,8 +22,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from epochal.coordinator.epoch import Actor, Json
-from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.model.epoch import Actor, Json
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
 
 P = ParamSpec("P")
 FINE, WRONG, USAGE, UNKNOWN = 0, 1, 2, 3

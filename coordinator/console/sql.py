@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import JsonOption, PipelineOption
 from epochal.coordinator.console.render import Answer, Usage, answering, line
-from epochal.coordinator.pipeline import Pipeline
-from epochal.sinks.rejects import Rejects
+from epochal.coordinator.query.pipeline import Pipeline
+from epochal.sinks.rows.rejects import Rejects
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres import PostgresSink

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from epochal.checkpoints.hadoop import running
 from epochal.checkpoints.log import Commit, EpochLog
-from epochal.coordinator import judge
 from epochal.coordinator.console.render import CannotTell, Usage
-from epochal.coordinator.epoch import Ask, EpochNumber, Query, SinkState
-from epochal.coordinator.errors import EpochalError, Misconfigured
-from epochal.coordinator.judge import Case, History, LoggedEpoch
-from epochal.coordinator.pipeline import Pipeline, ask_at, default_log, located, progress_at
-from epochal.sinks.executors import running_session
+from epochal.coordinator.model.epoch import Ask, EpochNumber, Query, SinkState
+from epochal.coordinator.model.errors import EpochalError, Misconfigured
+from epochal.coordinator.protocol import judge
+from epochal.coordinator.protocol.judge import Case, History, LoggedEpoch
+from epochal.coordinator.query.pipeline import Pipeline, ask_at, default_log, located, progress_at
 from epochal.sinks.protocol import Sink
-from epochal.sinks.stage import local_path
+from epochal.sinks.spark.executors import running_session
+from epochal.sinks.spark.stage import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
 from epochal.coordinator.console.render import FINE, WRONG, Answer, Usage, answering, line, table
 from epochal.coordinator.console.standing import Standing, doubt, resolve, take
-from epochal.coordinator.epoch import Json, Query
-from epochal.coordinator.errors import CommitInDoubt
-from epochal.coordinator.pipeline import Pipeline
+from epochal.coordinator.model.epoch import Json, Query
+from epochal.coordinator.model.errors import CommitInDoubt
+from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.inspection import Transactional, transactional_of
 
 UNSEEN = (

@@ -1,4 +1,6 @@
-"""The Delta sink: it votes, or merges from the durable copy.
+"""How does Delta hold, show and prove an epoch?
+
+The Delta sink: it votes, or merges from the durable copy.
 
 ``sink.py`` the protocol · ``modes.py`` what a user can ask for · ``target.py`` which table is meant · ``merge.py`` how
 rows are merged · ``gates.py`` what a table can hold · ``staged.py`` what is prepared and not yet visible ·

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.epoch import Json
+from epochal.coordinator.model.epoch import Json
 from epochal.sinks.delta.jvm import schema_of
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from epochal.coordinator import versions
-from epochal.coordinator.epoch import Committable, Digest, Json
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.environment import versions
+from epochal.coordinator.model.epoch import Committable, Digest, Json
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta import jvm, lineage
 from epochal.sinks.delta.target import Target
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted

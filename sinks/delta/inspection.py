@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from epochal.coordinator.epoch import Actor, Json, Position, Query, SinkState
-from epochal.coordinator.errors import SinkUnavailable
+from epochal.coordinator.model.epoch import Actor, Json, Position, Query, SinkState
+from epochal.coordinator.model.errors import SinkUnavailable
 from epochal.sinks.conditions import Conditions
 from epochal.sinks.delta.modes import Merge, Mode
 from epochal.sinks.delta.staged import Note, Staged

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from epochal.coordinator import versions
-from epochal.coordinator.epoch import Json
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.environment import versions
+from epochal.coordinator.model.epoch import Json
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta.lineage import log_file
-from epochal.sinks.executors import running_session
+from epochal.sinks.spark.executors import running_session
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

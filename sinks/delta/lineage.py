@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from epochal.coordinator.epoch import Json, Marker
-from epochal.coordinator.errors import CheckpointMismatch
+from epochal.coordinator.model.epoch import Json, Marker
+from epochal.coordinator.model.errors import CheckpointMismatch
 
 LOG = "_delta_log"
 

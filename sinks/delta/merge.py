@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.epoch import Copy, EpochNumber, Json
+from epochal.coordinator.model.epoch import Copy, EpochNumber, Json
 from epochal.sinks.delta import gates
 from epochal.sinks.delta.modes import Merge
 from epochal.sinks.delta.target import quoted
-from epochal.sinks.executors import clone
-from epochal.sinks.keyed import TOLD, Upsertion, check_nulls, check_twice
-from epochal.sinks.projection import Projection, settings_of, take_settings
-from epochal.sinks.stage import read_copy
+from epochal.sinks.rows.keyed import TOLD, Upsertion, check_nulls, check_twice
+from epochal.sinks.rows.projection import Projection, settings_of, take_settings
+from epochal.sinks.spark.executors import clone
+from epochal.sinks.spark.stage import read_copy
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

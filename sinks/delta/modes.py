@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from epochal.coordinator.errors import Misconfigured
-from epochal.sinks import keyed
-from epochal.sinks.keyed import Keyed
+from epochal.coordinator.model.errors import Misconfigured
+from epochal.sinks.rows import keyed
+from epochal.sinks.rows.keyed import Keyed
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Overwrite:
 class Merge(Keyed):
     """Rows are inserted, or update or delete the rows that have their key, by Delta's own MERGE.
 
-    Its columns are those of :class:`~epochal.sinks.keyed.Keyed`.  The epoch's rows wait in the durable copy.  Every
-    prepare merges them, so that what the table refuses is refused before the decision; commit puts just that into the
-    log, or merges anew where the table has changed meanwhile.
+    Its columns are those of :class:`~epochal.sinks.rows.keyed.Keyed`.  The epoch's rows wait in the durable copy.
+    Every prepare merges them, so that what the table refuses is refused before the decision; commit puts just that
+    into the log, or merges anew where the table has changed meanwhile.
     """
 
 

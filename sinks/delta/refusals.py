@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from epochal.coordinator.epoch import Committable, EpochNumber
-from epochal.coordinator.errors import (
+from epochal.coordinator.model.epoch import Committable, EpochNumber
+from epochal.coordinator.model.errors import (
     CommitInDoubt,
     EpochalError,
     Misconfigured,

@@ -42,9 +42,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from epochal.chaos import failpoints
-from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import (
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import (
     MOVED,
     Actor,
     Committable,
@@ -57,11 +56,11 @@ from epochal.coordinator.epoch import (
     Query,
     SinkState,
 )
-from epochal.coordinator.errors import (
+from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     Misconfigured,
 )
-from epochal.sinks import formats, keyed
+from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import Conditions, check_name, looked, marker_of
 from epochal.sinks.delta import gates, history, jvm, modes
 from epochal.sinks.delta.inspection import DeltaInspection
@@ -73,12 +72,13 @@ from epochal.sinks.delta.refusals import Refusals
 from epochal.sinks.delta.staged import Note, Staged
 from epochal.sinks.delta.target import SESSION_CATALOG, Target, quoted
 from epochal.sinks.delta.without_spark import Snapshot
-from epochal.sinks.digest import watched
 from epochal.sinks.epochs import Epochs, Wanted
-from epochal.sinks.executors import clone, running_session
-from epochal.sinks.projection import Projection
-from epochal.sinks.protocol import CommitOutcome
-from epochal.sinks.stage import read_copy
+from epochal.sinks.protocol import CommitOutcome, SessionSink
+from epochal.sinks.rows import formats, keyed
+from epochal.sinks.rows.digest import watched
+from epochal.sinks.rows.projection import Projection
+from epochal.sinks.spark.executors import clone, running_session
+from epochal.sinks.spark.stage import read_copy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,7 +120,7 @@ class _Tried:
     written: Written
 
 
-class DeltaSink:
+class DeltaSink(SessionSink):
     """Writes every epoch to a Delta table, as one version of it.
 
     ``path``: where it lies.
@@ -131,8 +131,8 @@ class DeltaSink:
     ``partition_by``: columns by which :meth:`create` partitions a table that it makes; nothing else reads it.
     ``merge_schema``: columns of the query that the table has not are added to it, nullable, when the first epoch that
     has them is prepared; else they are refused.
-    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); key and other columns of
-    ``mode`` are among them.
+    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.rows.projection``); key and other
+    columns of ``mode`` are among them.
 
     It can be pickled at any time; the copy has no Spark session and no snapshot.
     """

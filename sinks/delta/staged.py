@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from epochal.coordinator.epoch import Actor, Marker, Position
+from epochal.coordinator.model.epoch import Actor, Marker, Position
 from epochal.sinks.conditions import may_drop
 
 _NOTE = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)\.json")

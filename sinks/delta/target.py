@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta import jvm
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.epoch import Json
-from epochal.coordinator.errors import Misconfigured, SinkUnavailable
+from epochal.coordinator.model.epoch import Json
+from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.delta.lineage import actions_of, counted, log_file
 from epochal.sinks.delta.target import Target
-from epochal.sinks.stage import local_path
+from epochal.sinks.spark.stage import local_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

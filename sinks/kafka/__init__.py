@@ -1,4 +1,6 @@
-"""The Kafka sink: every epoch is one transaction, rows and marker together, redone from the durable copy.
+"""How does Kafka hold, show and prove an epoch?
+
+The Kafka sink: every epoch is one transaction, rows and marker together, redone from the durable copy.
 
 ``sink.py`` the verbs (driver) · ``marker.py`` fence and marker, how they are read and judged ·
 ``audit.py`` the epochs that they tell of ·
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.imports import when_asked
+from epochal.coordinator.environment.lazy import when_asked
 
 if TYPE_CHECKING:
     from epochal.sinks.kafka.sink import KafkaSink

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.epoch import Decision, Position
+from epochal.coordinator.model.epoch import Decision, Position
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
 from epochal.sinks.kafka import marker, slots
 from epochal.sinks.kafka.client import Link, kafka

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from epochal.coordinator.errors import EpochalError, Misconfigured, SinkUnavailable
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, SinkUnavailable
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer

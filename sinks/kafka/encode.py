@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.errors import Misconfigured
-from epochal.sinks.executors import running_session
-from epochal.sinks.workers import answer, promptly
+from epochal.coordinator.model.errors import Misconfigured
+from epochal.sinks.spark.executors import running_session
+from epochal.sinks.spark.workers import answer, promptly
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from epochal.coordinator.epoch import Actor, Json, Position
-from epochal.coordinator.errors import SinkUnavailable
+from epochal.coordinator.model.epoch import Actor, Json, Position
+from epochal.coordinator.model.errors import SinkUnavailable
 from epochal.sinks.inspection import Counted, Leftover, Open, Value
 from epochal.sinks.kafka.client import Link, kafka
 from epochal.sinks.kafka.marker import Place

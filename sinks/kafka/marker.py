@@ -33,11 +33,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.epoch import Actor, Digest, Json, Marker, Position
-from epochal.coordinator.errors import Misconfigured, SinkUnavailable
+from epochal.coordinator.model.epoch import Actor, Digest, Json, Marker, Position
+from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.conditions import Conditions
-from epochal.sinks.formats import check_marker
 from epochal.sinks.kafka.client import Link, kafka
+from epochal.sinks.rows.formats import check_marker
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.epoch import EpochNumber
-from epochal.coordinator.errors import PrepareRefused
-from epochal.sinks.executors import await_observation
+from epochal.coordinator.model.epoch import EpochNumber
+from epochal.coordinator.model.errors import PrepareRefused
 from epochal.sinks.kafka.encode import FAILURE
 from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.kafka.topics import Topic
+from epochal.sinks.spark.executors import await_observation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -25,11 +25,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from epochal.chaos import failpoints
-from epochal.chaos.failpoints import Point
-from epochal.coordinator import errors
-from epochal.coordinator.epoch import Actor, Digest, EpochNumber, Json, Marker, Position
-from epochal.coordinator.errors import (
+from epochal.coordinator.model import errors, failpoints
+from epochal.coordinator.model.epoch import Actor, Digest, EpochNumber, Json, Marker, Position
+from epochal.coordinator.model.errors import (
     CommitInDoubt,
     EpochalError,
     Misconfigured,
@@ -37,11 +35,12 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks import workers
+from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
 from epochal.sinks.kafka.marker import Before, Place, State
 from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES
+from epochal.sinks.spark import workers
 
 if TYPE_CHECKING:
     import pyarrow

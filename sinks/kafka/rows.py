@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.epoch import Json
-from epochal.coordinator.errors import Misconfigured
-from epochal.sinks.formats import check_part
-from epochal.sinks.projection import Projection
+from epochal.coordinator.model.epoch import Json
+from epochal.coordinator.model.errors import Misconfigured
+from epochal.sinks.rows.formats import check_part
+from epochal.sinks.rows.projection import Projection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

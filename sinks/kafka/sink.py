@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal
 
-from epochal.chaos import failpoints
-from epochal.chaos.failpoints import Point
-from epochal.coordinator.epoch import (
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import (
     MOVED,
     Actor,
     Committable,
@@ -30,7 +29,7 @@ from epochal.coordinator.epoch import (
     Query,
     SinkState,
 )
-from epochal.coordinator.errors import (
+from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     CommitInDoubt,
     EpochalError,
@@ -38,11 +37,9 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks import formats, rejects, stage
+from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import check_above_zero, check_name, looked, marker_of, refusing
-from epochal.sinks.digest import row_hash
 from epochal.sinks.epochs import KEPT_ALWAYS, Epochs, Retention, Wanted
-from epochal.sinks.executors import check_executors, clone, first_cause, running_session
 from epochal.sinks.kafka import audit, encode, marker, objections, produce, slots, topics
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log, read_options
 from epochal.sinks.kafka.encode import SLOT, Encoder, MakeValue
@@ -52,9 +49,13 @@ from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan
 from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES, WHOLE_ROW, Encoding
 from epochal.sinks.kafka.topics import Declared, Topics
-from epochal.sinks.projection import Projection, of_an_expression, settings_of, take_settings
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Sink
-from epochal.sinks.threads import Threads
+from epochal.sinks.rows import formats, rejects
+from epochal.sinks.rows.digest import row_hash
+from epochal.sinks.rows.projection import Projection, of_an_expression, settings_of, take_settings
+from epochal.sinks.spark import stage
+from epochal.sinks.spark.executors import check_executors, clone, first_cause, running_session
+from epochal.sinks.spark.threads import Threads
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -126,12 +127,12 @@ class KafkaSink:
     ``tombstones``: a NULL as value is meant; else it refuses the epoch.
     ``slots``: so many transactions side by side write an epoch (``epochal.sinks.kafka.slots``), for epochs that one
     does not write in time; it may change between starts.
-    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); all columns that are
-    named here are of the selected ones.  Rows are projected again when they are produced, after the decision: by the
-    text and under the settings of the session that prepared the epoch, which its committable keeps; only
+    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.rows.projection``); all columns that
+    are named here are of the selected ones.  Rows are projected again when they are produced, after the decision: by
+    the text and under the settings of the session that prepared the epoch, which its committable keeps; only
     ``spark.sql.legacy.timeParserPolicy`` is always ``CORRECTED``.
     ``bad_rows``: the sink of rows that Kafka, a topic or JSON cannot hold, which else refuse the epoch
-    (``epochal.sinks.rejects``).
+    (``epochal.sinks.rows.rejects``).
     ``name``: the sink's stable name, by default ``kafka-<topic>``.
     ``partitioner``: one of librdkafka's (``PARTITIONERS``); the default is what Java's producer does.
     ``transaction_timeout``: seconds that producing one epoch may take, by default 300 or the broker's maximum.
@@ -657,7 +658,7 @@ class KafkaSink:
             return self._judged_by[1]
 
     def reasons(self, epoch: Epoch, rows: DataFrame) -> DataFrame:
-        """See ``epochal.sinks.rejects``; of a copy, as the vote reads it."""
+        """See ``epochal.sinks.rows.rejects``; of a copy, as the vote reads it."""
         from pyspark.sql import functions as f
 
         if epoch.copy is not None:
@@ -668,7 +669,7 @@ class KafkaSink:
         return records.select(WHOLE_ROW, reason).select(f"{WHOLE_ROW}.*", rejects.REASON)
 
     def judgement(self, epoch: Epoch, rows: DataFrame) -> Json:
-        """See ``epochal.sinks.rejects``."""
+        """See ``epochal.sinks.rows.rejects``."""
         targets = self._topics_of(epoch).targets.values()
         return {
             "schema": rows.schema.simpleString(),

@@ -47,8 +47,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from epochal.coordinator.epoch import Marker
-from epochal.coordinator.errors import MarkerLost, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.model.epoch import Marker
+from epochal.coordinator.model.errors import MarkerLost, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.marker import Place, State

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from epochal.coordinator.errors import Misconfigured, SinkUnavailable
+from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.kafka.client import Link, kafka
 from epochal.sinks.kafka.marker import LONGEST_TOPIC, Place
 

@@ -1,4 +1,6 @@
-"""The Postgres sink: it votes.
+"""How does Postgres hold, show and prove an epoch?
+
+The Postgres sink: it votes.
 
 Prepared rows lie in ``<table>__rows`` under the next position, where the reader view does not show
 them, and commit moves one number; or they wait in ``<table>__staged``, and commit writes them into the
@@ -21,7 +23,7 @@ table itself.  Read in this order:
 
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.imports import when_asked
+from epochal.coordinator.environment.lazy import when_asked
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.modes import Append, Plain, Upsert

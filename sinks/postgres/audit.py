@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.epoch import Committable, Digest, Position
+from epochal.coordinator.model.epoch import Committable, Digest, Position
 from epochal.sinks.epochs import KEPT_ALWAYS, Epochs, Retention, ShownEpoch, Wanted
 
 if TYPE_CHECKING:

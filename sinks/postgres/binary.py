@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochal.sinks.workers import large_binary, of_bytes
+from epochal.sinks.spark.workers import large_binary, of_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

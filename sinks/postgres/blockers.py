@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.epoch import Actor
-from epochal.coordinator.errors import EpochalError, SinkUnavailable
-from epochal.sinks.postgres.client import Connector, ServerRefused
+from epochal.coordinator.model.epoch import Actor
+from epochal.coordinator.model.errors import EpochalError, SinkUnavailable
+from epochal.sinks.postgres.client import Connector
+from epochal.sinks.postgres.place import ServerRefused
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session

@@ -1,4 +1,4 @@
-"""Where the server is, how long anything may take, and how a session is had.
+"""Opens sessions, and keeps the idle ones.
 
 Free of psycopg, so that a sink can be declared, pickled and refused by name where it is missing.
 """
@@ -6,39 +6,14 @@ Free of psycopg, so that a sink can be declared, pickled and refused by name whe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.errors import Misconfigured, SinkUnavailable
+from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
+from epochal.sinks.postgres.place import Dsn, Limits, Place
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
-
-Dsn = str | Callable[[], str]
-"""A libpq connection string or URI, or a function that returns one (for secrets)."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds that anything may take; each is enforced by the server and, a little later, by the client."""
-
-    connect: float = 10.0
-    lock: float = 15.0  # waiting for the sink's row
-    answer: float = 30.0  # any statement that touches a few rows, COMMIT included
-    bulk: float = 300.0  # any statement whose time grows with the epoch: count, delete, the end of COPY
-    copy: float = 3600.0  # one task's COPY as a whole, which waits for Spark
-
-
-class ServerRefused(Misconfigured):
-    """The server understood the statement and said no: rights, constraints, values, missing objects."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A connection string that is never shown."""
-
-    conninfo: str = field(repr=False)
 
 
 def open_session(place: Place, sink: str, limits: Limits) -> Session:

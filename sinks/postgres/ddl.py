@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.coordinator import versions
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.environment import versions
+from epochal.coordinator.model.errors import Misconfigured
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session

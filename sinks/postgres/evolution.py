@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres import ddl, staging
 from epochal.sinks.postgres.ddl import Step, Target, quoted
 from epochal.sinks.postgres.modes import Staging

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.epoch import Actor, Json, Position
+from epochal.coordinator.model.epoch import Actor, Json, Position
 from epochal.sinks.conditions import Conditions, Held
 from epochal.sinks.inspection import Counted, Leftover, Value
 from epochal.sinks.postgres import ddl

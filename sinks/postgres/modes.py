@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from epochal.coordinator.errors import Misconfigured
-from epochal.sinks import keyed
-from epochal.sinks.keyed import Keyed
+from epochal.coordinator.model.errors import Misconfigured
+from epochal.sinks.rows import keyed
+from epochal.sinks.rows.keyed import Keyed
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Upsert(Keyed):
     """Rows are staged, and one transaction inserts them into ``table``, or updates the rows that have their key.
 
     The table has a unique constraint on just the columns of ``key``; this and the other columns are those of
-    :class:`~epochal.sinks.keyed.Keyed`.
+    :class:`~epochal.sinks.rows.keyed.Keyed`.
 
     ``trial``: as for :class:`Plain`.
     """

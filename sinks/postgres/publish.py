@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.epoch import EpochNumber, Position
-from epochal.coordinator.errors import PrepareRefused
-from epochal.sinks.keyed import TOLD, Upsertion, check_nulls, check_twice
-from epochal.sinks.postgres.client import ServerRefused
+from epochal.coordinator.model.epoch import EpochNumber, Position
+from epochal.coordinator.model.errors import PrepareRefused
 from epochal.sinks.postgres.ddl import Target, quoted
 from epochal.sinks.postgres.modes import Upsert
+from epochal.sinks.postgres.place import ServerRefused
+from epochal.sinks.rows.keyed import TOLD, Upsertion, check_nulls, check_twice
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Row, Session

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from epochal.coordinator.errors import Misconfigured
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import PgColumn
 
 ISOLATION = ("_epoch", "_attempt")

@@ -16,8 +16,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo, TransactionStatus
 
-from epochal.coordinator.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
-from epochal.sinks.postgres.client import Limits, Place, ServerRefused
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.sinks.postgres.place import Limits, Place, ServerRefused
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from epochal.chaos.failpoints import Point, hit
-from epochal.coordinator.epoch import (
+from epochal.coordinator.model.epoch import (
     UNKNOWN_DECISION,
     Actor,
     Committable,
@@ -34,7 +33,7 @@ from epochal.coordinator.epoch import (
     Query,
     SinkState,
 )
-from epochal.coordinator.errors import (
+from epochal.coordinator.model.errors import (
     EpochalError,
     Misconfigured,
     OutcomeUnknown,
@@ -42,21 +41,23 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks import formats, rejects
+from epochal.coordinator.model.failpoints import Point, hit
 from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked, marker_of, refusing
-from epochal.sinks.digest import watched
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Retention, Wanted
-from epochal.sinks.executors import check_executors, lacks_epochal
 from epochal.sinks.postgres import advice, audit, ddl, modes, staging
 from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.blockers import Row, ending_blockers
-from epochal.sinks.postgres.client import Connector, Dsn, Limits, Place, ServerRefused
+from epochal.sinks.postgres.client import Connector
 from epochal.sinks.postgres.evolution import Evolution
 from epochal.sinks.postgres.inspection import PostgresInspection
 from epochal.sinks.postgres.modes import Append, Mode, Staging
+from epochal.sinks.postgres.place import Dsn, Limits, Place, ServerRefused
 from epochal.sinks.postgres.publish import Publish, Staged
-from epochal.sinks.projection import Projection, settings_of
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
+from epochal.sinks.rows import formats, rejects
+from epochal.sinks.rows.digest import watched
+from epochal.sinks.rows.projection import Projection, settings_of
+from epochal.sinks.spark.executors import check_executors, lacks_epochal
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.ddl import PgColumn
@@ -101,10 +102,10 @@ class PostgresSink:
     visible, and to whom.
     ``view``: with ``Append()``, whose rows lie in ``<table>__rows``, the readers' name, by default that of the table.
     ``name``: the sink's stable name, by default ``postgres-<table>``.
-    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.projection``); key and other columns of
-    ``mode`` are among them.
+    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.rows.projection``); key and other
+    columns of ``mode`` are among them.
     ``bad_rows``: the sink of rows with values that Postgres cannot hold, which else refuse the epoch
-    (``epochal.sinks.rejects``).
+    (``epochal.sinks.rows.rejects``).
     ``schema_evolution``: columns that are new in the query are added, by ``create`` or by the first epoch that has
     them, instead of refused.
     ``connections``: how many tasks write at once, each on a connection of its own.
@@ -348,13 +349,13 @@ class PostgresSink:
         )
 
     def reasons(self, epoch: Epoch, rows: Rows) -> Rows:  # noqa: ARG002
-        """See ``epochal.sinks.rejects``."""
+        """See ``epochal.sinks.rows.rejects``."""
         from epochal.sinks.postgres.rows import reason
 
         return self._projection.beside(rows, rejects.REASON, reason)
 
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:  # noqa: ARG002
-        """See ``epochal.sinks.rejects``."""
+        """See ``epochal.sinks.rows.rejects``."""
         settings = {} if self._projection.is_whole else dict(settings_of(rows.sparkSession))
         return {
             "schema": rows.schema.simpleString(),

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.errors import Misconfigured
-from epochal.sinks import keyed
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres import ddl
 from epochal.sinks.postgres.ddl import Step, Target, quoted
 from epochal.sinks.postgres.modes import Staging, Upsert
 from epochal.sinks.postgres.publish import Publish, Staged
+from epochal.sinks.rows import keyed
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.ddl import PgColumn

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.chaos.failpoints import Point, hit
-from epochal.coordinator.epoch import Actor, Json
-from epochal.coordinator.errors import EpochalError, Misconfigured
+from epochal.coordinator.model.epoch import Actor, Json
+from epochal.coordinator.model.errors import EpochalError, Misconfigured
+from epochal.coordinator.model.failpoints import Point, hit
 from epochal.sinks.postgres import ddl
-from epochal.sinks.postgres.client import Limits, Place, open_session
+from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.ddl import PgColumn
-from epochal.sinks.workers import answer, promptly
+from epochal.sinks.postgres.place import Limits, Place
+from epochal.sinks.spark.workers import answer, promptly
 
 if TYPE_CHECKING:  # it needs psycopg, which may be what a task has to say no about
     import pyarrow as pa

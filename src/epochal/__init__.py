@@ -5,8 +5,10 @@ Needs nothing but Python to import; Spark and the sinks' clients are imported wh
 
 from typing import TYPE_CHECKING
 
-from epochal.coordinator import errors
-from epochal.coordinator.errors import (
+from epochal.coordinator.environment.lazy import when_asked
+from epochal.coordinator.environment.moved import find_old_names
+from epochal.coordinator.model import errors
+from epochal.coordinator.model.errors import (
     CalledTwice,
     CheckpointMismatch,
     CommitInDoubt,
@@ -22,25 +24,26 @@ from epochal.coordinator.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.coordinator.imports import when_asked
 
 if TYPE_CHECKING:
     from epochal import sinks as sinks  # an attribute, and no part of `import *`
-    from epochal.coordinator import events
-    from epochal.coordinator.coordinator import Retry
-    from epochal.coordinator.pipeline import Guarantee, Pipeline, PipelineStatus
+    from epochal.coordinator.model import events
+    from epochal.coordinator.protocol.coordinator import Retry
+    from epochal.coordinator.query.pipeline import Guarantee, Pipeline, PipelineStatus
 else:
     __getattr__, __dir__ = when_asked(
         globals(),
         {
-            "Guarantee": "epochal.coordinator.pipeline",
-            "Pipeline": "epochal.coordinator.pipeline",
-            "PipelineStatus": "epochal.coordinator.pipeline",
-            "Retry": "epochal.coordinator.coordinator",
-            "events": "epochal.coordinator.events",
+            "Guarantee": "epochal.coordinator.query.pipeline",
+            "Pipeline": "epochal.coordinator.query.pipeline",
+            "PipelineStatus": "epochal.coordinator.query.pipeline",
+            "Retry": "epochal.coordinator.protocol.coordinator",
+            "events": "epochal.coordinator.model.events",
             "sinks": "epochal.sinks",
         },
     )
+
+find_old_names()
 
 __version__ = "0.1.0"
 

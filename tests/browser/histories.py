@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochal.chaos.checker import Finding, Run
-from epochal.chaos.failpoints import Point
-from epochal.chaos.history import (
+from epochal.chaos.observe.checker import Finding, Run
+from epochal.chaos.observe.history import (
     Accepted,
     AtRest,
     Changed,
@@ -29,6 +28,7 @@ from epochal.chaos.history import (
     TookOver,
 )
 from epochal.chaos.report import Round
+from epochal.coordinator.model.failpoints import Point
 
 SINKS = ("delta", "kafka", "postgres")
 KILLS = ("kill", "crash", "raise")
@@ -37,8 +37,8 @@ VICTIMS = {"kill": "driver", "crash": "postgres", "raise": "worker", "pause": "d
 POINTS = tuple(point.value for point in Point)
 
 ABOUT: Mapping[str, Any] = {
-    "target": "epochal.chaos.targets:three_sinks",
-    "command": "epochal chaos run --target epochal.chaos.targets:three_sinks --seed 20261121 --minutes 60",
+    "target": "epochal.chaos.job.targets:three_sinks",
+    "command": "epochal chaos run --target epochal.chaos.job.targets:three_sinks --seed 20261121 --minutes 60",
     "seed": 20261121,
     "started_at": "2026-11-21T17:30:00+00:00",
     "versions": {"epochal": "0.1.0", "spark": "4.2.0", "python": "3.11.7", "postgres": "18", "kafka": "4.3.1"},

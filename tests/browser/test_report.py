@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from epochal.chaos import recording
-from epochal.chaos.checker import judge_all
+from epochal.chaos.observe import recording
+from epochal.chaos.observe.checker import judge_all
 from tests.browser import chromium, histories
 from tests.browser.conftest import REPORTS, Reports
 from tests.browser.screen import CONTRAST, LAYOUT, SCHEMES, SLACK, WIDTHS, Scheme, opened, picture

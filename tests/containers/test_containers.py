@@ -10,7 +10,7 @@ import pytest
 from epochal.chaos import servers
 from epochal.chaos.servers.containers import ContainerKafka, ContainerPostgres
 from epochal.chaos.servers.toxiproxy import Proxy
-from tests.integration.kafka.support import produce, read_topic
+from tests.real.sinks.kafka.support import produce, read_topic
 
 
 def test_the_lane_runs_on_containers(postgres_server: servers.Postgres, kafka_server: servers.Kafka) -> None:

@@ -105,7 +105,7 @@ def _test(row: Row, ready: Ready) -> tuple[Verdict, str]:
     with log.open("w") as output:
         # The archive of classes takes longer than a test may.
         for command in (
-            ["-m", "epochal.chaos.jvm"],
+            ["-m", "epochal.chaos.job.archive"],
             ["-m", "pytest", "-v", "--timeout=600", "-p", "no:cacheprovider", *ready.options, *row.tests],
         ):
             try:

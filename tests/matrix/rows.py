@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from epochal.chaos.servers import environments, jars, postgres
-from epochal.coordinator.versions import (
+from epochal.coordinator.environment.versions import (
     AT_OWN_RISK,
     KAFKA_MATRIX,
     POSTGRES,
@@ -49,19 +49,19 @@ class Row:
     ready: Callable[[], Ready]
 
 
-KILL = "tests/kills/test_kills.py::test_killed_after_the_decision_an_epoch_is_finished"
+KILL = "tests/real/kills/test_kills.py::test_killed_after_the_decision_an_epoch_is_finished"
 ASKED_FOR = "tests/matrix/test_asked_for.py"
 
 # What the private interfaces of Spark and Delta are used for; Kafka and Postgres see of Spark only its tasks.
 ON_SPARK = (
     f"{ASKED_FOR}::test_spark",
     f"{ASKED_FOR}::test_spark_is_refused_unless_it_is_named",
-    "tests/integration/delta/test_contract.py::TestDeltaSink",
-    "tests/integration/delta/test_self_test.py",
-    "tests/integration/spark/test_run.py",
+    "tests/real/sinks/delta/test_contract.py::TestDeltaSink",
+    "tests/real/sinks/delta/test_self_test.py",
+    "tests/real/coordinator/query/test_run.py",
     KILL,
 )
-REPLAY = "tests/integration/spark/test_replay.py"
+REPLAY = "tests/real/coordinator/query/test_replay.py"
 # The reader of operator state in Spark 4.0 cannot read format 2 (RocksDBFileManager: NumberFormatException).
 READABLE_IN_4_0 = (
     f"{REPLAY}::test_a_replayed_epoch_is_not_written_again",
@@ -72,23 +72,23 @@ LEAVES_SOCKETS = ("-W", "ignore::pytest.PytestUnraisableExceptionWarning")
 # Transactions, fencing of producers, last stable offsets, time-outs, crashes, topic settings; not what is in a message.
 ON_KAFKA = (
     f"{ASKED_FOR}::test_kafka",
-    "tests/integration/kafka/test_contract.py::TestKafkaSink",
-    "tests/integration/kafka/test_marker.py",
-    "tests/integration/kafka/test_attempt.py",
-    "tests/integration/kafka/test_topics.py",
+    "tests/real/sinks/kafka/test_contract.py::TestKafkaSink",
+    "tests/real/sinks/kafka/test_marker.py",
+    "tests/real/sinks/kafka/test_attempt.py",
+    "tests/real/sinks/kafka/test_topics.py",
     KILL,
 )
 # What its tables, transactions, locks and settings do, which differs between versions more than what is in a row.
 ON_POSTGRES = (
     f"{ASKED_FOR}::test_postgres",
-    "tests/integration/postgres/test_contract.py::TestPostgresSink",
-    "tests/integration/postgres/test_contract.py::TestUpsertingPostgresSinkWithSelectAndWhere",
-    "tests/integration/postgres/test_commit.py",
-    "tests/integration/postgres/test_create.py",
-    "tests/integration/postgres/test_modes.py",
-    "tests/integration/postgres/test_settings.py",
-    "tests/integration/postgres/test_staged_tables.py",
-    "tests/integration/test_postgres_log.py::TestPostgresLog",
+    "tests/real/sinks/postgres/test_contract.py::TestPostgresSink",
+    "tests/real/sinks/postgres/test_contract.py::TestUpsertingPostgresSinkWithSelectAndWhere",
+    "tests/real/sinks/postgres/test_commit.py",
+    "tests/real/sinks/postgres/test_create.py",
+    "tests/real/sinks/postgres/test_modes.py",
+    "tests/real/sinks/postgres/test_settings.py",
+    "tests/real/sinks/postgres/test_staged_tables.py",
+    "tests/real/checkpoints/test_postgres_log.py::TestPostgresLog",
 )
 ON_PGBOUNCER = ("tests/matrix/test_pgbouncer.py",)
 

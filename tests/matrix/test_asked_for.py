@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from epochal.chaos.servers.kafka import KafkaServer
-from epochal.coordinator.errors import Misconfigured
-from epochal.coordinator.spark import check_runtime
-from epochal.coordinator.versions import AT_OWN_RISK
-from tests.integration.postgres import support
+from epochal.coordinator.environment.versions import AT_OWN_RISK
+from epochal.coordinator.model.errors import Misconfigured
+from epochal.coordinator.query.spark import check_runtime
+from tests.real.sinks.postgres import support
 
 
 def test_postgres(pg_database: str) -> None:

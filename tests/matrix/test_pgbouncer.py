@@ -17,14 +17,15 @@ from pyspark.sql import SparkSession
 from epochal.chaos import servers
 from epochal.chaos.servers.toxiproxy import Proxy, ToxiproxyServer
 from epochal.sinks.postgres import PostgresSink
-from epochal.sinks.postgres.client import Limits, Place, open_session
+from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.modes import Upsert
-from tests.integration import test_postgres_log
-from tests.integration.postgres import support, test_commit, test_contract, test_network
-from tests.integration.postgres.support import ONE, QUERY, TWO, observe, ready
-from tests.integration.postgres.test_network import sink, vote  # noqa: F401  # fixtures of the tests below
-from tests.kills.support import LOCAL, SEEN_S, Job, drivers, ends_named, finish
+from epochal.sinks.postgres.place import Limits, Place
 from tests.matrix.pgbouncer import PgBouncer
+from tests.real.checkpoints import test_postgres_log
+from tests.real.kills.support import LOCAL, SEEN_S, Job, drivers, ends_named, finish
+from tests.real.sinks.postgres import support, test_commit, test_contract, test_network
+from tests.real.sinks.postgres.support import ONE, QUERY, TWO, observe, ready
+from tests.real.sinks.postgres.test_network import sink, vote  # noqa: F401  # fixtures of the tests below
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +144,9 @@ def _update_other(dsn: str) -> None:
 
 
 def test_a_pool_that_dies_in_a_commit_leaves_no_doubt(pooled: str, pool: PgBouncer) -> None:
-    from epochal.chaos import failpoints
-    from epochal.chaos.failpoints import Point
-    from epochal.coordinator.errors import OutcomeUnknown, SinkUnavailable
+    from epochal.coordinator.model import failpoints
+    from epochal.coordinator.model.errors import OutcomeUnknown, SinkUnavailable
+    from epochal.coordinator.model.failpoints import Point
     from epochal.sinks.postgres.write import write_partition
     from epochal.sinks.protocol import CommitOutcome
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.measuring import say
 from epochal.chaos.servers import environments, jars, java
 from epochal.chaos.servers.errors import ServerUnavailable
-from epochal.coordinator.versions import FLINK, FLINK_JARS, FLINK_PYTHON
+from epochal.coordinator.environment.versions import FLINK, FLINK_JARS, FLINK_PYTHON
 
 HEAP = "2g"
 # Of PySpark, for Flink's Parquet format: Hadoop's client and what unpacks the files.

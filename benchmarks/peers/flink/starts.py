@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.peers.flink import environment
-from epochal.chaos.nemesis import Victim
+from epochal.chaos.strike.nemesis import Victim
 
 PROGRAM = "benchmarks.peers.flink.endless"
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,103 @@
+"""The starts of one run, one after the other, each told to the history as it begins and ends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from epochal.chaos.job import program
+from epochal.chaos.observe.history import Ended, Started
+from epochal.chaos.observe.roles import Listener
+from epochal.chaos.strike.nemesis import NotCounted
+from epochal.chaos.strike.standby import Standby, Start
+from epochal.chaos.strike.strikes import Strike
+
+END_S = 300.0
+
+
+class CannotTell(Exception):
+    """The run proves nothing; the verdict is unknown."""
+
+
+class Starts:
+    """Makes starts of the query, in folders below ``folder``.
+
+    ``settings`` are those of every start; ``stateful`` says whether a start without faults tells the operator
+    state; ``ours`` promises names for its errors.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: program.Settings,
+        history: Listener,
+        *,
+        stateful: bool,
+        ours: bool,
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._history = history
+        self._stateful = stateful
+        self._ours = ours
+        self._number = 0
+        self._live: list[Start] = []
+        path = folder / "program.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        settings.write(path)
+        self._standby = Standby(["-m", "epochal.chaos.job.program", str(path)], folder)
+
+    # --- beginning ------------------------------------------------------------------------------
+
+    def stand_by(self) -> None:
+        """Have a process ready for the next start, or on its way."""
+        self._standby.stand_by()
+
+    def begin(self, *strikes: Strike, create: bool = False, restarts: int = 0, checkpoint: Path | None = None) -> Start:
+        """A start of the query, armed with these strikes."""
+        self._number += 1
+        settings = replace(
+            self._settings,
+            create=create,
+            restarts=restarts,
+            state=not strikes and not create and self._stateful and checkpoint is None,
+            checkpoint=str(checkpoint) if checkpoint is not None else self._settings.checkpoint,
+        )
+        folder = self._folder / f"start-{self._number}"
+        self._history.add(Started(folder.name))
+        start = self._standby.begin(folder, asdict(settings), [strike.rule for strike in strikes])
+        self._live.append(start)
+        return start
+
+    def is_live(self, start: Start) -> bool:
+        """Whether nobody has told how it ended."""
+        return start in self._live
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def wait_end(self, start: Start, timeout: float = END_S) -> program.End:
+        """How it ended; CannotTell if it does not."""
+        try:
+            start.wait(timeout)
+        except NotCounted as error:
+            raise CannotTell(str(error)) from error
+        return self.ended(start)
+
+    def ended(self, start: Start) -> program.End:
+        """How a start ended that was not killed, told to the history."""
+        try:
+            end = program.End(**json.loads((start.folder / program.END).read_text()))
+        except FileNotFoundError:
+            end = program.End("unknown", named=not self._ours, definite=False, text=start.tail(5))
+        self.tell_end(start, end)
+        return end
+
+    def tell_end(self, start: Start, end: program.End) -> None:
+        self._history.add(Ended(start.folder.name, end.outcome, end.named, end.definite))
+        start.close()
+        self._live.remove(start)
+
+    def close(self) -> None:
+        """End all that still runs."""
+        self._standby.close()

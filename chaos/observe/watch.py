@@ -1,0 +1,155 @@
+"""Outside readers, all the time: what outputs and log show while faults strike, as events of a history.
+
+A pass reads every output, then the log, and tells what the log says *before* what the outputs show: whatever is
+visible by then was decided by then.  Outputs are read one after the other; only what two passes in a row agree
+on was there at one time, and is told as one read of all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from epochal.chaos.observe.history import Content, Decided, Event, History, Read, Row, TookOver, actor_name
+from epochal.chaos.observe.roles import Reader
+from epochal.checkpoints.log import EpochLog, Fence, LogPosition, Operator, Record
+
+PAUSE_S = 0.1  # between two passes
+STALE_S = 60.0  # without a pass that succeeds, nobody is watching
+
+
+class LockedHistory(History):
+    """A history that the watcher and the nemesis tell at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=time.time)
+        self._lock = threading.RLock()
+
+    def add(self, event: Event) -> None:
+        with self._lock:
+            super().add(event)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Nobody else tells anything in between."""
+        with self._lock:
+            yield
+
+
+def attempt_number(attempt: object) -> int:
+    """A number for what an output holds as its attempt, equal only for equal ones; 0 where it holds none."""
+    if attempt is None:
+        return 0
+    return int.from_bytes(hashlib.sha256(str(attempt).encode()).digest()[:6], "big")
+
+
+class Keys:
+    """Which epoch an id belongs to; ids of other runs, which may lie in the same output, are nobody's.
+
+    In a history a key is the id less ``first``, where the run's ids begin: short, and the same in every run.
+    """
+
+    def __init__(self, first: int, beyond: int) -> None:
+        self._range = range(first, beyond)
+        self._expected: dict[int, dict[int, Row]] = {}  # key -> value -> row: an upsert writes a key again and again
+
+    def key(self, identity: int) -> int:
+        return identity - self._range.start
+
+    def rows(self, expected: Mapping[int, Sequence[Row]]) -> dict[int, tuple[Row, ...]]:
+        """Rows of a workload as a history has them, remembered as those that are expected."""
+        rows = self.named(expected)
+        for found in rows.values():
+            for row in found:
+                self._expected.setdefault(row.key, {})[row.value] = row
+        return rows
+
+    def named(self, rows: Mapping[int, Sequence[Row]]) -> dict[int, tuple[Row, ...]]:
+        """Rows of a workload with the keys that a history has."""
+        return {epoch: tuple(r._replace(key=self.key(r.key)) for r in found) for epoch, found in rows.items()}
+
+    def row(self, data: Mapping[str, Any]) -> Row | None:
+        """A row of the output; one of this run that nobody expects is of epoch -1.  An output may leave ``n`` out."""
+        if data["id"] not in self._range:
+            return None
+        key = self.key(data["id"])
+        versions = self._expected.get(key) or {1: Row(-1, key, 0, 1)}
+        newest = next(reversed(versions.values()))
+        value = newest.value if data.get("n") is None else int(data["n"])
+        unknown = newest.epoch if len(versions) == 1 else -1  # a wrong value, of the one epoch or of none
+        epoch = versions[value].epoch if value in versions else unknown
+        return Row(epoch, key, attempt_number(data.get("attempt")), value)
+
+
+class Watcher:
+    """Reads until it is stopped; ``passes`` counts those that succeeded."""
+
+    def __init__(self, history: LockedHistory, reader: Reader, keys: Keys, log: Callable[[], EpochLog | None]) -> None:
+        self.history = history
+        self.passes = 0
+        self.troubles: list[str] = []  # a reader may fail while its server is down
+        self._reader = reader
+        self._keys = keys
+        self._log = log
+        self._told: set[LogPosition] = set()
+        self._before: Content = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="epochal-watcher", daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(STALE_S)
+
+    def _run(self) -> None:
+        while not self._stop.wait(PAUSE_S):
+            try:
+                self.look()
+            except (Exception, SystemExit) as error:  # of a reader of the user's
+                self.troubles.append(f"{type(error).__name__}: {error}")
+
+    def look(self) -> None:
+        """One pass."""
+        content = {sink: self._rows(rows) for sink, rows in self._reader.read().items()}
+        before = self._before
+        content = {sink: before[sink] if before.get(sink) == rows else rows for sink, rows in content.items()}
+        with self.history.together():
+            self._tell_log()
+            if content == before:
+                self.history.add(Read(content))
+            else:
+                for sink, rows in content.items():
+                    self.history.add(Read({sink: rows}))
+        self._before = content
+        self.passes += 1
+
+    def _rows(self, rows: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
+        return tuple(sorted(row for row in map(self._keys.row, rows) if row is not None))
+
+    def _tell_log(self) -> None:
+        log = self._log()
+        entries = log.read() if log is not None else ()
+        for entry in entries:
+            if entry.position not in self._told:
+                self._told.add(entry.position)
+                self._tell(entry.record)
+
+    def _tell(self, record: Record) -> None:
+        if isinstance(record, Fence):
+            self.history.add(TookOver("log", actor_name(record.actor)))
+        elif not isinstance(record, Operator):
+            self.history.add(Decided(record.epoch, record.decision.id, actor_name(record.actor), record.supersedes))
+
+    def wait_passes(self, number: int, timeout: float) -> bool:
+        """Whether that many more passes succeeded in time: what was to be seen now has been looked at."""
+        goal, deadline = self.passes + number, time.monotonic() + timeout
+        while self.passes < goal and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.passes >= goal

@@ -1,0 +1,486 @@
+"""Tier 2: Hypothesis drives the coordinator, its log and its sinks, step by step, and prints a program when it fails.
+
+:class:`CoordinatorMachine` is the world of tier 1 with other hands at it: any number of drivers that live at the
+same time, each going on for some events and standing still again; faults in between; a checkpoint that is copied,
+edited or belongs to another table.  :class:`FilesLogMachine` is a log in a folder with several processes at it.
+
+What must hold at any moment is judged after each rule, all of it at the end: then everybody who stands still goes
+on, and one more start, over one more epoch, has to converge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from epochal.chaos.observe.checker import Verdict, judge_all
+from epochal.chaos.observe.history import History
+from epochal.chaos.simulate.explore import PIPELINES
+from epochal.chaos.simulate.schedule import NETWORK, Action
+from epochal.chaos.simulate.shrink import undisturbed
+from epochal.chaos.simulate.simulation import Checkpoint, Driver, SimulatedCrash, Simulation
+from epochal.checkpoints.disk import Disk
+from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.log import Apply, Commit, Entry, Fence, LogPosition, Record
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import Actor, Query
+from epochal.coordinator.model.failpoints import Point
+
+_ALL = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+
+DEFAULT = settings(
+    max_examples=400,
+    stateful_step_count=30,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=_ALL,
+    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+)
+"""Always the same runs, some seconds."""
+
+DEEP = settings(DEFAULT, max_examples=200, stateful_step_count=60, derandomize=False, print_blob=False)
+"""Longer runs, by seed; :func:`fuzz` repeats them while there is time."""
+
+ANYTIME = ("I2", "I3", "I4", "I5", "I7", "I12")
+"""What holds at any moment; of the others some wait for the end."""
+
+REFUSED = ("CheckpointMismatch", "MarkerLost")
+EVENTS = st.integers(0, 70)
+VERBS = ("prepare", "commit", "append-commit", "append-apply", "fence", "append-fence", "look", "abort", "commit")
+"""Of requests; a commit is drawn twice as often."""
+STEPS = (*sorted(set(VERBS)), *(point.value for point in Point), "planned", "returned", "committed")
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    """Drivers, faults and an operator with a shell, over one checkpoint."""
+
+    drivers: Bundle[str] = Bundle("drivers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._world: Simulation | None = None
+        self._living: dict[str, Driver] = {}
+        self._started = 0
+        self._failed = False
+        self._scope = contextlib.ExitStack()
+
+    @initialize(pipeline=st.sampled_from(sorted(PIPELINES)), compact_every=st.sampled_from([1, 3, 100]))
+    def begin(self, pipeline: str, compact_every: int) -> None:
+        """A world with these sinks, whose log is compacted when so many records can go."""
+        self._world = Simulation(PIPELINES[pipeline], zombies=True)
+        self._world.compact_every = compact_every
+        self._scope.enter_context(undisturbed())
+        self._scope.enter_context(failpoints.handler(self._world.hit))
+
+    # --- drivers --------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self._living) < 4)
+    @rule(target=drivers, events=EVENTS, epochs=st.integers(1, 2))
+    def start(self, events: int, epochs: int) -> MultipleResults[str] | str:
+        """A driver starts, for so many epochs more, and stands still after so many events."""
+        self._started += 1
+        name = f"d{self._started}"
+        self._living[name] = self.world.driver(name, self._planned + epochs)
+        return self._go(name, events=events)
+
+    @rule(target=drivers, driver=consumes(drivers), events=EVENTS)
+    def go_on(self, driver: str, events: int) -> MultipleResults[str] | str:
+        """A driver that stood still, as a stopped process does, goes on for so many events."""
+        return self._go(driver, events=events)
+
+    @rule(target=drivers, driver=consumes(drivers), step=st.sampled_from(STEPS))
+    def go_to(self, driver: str, step: str) -> MultipleResults[str] | str:
+        """It goes on until it comes to this step, if it does."""
+        return self._go(driver, to=step)
+
+    @rule(driver=consumes(drivers))
+    def finish(self, driver: str) -> None:
+        """It goes on to its end."""
+        self._go_to_the_end(driver)
+
+    @rule(driver=consumes(drivers))
+    def crash(self, driver: str) -> None:
+        """It is killed at its next event."""
+        self.world.order(driver, "", Action.CRASH)
+        self._go_to_the_end(driver)
+
+    @rule(
+        target=drivers,
+        driver=consumes(drivers),
+        action=st.sampled_from(NETWORK),
+        verb=st.sampled_from(VERBS),
+        events=EVENTS,
+    )
+    def fail(self, driver: str, action: Action, verb: str, events: int) -> MultipleResults[str] | str:
+        """Its next request of this verb fails or loses its answer; it goes on for so many events."""
+        self.world.order(driver, verb, action)
+        return self._go(driver, events=events)
+
+    # --- the world ------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.world.server.late or self.world.log_network.late)
+    @rule()
+    def deliver_late(self) -> None:
+        """What is under way arrives."""
+        self.world.deliver_late()
+
+    @precondition(lambda self: self._prepared)
+    @rule()
+    def lose_prepared(self) -> None:
+        """Every voting sink forgets what is prepared."""
+        for name in self.world.pipeline.voting:
+            self.world.server.lose_prepared(self.world.pipeline.app, name)
+
+    # --- an operator's hands --------------------------------------------------------------------
+
+    @precondition(lambda self: self._log)
+    @rule()
+    def run_a_copy(self) -> None:
+        """The checkpoint is copied and the copy is started: it is refused and disturbs nobody."""
+        self._refused(self.world.checkpoint.copy("/copy"))
+
+    @precondition(lambda self: self._fenced)
+    @rule()
+    def run_a_new_checkpoint(self) -> None:
+        """The checkpoint is lost and the query started with another: the same, once a sink was fenced."""
+        self._refused(Checkpoint(query_id="query-2"))
+
+    @precondition(lambda self: any(isinstance(entry.record, (Commit, Apply)) for entry in self._log))
+    @rule(data=st.data())
+    def run_with_a_recreated_table(self, data: st.DataObject) -> None:
+        """A table is dropped and made anew, a start is refused; the table is restored."""
+        newest = [entry.record for entry in self._log if isinstance(entry.record, (Commit, Apply))][-1]
+        name = data.draw(st.sampled_from(sorted(newest.participants)), label="sink")
+        app, server = self.world.pipeline.app, self.world.server
+        table, history = server.table(app, name), self.world.history
+        server.recreate(app, name)
+        self.world.history = History()  # that the rows are gone is not the coordinator's doing
+        try:
+            self._refused(self.world.checkpoint)
+        finally:
+            server.restore(app, name, table)
+            self.world.history = history
+
+    @precondition(lambda self: not self._living and self._at_rest)
+    @rule()
+    def delete_the_newest_commit(self) -> None:
+        """commits/N is deleted while nobody runs: Spark will run the epoch again."""
+        checkpoint = self.world.checkpoint
+        checkpoint.commits.remove(self._planned)
+        del checkpoint.state[self._planned + 1]
+
+    # --- what must hold -------------------------------------------------------------------------
+
+    @invariant()
+    def holds(self) -> None:
+        """What holds at any moment."""
+        if self._world is not None:
+            found = judge_all(self._world.run_of(self._planned), ANYTIME)
+            self._demand({name: f.why for name, f in found.items() if f.verdict is Verdict.FALSE})
+
+    def teardown(self) -> None:
+        """Everybody goes on to the end, one more start converges, and everything holds."""
+        with self._scope:
+            if self._world is not None and not self._failed:
+                while self._living:
+                    self._go_to_the_end(next(iter(self._living)))
+                until = self._planned + 1
+                self._world.converge(until)
+                self._demand(self._world.outcome(until).wrong)
+            for name in list(self._living):  # of a failed run, whose threads must end
+                self.world.order(name, "", Action.CRASH)
+                self._go_to_the_end(name)
+
+    # --- helpers --------------------------------------------------------------------------------
+
+    @property
+    def world(self) -> Simulation:
+        assert self._world is not None, "begin comes first"
+        return self._world
+
+    @property
+    def _planned(self) -> int:
+        """The newest epoch that Spark has planned."""
+        return max(self.world.checkpoint.offsets, default=-1)
+
+    @property
+    def _log(self) -> Sequence[Entry]:
+        return self.world.checkpoint.log.read()
+
+    @property
+    def _prepared(self) -> bool:
+        world = self.world
+        return any(world.server.table(world.pipeline.app, name).prepared for name in world.pipeline.sinks)
+
+    @property
+    def _fenced(self) -> bool:
+        return any(self.world.server.table(self.world.pipeline.app, name).fence for name in self.world.pipeline.sinks)
+
+    @property
+    def _at_rest(self) -> bool:
+        return self._planned in self.world.checkpoint.commits
+
+    def _go(self, name: str, *, to: str = "", events: int = 0) -> MultipleResults[str] | str:
+        """A driver starts or goes on, and stands still at the next step ``to`` after so many; its name, if it lives."""
+        self.world.order(name, to, Action.PAUSE, after=events)
+        self._go_to_the_end(name)
+        return name if name in self._living else multiple()
+
+    def _go_to_the_end(self, name: str) -> None:
+        """Or to where it has to stand still."""
+        if not self._living[name].go().paused:
+            del self._living[name]
+
+    def _refused(self, checkpoint: Checkpoint) -> None:
+        """A start over this checkpoint ends with a refusal, and has written nothing."""
+        self._started += 1
+        name, before = f"r{self._started}", self._content()
+        driver = self.world.driver(name, max(checkpoint.offsets, default=-1) + 1, checkpoint).go()
+        if driver.outcome not in REFUSED:
+            self._demand({"refused": f"{name} ended with {driver.outcome}: {driver.error}"})
+        if self._content() != before:
+            self._demand({"refused": f"{name} was refused, and has written"})
+
+    def _demand(self, wrong: Mapping[str, str]) -> None:
+        """Fails with what is wrong, if anything is; nothing is played after that."""
+        self._failed = bool(wrong)
+        assert not wrong, "; ".join(f"{name}: {why}" for name, why in wrong.items())
+
+    def _content(self) -> object:
+        """All that sinks and log hold."""
+        app = self.world.pipeline.app
+        return [self.world.server.table(app, name).copy() for name in self.world.pipeline.sinks], list(self._log)
+
+
+class FilesLogMachine(RuleBasedStateMachine):
+    """A log in a folder, with several processes that append, read, compact, stand still and die in between.
+
+    Two promises are the model: at a position there is never another record than the one that was read or answered
+    there, and what was answered stays until a floor is above it.
+    """
+
+    calls: Bundle[str] = Bundle("calls")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = Path(tempfile.mkdtemp(prefix="epochal-log-"))
+        self._known: dict[LogPosition, Record] = {}
+        self._answered: set[LogPosition] = set()
+        self._floor = 0  # the highest that was asked for
+        self._begun = 0
+        self._calls: dict[str, _Call] = {}  # those that stand still
+
+    @precondition(lambda self: len(self._calls) < 3)
+    @rule(target=calls, point=st.sampled_from([Point.LOG_BEFORE_APPEND, Point.LOG_AFTER_APPEND, None]))
+    def append(self, point: Point | None) -> MultipleResults[str] | str:
+        """Somebody appends at the end of the log as it is, and stands still at ``point``."""
+        position = self._end()
+        record = Fence(Actor(self._begun, 7), Query("flights", "query-1", "run", "/checkpoint"), 0)
+        return self._begin(lambda: self._append(position, record), point)
+
+    @precondition(lambda self: len(self._calls) < 3)
+    @rule(target=calls, down=st.integers(0, 3), point=st.sampled_from([Point.LOG_AFTER_FLOOR, None]))
+    def compact(self, down: int, point: Point | None) -> MultipleResults[str] | str:
+        """Somebody forgets every second record below a floor, and stands still at ``point``."""
+        floor = max(0, self._end() - down)
+        kept = [entry for entry in self._read() if entry.position < floor and _stays(entry.position)]
+        self._floor = max(self._floor, floor)
+        return self._begin(lambda: self._open().compact(floor, kept), point)
+
+    @rule(call=consumes(calls))
+    def go_on(self, call: str) -> None:
+        """Who stood still goes on to the end of the call."""
+        self._calls.pop(call).go_on()
+
+    @rule(call=consumes(calls))
+    def crash(self, call: str) -> None:
+        """Who stood still is killed."""
+        self._calls.pop(call).go_on(killed=True)
+
+    @invariant()
+    def holds(self) -> None:
+        """What anybody reads is what was there before, and nothing that was answered is missing."""
+        entries = self._read()
+        for entry in entries:
+            self._is_known(entry.position, entry.record)
+        stay = {position for position in self._answered if position >= self._floor or _stays(position)}
+        missing = stay - {entry.position for entry in entries}
+        assert not missing, f"answered and gone: {sorted(missing)}"
+
+    def teardown(self) -> None:
+        """Everybody goes on to the end."""
+        try:
+            while self._calls:
+                self._calls.popitem()[1].go_on()
+            self.holds()
+        finally:
+            for call in self._calls.values():  # a failed run, whose threads must end
+                call.go_on(killed=True)
+            shutil.rmtree(self._folder)
+
+    def _read(self) -> Sequence[Entry]:
+        return self._open().read()
+
+    def _open(self) -> FilesLog:
+        return FilesLog(self._folder, disk=_Unsynced())
+
+    def _end(self) -> LogPosition:
+        return max([self._floor, *(entry.position + 1 for entry in self._read())])
+
+    def _begin(self, work: Callable[[], None], point: Point | None) -> MultipleResults[str] | str:
+        self._begun += 1
+        name, call = f"call {self._begun}", _Call(work, point)
+        call.begin()
+        if call.ended:
+            return multiple()
+        self._calls[name] = call
+        return name
+
+    def _append(self, position: LogPosition, record: Record) -> None:
+        if self._open().append(position, record):
+            self._is_known(position, record)
+            self._answered.add(position)
+
+    def _is_known(self, position: LogPosition, record: Record) -> None:
+        known = self._known.setdefault(position, record)
+        assert known == record, f"position {position} holds {record}, and it held {known}"
+
+
+def _stays(position: LogPosition) -> bool:
+    """Which records compactions keep: a function of the position alone, so two to one floor agree."""
+    return position % 2 == 0
+
+
+class _Unsynced(Disk):
+    """The disk without waiting for it: processes die here, machines do not."""
+
+    def sync(self, handle: int) -> None:
+        """Nothing."""
+
+    def sync_folder(self, path: str) -> None:
+        """Nothing."""
+
+
+class _Call:
+    """A call of a process of its own, which stands still when it first comes to ``point``."""
+
+    def __init__(self, work: Callable[[], None], point: Point | None) -> None:
+        self._work = work
+        self._point = point
+        self._killed = False
+        self._error: BaseException | None = None
+        self._wake, self._rest = threading.Semaphore(0), threading.Semaphore(0)
+        self.ended = False
+
+    def begin(self) -> None:
+        """Until it ends or stands still."""
+        self._run(threading.Thread(target=self._live, daemon=True).start)
+
+    def go_on(self, *, killed: bool = False) -> None:
+        """To its end; one that is ``killed`` comes no further than where it stands."""
+        self._killed = killed
+        self._run(self._wake.release)
+
+    def _run(self, wake: Callable[[], None]) -> None:
+        with failpoints.handler(self._hit):
+            wake()
+            if not self._rest.acquire(timeout=60):
+                raise AssertionError("a call neither ended nor stood still")
+        if self._error is not None:
+            raise self._error
+
+    def _live(self) -> None:
+        try:
+            self._work()
+        except SimulatedCrash:
+            pass
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.ended = True
+            self._rest.release()
+
+    def _hit(self, point: Point, sink: str, epoch: int) -> None:  # noqa: ARG002
+        if point is self._point:
+            self._point = None
+            self._rest.release()
+            self._wake.acquire(timeout=60)
+            if self._killed:
+                raise SimulatedCrash
+
+
+@dataclass(frozen=True)
+class Fuzzed:
+    """What came of a time of fuzzing; ``program``: of the first failure, as Hypothesis prints it."""
+
+    verdict: Verdict
+    seed: int
+    runs: int
+    seconds: float  # by the clock
+    program: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.verdict.value}: {self.runs} runs in {self.seconds:.0f} s; seed {self.seed}"
+        return f"{what}\n{self.program}".strip()
+
+
+def fuzz(
+    *,
+    seconds: float,
+    seed: int = 0,
+    machine: type[RuleBasedStateMachine] = CoordinatorMachine,
+    profile: settings = DEEP,
+    progress: Callable[[int], None] = lambda runs: None,  # noqa: ARG005
+) -> Fuzzed:
+    """Run a machine until it fails or the time is over; the same seed has the same runs, as far as the time goes."""
+    began, runs = time.monotonic(), 0
+
+    def make() -> RuleBasedStateMachine:
+        nonlocal runs
+        runs += 1
+        return machine()
+
+    for round_ in itertools.count():
+        program = _failure(hypothesis.seed(f"{seed}, {round_}")(make), profile)
+        elapsed = time.monotonic() - began
+        progress(runs)
+        if program or elapsed >= seconds:
+            verdict = Verdict.FALSE if program else Verdict.TRUE
+            return Fuzzed(verdict, seed, runs, elapsed, program)
+    raise AssertionError("there is always another round")
+
+
+def _failure(make: Callable[[], RuleBasedStateMachine], profile: settings) -> str:
+    """The program of a run that fails, and why; "" if none does."""
+    try:
+        run_state_machine_as_test(make, settings=profile)  # type: ignore[arg-type]
+    except HypothesisException:
+        raise
+    except Exception as error:
+        return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+    return ""

@@ -1,0 +1,79 @@
+"""Modules that moved, so that an old import and an old pickle find them.
+
+A pickled pipeline names its classes by module.  The old name of a module is imported as the very module that has the
+new name, so that a class exists once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+MOVED = {
+    "epochal.chaos.checker": "epochal.chaos.observe.checker",
+    "epochal.chaos.failpoints": "epochal.coordinator.model.failpoints",
+    "epochal.chaos.history": "epochal.chaos.observe.history",
+    "epochal.chaos.own": "epochal.chaos.campaign.own",
+    "epochal.chaos.recording": "epochal.chaos.observe.recording",
+    "epochal.chaos.schedule": "epochal.chaos.simulate.schedule",
+    "epochal.chaos.simulation": "epochal.chaos.simulate.simulation",
+    "epochal.chaos.targets": "epochal.chaos.job.targets",
+    "epochal.coordinator.acts": "epochal.coordinator.protocol.acts",
+    "epochal.coordinator.cli": "epochal.coordinator.console.cli",
+    "epochal.coordinator.coordinator": "epochal.coordinator.protocol.coordinator",
+    "epochal.coordinator.epoch": "epochal.coordinator.model.epoch",
+    "epochal.coordinator.errors": "epochal.coordinator.model.errors",
+    "epochal.coordinator.events": "epochal.coordinator.model.events",
+    "epochal.coordinator.imports": "epochal.coordinator.environment.lazy",
+    "epochal.coordinator.judge": "epochal.coordinator.protocol.judge",
+    "epochal.coordinator.lint": "epochal.coordinator.query.lint",
+    "epochal.coordinator.log_keys": "epochal.coordinator.model.log_keys",
+    "epochal.coordinator.metrics": "epochal.coordinator.telemetry.metrics",
+    "epochal.coordinator.operate": "epochal.coordinator.query.operate",
+    "epochal.coordinator.pipeline": "epochal.coordinator.query.pipeline",
+    "epochal.coordinator.plan": "epochal.coordinator.query.plan",
+    "epochal.coordinator.progress": "epochal.coordinator.telemetry.progress",
+    "epochal.coordinator.records": "epochal.coordinator.telemetry.records",
+    "epochal.coordinator.spark": "epochal.coordinator.query.spark",
+    "epochal.coordinator.versions": "epochal.coordinator.environment.versions",
+    "epochal.sinks.digest": "epochal.sinks.rows.digest",
+    "epochal.sinks.executors": "epochal.sinks.spark.executors",
+    "epochal.sinks.formats": "epochal.sinks.rows.formats",
+    "epochal.sinks.keyed": "epochal.sinks.rows.keyed",
+    "epochal.sinks.projection": "epochal.sinks.rows.projection",
+    "epochal.sinks.rejects": "epochal.sinks.rows.rejects",
+    "epochal.sinks.stage": "epochal.sinks.spark.stage",
+    "epochal.sinks.threads": "epochal.sinks.spark.threads",
+    "epochal.sinks.workers": "epochal.sinks.spark.workers",
+}
+
+
+class OldNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds a module of ``MOVED`` under its old name."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(fullname, self) if fullname in MOVED else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = importlib.import_module(MOVED[spec.name])
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run: the module ran under its new name.  The import system has overwritten its spec."""
+        module.__spec__ = self._spec
+
+
+def find_old_names() -> None:
+    """From now on an import of an old name works; called once, when the package is imported."""
+    if not any(isinstance(finder, OldNames) for finder in sys.meta_path):
+        sys.meta_path.append(OldNames())

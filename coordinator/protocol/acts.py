@@ -1,0 +1,340 @@
+"""What a person may decide, as pure functions of what is found: an act makes the one record that it comes to.
+
+An act is judged like a start: it is right if the log *with* its record accepts the sinks as they are
+(``judge.OPERATE``), so nothing here repeats a rule.  What an act refuses by itself is a wish that says
+nothing, or the wrong thing.  ``Coordinator.act`` runs one: look, fence, look again, settle, then the record.
+
+============  ==================================================================================
+``Retire``    a sink leaves; it may return later, just as it is now
+``Rename``    a sink goes on under another name
+``Adopt``     the checkpoint lies elsewhere, was restored, or is a new one for an old app
+``Accept``    a sink goes on from what it is and shows now: restored, made anew, or given up
+``Remark``    a sink shows the last epoch and has lost its marker, which is written again
+``Skip``      epochs that never reached the pipeline are not missed
+``Evaluate``  idempotent mode: sinks keep the rows of an evaluation that cannot be had again
+============  ==================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Protocol
+
+from epochal.checkpoints.log import Apply, Evaluations, Operator, Stand
+from epochal.coordinator.model.epoch import Actor, EpochNumber, Json, Marker, SinkState
+from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Misconfigured
+from epochal.coordinator.protocol.judge import Case, LoggedEpoch
+
+NOBODY = Actor(0, 0)
+"""In the place of the actor of a record that is only assumed."""
+
+
+class Act(Protocol):
+    """One wish.  Its methods are asked again and again, with what is found by then."""
+
+    @property
+    def said(self) -> Json:
+        """The word and what it is about, as the record has it."""
+
+    @property
+    def without(self) -> Collection[str]:
+        """Sinks that are not brought to the last epoch: it is given up in them."""
+
+    def marks(self, case: Case) -> Mapping[str, Marker | None]:
+        """What is to be written as markers, by sink, before the record."""
+
+    def record(self, case: Case) -> Operator:
+        """The record; ``Misconfigured`` or ``CheckpointMismatch`` where the wish does not fit what is found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said:
+    """What all have in common: the reason, and when it was said (ISO 8601, UTC); no marker to write."""
+
+    word: ClassVar[str]
+    why: str
+    at: str
+
+    @property
+    def without(self) -> Collection[str]:
+        return ()
+
+    def marks(self, case: Case) -> Mapping[str, Marker | None]:  # noqa: ARG002
+        return {}
+
+    @property
+    def said(self) -> Json:
+        told = {name: value for name, value in asdict(self).items() if name not in ("why", "at")}
+        return {"act": self.word, **told}
+
+    def _record(self, case: Case, **parts: object) -> Operator:
+        if not self.why.strip():
+            raise Misconfigured("no reason was given", help='say why, in words that help in a year: why="..."')
+        return Operator(case.by or NOBODY, self.said, self.why, self.at, **parts)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retire(_Said):
+    """The sink leaves the pipeline.  ``unreachable``: it is not asked, so that it may show the last epoch or not."""
+
+    word: ClassVar[str] = "retire"
+    sink: str
+    unreachable: bool = False
+
+    def record(self, case: Case) -> Operator:
+        identity = _member(case, self.sink)
+        if self.unreachable:
+            stand = Stand(identity, _possible_markers(case, self.sink), _through(case), away=True)
+            return self._record(case, stands={self.sink: stand})
+        _refuse_begun(case)
+        state = _state(case, self.sink)
+        return self._record(case, stands={self.sink: Stand(identity, (state.marker,), _through(case), away=True)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rename(_Said):
+    """The sink ``old`` goes on as ``new``, from the marker it has."""
+
+    word: ClassVar[str] = "rename"
+    old: str
+    new: str
+
+    def marks(self, case: Case) -> Mapping[str, Marker | None]:
+        return {self.new: _state(case, self.old).marker}
+
+    def record(self, case: Case) -> Operator:
+        identity = _member(case, self.old)
+        _refuse_begun(case)
+        after, through = _state(case, self.new), _through(case)
+        if not self._is_free(case, after):
+            raise Misconfigured(
+                f"the name {self.new!r} is taken",
+                sink=self.old,
+                state=f"{self.new!r} shows {after.marker}, fenced by {after.fence}",
+                help="choose a name that this app has not used",
+            )
+        stands = {
+            self.old: Stand(identity, (), through, away=True),
+            self.new: Stand(after.identity, (after.marker,), through),
+        }
+        return self._record(case, stands=stands)
+
+    def _is_free(self, case: Case, after: SinkState) -> bool:
+        """Nobody has it, or it is what an attempt of this that died, or a renaming that was taken back, has left."""
+        stand = case.history.stands.get(self.new)
+        if self.new in case.history.members or (stand is not None and not stand.is_renamed):
+            return False
+        return after.marker is None or after.marker.is_moved or after.fence in case.history.actors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopt(_Said):
+    """The checkpoint may go on where it lies, with whatever fences its sinks have, never with an unknown marker.
+
+    A log without an epoch knows no marker: then what the sinks show is where this checkpoint begins.
+    """
+
+    word: ClassVar[str] = "adopt"
+
+    def record(self, case: Case) -> Operator:
+        unknown = {state.fence for state in case.states.values() if state.fence not in case.history.actors}
+        fences = tuple(sorted(fence for fence in unknown if fence is not None))
+        place = case.ask.query.checkpoint
+        if not _is_fresh(case):
+            return self._record(case, place=place, fences=fences)
+        stands = {name: Stand(state.identity, (state.marker,), -1) for name, state in case.states.items()}
+        return self._record(case, place=place, fences=fences, stands=stands)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accept(_Said):
+    """The sink goes on from what it is and what it shows now; the epochs of this log that it lacks stay out of it."""
+
+    word: ClassVar[str] = "accept"
+    sink: str
+
+    @property
+    def without(self) -> Collection[str]:
+        return (self.sink,)
+
+    def record(self, case: Case) -> Operator:
+        if self.sink in case.history.stands and case.history.stands[self.sink].is_renamed:
+            raise Misconfigured(
+                "the sink goes on under another name",
+                sink=self.sink,
+                help="see `epochal log`; `epochal rename` takes a name back",
+            )
+        state = _state(case, self.sink)
+        self._refuse_ahead(case, state.marker)
+        unknown = () if state.fence is None or state.fence in case.history.actors else (state.fence,)
+        stand = Stand(state.identity, (state.marker,), _through(case))
+        return self._record(case, stands={self.sink: stand}, fences=unknown)
+
+    def _refuse_ahead(self, case: Case, marker: Marker | None) -> None:
+        """Rows of epochs that this log does not know would be written once more."""
+        known = _possible_markers(case, self.sink)
+        newest = max(m.position if m is not None else 0 for m in known) if known else 0
+        is_known = bool(known) and (self.sink in case.history.members or self.sink in case.history.stands)
+        if is_known and marker is not None and marker not in known and marker.position >= newest:
+            raise CheckpointMismatch(
+                f"the sink's marker ({marker}) is of no epoch that this checkpoint's log knows, and not older than its"
+                f" last one, at position {newest}",
+                sink=self.sink,
+                state="rows of later epochs are visible in it, which this checkpoint would write again",
+                help="restore the newest checkpoint; if it is lost, begin a new one at the sinks' offsets and adopt",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark(_Said):
+    """The sink shows all up to the log's last epoch, as a person has seen, and its marker is gone."""
+
+    word: ClassVar[str] = "remark"
+    sink: str
+
+    def marks(self, case: Case) -> Mapping[str, Marker | None]:
+        last = self._last(case)
+        return {self.sink: Marker(last.position_of(self.sink), last.current.decision_of(self.sink).id)}
+
+    @property
+    def without(self) -> Collection[str]:
+        return (self.sink,)
+
+    def record(self, case: Case) -> Operator:
+        _member(case, self.sink)
+        state = _state(case, self.sink)
+        last = self._last(case)
+        is_newer = state.marker is not None and state.marker.position >= last.position_of(self.sink)
+        if is_newer and not last.is_shown_by(self.sink, state.marker):
+            raise Misconfigured(
+                f"the sink has a marker: {state.marker}",
+                sink=self.sink,
+                state=f"the log's last epoch is {last.number}, at position {last.position_of(self.sink)}",
+                help="a marker that is not older is not written over: it is of another checkpoint, or of a newer state"
+                " of this one",
+            )
+        return self._record(case, stands={self.sink: Stand(state.identity, (state.marker,), _through(case))})
+
+    def _last(self, case: Case) -> LoggedEpoch:
+        took_part = case.history.took_part(self.sink)
+        if not took_part:
+            raise Misconfigured(
+                "the log knows no epoch of this sink, so there is no marker to write",
+                sink=self.sink,
+                help="`resolve --accept` lets it go on from what it shows",
+            )
+        return took_part[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skip(_Said):
+    """Epochs ``first`` to ``last`` never reached the pipeline, and need not."""
+
+    word: ClassVar[str] = "skip"
+    first: EpochNumber
+    last: EpochNumber
+
+    def record(self, case: Case) -> Operator:
+        _refuse_begun(case)
+        expected, asked = case.history.expected, case.ask.epoch
+        if expected is None or not self.first == expected <= self.last == asked - 1:
+            missed = f"{expected}..{asked - 1}" if expected is not None and expected < asked else "none"
+            raise Misconfigured(
+                f"epochs {self.first}..{self.last} are not those that were missed: {missed}",
+                state=f"the log expects epoch {expected}, Spark will ask for epoch {asked}",
+                help="name just these, all of them",
+            )
+        return self._record(case, expected=self.last + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(_Said):
+    """These sinks keep the rows that they show of the last epoch, though Spark's replay gives others."""
+
+    word: ClassVar[str] = "evaluate"
+    sinks: tuple[str, ...]
+
+    def record(self, case: Case) -> Operator:
+        last = case.history.last
+        if last is None or not isinstance(last.current, Apply):
+            raise Misconfigured(
+                "the log's last epoch was not begun in idempotent mode, so nothing of it is compared",
+                state=f"last epoch {last.number if last is not None else None}",
+                help="see `epochal status` for what stops the query",
+            )
+        for name in self.sinks:
+            _member(case, name)
+            if not last.is_shown_by(name, _state(case, name).marker):
+                raise Misconfigured(
+                    f"the sink does not show epoch {last.number}, so there are no rows to keep",
+                    sink=name,
+                    epoch=last.number,
+                    help="name the sinks that show it",
+                )
+        return self._record(case, evaluations=Evaluations(last.number, self.sinks))
+
+
+def _member(case: Case, sink: str) -> str:
+    """What the sink is known to be."""
+    members = case.history.members
+    if sink not in members:
+        raise Misconfigured(
+            f"the log knows no sink {sink!r} that takes part", state=f"it knows {sorted(members)}", help="name one"
+        )
+    return members[sink]
+
+
+def _state(case: Case, sink: str) -> SinkState:
+    """What the sink shows; it is in the pipeline that the person brought."""
+    if sink not in case.states:
+        raise Misconfigured(
+            f"the pipeline has no sink {sink!r}",
+            state=f"it has {sorted(case.states)}",
+            help="put it back into the pipeline for this command; one that cannot be reached leaves with"
+            " `epochal retire --unreachable`",
+        )
+    return case.states[sink]
+
+
+def _through(case: Case) -> EpochNumber:
+    """The epoch up to which all is over for the sink that is spoken of."""
+    return case.history.last.number if case.history.last is not None else -1
+
+
+def _is_fresh(case: Case) -> bool:
+    """Whether this checkpoint has never begun an epoch, and no person spoke for it."""
+    return case.history.last is None and not case.history.stands
+
+
+def _possible_markers(case: Case, sink: str) -> tuple[Marker | None, ...]:
+    """All that it may show, as far as the log tells."""
+    took_part, stand = case.history.took_part(sink), case.history.stands.get(sink)
+    markers: list[Marker | None] = []
+    for epoch in took_part:
+        decisions = {r.decision_of(sink).id: None for r in epoch.records if sink in r.participants}
+        markers += [Marker(epoch.position_of(sink), decision) for decision in decisions]
+    if len(took_part) < 2:
+        markers += stand.markers if stand is not None else (None,)
+    return tuple(markers)
+
+
+def _refuse_begun(case: Case) -> None:
+    """An epoch that was begun and not decided is brought up by Spark's replay alone, and held against what is shown."""
+    last = case.history.last
+    if last is None or not isinstance(last.current, Apply):
+        return
+    taking_part = [name for name in last.current.participants if not case.history.is_over(name, last.number)]
+    shown = {name: last.is_shown_by(name, case.states[name].marker) for name in taking_part if name in case.states}
+    behind = sorted(name for name, visible in shown.items() if not visible)
+    if behind:
+        raise _restart_first(last.number, behind)
+
+
+def _restart_first(epoch: EpochNumber, behind: list[str]) -> EpochalError:
+    return CheckpointMismatch(
+        f"epoch {epoch} was begun in idempotent mode and is not visible in {', '.join(behind)}",
+        epoch=epoch,
+        state="only Spark's replay can bring these up",
+        help="restart the query until this epoch is through, then say it again",
+    )

@@ -1,0 +1,637 @@
+"""All judging, as pure functions: (log, sink states, what Spark asks for) -> a verdict.
+
+``look``, ``look again`` and ``identify`` are the same table of rules, read from the top; the first
+rule that objects is the verdict.  Nothing here reads or writes anything, so every line can be
+checked by eye and by exhaustive simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from epochal.checkpoints.log import Apply, Commit, Entry, EpochRecord, Fence, LogPosition, Operator, Stand
+from epochal.coordinator.model.epoch import Actor, Ask, Copy, Digest, EpochNumber, Marker, Position, SinkState
+from epochal.coordinator.model.errors import (
+    CheckpointMismatch,
+    EpochalError,
+    Fenced,
+    MarkerLost,
+    Misconfigured,
+    NonDeterministicReplay,
+)
+
+
+@dataclass(frozen=True)
+class LoggedEpoch:
+    """One epoch with all its records, ``Commit`` or ``Apply``; the last one holds, an old marker stays proof."""
+
+    records: tuple[EpochRecord, ...]
+
+    @property
+    def current(self) -> EpochRecord:
+        return self.records[-1]
+
+    @property
+    def number(self) -> EpochNumber:
+        return self.current.epoch
+
+    @property
+    def copies(self) -> tuple[Copy, ...]:
+        return tuple(r.copy for r in self.records if isinstance(r, Commit) and r.copy is not None)
+
+    def position_of(self, sink: str) -> Position:
+        return self.current.position_of(sink)
+
+    def is_shown_by(self, sink: str, marker: Marker | None) -> bool:
+        """Whether ``marker`` is that of any decision of this epoch, at this epoch's position."""
+        if marker is None or marker.position != self.position_of(sink):
+            return False
+        return any(
+            marker.decision == record.decision_of(sink).id for record in self.records if sink in record.participants
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """The epoch log, read once: the fences, and the last two epochs."""
+
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> History:
+        return cls(tuple(entries))
+
+    def with_entry(self, entry: Entry) -> History:
+        return History((*self.entries, entry))
+
+    @property
+    def empty(self) -> bool:
+        """No record at all; a log that holds only a ``Fence`` is not empty."""
+        return not self.entries
+
+    @property
+    def next_position(self) -> LogPosition:
+        return self.entries[-1].position + 1 if self.entries else 0
+
+    @cached_property
+    def fences(self) -> tuple[Fence, ...]:
+        return tuple(e.record for e in self.entries if isinstance(e.record, Fence))
+
+    @cached_property
+    def actors(self) -> frozenset[Actor]:
+        """Whose fence a sink may hold: of those who took over, and what a person has accepted."""
+        return frozenset(fence.actor for fence in self.fences).union(*(r.fences for r in self.operators))
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """What persons decided, oldest first."""
+        return tuple(e.record for e in self.entries if isinstance(e.record, Operator))
+
+    @cached_property
+    def stands(self) -> Mapping[str, Stand]:
+        """Per sink the newest word that a person has said of it."""
+        return {name: stand for record in self.operators for name, stand in record.stands.items()}
+
+    @cached_property
+    def place(self) -> str | None:
+        """Where the checkpoint lies: where it was run last, or where a person says it does."""
+        places = [_place_in(entry.record) for entry in self.entries]
+        return next((place for place in reversed(places) if place is not None), None)
+
+    @cached_property
+    def members(self) -> Mapping[str, str]:
+        """The sinks that a pipeline must have, with what each physically is."""
+        members = {name: stand.identity for name, stand in self.stands.items() if not stand.away}
+        if self.last is not None:
+            taking_part = self.last.current.participants.items()
+            members |= {n: p.identity for n, p in taking_part if not self.is_over(n, self.last.number)}
+        return members
+
+    def is_over(self, sink: str, epoch: EpochNumber) -> bool:
+        """Whether a person has closed this epoch for this sink."""
+        return sink in self.stands and epoch <= self.stands[sink].through
+
+    def is_compared(self, sink: str, marker: Marker | None) -> bool:
+        """Whether the rows of the last epoch are held against those that this sink shows."""
+        assert self.last is not None, "rows are of an epoch"
+        accepted = [r.evaluations for r in self.operators if r.evaluations is not None]
+        kept = any(self.last.number == e.epoch and sink in e.sinks for e in accepted)
+        shows = sink in self.last.current.participants and self.last.is_shown_by(sink, marker)
+        return not kept and (shows or not self.is_over(sink, self.last.number))
+
+    @cached_property
+    def epochs(self) -> tuple[LoggedEpoch, ...]:
+        """The last two epochs that were decided or begun (or fewer), oldest first."""
+        records: dict[EpochNumber, list[EpochRecord]] = {}
+        for entry in self.entries:
+            if isinstance(entry.record, (Commit, Apply)):
+                records.setdefault(entry.record.epoch, []).append(entry.record)
+        return tuple(LoggedEpoch(tuple(records[n])) for n in sorted(records)[-2:])
+
+    @property
+    def last(self) -> LoggedEpoch | None:
+        return self.epochs[-1] if self.epochs else None
+
+    @property
+    def expected(self) -> EpochNumber | None:
+        """The next epoch: after the last and those that a person says were skipped, else the base of the first fence.
+
+        None: any.
+        """
+        named = [record.expected for record in self.operators if record.expected is not None]
+        if self.last is not None:
+            named.append(self.last.number + 1)
+        if named:
+            return max(named)
+        return self.fences[0].base if self.fences else None
+
+    @cached_property
+    def done_through(self) -> Mapping[str, EpochNumber]:
+        """Per sink the newest epoch that a durable record says is visible."""
+        done: dict[str, EpochNumber] = {}
+        for entry in self.entries:
+            for sink, epoch in entry.record.done_through.items():
+                done[sink] = max(epoch, done.get(sink, epoch))
+        return done
+
+    def took_part(self, sink: str) -> tuple[LoggedEpoch, ...]:
+        """Those of the last two epochs that ``sink`` took part in and that no person has closed, newest first."""
+        epochs = reversed(self.epochs)
+        return tuple(e for e in epochs if sink in e.current.participants and not self.is_over(sink, e.number))
+
+    def needed_copies(self) -> tuple[Copy, ...]:
+        """Copies that may still be read: of epochs that no durable record calls done everywhere."""
+        return tuple(
+            copy
+            for epoch in self.epochs
+            if not all(self._is_through(s, epoch.number) for s in epoch.current.participants)
+            for copy in epoch.copies
+        )
+
+    def _is_through(self, sink: str, epoch: EpochNumber) -> bool:
+        return self.done_through.get(sink, -1) >= epoch or self.is_over(sink, epoch)
+
+    def compaction(self) -> tuple[LogPosition, tuple[Entry, ...]]:
+        """(floor, kept): the last two epochs stay, every fence, as a sink may hold any of them, and what persons said.
+
+        A function of the records up to the floor alone, so two compactions to one floor agree.
+        """
+        if len(self.epochs) < 2:
+            return 0, ()
+        older = self.epochs[0].records[0]
+        floor = next(e.position for e in self.entries if e.record is older)
+        return floor, tuple(e for e in self.entries if e.position < floor and isinstance(e.record, (Fence, Operator)))
+
+
+def _place_in(record: Fence | Commit | Apply | Operator) -> str | None:
+    if isinstance(record, Fence):
+        return record.query.checkpoint
+    return record.place if isinstance(record, Operator) else None
+
+
+States = Mapping[str, SinkState]
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a rule may look at.  ``by``: set when looking again, after fencing as this actor."""
+
+    history: History
+    states: States
+    ask: Ask
+    by: Actor | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``refusal`` or, if that is None, which sinks show the last epoch."""
+
+    refusal: EpochalError | None
+    shown: Mapping[str, bool] = field(default_factory=dict)
+
+    def raise_if_refused(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+
+Rule = Callable[[Case], EpochalError | None]
+
+_NEW_NAMES = (
+    "use the checkpoint these sinks belong to; for a new start give the pipeline another app name; if that checkpoint"
+    " is gone, `epochal adopt` has this one go on where the sinks end (docs/runbook.md)"
+)
+_RESTORE = (
+    "restore the checkpoint, or the sink, to where they agree; if this checkpoint is a copy, run the original instead"
+    " (docs/runbook.md)"
+)
+
+_CHECKSUMS = "each with its hidden .N.crc if there is one"
+"""Of a file that is gone; on a local disk Spark would say that another query has written it."""
+
+
+def _same_app(case: Case) -> EpochalError | None:
+    if case.history.empty or (app := case.history.fences[-1].query.app) == case.ask.query.app:
+        return None
+    return CheckpointMismatch(
+        f"the checkpoint belongs to app {app!r}, not {case.ask.query.app!r}",
+        state=_describe(case),
+        help=f"start the pipeline with app={app!r}, or give the query another checkpointLocation",
+    )
+
+
+def _same_incarnation(case: Case) -> EpochalError | None:
+    if case.history.empty or (qid := case.history.fences[-1].query.query_id) == case.ask.query.query_id:
+        return None
+    return CheckpointMismatch(
+        f"the epoch log was written by query {qid}, this is query {case.ask.query.query_id}",
+        state=_describe(case),
+        help="Spark's metadata file and the log are of two checkpoints: use those that belong together; if the"
+        " checkpoint of this log is gone, name another one with log=, and have the new checkpoint go on where the sinks"
+        " end with `epochal adopt` (docs/runbook.md)",
+    )
+
+
+def _same_place(case: Case) -> EpochalError | None:
+    if case.history.empty or (place := case.history.place) == case.ask.query.checkpoint:
+        return None
+    return CheckpointMismatch(
+        f"the checkpoint was last run at {place}, now it lies at {case.ask.query.checkpoint}: it was copied or moved",
+        state=_describe(case),
+        help=f"if it was moved, move it back to {place}, or say so with `epochal adopt`; if one still lies there, this"
+        " is a copy: run that one",
+    )
+
+
+def _empty_log_means_untouched_sinks(case: Case) -> EpochalError | None:
+    if not case.history.empty:
+        return None
+    for name, state in case.states.items():
+        if state.fence is not None or state.marker is not None:
+            return CheckpointMismatch(
+                "this checkpoint has an empty epoch log, but the sink was written from another checkpoint"
+                f" of app {case.ask.query.app!r}",
+                sink=name,
+                epoch=case.ask.epoch,
+                state=f"fence {state.fence}, marker {state.marker}",
+                help=_NEW_NAMES,
+            )
+    return None
+
+
+def _participants_unchanged(case: Case) -> EpochalError | None:
+    for name, identity in case.history.members.items():
+        if name not in case.states:
+            return CheckpointMismatch(
+                f"sink {name!r} took part in this query's epochs and is missing from the pipeline",
+                state=f"the pipeline has {sorted(case.states)}; {_describe(case)}",
+                help=f"put {name!r} back into the pipeline, under the same name, or say that it leaves with"
+                f" `epochal retire`, or what it is called now with `epochal rename`",
+            )
+        if (found := case.states[name].identity) != identity:
+            return _changed(case, name, identity, found)
+    for name, stand in case.history.stands.items():
+        returns = name in case.states and name not in case.history.members
+        if returns and (found := case.states[name].identity) != stand.identity:
+            return _changed(case, name, stand.identity, found)
+    return None
+
+
+def _changed(case: Case, sink: str, was: str, found: str) -> EpochalError:
+    return CheckpointMismatch(
+        f"the sink is not what it was: it was {was}, now {found}",
+        sink=sink,
+        state=_describe(case),
+        help="point the sink at the original again, or restore it; a recreated target has lost its rows, and"
+        f" `epochal resolve --accept {sink}` goes on without them",
+    )
+
+
+def _fences_known(case: Case) -> EpochalError | None:
+    for name, state in case.states.items():
+        if state.fence is not None and state.fence not in case.history.actors and not case.history.empty:
+            return CheckpointMismatch(
+                f"the sink is fenced by {state.fence}, which this checkpoint's log does not know:"
+                " another checkpoint, or the original of this copy, writes to it",
+                sink=name,
+                state=_describe(case),
+                help=f"{_RESTORE}; if this is the checkpoint, restored from a backup, say so with `epochal adopt`",
+            )
+    return None
+
+
+def _participants_fenced(case: Case) -> EpochalError | None:
+    for name, state in case.states.items():
+        if (case.history.took_part(name) or name in case.history.stands) and state.fence is None:
+            return MarkerLost(
+                "the sink took part in this query's epochs, but holds no fence any more",
+                sink=name,
+                state=_describe(case),
+                help="the sink's bookkeeping was deleted or restored from before its first epoch: restore it; to go on"
+                f" from what it shows now, `epochal resolve --accept {name}` (docs/runbook.md)",
+            )
+    return None
+
+
+def _markers_belong(case: Case) -> EpochalError | None:
+    for name, state in case.states.items():
+        error = _marker_belongs(case, name, state.marker)
+        if error is not None:
+            return error
+    return None
+
+
+def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalError | None:
+    """The marker is that of the sink's last epoch, or of the one before while that is not done."""
+    took_part, stand = case.history.took_part(sink), case.history.stands.get(sink)
+    if not took_part:
+        return _stands(case, sink, marker, stand)
+    last = took_part[0]
+    if last.is_shown_by(sink, marker):
+        return None
+    position = last.position_of(sink)
+    if marker is not None and marker.position >= position:
+        return _unknown_marker(case, sink, marker)
+    if not _is_just_before(took_part, stand, sink, marker):
+        found = marker.position if marker is not None else 0
+        if found == position - 1 and marker is not None:
+            return _unknown_marker(case, sink, marker)
+        return _lost_marker(case, sink, marker, last)
+    if case.history.done_through.get(sink, -1) >= last.number:
+        return _lost_marker(case, sink, marker, last)
+    return None
+
+
+def _stands(case: Case, sink: str, marker: Marker | None, stand: Stand | None) -> EpochalError | None:
+    """Of a sink that no epoch has been for, or none since a person spoke: it has no marker, or the one that he knew."""
+    if stand is not None and stand.is_renamed:
+        return CheckpointMismatch(
+            "the sink goes on under another name, and has none of the epochs since then under this one",
+            sink=sink,
+            state=_describe(case),
+            help="use the name that `epochal log` tells, or change it back with `epochal rename`",
+        )
+    if marker in (stand.markers if stand is not None else (None,)):
+        return None
+    if marker is not None:
+        return _unknown_marker(case, sink, marker)
+    return MarkerLost(
+        "the sink holds no marker, and it had one when a person last spoke of it",
+        sink=sink,
+        state=_describe(case),
+        help="the sink's bookkeeping was deleted or restored from before then: restore it; to go on from what it shows"
+        f" now, `epochal resolve --accept {sink}` (docs/runbook.md)",
+    )
+
+
+def _is_just_before(took_part: Sequence[LoggedEpoch], stand: Stand | None, sink: str, marker: Marker | None) -> bool:
+    if len(took_part) > 1:
+        return took_part[1].is_shown_by(sink, marker)
+    if stand is not None and stand.through < took_part[0].number:
+        return marker in stand.markers
+    return took_part[0].position_of(sink) == 1 and marker is None
+
+
+def _unknown_marker(case: Case, sink: str, marker: Marker) -> EpochalError:
+    return CheckpointMismatch(
+        f"the sink's marker ({marker}) is of no epoch that this"
+        " checkpoint's log knows: the checkpoint was rolled back or copied, or the sink was",
+        sink=sink,
+        epoch=case.ask.epoch,
+        state=_describe(case),
+        help=_RESTORE,
+    )
+
+
+def _lost_marker(case: Case, sink: str, marker: Marker | None, last: LoggedEpoch) -> EpochalError:
+    found = "no marker" if marker is None else f"a marker at position {marker.position}"
+    done = case.history.done_through.get(sink, "none yet")
+    return MarkerLost(
+        f"the sink holds {found}; epoch {last.number} stands at position {last.position_of(sink)}"
+        f" and the newest epoch that the log knows to be visible is {done}",
+        sink=sink,
+        epoch=last.number,
+        state=_describe(case),
+        help="rows that were visible are gone: restore the sink (it was restored from an older backup or emptied); if"
+        f" they are there and the marker is not, `epochal resolve --marker {sink}`; to go on without them,"
+        f" `epochal resolve --accept {sink}` (docs/runbook.md)",
+    )
+
+
+def _epoch_is_next_or_last(case: Case) -> EpochalError | None:
+    expected, last = case.history.expected, case.history.last
+    if expected is None or case.ask.epoch == expected or (last is not None and case.ask.epoch == last.number):
+        return None
+    return _passed_by(case, expected) if case.ask.epoch > expected else _rolled_back(case, expected)
+
+
+def _passed_by(case: Case, expected: EpochNumber) -> EpochalError:
+    return CheckpointMismatch(
+        f"Spark asks for epoch {case.ask.epoch}, but epoch {expected} never reached the pipeline",
+        epoch=case.ask.epoch,
+        state=_describe(case),
+        help="call the pipeline exactly once in every batch, with empty ones too (no `if df.isEmpty(): return`);"
+        f" to make up for it stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
+        f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, {_CHECKSUMS}, and restart: Spark replays"
+        f" from there; if their rows are not missed, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`",
+    )
+
+
+def _rolled_back(case: Case, expected: EpochNumber) -> EpochalError:
+    return CheckpointMismatch(
+        f"Spark asks for epoch {case.ask.epoch}, before epoch {expected}: the checkpoint was rolled back",
+        epoch=case.ask.epoch,
+        state=_describe(case),
+        help=_RESTORE,
+    )
+
+
+def _span(first: EpochNumber, last: EpochNumber) -> str:
+    return str(first) if first == last else f"{{{first}..{last}}}"
+
+
+def _same_fingerprint(case: Case) -> EpochalError | None:
+    last = case.history.last
+    if last is None or case.ask.epoch != last.number:
+        return None
+    if (known := last.current.decision.fingerprint) == case.ask.fingerprint:
+        return None
+    return CheckpointMismatch(
+        f"epoch {last.number} was {_known_as(last)} for offsets {known[:12]},"
+        f" Spark now plans it as {case.ask.fingerprint[:12]}",
+        epoch=last.number,
+        state=f"{_known_as(last)} for offsets: {last.current.offsets!r}; planned now: {case.ask.offsets!r}",
+        help=f"offsets/{last.number} was rewritten after the epoch was {_known_as(last)}: put that text back into it",
+    )
+
+
+def _behind_only_in_replay(case: Case) -> EpochalError | None:
+    """Without a decision nothing but Spark's replay brings a sink up."""
+    last = case.history.last
+    if last is None or not isinstance(last.current, Apply) or case.ask.epoch == last.number:
+        return None
+    for name in last.current.participants:
+        if case.history.is_over(name, last.number):
+            continue
+        marker = case.states[name].marker
+        if not last.is_shown_by(name, marker):
+            return MarkerLost(
+                f"the sink does not show epoch {last.number}, which was applied, and Spark asks for epoch"
+                f" {case.ask.epoch}: only a replay of epoch {last.number} can bring it up",
+                sink=name,
+                epoch=last.number,
+                state=_describe(case),
+                help="if the sink was restored to an older state, restore it to a newer one; else stop the query and"
+                f" delete commits/{last.number} and offsets/{case.ask.epoch} in the checkpoint, {_CHECKSUMS}: Spark"
+                f" then replays epoch {last.number}, and the sink is given its rows",
+            )
+    return None
+
+
+def _known_as(epoch: LoggedEpoch) -> str:
+    return "begun" if isinstance(epoch.current, Apply) else "decided"
+
+
+def _my_fence_is_newest(case: Case) -> EpochalError | None:
+    newest = case.history.entries[-1].record
+    if isinstance(newest, Fence) and newest.actor == case.by:
+        return None
+    return Fenced(
+        f"the newest record of the log is a {newest.kind} of {newest.actor}, not the fence of {case.by}:"
+        " a newer start has taken over",
+        epoch=case.ask.epoch,
+        state=_describe(case),
+        help="nothing to do if the newer start is wanted; else stop it and restart this query",
+    )
+
+
+def _every_fence_is_mine(case: Case) -> EpochalError | None:
+    for name, state in case.states.items():
+        if state.fence != case.by:
+            return Fenced(
+                f"the sink is fenced by {state.fence}, not by {case.by}: another start has taken over",
+                sink=name,
+                epoch=case.ask.epoch,
+                state=_describe(case),
+                help="nothing to do if the other start is wanted; else stop it and restart this query",
+            )
+    return None
+
+
+IDENTIFY: tuple[Rule, ...] = (
+    _same_app,
+    _same_incarnation,
+    _epoch_is_next_or_last,
+    _same_fingerprint,
+)
+"""What every epoch is held against."""
+
+LOOK: tuple[Rule, ...] = (
+    _same_app,
+    _same_incarnation,
+    _same_place,
+    _empty_log_means_untouched_sinks,
+    _participants_unchanged,
+    _fences_known,
+    _participants_fenced,
+    _markers_belong,
+    _epoch_is_next_or_last,
+    _same_fingerprint,
+    _behind_only_in_replay,
+)
+"""What a start is held against before it has written anything."""
+
+OF_SOME = tuple(rule for rule in LOOK if rule not in (_participants_unchanged, _behind_only_in_replay))
+"""What can be said where some sinks did not answer, and ``case.states`` has the others alone; of no use to a start."""
+
+MINE: tuple[Rule, ...] = (_my_fence_is_newest, _every_fence_is_mine)
+"""Whether all is fenced by this start and by no newer one."""
+
+LOOK_AGAIN: tuple[Rule, ...] = (*MINE, *LOOK)
+"""The same once all sinks are fenced: nothing older can move any more."""
+
+_NOT_YET = (_participants_fenced, _epoch_is_next_or_last, _same_fingerprint, _behind_only_in_replay)
+OPERATE: tuple[Rule, ...] = tuple(rule for rule in LOOK if rule not in _NOT_YET)
+"""What a person's record is held against, as if it stood in the log already; Spark asks for nothing then, and whoever
+writes the record fences every sink."""
+
+
+def assuming(case: Case, record: Operator) -> Case:
+    """The case as it will be once this record stands in the log, behind the fence of who writes it.
+
+    A sink that goes on under another name is in no pipeline any more.
+    """
+    history = case.history
+    renamed = {name for name, stand in record.stands.items() if stand.is_renamed}
+    states = {name: state for name, state in case.states.items() if name not in renamed}
+    if history.empty:
+        history = history.with_entry(Entry(0, Fence(record.actor, case.ask.query, case.ask.epoch)))
+    return replace(case, history=history.with_entry(Entry(history.next_position, record)), states=states)
+
+
+def judge(rules: Sequence[Rule], case: Case) -> Verdict:
+    """The first rule that objects, else what the sinks show."""
+    for refusal in _objections(rules, case):
+        return Verdict(refusal)
+    return Verdict(None, dict(_shown(case)))
+
+
+def _objections(rules: Sequence[Rule], case: Case) -> Iterator[EpochalError]:
+    for rule in rules:
+        refusal = rule(case)
+        if refusal is not None:
+            yield refusal
+
+
+def _shown(case: Case) -> Iterator[tuple[str, bool]]:
+    last = case.history.last
+    for name, state in case.states.items():
+        if last is None:
+            continue
+        if case.history.is_over(name, last.number):
+            yield name, True
+        elif name in last.current.participants:
+            yield name, last.is_shown_by(name, state.marker)
+
+
+def done_after(history: History, shown: Mapping[str, bool]) -> Mapping[str, EpochNumber]:
+    """``done_through`` for the next record, given which sinks show the last epoch."""
+    done = dict(history.done_through)
+    for sink, visible in shown.items():
+        took_part = history.took_part(sink)
+        for newest in took_part[:1] if visible else took_part[1:2]:
+            done[sink] = max(newest.number, done.get(sink, newest.number))
+    return done
+
+
+def disagreement(epoch: EpochNumber, digests: Mapping[str, Digest | None], shown: Sequence[str]) -> EpochalError | None:
+    """What is wrong unless all evaluations of one epoch gave the same rows; ``shown``: sinks that show theirs."""
+    for sink, digest in digests.items():
+        if digest is None:
+            return _no_digest(epoch, sink, shown)
+    if len(set(digests.values())) < 2:
+        return None
+    state = f"visible in {sorted(shown)}; nothing was written where it is not"
+    return NonDeterministicReplay.between(dict(sorted(digests.items())), epoch=epoch, state=state)
+
+
+def _no_digest(epoch: EpochNumber, sink: str, shown: Sequence[str]) -> EpochalError:
+    what = "its marker holds" if sink in shown else "it voted with"
+    return Misconfigured(
+        f"{what} no digest of the rows, so one evaluation cannot be held against another",
+        sink=sink,
+        epoch=epoch,
+        state=f"visible in {sorted(shown)}; nothing more was written",
+        help='leave mode="idempotent" out, or give the sink a digest (Epoch.digest in epochal.coordinator.model.epoch)',
+    )
+
+
+def _describe(case: Case) -> str:
+    """One line of state for messages."""
+    last = case.history.last
+    log = f"last epoch {last.number}, {_known_as(last)}" if last is not None else "no epoch"
+    sinks = ", ".join(
+        f"{name}: fence {s.fence}, position {s.marker.position if s.marker else 0}" for name, s in case.states.items()
+    )
+    return f"log: {log}, {len(case.history.fences)} fences; {sinks}"

@@ -1,0 +1,299 @@
+"""What a person decides about a query: ``adopt``, ``retire``, ``rename``, ``resolve``.  The query is stopped.
+
+Each is what the console command of that name runs, writes one record with the reason, and may be said again after
+any failure.  ``assume`` shows the record that an act would write, and writes nothing.  The order is that of a start
+(``Coordinator.act``), so a query that still runs ends with ``Fenced``.  What an act needs of Spark it takes from the
+session of this process: a ``DeltaSink`` always, any sink where an epoch is decided and its rows are in the copy.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from epochal.checkpoints.log import Apply, Commit, Operator
+from epochal.coordinator.model.epoch import Ask, EpochNumber, Query
+from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured
+from epochal.coordinator.model.events import Telling
+from epochal.coordinator.protocol.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
+from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.query.pipeline import Pipeline, ask_at, located, needing
+from epochal.sinks.inspection import inspection_of, newest, written
+from epochal.sinks.protocol import MarkedSink, SessionSink, Sink
+from epochal.sinks.spark.executors import running_session
+from epochal.sinks.spark.stage import local_path
+
+
+def adopt(pipeline: Pipeline, checkpoint: str, *, why: str, new: bool = False, uneven: bool = False) -> Operator:
+    """The checkpoint goes on where it lies now: moved, restored, or one whose log is empty, from where the sinks end.
+
+    ``new``: it is not there yet, and is begun: the folder is made, on this disk, with the file that tells Spark the
+    query's id.  ``uneven``: though the sinks do not show one and the same epoch, the last before what Spark will ask
+    for.
+    """
+    return run(pipeline, checkpoint, Adopt(why=why, at=now()), new=new, uneven=uneven)
+
+
+def retire(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str, unreachable: bool = False) -> Operator:
+    """The sink leaves the pipeline, once it shows the last epoch; it may return just as it is.
+
+    ``unreachable``: it is not asked, and what it lacks of an epoch that was decided stays out of it.
+    """
+    return run(pipeline, checkpoint, Retire(sink=sink, unreachable=unreachable, why=why, at=now()))
+
+
+def rename(pipeline: Pipeline, checkpoint: str, old: str, new: str, *, why: str) -> Operator:
+    """The sink ``old`` goes on as ``new``; the pipeline has it under one of the two names."""
+    return run(pipeline, checkpoint, Rename(old=old, new=new, why=why, at=now()))
+
+
+def accept(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str, drop: bool = False) -> Operator:
+    """The sink goes on from what it is and shows now; what it lacks of this log's epochs stays out of it.
+
+    ``drop``: rows that it holds and does not show may be deleted, as the next start does.
+    """
+    return run(pipeline, checkpoint, Accept(sink=sink, why=why, at=now()), drop=drop)
+
+
+def remark(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str) -> Operator:
+    """The sink's marker, which is gone or older, is written: a person has seen that it shows the log's last epoch."""
+    return run(pipeline, checkpoint, Remark(sink=sink, why=why, at=now()))
+
+
+def skip(pipeline: Pipeline, checkpoint: str, first: EpochNumber, last: EpochNumber, *, why: str) -> Operator:
+    """These epochs never reached the pipeline, and are not missed."""
+    return run(pipeline, checkpoint, Skip(first=first, last=last, why=why, at=now()))
+
+
+def evaluate(pipeline: Pipeline, checkpoint: str, sinks: Sequence[str], *, why: str) -> Operator:
+    """Idempotent mode: these sinks keep their rows of the last epoch; the others are given those of the next run."""
+    return run(pipeline, checkpoint, Evaluate(sinks=tuple(sinks), why=why, at=now()))
+
+
+def run(
+    pipeline: Pipeline, checkpoint: str, act: Act, *, new: bool = False, uneven: bool = False, drop: bool = False
+) -> Operator:
+    """Look, fence, look again, settle, then the record; that of an attempt which came so far is the answer, too."""
+    with _Operation(pipeline, checkpoint, act, new=new, uneven=uneven, drop=drop) as operation:
+        return operation.recorded() or operation.run()
+
+
+def assume(
+    pipeline: Pipeline, checkpoint: str, act: Act, *, new: bool = False, uneven: bool = False, drop: bool = True
+) -> Operator:
+    """The record that this act would write if nothing changes until then; looks, judges and writes nothing."""
+    with _Operation(pipeline, checkpoint, act, new=new, uneven=uneven, drop=drop) as operation:
+        return operation.assume()
+
+
+def hidden(pipeline: Pipeline, checkpoint: str, sink: str) -> list[str]:
+    """What the sink holds beyond its marker, which the next start deletes; a line for each, read only."""
+    act = Accept(sink=sink, why="to look", at=now())
+    with _Operation(pipeline, checkpoint, act, new=False, uneven=False, drop=True) as operation:
+        return operation.hidden()
+
+
+def now() -> str:
+    """When a person says something, by the clock of this machine."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+class _Operation:
+    """One act on one checkpoint, with sinks of its own."""
+
+    def __init__(self, pipeline: Pipeline, checkpoint: str, act: Act, *, new: bool, uneven: bool, drop: bool) -> None:
+        self._act, self._uneven, self._drop = act, uneven, drop
+        self._sinks = _sinks_for(act, pipeline.new_sinks())
+        self._ask = ask_at(pipeline.app, located(checkpoint), needing(running_session))
+        self._new = not self._ask.query.query_id
+        if self._new:
+            self._ask = _begun(self._ask, new=new and isinstance(act, Adopt))
+        telling = Telling(self._ask.query, pipeline.consumers())
+        self._coordinator = pipeline.coordinator(self._ask.query, self._sinks, running_session, telling)
+        self._log = pipeline.log_at(self._ask.query.checkpoint, needing(running_session))
+
+    def __enter__(self) -> _Operation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+    def assume(self) -> Operator:
+        self._check()
+        return self._coordinator.assume(self._ask, self._act)
+
+    def run(self) -> Operator:
+        """All that can be refused is refused before anything is written."""
+        self._check()
+        self._refuse_without_session()
+        self._coordinator.assume(self._ask, self._act)
+        if self._new:
+            _write_metadata(self._ask.query)
+        return self._coordinator.act(self._ask, self._act, before_record=self._check)
+
+    def recorded(self) -> Operator | None:
+        """The record of an attempt whose answer was lost: the same was said last, and no epoch came since."""
+        for entry in reversed(self._log.read()):
+            if isinstance(entry.record, (Commit, Apply)):
+                return None
+            if isinstance(entry.record, Operator):
+                return entry.record if entry.record.said == self._act.said else None
+        return None
+
+    def _check(self) -> None:
+        """What the log cannot tell and the sinks' audits can."""
+        history = History.of(self._log.read())
+        if isinstance(self._act, Adopt) and not self._uneven and history.last is None and not history.stands:
+            _refuse_uneven(self._ask, self._sinks)
+        if isinstance(self._act, Accept):
+            sink = next((sink for sink in self._sinks if sink.name == self._act.sink), None)
+            if sink is not None and self._act.sink not in {*history.members, *history.stands}:
+                _refuse_written_by_this(self._ask, sink)
+            if not self._drop and (found := self.hidden()):
+                raise Misconfigured(
+                    f"the sink holds what it does not show: {', '.join(found)}",
+                    sink=self._act.sink,
+                    state="the next start deletes it",
+                    help="if these rows were visible and the marker is what is wrong, `epochal resolve --marker`; if"
+                    " they may go, say so with --drop",
+                )
+
+    def hidden(self) -> list[str]:
+        """What lies beyond the marker of the sink that is accepted; it may once have been visible."""
+        sinks = [sink for sink in self._sinks if isinstance(self._act, Accept) and sink.name == self._act.sink]
+        return [told for sink in sinks for told in _hidden(self._ask, sink)]
+
+    def _refuse_without_session(self) -> None:
+        if any(isinstance(written(sink), SessionSink) for sink in self._sinks):
+            needing(running_session)()
+
+
+def _sinks_for(act: Act, sinks: Sequence[Sink]) -> Sequence[Sink]:
+    if isinstance(act, Retire) and act.unreachable:
+        return [sink for sink in sinks if sink.name != act.sink]
+    if isinstance(act, Rename):
+        return [part for sink in sinks for part in _under_both_names(act, sink)]
+    return sinks
+
+
+def _under_both_names(act: Rename, sink: Sink) -> Sequence[Sink]:
+    if sink.name not in (act.old, act.new):
+        return [sink]
+    if not isinstance(sink, MarkedSink):
+        raise Misconfigured(
+            "the sink's marker cannot be written under another name",
+            sink=sink.name,
+            state=f"{type(sink).__name__} has no method renamed",
+            help="give it that method (epochal.sinks.protocol.MarkedSink)",
+        )
+    if sink.name == act.new:  # the code has it already; which of the two is new, the sink is told by what it was
+        return _under_both_names(act, sink.renamed(act.old)[1])
+    return sink.renamed(act.new)
+
+
+def _begun(ask: Ask, *, new: bool) -> Ask:
+    """What Spark will ask for once a checkpoint that is not there has an identity."""
+    folder = local_path(ask.query.checkpoint)
+    if not new or folder is None:
+        raise Misconfigured(
+            f"no query has been started on {ask.query.checkpoint}, so it is no checkpoint yet",
+            state="it has no file metadata",
+            help="if it is to be a new one, `epochal adopt --new` begins it on a local disk; elsewhere start the query"
+            " once: it is refused, and Spark leaves the file",
+        )
+    if held := [name for name in ("offsets", "commits", "state", "epochal") if os.path.exists(f"{folder}/{name}")]:
+        raise Misconfigured(
+            f"{ask.query.checkpoint} is no new checkpoint",
+            state=f"it has {', '.join(held)}, and no file metadata",
+            help="restore the file metadata from a backup, or name a folder that is empty or not there",
+        )
+    return replace(ask, query=replace(ask.query, query_id=str(uuid.uuid4())))
+
+
+def _write_metadata(query: Query) -> None:
+    """As Spark's ``StreamMetadata`` does; whole or not at all."""
+    folder = local_path(query.checkpoint) or ""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        draft = os.path.join(folder, ".metadata.epochal")
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump({"id": query.query_id}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, os.path.join(folder, "metadata"))
+    except OSError as error:
+        raise Misconfigured(
+            f"the new checkpoint cannot be made: {error}", state=folder, help="name a folder that you may write to"
+        ) from error
+
+
+def _refuse_uneven(ask: Ask, sinks: Sequence[Sink]) -> None:
+    """The sinks end with one and the same epoch; if it is of this checkpoint, Spark goes on behind it."""
+    ends = {sink.name: newest(sink, ask.query.app) for sink in sinks}
+    shown = {name: (row.incarnation, row.epoch) for name, row in ends.items() if row is not None}
+    told = ", ".join(f"{name}: epoch {epoch} of query {query}" for name, (query, epoch) in sorted(shown.items()))
+    expected = (ask.query.query_id, ask.epoch - 1)
+    if any(query == ask.query.query_id for query, _ in shown.values()):
+        if set(shown.values()) != {expected}:
+            raise CheckpointMismatch(
+                f"the sinks show epochs of this very checkpoint, and Spark will ask for epoch {ask.epoch}",
+                state=f"{told}; the epoch log is empty",
+                help="restore the epoch log (the folder epochal of the checkpoint) from a backup; if it is lost, begin"
+                " a new checkpoint where the sinks end: `epochal adopt --new` (docs/runbook.md)",
+            )
+    elif shown and ask.fingerprint:
+        raise CheckpointMismatch(
+            f"Spark has planned epoch {ask.epoch} of this new checkpoint already, and will not ask where to begin",
+            state=f"planned: {ask.offsets!r}; the sinks show {told}",
+            help="move this checkpoint away, have the query read from where the sinks end, and begin another one:"
+            " `epochal adopt --new`; if it was planned from just there, say that they are uneven (--uneven)",
+        )
+    elif len(set(shown.values())) > 1:
+        raise CheckpointMismatch(
+            "the sinks do not all show the same epoch, so a new checkpoint cannot begin where all of them end",
+            state=told,
+            help="restore the old checkpoint if you can: its next start evens them; else bring the rows of the missing"
+            " epochs into the sinks that lack them, or leave them out, and say that they are uneven (--uneven)",
+        )
+
+
+def _refuse_written_by_this(ask: Ask, sink: Sink) -> None:
+    """A sink that the log does not know, and this very query has written: the log is older than the sink."""
+    end = newest(sink, ask.query.app)
+    if end is not None and end.incarnation == ask.query.query_id:
+        raise CheckpointMismatch(
+            f"the sink shows epoch {end.epoch} of this very query, and the log does not know the sink",
+            sink=sink.name,
+            epoch=end.epoch,
+            state=f"position {end.position}; Spark will ask for epoch {ask.epoch}",
+            help="the checkpoint was rolled back to before the sink joined: restore the newest one (docs/runbook.md)",
+        )
+
+
+def _hidden(ask: Ask, sink: Sink) -> list[str]:
+    inspection = inspection_of(sink, ask.query)
+    if inspection is None:
+        return []
+    try:
+        return [f"{left.what}{f' ({left.rows} rows)' if left.rows else ''}" for left in inspection.leftovers()]
+    finally:
+        inspection.close()
+
+
+__all__ = [
+    "accept",
+    "adopt",
+    "assume",
+    "evaluate",
+    "hidden",
+    "remark",
+    "rename",
+    "retire",
+    "run",
+    "skip",
+]

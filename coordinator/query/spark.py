@@ -1,0 +1,245 @@
+"""What Spark knows about a micro-batch, read from inside foreachBatch.
+
+Inside foreachBatch the DataFrame shows a ``LogicalRDD`` and a clone of the session, so query, checkpoint and
+plan are asked of the JVM's list of active queries; offsets are read from Spark's own ``offsets/N`` file, which is on
+disk before we are called.  What a plan says is read in ``plan.py`` and ``lint.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.environment import versions
+from epochal.coordinator.model.epoch import Ask, EpochNumber, Query
+from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured
+from epochal.sinks.protocol import ReplacingSink, Sink
+from epochal.sinks.spark.stage import files_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NO_EPOCHS = re.compile(r"Continuous|RealTime")
+
+_DROP_IN = "use it as `df.writeStream.foreachBatch(pipeline)`, or call it in your own foreachBatch function"
+
+
+# --- the query --------------------------------------------------------------------------------------
+
+
+class StreamingQuery:
+    """The query that is calling us, seen from inside foreachBatch."""
+
+    def __init__(self, df: DataFrame) -> None:
+        check_session(df)
+        self.spark = df.sparkSession
+        context = self.spark.sparkContext
+        self.query_id = context.getLocalProperty("sql.streaming.queryId") or ""
+        self._batch = context.getLocalProperty("streaming.sql.batchId") or ""
+        if df.isStreaming or not (self.query_id and self._batch) or self._query is None:
+            raise Misconfigured(
+                "the pipeline was called outside a micro-batch",
+                state=f"df.isStreaming={df.isStreaming}, query id {self.query_id!r}, batch {self._batch!r}",
+                help=f"{_DROP_IN}; in a thread of your own wrap the target in"
+                " pyspark.inheritable_thread_target(df.sparkSession)",
+            )
+
+    @cached_property
+    def run_id(self) -> str:
+        """Of the query itself: the job group, which begins as the run id, is the user's to set."""
+        return str(self._query.runId().toString())
+
+    @cached_property
+    def _query(self) -> Any:
+        jvm: Any = self.spark._jvm
+        active = self.spark._jsparkSession.sharedState().activeStreamingQueries()
+        return active.get(getattr(jvm, "java.util.UUID").fromString(self.query_id))
+
+    @cached_property
+    def checkpoint(self) -> str:
+        """The resolved checkpoint location, as Hadoop writes the path."""
+        return str(self._query.resolvedCheckpointRoot()).rstrip("/")
+
+    @property
+    def output_mode(self) -> str:
+        return str(self._query.outputMode().toString()).lower()
+
+    @property
+    def trigger(self) -> str:
+        return str(self._query.trigger().toString())
+
+    def plan(self) -> Any:
+        """The logical plan of the whole query, an object of the JVM."""
+        return self._query.logicalPlan()
+
+    def identity(self, app: str) -> Query:
+        return Query(app, self.query_id, self.run_id, self.checkpoint)
+
+    def check_epoch(self, epoch: EpochNumber) -> None:
+        """The user's own function must hand on the number that Spark gave it."""
+        if int(self._batch) != epoch:
+            raise Misconfigured(
+                f"the pipeline was called with epoch {epoch!r} inside batch {self._batch}",
+                epoch=int(self._batch),
+                state="nothing of the batch was written",
+                help="hand on the epoch that Spark passed to your function: `pipeline(df, epoch)`",
+            )
+
+    def run_plan(self) -> None:
+        """Evaluate the micro-batch's whole plan, whatever the user's function made of it, for nothing.
+
+        Spark made the DataFrame of foreachBatch from this very RDD; running it feeds state and watermark.
+        """
+        self._query.lastExecution().toRdd().count()
+
+
+def resolve(checkpoint: str, spark: SparkSession) -> str:
+    """The checkpoint location as a started query will name it."""
+    jvm: Any = spark._jvm
+    path = getattr(jvm, "org.apache.hadoop.fs.Path")(checkpoint)
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    return str(path.getFileSystem(conf).makeQualified(path).toString()).rstrip("/")
+
+
+def check_session(df: DataFrame) -> None:
+    """The batch function needs Spark's JVM."""
+    from pyspark.sql import DataFrame as AnyDataFrame
+
+    if not isinstance(df, AnyDataFrame):
+        raise Misconfigured(f"the pipeline was called with {type(df).__name__}, not a DataFrame", help=_DROP_IN)
+    if not hasattr(df.sparkSession, "_jsparkSession"):
+        raise needs_jvm(f"session {type(df.sparkSession).__module__}")
+
+
+def needs_jvm(state: str) -> Misconfigured:
+    """Under Spark Connect the batch function is sent to the server, and runs there in a Python without a JVM."""
+    return Misconfigured(
+        "under Spark Connect the batch function has no access to Spark's JVM: the checkpoint location, the"
+        " offsets and the plan of a query are not available there",
+        state=state,
+        help="run the query in a classic session (no spark.remote, no SPARK_REMOTE, spark.api.mode=classic)",
+    )
+
+
+def check_runtime(spark: SparkSession) -> None:
+    """What the query runs on; asked of the JVM, so once per start and not in every epoch."""
+    jvm: Any = spark._jvm
+    java = str(getattr(jvm, "java.lang.System").getProperty("java.version"))
+    check_versions(spark.version, java, platform.python_version())
+
+
+def check_versions(spark: str, java: str, python: str) -> None:
+    """Refuse a Spark whose inside nobody has tried, and what it runs on."""
+    for part, version in ((versions.SPARK, spark), (versions.JAVA, java), (versions.PYTHON, python)):
+        versions.check(part, version)
+
+
+def check_query(query: StreamingQuery, sinks: Sequence[Sink]) -> None:
+    """What can be refused only once the query has started: where it lives, how it is driven."""
+    check_checkpoint(query.checkpoint)
+    check_output_mode(query.output_mode, sinks)
+    if _NO_EPOCHS.search(query.trigger):
+        raise Misconfigured(
+            f"the trigger {query.trigger} has no micro-batches to make epochs of",
+            state=f"checkpoint {query.checkpoint}",
+            help="use trigger(processingTime=...) or trigger(availableNow=True)",
+        )
+
+
+def check_checkpoint(checkpoint: str) -> None:
+    """A checkpoint that Spark throws away cannot tell a restart where to go on."""
+    if _TEMPORARY.fullmatch(checkpoint.rstrip("/").rpartition("/")[2]):
+        raise Misconfigured(
+            "the query has no checkpointLocation: Spark made a temporary one, which no restart will find",
+            state=f"checkpoint {checkpoint}",
+            help='give the query .option("checkpointLocation", "/a/durable/folder")',
+        )
+
+
+def check_output_mode(mode: str, sinks: Sequence[Sink]) -> None:
+    """``complete`` hands over the whole result again in every epoch, which only a sink that replaces can show."""
+    if mode.lower() in ("append", "update"):
+        return
+    if mode.lower() != "complete":
+        raise Misconfigured(
+            f"output mode {mode!r} is none of Spark's", help='use outputMode("append"), "update" or "complete"'
+        )
+    adding = [sink.name for sink in sinks if not isinstance(sink, ReplacingSink)]
+    if adding:
+        raise Misconfigured(
+            f"output mode {mode!r} hands over the whole result in every epoch, and these sinks do not replace what"
+            f" they show: {', '.join(adding)}",
+            state=f"outputMode={mode}",
+            help='use outputMode("append"), or "update" where a reader keeps the newest row per key; or'
+            " DeltaSink(mode=Overwrite()), alone or with others like it",
+        )
+
+
+# --- the micro-batch --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SparkMicroBatch:
+    """One call of foreachBatch.  Implements ``MicroBatch`` of ``sinks/protocol.py``."""
+
+    ask: Ask
+    rows: DataFrame
+    query: StreamingQuery
+
+    def discard(self) -> None:
+        self.query.run_plan()
+
+
+def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: str) -> SparkMicroBatch:
+    """``df`` with what identifies it: Spark's own record of its offsets."""
+    return SparkMicroBatch(read_ask(query.identity(app), epoch, lambda: query.spark), df, query)
+
+
+def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]) -> Ask:
+    """The fingerprint is the hash of ``offsets/N``: a kill leaves that file as it was.
+
+    On a local disk Spark does not sync it; we do, as our decision must not outlive what it was about.
+    """
+    path = f"{query.checkpoint}/offsets/{epoch}"
+    files = files_at(query.checkpoint, spark)
+    data = files.read(path)
+    if data is None:
+        raise _deleted(f"Spark runs epoch {epoch} and its offsets file does not exist", epoch, path)
+    text = data.decode()
+    ask = Ask(query, epoch, hashlib.sha256(data).hexdigest(), text, _watermark(text, epoch, path))
+    for file in (path, f"{query.checkpoint}/metadata"):
+        try:
+            files.sync_file(file)
+        except OSError as error:
+            raise _deleted(f"a file of Spark's checkpoint cannot be made durable: {error}", epoch, file) from error
+    return ask
+
+
+def _deleted(what: str, epoch: EpochNumber, file: str) -> CheckpointMismatch:
+    return CheckpointMismatch(
+        what,
+        epoch=epoch,
+        state=f"looked for {file}",
+        help="restore the checkpoint, and let nothing delete files in it while the query runs",
+    )
+
+
+def _watermark(text: str, epoch: EpochNumber, path: str) -> int | None:
+    """``v1``, then one line of JSON, then one line per source."""
+    try:
+        metadata = json.loads(text.splitlines()[1])
+        return int(metadata["batchWatermarkMs"])
+    except (IndexError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointMismatch(
+            "Spark's offsets file is not as this Spark writes it",
+            epoch=epoch,
+            state=f"{path} begins {text[:60]!r}",
+            help="restore the checkpoint; a torn file has lost what the epoch was to read",
+        ) from error

@@ -1,0 +1,195 @@
+"""Rows that have a key: what a mode that upserts is told of them, and what is refused, the same for every sink.
+
+Free of pyspark and of any client, as a sink is declared where they may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from epochal.coordinator.model.epoch import EpochNumber, Json
+from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
+
+TOLD = 3
+"""How many keys an error names."""
+
+P = TypeVar("P", bound="Upsertion")
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A mode that inserts rows, or updates those that have their key.
+
+    ``key``: the columns that name a row, one or several.
+    ``update``: the columns that take the new row's values where its key is there already; by default all that are
+    written and not in the key; ``()``: the row that is there stays.
+    ``delete_when``: a boolean column of the query, which is not written: where it is true the row of that key is
+    deleted instead; NULL is not true.
+    ``order_by``: columns of the query by which, within one epoch, the last row of a key wins; a tie is refused.
+    They are written where the table has them.  Without it a key that stands twice in an epoch is refused.
+    """
+
+    key: str | Sequence[str]
+    update: str | Sequence[str] | None = None
+    delete_when: str | None = None
+    order_by: str | Sequence[str] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return _names(self.key)
+
+    @property
+    def updates(self) -> tuple[str, ...] | None:
+        return None if self.update is None else _names(self.update)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return _names(self.order_by)
+
+    @property
+    def deletes(self) -> tuple[str, ...]:
+        return () if self.delete_when is None else (self.delete_when,)
+
+
+@dataclass(frozen=True)
+class Upsertion:
+    """How the rows of one epoch go into a table; all names as they are, unquoted.  It rides in committables."""
+
+    columns: tuple[str, ...]  # those that are written
+    key: tuple[str, ...] = ()  # none: all rows are inserted
+    update: tuple[str, ...] = ()
+    delete_when: str | None = None
+    order: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls: type[P], mode: object, query: Sequence[str], table: Sequence[str]) -> P:
+        """``query`` and ``table``: the names of their columns; a ``mode`` that is not :class:`Keyed` inserts."""
+        if not isinstance(mode, Keyed):
+            return cls(tuple(query))
+        optional = {*mode.order} - {*table}
+        columns = tuple(name for name in query if name != mode.delete_when and name not in optional)
+        update = tuple(name for name in columns if name not in mode.keys) if mode.updates is None else mode.updates
+        return cls(columns, mode.keys, update, mode.delete_when, mode.order)
+
+    def to_json(self) -> Json:
+        return {
+            "columns": list(self.columns),
+            "key": list(self.key),
+            "update": list(self.update),
+            "delete_when": self.delete_when,
+            "order": list(self.order),
+        }
+
+    @classmethod
+    def from_json(cls: type[P], data: Json) -> P:
+        names = {name: tuple(map(str, data[name])) for name in ("columns", "key", "update", "order")}
+        when = data["delete_when"]
+        return cls(**names, delete_when=None if when is None else str(when))
+
+
+# --- what can never be ----------------------------------------------------------------------------
+
+
+def check(mode: Keyed, sink: str) -> None:
+    """``Misconfigured`` for what can never be, whatever the rows are."""
+    if not mode.keys:
+        raise Misconfigured(
+            f"{type(mode).__name__}(key=...) names no column", sink=sink, help="name the columns that name a row"
+        )
+    for what, names in (("key", mode.keys), ("update", mode.updates or ()), ("order_by", mode.order)):
+        for name in names:
+            if names.count(name) > 1:
+                raise Misconfigured(f"{what}= names {name!r} twice", sink=sink, help="name it once")
+    for what, names in (("update", mode.updates or ()), ("order_by", mode.order), ("delete_when", mode.deletes)):
+        for name in names:
+            if name in mode.keys:
+                raise Misconfigured(
+                    f"{what}= names {name!r}, which is in the key",
+                    sink=sink,
+                    state=f"key {list(mode.keys)}",
+                    help=f"leave it out of {what}=: within one key it is always the same",
+                )
+    if mode.delete_when in (mode.updates or ()):
+        raise Misconfigured(
+            f"update= names {mode.delete_when!r}, which delete_when= keeps out of the table",
+            sink=sink,
+            help="leave it out of update=, or select it a second time under another name",
+        )
+
+
+def check_columns(mode: Keyed, kinds: Mapping[str, str], sink: str) -> None:
+    """Every column that the mode names is in the rows (``kinds``: name -> type); the one that deletes is boolean."""
+    asked = {"key": mode.keys, "update": mode.updates or (), "order_by": mode.order, "delete_when": mode.deletes}
+    for what, names in asked.items():
+        for name in names:
+            if name not in kinds:
+                raise Misconfigured(
+                    f"{what}= names the column {name!r}, which is not in the rows",
+                    sink=sink,
+                    state=f"columns {list(kinds)}",
+                    help="select it in the query, or name another",
+                )
+    if mode.delete_when is not None and kinds[mode.delete_when] != "boolean":
+        raise Misconfigured(
+            f"delete_when= names the column {mode.delete_when!r}, which is {kinds[mode.delete_when]}",
+            sink=sink,
+            help="name a boolean column, for instance withColumn('deleted', expr(\"op = 'd'\"))",
+        )
+
+
+# --- what the rows of one epoch may not be --------------------------------------------------------
+
+
+def check_nulls(counts: Mapping[str, int], sink: str, epoch: EpochNumber) -> None:
+    """``PrepareRefused`` if rows have NULL in a column of the key or the order; ``counts``: how many, by column."""
+    told = [f"column {name!r}: {count}" for name, count in counts.items() if count]
+    if told:
+        raise PrepareRefused(
+            f"rows with NULL in a column of key= or order_by=: {', '.join(told)}",
+            sink=sink,
+            epoch=epoch,
+            help="drop these rows in the query, or give them a value with coalesce()",
+        )
+
+
+def check_twice(plan: Upsertion, mode: str, found: Sequence[Sequence[object]], sink: str, epoch: EpochNumber) -> None:
+    """``PrepareRefused`` if a key names several rows, none of them the last by the order.
+
+    ``found``: (rows of the key, number of such keys, value, value ...), the worst first, at most ``TOLD`` of them.
+    """
+    if not found:
+        return
+    told = [f"({', '.join(map(str, values))}): {times} rows" for times, _, *values in found]
+    if plan.order:
+        what, remedy = " that are last alike by order_by=", "add a column to order_by= that tells these rows apart"
+    else:
+        what, remedy = " of one epoch", f"give {mode}(order_by=...) columns by which the last row wins, or aggregate"
+    raise PrepareRefused(
+        f"key ({', '.join(plan.key)}) = {told[0]}{what}",
+        sink=sink,
+        epoch=epoch,
+        state=f"{found[0][1]} such keys: {', '.join(told)}",
+        help=remedy,
+    )
+
+
+# --- what is promised -----------------------------------------------------------------------------
+
+
+def way(mode: Keyed) -> str:
+    """In words, for guarantees."""
+    inserted = "left alone" if mode.updates == () else "updated"
+    text = f"A row whose key ({', '.join(mode.keys)}) is there is {inserted}, another is inserted"
+    if mode.delete_when is not None:
+        text += f", and where {mode.delete_when} is true the row of that key is deleted"
+    twice = f"the last by {', '.join(mode.order)} counts" if mode.order else "is refused"
+    return f"{text}. A key that stands twice in one epoch: {twice}."
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One name or several: a text is one, never its letters."""
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, str) else tuple(given)

@@ -1,0 +1,132 @@
+"""The Spark that runs beside a sink: its session, whether its Python workers can load what tasks need, its errors."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.model.epoch import EpochNumber
+from epochal.coordinator.model.errors import Misconfigured, PrepareRefused, SinkUnavailable
+from epochal.sinks.spark.workers import answer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, Observation, SparkSession
+
+    Batches = Iterator[pa.RecordBatch]
+
+METRIC_WAIT = 60.0
+"""Seconds for what Spark has observed to arrive through its listener."""
+
+
+def running_session() -> SparkSession | None:
+    """The Spark session of this process, from any of its threads; where pyspark was never imported there is none."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
+
+
+def clone(session: SparkSession) -> SparkSession:
+    """Same catalog and settings, own changes: as foreachBatch's session is a clone of the query's."""
+    return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
+
+
+def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Callable[[], str] | None = None) -> None:
+    """Refuse executors that cannot import ``modules``, or cannot be asked; ``pip install <packages>`` brings both.
+
+    ``reach`` runs there, too, and says why the server cannot be reached, or nothing.  One executor is asked for all;
+    nothing is asked where no Spark runs.
+    """
+    spark = running_session()
+    if spark is None:
+        return
+    one = spark.range(1, numPartitions=1)
+    probe = one.mapInArrow(partial(_ask, modules, reach), "missing string, unreached string")
+    missing, unreached = _answer(probe, modules[0])
+    if unreached:
+        raise SinkUnavailable(
+            f"an executor has no connection: {unreached}",
+            sink=sink,
+            state="one task was asked; nothing was written",
+            help="the server, and every file that the connection names (sslrootcert, sslcert, sslkey), must be found"
+            " from each executor as from the driver",
+        )
+    if missing:
+        raise Misconfigured(
+            f"the executors' Python cannot load {missing}",
+            sink=sink,
+            state="one task was asked; nothing was written",
+            help=f"pip install {packages} on every executor",
+        )
+
+
+def lacks_epochal(error: Exception) -> bool:
+    """Whether a Spark job failed because a worker could not load our code, which it is sent by name."""
+    return "No module named 'epochal" in str(error)
+
+
+def first_cause(error: Exception) -> str:
+    """What the JVM says went wrong first, where it was the JVM."""
+    throwable: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if throwable is None:
+        return f"{type(error).__name__}: {error}"
+    while (cause := throwable.getCause()) is not None:
+        throwable = cause
+    return str(throwable.toString())
+
+
+def await_observation(observation: Observation, told: str, state: str, epoch: EpochNumber | None = None) -> None:
+    """Wait until Spark has said what it observed, which comes through its listener bus: that may drop it."""
+    counterpart: Any = observation._jo
+    arrived, limit = counterpart.future(), time.monotonic() + METRIC_WAIT
+    while not arrived.isCompleted():
+        if time.monotonic() > limit:
+            raise PrepareRefused(
+                f"Spark did not say within {METRIC_WAIT:g} s {told}",
+                epoch=epoch,
+                state=state,
+                help="restart the query; if it happens again, see in the driver's log whether its listener bus drops"
+                " events (spark.scheduler.listenerbus.eventqueue.capacity)",
+            )
+        time.sleep(0.001)
+
+
+def _answer(probe: DataFrame, module: str) -> tuple[str, str]:
+    """Epochal itself may be what is missing, then the task cannot even answer, and ``module`` is not loaded."""
+    try:
+        ((missing, unreached),) = probe.collect()
+        return missing, unreached
+    except Exception as error:
+        if lacks_epochal(error):
+            return f"{module}: Epochal is not installed there", ""
+        if lacking := _NO_ARROW.search(str(error)):
+            return f"{module}: {lacking.group()}", ""
+        raise
+
+
+_NO_ARROW = re.compile(r"No module named 'pyarrow[\w.]*'|\[PACKAGE_NOT_INSTALLED\].*")  # Spark's tasks need it first
+
+
+def _ask(modules: Sequence[str], reach: Callable[[], str] | None, batches: Batches) -> Batches:
+    """Runs in a worker; a function of the module, so that the worker has to load Epochal."""
+    for _ in batches:
+        pass
+    missing = next(filter(None, map(_missing, modules)), "")
+    unreached = reach() if reach is not None and not missing else ""
+    yield answer(missing=missing, unreached=unreached)
+
+
+def _missing(module: str) -> str:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        return f"{module}: {error}"
+    return ""

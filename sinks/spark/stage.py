@@ -1,0 +1,440 @@
+"""The durable copy: a micro-batch is evaluated once, by Spark itself, into Parquet under the checkpoint.
+
+Layout: ``<checkpoint>/epochal/copies/<epoch>/<generation>-<token>[-<n>]/part-*.parquet``.  What counts is
+the manifest (:class:`~epochal.coordinator.model.epoch.Copy`), never what else lies in the folder: a copy is read
+by the names, lengths and order that the manifest lists.  This is MillWheel's strong production at the
+grain of an epoch.
+
+Invariants: a file of a copy is never changed once ``write`` has returned; ``clean`` touches only folders of
+its caller and of lower generations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import posixpath
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from epochal.coordinator.model.epoch import Actor, Copy, CopyFile, EpochNumber
+from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, Misconfigured, PrepareRefused
+from epochal.sinks.conditions import may_drop
+from epochal.sinks.spark.executors import await_observation, first_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+_LOCAL = re.compile(r"file:(//[^/]*)?(?=/)")
+_COPY = re.compile(r"(?P<generation>\d+)-(?P<token>\d+)(-\d+)?")
+
+_CODEC = {  # measured: the fastest to write and to read of none, snappy, lz4, lz4_raw and zstd, and the smallest
+    "compression": "zstd",
+    "parquet.compression.codec.zstd.level": "1",
+    "parquet.enable.dictionary": "false",
+}
+_COMMITTER = {  # a task's files appear only with the job's commit; no empty _SUCCESS file
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+_EXACT_WRITE = {  # whatever the user's session says: values are written as they are
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.fieldId.write.enabled": "false",
+    "spark.sql.files.maxRecordsPerFile": "0",  # files are read by size: of several, rows would lose their order
+}
+_OPEN_FILES = "spark.sql.maxConcurrentOutputFileWriters"  # as many as there are parts: rows are not sorted by part
+_READ = {  # never fewer rows than there are; a path is a name, not a pattern
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "__globPaths__": "false",
+}
+_NO_PARQUET = ("void", "interval", "geometry", "geography")
+
+
+class Files(Protocol):
+    """The few file operations that a copy needs; every path is a Hadoop path string below one root."""
+
+    def listing(self, folder: str) -> Mapping[str, int] | None:
+        """Name to length of what lies in ``folder`` (-1: a folder), or None when it does not exist."""
+
+    def read(self, path: str) -> bytes | None:
+        """The whole file, or None when it does not exist."""
+
+    def parquet_rows(self, path: str) -> int:
+        """The row count in a Parquet footer."""
+
+    def sync(self, folder: str, top: str) -> None:
+        """Make ``folder``, its files and its parents up to ``top`` survive a power failure."""
+
+    def sync_file(self, path: str) -> None:
+        """Make one file and its name survive a power failure."""
+
+    def delete(self, folder: str, recursive: bool = True) -> None:
+        """Delete a folder; not recursive: only when it is empty, else nothing happens."""
+
+
+def files_at(uri: str, spark: Callable[[], SparkSession]) -> Files:
+    """Direct access where ``uri`` is a local path, else Spark's own file system layer."""
+    return LocalFiles() if local_path(uri) is not None else HadoopFiles(spark)
+
+
+class LocalFiles:
+    """Files of this machine, made durable with fsync (Spark itself does not)."""
+
+    def listing(self, folder: str) -> Mapping[str, int] | None:
+        try:
+            with os.scandir(_local(folder)) as entries:
+                return {e.name: -1 if e.is_dir() else e.stat().st_size for e in entries}
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            with open(_local(path), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def parquet_rows(self, path: str) -> int:
+        from pyarrow import parquet
+
+        return int(parquet.read_metadata(_local(path)).num_rows)
+
+    def sync(self, folder: str, top: str) -> None:
+        path, end = _local(folder), _local(top)
+        for name in os.listdir(path):
+            _fsync(os.path.join(path, name))
+        while True:
+            _fsync(path)
+            if len(path) <= len(end):
+                return
+            path = os.path.dirname(path)
+
+    def sync_file(self, path: str) -> None:
+        _fsync(_local(path))
+        _fsync(os.path.dirname(_local(path)))
+
+    def delete(self, folder: str, recursive: bool = True) -> None:
+        if recursive:
+            shutil.rmtree(_local(folder), ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.rmdir(_local(folder))
+
+
+class HadoopFiles:
+    """Files behind Hadoop's FileSystem, reached through Spark's JVM.
+
+    Nothing can be synced there that another has written and closed: HDFS syncs what is asked for while it is written,
+    and Spark's writers ask for nothing.  So a copy, as Spark's own files of a checkpoint, rests on the file system
+    keeping what it has closed: docs/deployment.md says what that takes.
+    """
+
+    def __init__(self, spark: Callable[[], SparkSession]) -> None:
+        self._spark = spark
+
+    def listing(self, folder: str) -> Mapping[str, int] | None:
+        path, fs, _ = self._open(folder)
+        if not fs.exists(path):
+            return None
+        return {s.getPath().getName(): -1 if s.isDirectory() else s.getLen() for s in fs.listStatus(path)}
+
+    def read(self, path: str) -> bytes | None:
+        where, fs, _ = self._open(path)
+        if not fs.exists(where):
+            return None
+        stream = fs.open(where)
+        try:
+            return bytes(getattr(self._jvm, "org.apache.commons.io.IOUtils").toByteArray(stream))
+        finally:
+            stream.close()
+
+    def parquet_rows(self, path: str) -> int:
+        where, _, conf = self._open(path)
+        reader = getattr(self._jvm, "org.apache.parquet.hadoop.ParquetFileReader").open(conf, where)
+        try:
+            return int(reader.getRecordCount())
+        finally:
+            reader.close()
+
+    def sync(self, folder: str, top: str) -> None:
+        """Nothing to be done by a reader."""
+
+    def sync_file(self, path: str) -> None:
+        """As above."""
+
+    def delete(self, folder: str, recursive: bool = True) -> None:
+        path, fs, _ = self._open(folder)
+        if recursive or (fs.exists(path) and not len(fs.listStatus(path))):
+            fs.delete(path, recursive)
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark()._jvm
+
+    def _open(self, uri: str) -> tuple[Any, Any, Any]:
+        conf = self._spark()._jsparkSession.sessionState().newHadoopConf()
+        path = getattr(self._jvm, "org.apache.hadoop.fs.Path")(uri)
+        return path, path.getFileSystem(conf), conf
+
+
+class SparkStage:
+    """The copies of one query, under its checkpoint.  Implements ``Stage`` of ``sinks/protocol.py``."""
+
+    def __init__(self, checkpoint: str, spark: Callable[[], SparkSession]) -> None:
+        self._checkpoint = checkpoint.rstrip("/")
+        self._root = f"{self._checkpoint}/epochal/copies"
+        self._spark = spark
+        self._files = files_at(checkpoint, spark)
+
+    def write(self, epoch: EpochNumber, by: Actor, rows: DataFrame) -> Copy:
+        """Evaluate ``rows`` in one Spark job; the answer lists exactly what is durable now."""
+        schema = rows.schema
+        check_schema(schema, case_sensitive=_case_sensitive(rows.sparkSession))
+        root = self._new_folder(epoch, by)
+        with _named(epoch, root):
+            counted = _write(rows, root, epoch)
+            self._files.sync(root, self._checkpoint)
+        copy = _copy(self._files, root, schema)
+        _check_count(counted, copy.rows, root, epoch)
+        return copy
+
+    def read(self, copy: Copy) -> DataFrame:
+        """Exactly the rows of ``copy``; within a file in the order in which they were written."""
+        return read_copy(self._spark(), copy)
+
+    def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
+        """Remove copies of ``by`` and of lower generations that are not in ``keep``."""
+        for epoch, (gone, stay) in self._removable(by, keep).items():
+            folder = f"{self._root}/{epoch}"
+            for name in gone:
+                self._files.delete(f"{folder}/{name}")
+            if epoch.isdigit() and not stay:
+                self._files.delete(folder, recursive=False)
+
+    def removable(self, by: Actor, keep: Sequence[Copy]) -> list[str]:
+        """The folders that ``clean`` would remove, as ``<epoch>/<generation>-<token>``."""
+        return [f"{epoch}/{name}" for epoch, (gone, _) in self._removable(by, keep).items() for name in gone]
+
+    def _removable(self, by: Actor, keep: Sequence[Copy]) -> Mapping[str, tuple[list[str], list[str]]]:
+        """Per epoch the copies that go, and those that stay."""
+        kept, found = {_tail(copy.root) for copy in keep}, {}
+        for epoch in self._files.listing(self._root) or ():
+            names = sorted(self._files.listing(f"{self._root}/{epoch}") or {})
+            gone = [n for n in names if _removable(n, by) and f"{epoch}/{n}" not in kept]
+            found[epoch] = gone, [n for n in names if n not in gone]
+        return found
+
+    def _new_folder(self, epoch: EpochNumber, by: Actor) -> str:
+        """A name that no earlier try of this actor has used."""
+        there = self._files.listing(f"{self._root}/{epoch}") or {}
+        first = f"{by.generation}-{by.token}"
+        tries = [first, *(f"{first}-{n}" for n in range(2, len(there) + 3))]
+        return f"{self._root}/{epoch}/{next(name for name in tries if name not in there)}"
+
+
+def write_parts(beside: Copy, name: str, epoch: EpochNumber, rows: DataFrame, part: str, parts: int) -> list[Copy]:
+    """Evaluate ``rows`` in one Spark job; for every number from 0 in column ``part`` a copy of the rows that have it.
+
+    For a sink that has to keep more than the rows: in a folder below the copy ``beside``, with which it is removed.
+    Within a file rows stay in their order.
+    """
+    root = f"{beside.root}/{name}-{uuid.uuid4().hex}"
+    files = files_at(root, lambda: rows.sparkSession)
+    schema = type(rows.schema)([field for field in rows.schema.fields if field.name != part])
+    folders = [f"{root}/{part}={number}" for number in range(parts)]
+    with _named(epoch, root), _confs(rows.sparkSession, {_OPEN_FILES: str(parts + 1)}):
+        counted = _write(rows, root, epoch, part)
+        for folder in folders:
+            if files.listing(folder) is not None:
+                files.sync(folder, beside.root)
+    copies = [_copy(files, folder, schema) for folder in folders]
+    _check_count(counted, sum(copy.rows for copy in copies), root, epoch)
+    return copies
+
+
+def _copy(files: Files, root: str, schema: StructType) -> Copy:
+    """What lies in ``root`` now."""
+    there = files.listing(root) or {}
+    names = sorted((n for n in there if not n.startswith(("_", "."))), key=lambda n: (len(n), n))
+    manifest = tuple(CopyFile(n, there[n], files.parquet_rows(f"{root}/{n}")) for n in names)
+    return Copy(root=root, files=manifest, schema=schema.json())
+
+
+def _check_count(counted: int, held: int, root: str, epoch: EpochNumber) -> None:
+    if counted != held:
+        raise PrepareRefused(
+            f"Spark wrote {counted} rows to the durable copy and its files hold {held}",
+            epoch=epoch,
+            state=f"copy {root}",
+            help="nothing was decided; restart the query, and check the file system if it happens again",
+        )
+
+
+def read_copy(spark: SparkSession, copy: Copy) -> DataFrame:
+    """Exactly the files that ``copy`` lists; one that is missing or has changed is ``CommitInDoubt``."""
+    from pyspark.sql.types import StructType
+
+    _check_files(files_at(copy.root, lambda: spark), copy)
+    schema = StructType.fromJson(json.loads(copy.schema, object_hook=_by_name))
+    if not copy.files:
+        return spark.createDataFrame([], schema)
+    paths = [posixpath.join(copy.root, f.path) for f in copy.files]
+    return spark.read.schema(schema).options(**_READ).parquet(*paths)
+
+
+def _by_name(part: dict[str, Any]) -> dict[str, Any]:
+    """Without the id that a column had in the query's source: a copy has none (``_EXACT_WRITE``), and a session that
+    looks for columns by ids would find NULL in each, or nothing."""
+    part.pop("parquet.field.id", None)
+    return part
+
+
+def check_schema(schema: StructType, *, case_sensitive: bool = False) -> None:
+    """Refuse what the durable copy cannot hold exactly, by the column's name."""
+    if not schema.fields:
+        raise Misconfigured(
+            "the DataFrame has no columns",
+            state="schema struct<>",
+            help="select at least one column before handing the DataFrame to the pipeline",
+        )
+    seen: dict[str, str] = {}
+    for field in schema.fields:
+        key = field.name if case_sensitive else field.name.lower()
+        if key in seen:
+            raise Misconfigured(
+                f"two columns are named {seen[key]!r} and {field.name!r}",
+                state=f"columns {schema.names}, spark.sql.caseSensitive={str(case_sensitive).lower()}",
+                help="rename one of them, for instance with withColumnRenamed before a join",
+            )
+        seen[key] = field.name
+        _check_type(field.name, field.dataType)
+
+
+def _check_type(column: str, kind: DataType) -> None:
+    name = kind.typeName()
+    inner = list(_inner(kind))
+    if name in _NO_PARQUET or (name == "struct" and not inner):
+        raise Misconfigured(
+            f"column {column!r} has the type {kind.simpleString()}, which the durable copy cannot hold",
+            state="the copy is Parquet",
+            help="cast the column to another type (a string, for instance), or leave it out",
+        )
+    for child, part in inner:
+        _check_type(f"{column}.{child}", part)
+
+
+def _inner(kind: DataType) -> Iterator[tuple[str, DataType]]:
+    from pyspark.sql.types import ArrayType, MapType, StructType, UserDefinedType
+
+    if isinstance(kind, StructType):
+        yield from ((f.name, f.dataType) for f in kind.fields)
+    elif isinstance(kind, ArrayType):
+        yield "element", kind.elementType
+    elif isinstance(kind, MapType):
+        yield "key", kind.keyType
+        yield "value", kind.valueType
+    elif isinstance(kind, UserDefinedType):
+        yield "sqlType", kind.sqlType()
+
+
+def _write(rows: DataFrame, root: str, epoch: EpochNumber, *folders: str) -> int:
+    """One job, with a folder per value of ``folders``; Spark's own count of the rows it wrote."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    count = Observation()
+    with _confs(rows.sparkSession, _EXACT_WRITE):
+        observed = rows.observe(count, f.count(f.lit(1)).alias("rows"))
+        observed.write.options(**_CODEC, **_COMMITTER).partitionBy(*folders).mode("errorifexists").parquet(root)
+    await_observation(count, "how many rows it wrote to the durable copy", f"copy {root}, nothing was decided", epoch)
+    return int(count.get["rows"])
+
+
+@contextlib.contextmanager
+def _named(epoch: EpochNumber, root: str) -> Iterator[None]:
+    """An error of the query or of the disk, in its own words, as the refusal that it is."""
+    try:
+        yield
+    except EpochalError:
+        raise
+    except Exception as error:
+        raise PrepareRefused(
+            f"the epoch could not be evaluated and written to its durable copy: {first_cause(error)}",
+            epoch=epoch,
+            state=f"copy {root}, nothing was decided",
+            help="mend the query if the error is its own, else the disk of the checkpoint (space, rights), and restart:"
+            " the epoch is evaluated again",
+        ) from error
+
+
+@contextlib.contextmanager
+def _confs(spark: SparkSession, confs: Mapping[str, str]) -> Iterator[None]:
+    """Set for the scope; the session inside foreachBatch is the query's own clone."""
+    before = {key: spark.conf.get(key, None) for key in confs}
+    try:
+        for key, value in confs.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is not None:
+                spark.conf.set(key, old)
+            else:
+                spark.conf.unset(key)
+
+
+def _case_sensitive(spark: SparkSession) -> bool:
+    return spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+
+
+def _check_files(files: Files, copy: Copy) -> None:
+    there = files.listing(copy.root) or {}
+    wrong = [
+        f"{f.path}: {there.get(f.path, 'missing')}, was {f.length} bytes"
+        for f in copy.files
+        if there.get(f.path) != f.length
+    ]
+    if wrong:
+        raise CommitInDoubt(
+            f"{len(wrong)} of {len(copy.files)} files of the durable copy {copy.root} are missing or changed",
+            state="; ".join(wrong[:3]),
+            help="bring these files back (from a backup of the checkpoint); without them a decided epoch "
+            "cannot be redone, one that is not decided is evaluated again at the next start",
+        )
+
+
+def _removable(name: str, by: Actor) -> bool:
+    match = _COPY.fullmatch(name)
+    if match is None:
+        return False
+    return may_drop(Actor(int(match["generation"]), int(match["token"])), by)
+
+
+def _tail(root: str) -> str:
+    """``<epoch>/<folder>``: what names a copy, wherever the checkpoint lies."""
+    return "/".join(root.rstrip("/").split("/")[-2:])
+
+
+def local_path(uri: str) -> str | None:
+    """The path on this machine that ``uri`` names, or None when it lies elsewhere."""
+    return _local(uri) if _LOCAL.match(uri) else None
+
+
+def _local(uri: str) -> str:
+    return _LOCAL.sub("", uri, count=1)
+
+
+def _fsync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

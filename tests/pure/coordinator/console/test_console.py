@@ -1,0 +1,508 @@
+"""The console command without servers: how the pipeline is found, exit codes, what is printed, and what is imported."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from epochal import Pipeline
+from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record, Stand
+from epochal.coordinator.console import app as console
+from epochal.coordinator.console import audit, columns, reconcile, render, verify
+from epochal.coordinator.console.load import load
+from epochal.coordinator.console.log import _told
+from epochal.coordinator.console.render import FINE, UNKNOWN, USAGE, WRONG, Answer, CannotTell, Usage, answering
+from epochal.coordinator.console.standing import Standing, log_of, resolve
+from epochal.coordinator.model.epoch import Actor, Ask, Committable, Decision, Digest, Json, Marker, Query, SinkState
+from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.protocol import judge
+from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
+from epochal.sinks.inspection import row_hash
+
+RUNNER = CliRunner()
+ONE = Actor(1, 11)
+AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+JOB = """
+import epochal
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+
+pipeline = epochal.Pipeline(
+    app="app",
+    sinks=[
+        PostgresSink("postgresql://127.0.0.1:1/nowhere", table="t", name="table", connect_timeout=2.0),
+        KafkaSink("127.0.0.1:1", topic="t", name="topic", request_timeout=1.0),
+        DeltaSink("lake", name="lake"),
+    ],
+)
+number = 7
+
+def made():
+    return pipeline
+
+def broken():
+    raise KeyError("no such secret")
+"""
+
+
+def command() -> typer.Typer:
+    app = typer.Typer()
+    console.add_to(app)
+    return app
+
+
+def run(*words: object, code: int) -> str:
+    done = RUNNER.invoke(command(), list(map(str, words)))
+    assert done.exit_code == code, (done.output, done.stderr, done.exception)
+    return done.stdout
+
+
+def error_of(*words: object, code: int) -> str:
+    """As people are told it."""
+    done = RUNNER.invoke(command(), list(map(str, words)))
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.stderr
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    file = tmp_path / "a_job.py"
+    file.write_text(JOB)
+    return file
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """One start and two epochs, by the log; Spark has planned and committed both."""
+    root = tmp_path / "checkpoint"
+    for folder in ("offsets", "commits"):
+        (root / folder).mkdir(parents=True)
+        for epoch in (0, 1):
+            (root / folder / str(epoch)).write_text("v1\n{}")
+    (root / "metadata").write_text(json.dumps({"id": "q1"}))
+    log = FilesLog(root / "epochal" / "log")
+    records: list[Record] = [fence(root), commit(0), commit(1)]
+    for position, record in enumerate(records):
+        assert log.append(position, record)
+    return root
+
+
+def fence(root: Path) -> Fence:
+    return Fence(ONE, Query("app", "q1", "r1", f"file:{root}"), 0)
+
+
+def commit(epoch: int) -> Commit:
+    decision = Decision("q1", epoch, ONE, f"fingerprint-{epoch}")
+    vote = Participant("memory:1", Committable("one", decision, epoch + 1, 10))
+    return Commit(decision, ONE, {"one": vote}, offsets=f"v1\n{{}}\n{epoch}", done_through={"one": epoch - 1})
+
+
+# --- finding the pipeline ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pipeline", "made"])
+def test_a_pipeline_is_found_in_a_file(job: Path, name: str) -> None:
+    assert isinstance(load(f"{job}:{name}"), Pipeline)
+
+
+def test_a_pipeline_is_found_in_a_module_beside_the_command(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(job.parent)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert load("a_job:pipeline").app == "app"
+
+
+def test_a_file_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "helper_of_a_job.py").write_text(JOB)
+    (tmp_path / "b_job.py").write_text("from helper_of_a_job import pipeline")
+    assert load(f"{tmp_path / 'b_job.py'}:pipeline").app == "app"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "give --pipeline, or set EPOCHAL_PIPELINE"),
+        ("a_job", "names no pipeline; it is written as job:pipeline"),
+        ("{job}:not there", "names no pipeline"),
+        ("{job}:missing", "has no missing"),
+        ("{job}:number", "is int, not an epochal.Pipeline"),
+        ("{job}:broken", "calling it raised KeyError: 'no such secret'"),
+        ("/nowhere/job.py:pipeline", "there is no file /nowhere/job.py"),
+        ("no_such_module_at_all:pipeline", "cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_what_is_no_pipeline_is_wrong_usage(job: Path, text: str, said: str, checkpoint: Path) -> None:
+    told = error_of("verify", checkpoint, "--pipeline", text.format(job=job), code=USAGE)
+    assert said in told
+
+
+def test_a_file_that_ends_the_process_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "c_job.py").write_text("raise SystemExit(0)")
+    with pytest.raises(Usage, match="cannot be imported: SystemExit"):
+        load(f"{tmp_path / 'c_job.py'}:pipeline")
+
+
+# --- exit codes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Usage("x"), USAGE),
+        (Misconfigured("x", help="y"), USAGE),
+        (CheckpointMismatch("x", help="y"), WRONG),
+        (SinkUnavailable("x", help="y"), UNKNOWN),
+        (OutcomeUnknown("x", help="y"), UNKNOWN),
+        (CannotTell("x"), UNKNOWN),
+        (RuntimeError("x"), UNKNOWN),
+    ],
+)
+def test_an_error_ends_with_the_code_of_its_kind(error: Exception, code: int) -> None:
+    app = typer.Typer()
+
+    @answering
+    def fails(as_json: bool = False) -> Answer:  # noqa: ARG001
+        raise error
+
+    app.command()(fails)
+    done = RUNNER.invoke(app, [])
+    assert done.exit_code == code
+    assert "x" in done.stderr
+    assert done.stdout == ""
+    told = json.loads(RUNNER.invoke(app, ["--as-json"]).stdout)
+    assert (told["version"], told["command"], told["exit"]) == (1, "fails", code)
+    assert (told["error"]["kind"], told["error"]["what"]) == (type(error).__name__, "x")
+
+
+def test_a_folder_that_is_no_checkpoint_is_wrong_usage(tmp_path: Path) -> None:
+    assert "is no checkpoint of a query" in error_of("status", tmp_path, code=USAGE)
+
+
+def test_a_log_that_only_spark_reaches_cannot_be_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epochal.coordinator.console.standing.running_session", lambda: None)
+    told = error_of("log", "hdfs://name/checkpoint", code=UNKNOWN)
+    assert "cannot tell: the epoch log below hdfs://name/checkpoint is reached through Spark's JVM" in told
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "{}/"])
+def test_a_checkpoint_is_named_as_a_query_names_it(checkpoint: Path, form: str) -> None:
+    assert resolve(form.format(checkpoint)) == f"file:{checkpoint}"
+
+
+def test_a_pipelines_own_log_is_read(checkpoint: Path, tmp_path: Path) -> None:
+    own = FilesLog(tmp_path / "elsewhere")
+
+    class WithLog:
+        log = own
+
+    assert log_of(WithLog(), f"file:{checkpoint}") is own  # type: ignore[arg-type]
+
+
+# --- what is printed --------------------------------------------------------------------------------
+
+
+def test_every_command_has_help_with_an_example_and_json() -> None:
+    for each in console.COMMANDS:
+        told = run(each.__name__, "--help", code=0)
+        assert f"Example: epochal {each.__name__}" in told
+        assert "--json" in told
+
+
+def test_status_of_the_log_alone(checkpoint: Path) -> None:
+    told = json.loads(run("status", checkpoint, "--json", code=FINE))
+    assert (told["app"], told["asked"], told["spark"]) == ("app", False, {"planned": 1, "committed": 1})
+    assert (told["log"]["last_epoch"], told["log"]["last_is"]) == (1, "decided")
+    assert [(row["name"], row["visible_by_log"]) for row in told["sinks"]] == [("one", 0)]
+    assert "at least 0" in run("status", checkpoint, code=FINE)
+
+
+def test_an_epoch_that_a_person_closed_for_a_sink_is_not_in_doubt_there() -> None:
+    held: list[Record] = [commit(1), Operator(ONE, {}, "", "", {"one": Stand("a table", (None,), 1)})]
+    history = judge.History.of([Entry(n, record) for n, record in enumerate(held)])
+    states = {"one": SinkState("a table", ONE, None)}
+    ask = Ask(Query("app", "q1", "", "file:/c"), 1, "")
+    for known, in_doubt in ((history, []), (judge.History(history.entries[:1]), ["one"])):
+        standing = Standing("file:/c", "log", known, states, {}, ask, 0, 0, None)
+        assert list(standing.in_doubt) == in_doubt
+
+
+def test_watching_goes_on_until_it_is_interrupted(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also over a look that fails: what was down may come back."""
+    pauses: list[float] = []
+    log = checkpoint / "epochal" / "log"
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            (log / "foreign").write_text("")
+        elif len(pauses) == 2:
+            (log / "foreign").unlink()
+        else:
+            raise KeyboardInterrupt
+
+    # its own alone: threads of another test's Spark sleep too
+    monkeypatch.setattr("epochal.coordinator.console.status.time", SimpleNamespace(sleep=sleep))
+    told = run("status", checkpoint, "--watch", "--every", 0.5, "--json", code=FINE)
+    assert [json.loads(text)["exit"] for text in told.splitlines()] == [FINE, WRONG, FINE]
+    assert pauses == [0.5] * 3
+
+
+def test_log_of_a_checkpoint(checkpoint: Path) -> None:
+    told = run("log", checkpoint, "--offsets", code=FINE)
+    assert "decided: one position 2 (10 rows)" in told
+    assert "3 records, 3 shown" in told
+    (last,) = json.loads(run("log", checkpoint, "--last", 1, "--json", code=FINE))["records"]
+    assert (last["position"], last["kind"], last["epoch"], last["by"]) == (2, "commit", 1, "g1/000b")
+
+
+def test_what_a_person_said_is_a_line_of_the_log() -> None:
+    said = {"act": "retire", "sink": "one", "unreachable": True}
+    record = Operator(Actor(1, 11), said, why="the cluster is gone", at="2026-11-23T12:00:00+00:00")
+    told = _told(Entry(7, record), offsets=True, committables=True)
+    assert (told["kind"], told["by"]) == ("operator", "g1/000b")
+    assert told["summary"] == "retire sink=one unreachable=True, at 2026-11-23T12:00:00+00:00: the cluster is gone"
+    assert told["record"]["why"] == "the cluster is gone"
+
+
+def test_markup_in_a_message_stays_text(capsys: pytest.CaptureFixture[str]) -> None:
+    Answer("status", {}, FINE, [render.line("[red]as it is[/]" + "x" * 300)]).print(as_json=False)
+    assert capsys.readouterr().out == f"[red]as it is[/]{'x' * 300}\n"
+
+
+def test_progress_is_silent_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    with render.progress("verify", 10) as at:
+        at(5)
+    assert capsys.readouterr() == ("", "")
+
+
+# --- what is imported -------------------------------------------------------------------------------
+
+WITHOUT_SPARK = """
+import sys
+from typer.testing import CliRunner
+import typer
+from epochal.coordinator.console.app import add_to
+app = typer.Typer()
+add_to(app)
+for words in (["status", CHECKPOINT], ["log", CHECKPOINT], ["status", CHECKPOINT, "--pipeline", JOB, "--json"]):
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == (3 if "--pipeline" in words else 0), (words, done.output, done.exception)
+assert '"asked": true' in done.output
+assert not {"pyspark", "py4j", "pandas", "epochal.chaos.cli"} & sys.modules.keys()
+"""
+
+
+def test_no_command_imports_pyspark(checkpoint: Path, job: Path) -> None:
+    """Also where a job module names a sink of each kind; none of their servers is there."""
+    source = WITHOUT_SPARK.replace("CHECKPOINT", repr(str(checkpoint))).replace("JOB", repr(f"{job}:pipeline"))
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False, cwd=job.parent
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_chaos_kit_is_listed_and_imported_when_it_is_asked_for() -> None:
+    source = (
+        "import sys; from epochal.coordinator.console.cli import main; sys.argv = ['epochal', *sys.argv[1:]]; main()"
+    )
+    told = {}
+    for words in (["--help"], ["chaos", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", source, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        told[words[0]] = done
+    assert "chaos" in told["--help"].stdout
+    assert "epochal.chaos.cli" not in told["--help"].stderr
+    assert "simulate" in told["chaos"].stdout
+
+
+# --- the rules of verify and reconcile --------------------------------------------------------------
+
+
+def shown(position: int, epoch: int | None = None, **changed: Any) -> ShownEpoch:
+    number = position - 1 if epoch is None else epoch
+    decision = Decision("q1", number, ONE, f"fingerprint-{number}")
+    row = ShownEpoch("app", "one", position, number, "q1", decision.id, "", 10, None, None, AT)
+    return replace(row, **changed)
+
+
+def kinds(
+    *rows: ShownEpoch, logged: Iterator[Commit | Operator] | tuple[Commit | Operator, ...] = ()
+) -> list[tuple[str, int | None]]:
+    """What is found of one sink's audit."""
+    account = verify.Account()
+    history = judge.History.of([Entry(n, record) for n, record in enumerate(logged)])
+    whole = verify._Whole("one", account, history, verify._by_epoch(history), None)
+    for page in reversed([rows[n : n + 2] for n in range(0, len(rows), 2)]):
+        whole.page(page)
+    return [(finding.kind, finding.position) for finding in account.findings]
+
+
+def said(position: int, *, sink: str = "one", expected: int | None = None) -> Operator:
+    """A person has retired or accepted the sink where it stood, or skipped epochs."""
+    stands = {sink: Stand("a table", (Marker(position, 0),), position)} if expected is None else {}
+    return Operator(Actor(9, 9), {"act": "said"}, "so", "2026-01-01", stands=stands, expected=expected)
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        (said(2), []),
+        (said(0, expected=4), []),
+        (said(1), [("gap", 3)]),
+        (said(2, sink="two"), [("gap", 3)]),
+        (said(0, expected=5), [("gap", 3)]),
+    ],
+    ids=["went on from there", "skipped", "from elsewhere", "another sink", "others skipped"],
+)
+def test_only_the_gap_that_a_person_spoke_of_is_none(record: Operator, found: list[tuple[str, int]]) -> None:
+    rows = (shown(1), shown(2), shown(3, epoch=4), shown(4, epoch=5))
+    assert kinds(*rows, logged=(record,)) == found
+
+
+def test_an_audit_without_a_gap() -> None:
+    assert kinds(*map(shown, range(1, 8))) == []
+    assert kinds(*map(shown, range(3, 8))) == []  # the oldest are kept no longer
+
+
+def test_gaps_are_found_also_between_two_pages() -> None:
+    for gone in range(2, 7):
+        assert kinds(*(shown(n) for n in range(1, 8) if n != gone)) == [("gap", gone)]
+
+
+def test_an_epoch_that_is_left_out_is_found_unless_another_checkpoint_begins() -> None:
+    assert kinds(shown(1), shown(2, epoch=2)) == [("gap", 2)]
+    assert kinds(shown(1), shown(2, epoch=0, incarnation="q2")) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({}, []),
+        ({"decision": 5}, [("decision", 2)]),
+        ({"rows": 11}, [("count", 2)]),
+        ({"offsets": "v1\n{}\n7"}, [("offsets", 2)]),
+        ({"epoch": 9}, [("gap", 2), ("decision", 2)]),
+    ],
+)
+def test_the_audit_is_held_against_the_log(changed: dict[str, Any], found: list[tuple[str, int]]) -> None:
+    rows = [shown(1), shown(2, **changed)]
+    assert sorted(kinds(*rows, logged=(commit(0), commit(1)))) == sorted(found)
+
+
+def test_an_epoch_below_the_logs_floor_is_not_held_against_it() -> None:
+    assert kinds(shown(1, decision=5), shown(2), logged=(commit(1),)) == []
+
+
+@pytest.mark.parametrize(
+    ("offsets", "digest", "kind"), [("a", Digest(10, 2), "digest"), ("b", Digest(10, 1), "offsets")]
+)
+def test_sinks_are_held_against_each_other(offsets: str, digest: Digest, kind: str) -> None:
+    account = verify.Account()
+    first = shown(1, digest=Digest(10, 1), offsets="a")
+    for row in (first, replace(first, sink="two", position=5, digest=digest, offsets=offsets)):
+        verify._Whole(row.sink, account, judge.History.of([]), {}, None).page([row])
+    assert [(finding.kind, finding.sink) for finding in account.findings] == [(kind, "two")]
+
+
+def test_pages_go_from_the_newest_to_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "PAGE", 3)
+    kept = [shown(n) for n in range(3, 11) if n not in (5, 6, 7)]
+
+    class Audited:
+        def epochs(
+            self, app: str, *, first: int | None = None, last: int | None = None, limit: int | None = None
+        ) -> Epochs:
+            assert app == "app"
+            return Wanted.of("one", first, last, limit).of_all(kept)
+
+    pages = [[row.position for row in page] for page in audit.pages(Audited(), "app")]  # type: ignore[arg-type]
+    assert pages == [[8, 9, 10], [3, 4]]
+
+
+def test_statements_count_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "MOST_ROWS", 25)
+    rows = [shown(n) for n in range(1, 6)] + [shown(6, rows=100), shown(7)]
+    assert [[row.position for row in part] for part in verify._parts(rows)] == [[1, 2], [3, 4], [5], [6], [7]]
+
+
+def test_a_rows_hash_is_of_its_values_alone() -> None:
+    pairs: list[tuple[Any, Any, str]] = [
+        (1, 1, "integer"),
+        (0.1, 0.10000000149011612, "real"),
+        (math.nan, math.nan, "double"),
+    ]
+    for one, other, kind in pairs:
+        assert row_hash([one], [kind]) == row_hash([other], [kind])
+    different: list[tuple[list[Any], list[str]]] = [
+        ([None], ["text"]),
+        ([""], ["text"]),
+        ([0.0], ["double"]),
+        ([-0.0], ["double"]),
+        (["a", "b"], ["text", "text"]),
+        (["ab", ""], ["text", "text"]),
+        (["", "ab"], ["text", "text"]),
+    ]
+    hashes = [row_hash(row, kinds) for row, kinds in different]
+    assert len(set(hashes)) == len(hashes)
+    assert all(0 <= hashed < 1 << 63 for hashed in hashes)
+
+
+def test_two_sinks_with_other_projections_are_not_compared() -> None:
+    class Content:
+        unattributed = ""
+
+        def __init__(self, projection: Json) -> None:
+            self.projection = projection
+
+    class Named:
+        name = "n"
+
+    def side(projection: Json) -> reconcile.Side:
+        return reconcile.Side(Named(), {}, Content(projection))  # type: ignore[arg-type]
+
+    assert reconcile._reasons(side({"where": None}), side({"where": None})) == []
+    assert reconcile._reasons(side({"where": None}), side({"where": "x"})) == [
+        "the two are given other columns or rows of an epoch (select=, where=, bad_rows=)"
+    ]
+
+
+# --- columns without a JVM --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "simple"),
+    [
+        ("id bigint, at timestamp", "struct<id:bigint,at:timestamp>"),
+        ("id: INT, `a b` string NOT NULL", "struct<id:int,a b:string>"),
+        ("d decimal(10, 2), e numeric", "struct<d:decimal(10,2),e:decimal(10,0)>"),
+        (
+            "a array<struct<x:int,y:decimal(3,1)>>, m map<string,array<long>>",
+            "struct<a:array<struct<x:int,y:decimal(3,1)>>,m:map<string,array<bigint>>>",
+        ),
+    ],
+)
+def test_columns_as_spark_writes_them(text: str, simple: str) -> None:
+    assert columns.parse(text).simpleString() == simple
+
+
+@pytest.mark.parametrize("text", ["", "id", "id money", "m map<string>", "a array<what>"])
+def test_what_is_no_column_is_wrong_usage(text: str) -> None:
+    with pytest.raises(Usage, match="--schema"):
+        columns.parse(text)

@@ -1,0 +1,248 @@
+"""What the log cannot tell of a person's wish, and the sinks' audits and Spark's files can; without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochal import Pipeline
+from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.log import Operator
+from epochal.coordinator.model.epoch import Ask, Query
+from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Misconfigured, SinkUnavailable
+from epochal.coordinator.protocol.acts import Adopt
+from epochal.coordinator.protocol.coordinator import Coordinator
+from epochal.coordinator.query import operate
+from epochal.sinks.delta import DeltaSink
+from epochal.sinks.memory import MemoryServer, MemorySink, MemoryStage
+from epochal.sinks.protocol import Rows, Sink
+
+OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}'
+
+
+class Batch:
+    """One row of one epoch."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.rows: Rows = [{"id": ask.epoch}]
+
+    def discard(self) -> None:
+        """Nothing has state."""
+
+
+class World:
+    """Sinks in memory, and checkpoints as Spark and the pipeline leave them."""
+
+    def __init__(self, folder: Path, names: Sequence[str] = ("a", "b")) -> None:
+        self.server = MemoryServer()
+        self.names = tuple(names)
+        self.folder = folder
+        self.stage = MemoryStage()
+        for name in names:
+            self.server.create("app", name)
+
+    def pipeline(self, *more: Sink) -> Pipeline:
+        return Pipeline(app="app", sinks=[*(MemorySink(name, self.server) for name in self.names), *more])
+
+    def checkpoint(self, name: str, query_id: str) -> Path:
+        made = self.folder / name
+        made.mkdir()
+        (made / "metadata").write_text(json.dumps({"id": query_id}))
+        return made
+
+    def run(self, checkpoint: Path, epochs: Sequence[int], names: Sequence[str] = ()) -> None:
+        """A start that runs these epochs, as the newest of them is still to be committed by Spark."""
+        query_id = json.loads((checkpoint / "metadata").read_text())["id"]
+        query = Query("app", query_id, "run", f"file:{checkpoint}")
+        sinks = [MemorySink(name, self.server) for name in names or self.names]
+        log = FilesLog(str(checkpoint / "epochal" / "log"))
+        coordinator = Coordinator(query=query, sinks=sinks, log=log, stage=self.stage)
+        for epoch in epochs:
+            self.plan(checkpoint, epoch)
+            text = (checkpoint / "offsets" / str(epoch)).read_text()
+            coordinator.run(Batch(Ask(query, epoch, f"fingerprint-{epoch}", text)))
+            self.commit(checkpoint, epoch)
+
+    def plan(self, checkpoint: Path, epoch: int) -> None:
+        (checkpoint / "offsets").mkdir(exist_ok=True)
+        (checkpoint / "offsets" / str(epoch)).write_text(OFFSETS % epoch)
+
+    def commit(self, checkpoint: Path, epoch: int) -> None:
+        (checkpoint / "commits").mkdir(exist_ok=True)
+        (checkpoint / "commits" / str(epoch)).write_text("v1\n{}")
+
+    def lose_log(self, checkpoint: Path) -> None:
+        (checkpoint / "epochal").rename(checkpoint / "lost")
+
+    def markers(self) -> list[Any]:
+        return [(self.server.table("app", n).fence, self.server.table("app", n).marker) for n in self.names]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def refused(world: World, kind: type[EpochalError], act: Any, *given: Any, **named: Any) -> str:
+    """The refusal's text; nobody was disturbed."""
+    before = world.markers()
+    with pytest.raises(kind) as raised:
+        act(*given, **named)
+    assert world.markers() == before
+    return str(raised.value)
+
+
+def test_a_lost_log_is_begun_anew_behind_what_all_sinks_show(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0, 1])
+    world.lose_log(old)
+    assert operate.adopt(world.pipeline(), str(old), why="lost").place == f"file:{old}"
+    world.run(old, [2])
+    assert [row["id"] for row in world.server.visible("app", "a")] == [0, 1, 2]
+
+
+def test_an_epoch_that_spark_will_replay_is_not_behind_the_sinks(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0, 1])
+    world.lose_log(old)
+    (old / "commits" / "1").unlink()
+    told = refused(world, CheckpointMismatch, operate.adopt, world.pipeline(), str(old), why="lost")
+    assert "epochs of this very checkpoint, and Spark will ask for epoch 1" in told
+
+
+def test_sinks_of_a_lost_log_that_differ_are_not_adopted(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0, 1])
+    world.lose_log(old)
+    table = world.server.table("app", "b")
+    table.audit.pop()
+    assert "b: epoch 0" in refused(world, CheckpointMismatch, operate.adopt, world.pipeline(), str(old), why="lost")
+    assert operate.adopt(world.pipeline(), str(old), why="b goes without", uneven=True).stands
+
+
+def test_a_new_checkpoint_begins_where_all_sinks_end(world: World) -> None:
+    world.run(world.checkpoint("old", "q1"), [0, 1])
+    world.server.table("app", "b").audit.pop()
+    new = str(world.folder / "new")
+    told = refused(world, CheckpointMismatch, operate.adopt, world.pipeline(), new, why="deleted", new=True)
+    assert "the sinks do not all show the same epoch" in told
+    assert not Path(new).exists(), "nothing is begun that is refused"
+    assert operate.adopt(world.pipeline(), new, why="deleted", new=True, uneven=True).stands
+
+
+def test_a_new_checkpoint_is_begun_only_when_it_is_said_and_is_not_there(world: World) -> None:
+    world.run(world.checkpoint("old", "q1"), [0])
+    new = world.folder / "new"
+    assert "no checkpoint yet" in refused(world, Misconfigured, operate.adopt, world.pipeline(), str(new), why="typo")
+    (new / "offsets").mkdir(parents=True)
+    told = refused(world, Misconfigured, operate.adopt, world.pipeline(), str(new), why="lost metadata", new=True)
+    assert "it has offsets, and no file metadata" in told
+    assert "no checkpoint yet" in refused(
+        world, Misconfigured, operate.retire, world.pipeline(), str(world.folder / "no"), "a", why="x"
+    )
+
+
+def test_what_spark_has_planned_from_the_wrong_place_is_not_adopted(world: World) -> None:
+    world.run(world.checkpoint("old", "q1"), [0, 1])
+    new = world.checkpoint("new", "q2")
+    world.plan(new, 0)
+    told = refused(world, CheckpointMismatch, operate.adopt, world.pipeline(), str(new), why="deleted")
+    assert "Spark has planned epoch 0 of this new checkpoint already" in told
+
+
+def test_sinks_that_move_while_a_person_is_heard_are_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0])
+    act = Coordinator.act
+
+    def late(self: Coordinator, *given: Any, **named: Any) -> Operator:
+        world.run(old, [1])  # the old query was not dead
+        return act(self, *given, **named)
+
+    monkeypatch.setattr(Coordinator, "act", late)
+    monkeypatch.setattr(MemorySink, "epochs", _only_once_even(MemorySink.epochs))
+    with pytest.raises(CheckpointMismatch, match="do not all show the same epoch"):
+        operate.adopt(world.pipeline(), str(world.folder / "new"), why="deleted", new=True)
+
+
+def _only_once_even(epochs: Any) -> Any:
+    """In the end the second sink lacks the newest epoch, as its commit was fenced."""
+    asked: list[str] = []
+
+    def told(self: MemorySink, app: str, **wanted: Any) -> Any:
+        asked.append(self.name)
+        first = asked.count(self.name) == 1
+        return epochs(self, app, **(wanted if first or self.name == "a" else {"last": 1}))
+
+    return told
+
+
+def test_a_sink_that_this_query_wrote_and_the_log_does_not_know_is_not_accepted(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0], names=["a"])
+    backup = FilesLog(str(old / "epochal" / "log")).read()
+    world.run(old, [1])
+    older = World.checkpoint(world, "older", "q1")
+    log = FilesLog(str(older / "epochal" / "log"))
+    for entry in backup:
+        log.append(entry.position, entry.record)
+    told = refused(world, CheckpointMismatch, operate.accept, world.pipeline(), str(older), "b", why="joined")
+    assert "epoch 1 of this very query, and the log does not know the sink" in told
+
+
+def test_what_was_recorded_is_not_recorded_again(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0])
+    first = operate.retire(world.pipeline(), str(old), "a", why="nobody reads it")
+    fences = world.markers()
+    assert operate.retire(world.pipeline(), str(old), "a", why="said again") == first
+    assert world.markers() == fences
+    assert "knows no sink 'a'" in refused(
+        world, Misconfigured, operate.retire, world.pipeline(), str(old), "a", why="otherwise", unreachable=True
+    )
+
+
+def test_what_is_said_again_after_an_epoch_is_another_word(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0])
+    first = operate.retire(world.pipeline(), str(old), "a", why="nobody reads it")
+    world.run(old, [1])  # it has returned
+    again = operate.retire(world.pipeline(), str(old), "a", why="nobody reads it")
+    assert (first.stands["a"].through, again.stands["a"].through) == (0, 1)
+
+
+def test_no_checkpoint_is_begun_where_a_sink_does_not_answer(world: World) -> None:
+    world.run(world.checkpoint("old", "q1"), [0])
+    world.server.down = True
+    with pytest.raises(SinkUnavailable):
+        operate.adopt(world.pipeline(), str(world.folder / "new"), why="deleted", new=True, uneven=True)
+    assert not (world.folder / "new").exists()
+
+
+def test_a_preview_is_what_is_recorded(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0, 1])
+    act = Adopt(why="moved", at=operate.now())
+    before = world.markers()
+    assumed = operate.assume(world.pipeline(), str(old), act)
+    assert world.markers() == before
+    done = operate.run(world.pipeline(), str(old), act)
+    assert (assumed.stands, assumed.place, assumed.said) == (done.stands, done.place, done.said)
+
+
+def test_a_delta_sink_needs_spark_before_anybody_is_fenced(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "epochal.coordinator.query.operate.running_session", lambda: None
+    )  # tests before this may run one
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0])
+    act = Adopt(why="moved", at=operate.now())
+    pipeline = world.pipeline(DeltaSink(str(tmp_path / "lake"), name="lake"))
+    assert "no session runs in this process" in refused(world, Misconfigured, operate.run, pipeline, str(old), act)

@@ -1,0 +1,231 @@
+"""The sink contract, over both in-memory references."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from epochal.chaos.contract import ABORTED, IdempotentContract, MarkedContract, SinkContract, SinkHarness, Start, query
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, CopyFile, Json
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
+from epochal.sinks.memory import (
+    Delivery,
+    MemoryRedoSink,
+    MemoryServer,
+    MemorySink,
+    MemoryStage,
+    Prepared,
+    Row,
+    deliver,
+    digest_of,
+)
+from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Sink
+
+
+class VotingHarness(SinkHarness):
+    """The reference that holds prepared rows invisible."""
+
+    def __init__(self) -> None:
+        self.server = MemoryServer()
+        self.stage = MemoryStage()
+
+    def named(self, name: str) -> Sink:
+        return MemorySink(name, self.server)
+
+    def visible(self) -> list[tuple[str, str]]:
+        return [(row["id"], row["attempt"]) for row in self.server.visible(self.app, "out")]
+
+    def restart_server(self) -> None:
+        self.server.crash()
+        self.server.restart()
+
+    def in_another_process(self, committable: Json | None, by: Json) -> str:
+        """A process that shares nothing but the server cannot be had in memory: a fresh object stands for it."""
+        sink = self.sink()
+        sink.look(query(self.app))
+        try:
+            if committable is not None:
+                return sink.commit(Committable.from_json(committable), Actor.from_json(by)).name
+            sink.abort(query(self.app), Actor.from_json(by))
+            return ABORTED
+        except EpochalError as error:
+            return type(error).__name__
+
+
+class RenamedHarness(VotingHarness):
+    """A reader that finds the table under either of its names."""
+
+    def visible(self) -> list[tuple[str, str]]:
+        rows = self.server.visible(self.app, self.server.kept_as(self.app, ["out", "out-2"]))
+        return [(row["id"], row["attempt"]) for row in rows]
+
+
+class RedoHarness(VotingHarness):
+    """The reference that redoes its rows from the durable copy."""
+
+    prepare_is_fenced = False
+
+    def named(self, name: str) -> Sink:
+        return MemoryRedoSink(name, self.server, self.stage)
+
+    def copy(self, rows: Rows, epoch: int, by: Actor) -> Copy | None:
+        return self.stage.write(epoch, by, rows)
+
+
+class TestMemorySink(SinkContract):
+    @pytest.fixture
+    def harness(self) -> VotingHarness:
+        return VotingHarness()
+
+    def test_it_votes(self, harness: VotingHarness) -> None:
+        assert isinstance(harness.sink(), Sink)
+        assert not isinstance(harness.sink(), RedoSink)
+
+
+class TestMemoryRedoSink(SinkContract):
+    @pytest.fixture
+    def harness(self) -> RedoHarness:
+        return RedoHarness()
+
+    def test_it_redoes(self, harness: RedoHarness) -> None:
+        assert isinstance(harness.sink(), RedoSink)
+
+    def test_what_is_committed_needs_its_copy_no_more(self, harness: RedoHarness, one: Start) -> None:
+        committable = one.show(["a"])
+        harness.stage.clean(one.actor, keep=[])
+        assert harness.stage.copies() == []
+        assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+
+class TestMarkedMemorySink(MarkedContract):
+    @pytest.fixture
+    def harness(self) -> RenamedHarness:
+        return RenamedHarness()
+
+
+class TestMemorySinkInIdempotentMode(IdempotentContract):
+    @pytest.fixture
+    def harness(self) -> VotingHarness:
+        return VotingHarness()
+
+
+class TestMemoryRedoSinkInIdempotentMode(IdempotentContract):
+    @pytest.fixture
+    def harness(self) -> RedoHarness:
+        return RedoHarness()
+
+
+def test_an_answer_that_is_dropped_leaves_the_outcome_unknown() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1)).fenced()
+    committable = one.prepare(["a"])
+    with failpoints.armed("after-publish=drop-answer"), pytest.raises(OutcomeUnknown, match="its answer lost"):
+        one.commit(committable)
+    assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+
+def test_a_server_that_is_down_takes_no_request() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1))
+    harness.server.crash()
+    with pytest.raises(SinkUnavailable, match="the server is down"):
+        one.fenced()
+    harness.server.restart()
+    assert one.look().fence is None
+
+
+def with_a_late_fence() -> tuple[VotingHarness, Start]:
+    """A start whose fence is under way, and not there yet."""
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1))
+    harness.server.network = lambda _verb, _sink: Delivery.LATE
+    with pytest.raises(OutcomeUnknown):
+        one.fenced()
+    return harness, one
+
+
+def test_a_crash_loses_what_is_under_way() -> None:
+    harness, _ = with_a_late_fence()
+    harness.restart_server()
+    assert harness.server.deliver_late() == 0
+
+
+def test_a_late_request_arrives_when_it_is_delivered_and_once() -> None:
+    harness, one = with_a_late_fence()
+    harness.server.network = deliver
+    assert one.look().fence is None
+    assert (harness.server.deliver_late(), harness.server.deliver_late()) == (1, 0)
+    assert one.look().fence == one.actor
+
+
+def test_prepared_rows_that_are_fewer_than_the_vote_said_are_lost() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1)).fenced()
+    committable = one.prepare(["a", "b"])
+    with pytest.raises(PreparedLost, match="of 3 rows is gone"):
+        one.commit(replace(committable, rows=3))
+    assert harness.visible() == []
+
+
+def test_an_abort_says_how_much_it_dropped() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1)).fenced()
+    for attempt in range(2):
+        one.prepare([f"a{attempt}"])
+    harness.server.table(harness.app, "out").prepared[99] = Prepared(99, 1, Actor(2, 2), ())
+    assert harness.server.abort(harness.app, "out", one.actor) == 2
+    assert harness.server.abort(harness.app, "out", one.actor) == 0
+
+
+def test_a_table_that_was_never_made_is_refused() -> None:
+    harness = VotingHarness()
+    for verb in (lambda: harness.sink().check(query(harness.app), None), lambda: harness.sink().look(query("flights"))):
+        with pytest.raises(Misconfigured, match="no table for app 'flights'"):
+            verb()
+
+
+def test_after_close_comes_a_look() -> None:
+    harness = VotingHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1)).fenced()
+    one.sink.close()
+    with pytest.raises(Misconfigured, match="used before look"):
+        one.prepare(["a"])
+
+
+def test_a_copy_that_is_gone_or_has_other_rows_is_lost() -> None:
+    stage = MemoryStage()
+    copy = stage.write(0, Actor(1, 1), [{"id": "a"}])
+    assert stage.read(copy) == ({"id": "a"},)
+    with pytest.raises(PreparedLost, match="is gone or has changed") as gone:
+        stage.read(replace(copy, root="memory:/gone"))
+    assert gone.value.state == "it is not there"
+    with pytest.raises(PreparedLost, match="of 2 rows is gone or has changed") as changed:
+        stage.read(replace(copy, files=(CopyFile("rows", 2, 2),)))
+    assert changed.value.state == "1 rows are there"
+
+
+def test_rows_may_be_anything_that_is_iterated_once() -> None:
+    def once() -> list[Row]:
+        evaluations.append(1)
+        return [{"id": "a"}]
+
+    class Lazy:
+        def __iter__(self) -> object:
+            return iter(once())
+
+    evaluations: list[int] = []
+    MemoryStage().write(0, Actor(1, 1), Lazy())
+    assert evaluations == [1]
+
+
+def test_a_digest_knows_rows_and_not_the_order_of_their_columns() -> None:
+    assert digest_of([{"a": 1, "b": 2}]) == digest_of([{"b": 2, "a": 1}])
+    assert digest_of([{"a": 1, "b": 2}]) != digest_of([{"a": 2, "b": 1}])

@@ -1,0 +1,185 @@
+"""What the real sinks refuse, show and put back without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Marker
+from epochal.coordinator.model.errors import Misconfigured
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.postgres import Plain, Upsert
+from epochal.sinks.postgres.sink import _State
+from epochal.sinks.spark import stage
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"topic": ""}, "no broker takes '' as the name of a topic"),
+        ({"topic": ".."}, "no broker takes '..' as the name of a topic"),
+        ({"topic": "."}, "no broker takes '.' as the name of a topic"),
+        ({"topic": "a topic"}, "no broker takes 'a topic' as the name of a topic"),
+        ({"topic": "x" * 250}, f"no broker takes '{'x' * 250}' as the name of a topic"),
+        ({"partitioner": "md5"}, "there is no partitioner 'md5'"),
+        ({"name": "a b"}, "sink name 'a b' is not of the form"),
+        ({"topic": "x" * 249}, f"sink name 'kafka-{'x' * 249}' is not of the form"),
+    ],
+)
+def test_a_kafka_sink_that_can_never_work_is_refused_when_it_is_made(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(Misconfigured, match="Help: ") as refused:
+        KafkaSink("localhost:1", **{"topic": "flights", **settings})
+    assert refused.value.what.startswith(says)
+
+
+def test_the_longest_topic_of_a_kafka_sink() -> None:
+    assert KafkaSink("localhost:1", topic="x" * 249, name="out", partitioner="murmur2").name == "out"
+
+
+def test_a_sink_shows_what_it_is_and_no_secret() -> None:
+    secret = "open-Sesame-42"
+    postgres = PostgresSink(f"postgresql://u:{secret}@h/db", table="flights", name="out")
+    kafka = KafkaSink("h:9092", topic="flights", options={"sasl.password": secret})
+    assert repr(postgres) == "PostgresSink(table='flights', name='out')"
+    assert repr(kafka) == "KafkaSink('h:9092', topic='flights', name='kafka-flights')"
+    assert repr(DeltaSink("/lake/flights")) == "DeltaSink('/lake/flights', name='delta-flights')"
+
+
+@pytest.mark.parametrize(
+    ("published", "decision", "marker"),
+    [(0, None, None), (3, 7, Marker(3, 7)), (3, None, Marker(3, UNKNOWN_DECISION)), (0, 7, Marker(0, 7))],
+)
+def test_the_marker_of_a_postgres_sink_is_where_its_readers_stand(
+    published: int, decision: int | None, marker: Marker | None
+) -> None:
+    """A decision that was deleted by hand does not make the next write begin at position 1 again."""
+    assert _State("", None, published, decision).marker == marker
+
+
+class Conf:
+    """Spark's `RuntimeConfig`."""
+
+    def __init__(self, **values: str) -> None:
+        self.values = values
+
+    def get(self, key: str, default: str | None) -> str | None:
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def unset(self, key: str) -> None:
+        del self.values[key]
+
+
+def test_the_sessions_settings_are_put_back_as_they_were() -> None:
+    class Session:
+        conf = Conf(set="before")
+
+    with stage._confs(Session(), {"set": "now", "unset": "now"}):  # type: ignore[arg-type]
+        assert Session.conf.values == {"set": "now", "unset": "now"}
+    assert Session.conf.values == {"set": "before"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"mode": "upsert"}, "mode='upsert' is none of the modes of epochal.sinks.postgres"),
+        ({"mode": Plain(), "view": "v"}, "view='v': readers of a Plain sink read the table itself"),
+        ({"mode": Upsert(key=()), "view": "v"}, "view='v': readers of a Upsert sink read the table itself"),
+        ({"mode": Upsert(key=())}, "Upsert(key=...) names no column"),
+        ({"mode": Upsert(key=["a", "b", "a"])}, "key= names 'a' twice"),
+        ({"mode": Upsert(key="a", update=["b", "b"])}, "update= names 'b' twice"),
+        ({"mode": Upsert(key="a", order_by=["b", "b"])}, "order_by= names 'b' twice"),
+        ({"mode": Upsert(key="a", update=["b", "a"])}, "update= names 'a', which is in the key"),
+        ({"mode": Upsert(key="a", order_by="a")}, "order_by= names 'a', which is in the key"),
+        ({"mode": Upsert(key="a", delete_when="a")}, "delete_when= names 'a', which is in the key"),
+        (
+            {"mode": Upsert(key="a", update=["gone"], delete_when="gone")},
+            "update= names 'gone', which delete_when= keeps out of the table",
+        ),
+        ({"mode": Plain(), "table": "x" * 57}, f"'{'x' * 57}__staged' is no Postgres name of 1 to 63 bytes"),
+        ({"mode": Plain(), "table": "s."}, "'__staged' is no Postgres name of 1 to 63 bytes"),
+    ],
+)
+def test_a_mode_of_postgres_that_can_never_work_is_refused_when_the_sink_is_made(
+    settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(Misconfigured, match="Help: ") as refused:
+        PostgresSink("host=h", **{"table": "flights", "name": "out", **settings})
+    assert refused.value.what == says
+
+
+NUMBERS: list[tuple[str, float]] = [
+    *((name, value) for name in ("transaction_timeout", "request_timeout", "partitions") for value in (0, -1)),
+    ("replication", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), NUMBERS)
+def test_a_number_of_kafka_that_has_to_be_above_zero(name: str, value: float) -> None:
+    with pytest.raises(Misconfigured, match=f"{name}={value} is not above 0"):
+        KafkaSink("h:1", topic="t", **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["connections", "connect_timeout", "lock_timeout", "answer_timeout", "bulk_timeout"])
+def test_a_number_of_postgres_that_has_to_be_above_zero(name: str) -> None:
+    """A time limit of 0 would be none in the server."""
+    with pytest.raises(Misconfigured, match=f"{name}=0 is not above 0"):
+        PostgresSink("host=h", table="t", **{name: 0})  # type: ignore[arg-type]
+
+
+def test_a_name_and_a_list_of_one_are_the_same() -> None:
+    one, listed = Upsert(key="id", update="a", order_by="b"), Upsert(key=["id"], update=["a"], order_by=["b"])
+    assert (
+        (one.keys, one.updates, one.order) == (listed.keys, listed.updates, listed.order) == (("id",), ("a",), ("b",))
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"select": "id"}, "select='id' is not a list of texts"),
+        ({"select": ["id", 3]}, "select=['id', 3] is not a list of texts"),
+        ({"select": []}, "select=[] is empty"),
+        ({"select": ["id", " "]}, "select=['id', ' '] holds an empty text"),
+        ({"where": ""}, "where='' is not a condition"),
+        ({"where": 3}, "where=3 is not a condition"),
+    ],
+)
+def test_a_projection_that_fits_no_rows_is_refused_when_the_sink_is_made(settings: dict[str, Any], says: str) -> None:
+    for make in (
+        lambda: KafkaSink("localhost:1", topic="flights", **settings),
+        lambda: PostgresSink("postgresql://h/db", table="flights", **settings),
+        lambda: DeltaSink("/lake/flights", **settings),
+    ):
+        with pytest.raises(Misconfigured, match="Help: ") as refused:
+            make()
+        assert refused.value.what == says
+
+
+def test_the_guarantee_tells_what_a_sink_gets() -> None:
+    some: dict[str, Any] = {"select": ["id"], "where": "n > 1"}
+    for whole, part in (
+        (KafkaSink("h:1", topic="t"), KafkaSink("h:1", topic="t", **some)),
+        (PostgresSink("", table="t"), PostgresSink("", table="t", **some)),
+        (DeltaSink("/t"), DeltaSink("/t", **some)),
+    ):
+        assert part.guarantee() == whole.guarantee() + " Of every epoch: select=['id'], where='n > 1'."
+
+
+@pytest.mark.parametrize("connections", [0, -1])
+def test_a_postgres_sink_without_a_connection_is_refused(connections: int) -> None:
+    with pytest.raises(Misconfigured, match=f"connections={connections}"):
+        PostgresSink("", table="t", connections=connections)
+
+
+def test_one_connection_is_enough() -> None:
+    PostgresSink("", table="t", connections=1)
+
+
+@pytest.mark.parametrize(("table", "view"), [(".t", None), ("t", ".v"), ("t", "s" * 64 + ".v")])
+def test_a_schema_that_postgres_cannot_name_is_refused(table: str, view: str | None) -> None:
+    with pytest.raises(Misconfigured, match="is no Postgres name of 1 to 63 bytes"):
+        PostgresSink("", name="out", table=table, view=view)

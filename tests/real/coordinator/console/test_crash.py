@@ -1,0 +1,55 @@
+"""Every command after a start has died: what is decided and not shown is found, and nobody touches it."""
+
+from __future__ import annotations
+
+from confluent_kafka import Producer
+
+from epochal.coordinator.model.failpoints import Point
+from epochal.sinks.kafka.marker import Place
+from tests.real.coordinator.console.support import SINKS, Console, by_name
+from tests.real.sinks.delta import support
+from tests.real.sinks.postgres.support import observe
+
+
+def test_a_crash_after_the_decision_is_in_doubt_until_a_start(console: Console) -> None:
+    console.add(7, 8)
+    console.crash(Point.AFTER_DECIDE)
+    console.crash(Point.BEFORE_SETTLE)
+    told = console.epochal("status", console.checkpoint, code=0)
+    assert {row["name"]: (row["in_doubt"], row["lag_epochs"]) for row in told["sinks"]} == dict.fromkeys(
+        SINKS, ("decided", 1)
+    )
+    assert told["spark"] == {"planned": 3, "committed": 2}
+    findings = console.epochal("verify", console.checkpoint, "--wait", 0.1, code=1)["findings"]
+    assert {(found["kind"], found["sink"], found["epoch"]) for found in findings} == {
+        ("in-doubt", name, 3) for name in SINKS
+    }
+    _nothing_is_touched_while_it_is_in_doubt(console)
+    console.go()
+    assert console.epochal("verify", console.checkpoint, code=0)["findings"] == []
+    assert console.epochal("reconcile", console.checkpoint, "table", "lake", code=0)["epochs"] == 4
+    _a_foreign_record_in_the_marker_topic_is_a_named_error(console)
+
+
+def _nothing_is_touched_while_it_is_in_doubt(console: Console) -> None:
+    """Although a start of a lower generation made it, and a newer one owns the sinks."""
+    rows = observe(console.dsn, "SELECT count(*) FROM rows__rows")
+    files, copies = support.data_files(console.lake), sorted((console.checkpoint / "epochal" / "copies").rglob("*"))
+    refused = console.epochal("txns", console.checkpoint, "--abort", "topic", "--yes", code=1)["error"]
+    assert "nothing is aborted" in refused["what"]
+    told = by_name(console.epochal("clean", console.checkpoint, "--yes", code=0)["sinks"])
+    for name in ("table", "lake"):
+        assert [left["removable"] for left in told[name]["leftovers"]] == [False]
+        assert any("nothing is removed" in note for note in told[name]["notes"])
+    assert observe(console.dsn, "SELECT count(*) FROM rows__rows") == rows
+    assert support.data_files(console.lake) == files
+    assert sorted((console.checkpoint / "epochal" / "copies").rglob("*")) == copies
+
+
+def _a_foreign_record_in_the_marker_topic_is_a_named_error(console: Console) -> None:
+    """Nothing takes it back."""
+    producer = Producer({"bootstrap.servers": console.bootstrap})
+    producer.produce(Place(console.app, "topic").topic, b"not ours", b"marker")
+    assert producer.flush(30) == 0
+    told = console.epochal("status", console.checkpoint, code=3)
+    assert by_name(told["sinks"])["topic"]["error"]["kind"] == "Misconfigured"

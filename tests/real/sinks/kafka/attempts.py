@@ -1,0 +1,70 @@
+"""Attempts at epochs without Spark: what a commit task does, called straight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epochal.coordinator.model.epoch import Actor, Decision, Query
+from epochal.sinks.kafka import KafkaSink, marker, produce
+from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.marker import Place, State
+from epochal.sinks.kafka.produce import Answer, Plan, Row
+from tests.real.sinks.kafka.support import APP, OPTIONS
+
+ONE = Actor(1, 11)
+TWO = Actor(2, 22)
+QUERY = Query(APP, "q1", "r1", "memory:/checkpoint")
+
+
+class Target:
+    """One topic with a sink on it, fenced by ``ONE``, and plans for its epochs."""
+
+    def __init__(self, bootstrap: str, topic: str, *, timeout: float = 30, partitions: int = 1) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.sink = KafkaSink(
+            bootstrap,
+            topic=topic,
+            name=topic,
+            options=OPTIONS,
+            partitions=partitions,
+            request_timeout=timeout,
+        )
+        self.place = Place(APP, topic)
+        self.link = Link(bootstrap, topic, timeout, OPTIONS)
+        self.sink.create(QUERY, None)
+        self.sink.look(QUERY)
+        self.sink.fence(QUERY, ONE)
+
+    def plan(self, epoch: int, rows: Sequence[Row], *, by: Actor = ONE, redo: int = 0) -> Plan:
+        """Epoch n of ``ONE`` at position n + 1."""
+        decision = Decision("q1", epoch, ONE, f"fingerprint-{epoch}", redo)
+        return Plan(
+            link=self.link,
+            place=self.place,
+            topics=(self.topic,),
+            by=by,
+            decision=decision.id,
+            position=epoch + 1,
+            epoch=epoch,
+            rows=len(rows),
+            partitioner="murmur2_random",
+            max_message_bytes=(1_000_000,),
+            transaction_timeout=60,
+            about={"decision": decision.to_json()},
+        )
+
+    def commit(self, epoch: int, rows: Sequence[Row]) -> Answer:
+        """One attempt at one epoch."""
+        return produce.attempt(self.plan(epoch, rows), [rows])
+
+    def state(self) -> State:
+        return marker.read(self.link, self.place, final=False)
+
+    def position(self) -> int:
+        found = self.state().marker
+        return found.position if found is not None else 0
+
+
+def rows(*values: str) -> list[Row]:
+    return [(v.encode(), v.encode()) for v in values]

@@ -1,0 +1,132 @@
+"""A pipeline on a broker that speaks TLS, asks for a password and grants what docs/kafka.md lists, and no more."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+import epochal
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, SinkUnavailable
+from epochal.sinks.kafka import KafkaSink
+from tests.real.sinks.kafka.attempts import QUERY
+from tests.real.sinks.kafka.guarded import USER, SecuredKafka
+from tests.real.sinks.kafka.support import APP, SECRET, hanging, read_topic
+
+SCHEMA = StructType().add("k", "string").add("n", "long")
+VARIABLE = "EPOCHAL_TEST_KAFKA_PASSWORD"
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[SecuredKafka]:
+    with SecuredKafka() as server:
+        server.add_user()
+        yield server
+
+
+@pytest.fixture
+def login(kafka: SecuredKafka, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, str]]:
+    """As docs/kafka.md has it."""
+    monkeypatch.setenv(VARIABLE, SECRET)
+
+    def options() -> dict[str, str]:
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(kafka.certificate),
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": USER,
+            "sasl.password": os.environ[VARIABLE],
+        }
+
+    return options
+
+
+def plans(spark: SparkSession) -> str:
+    """Every plan that this session has told its listeners of."""
+    store = spark._jsparkSession.sharedState().statusStore()
+    listed = store.executionsList()
+    return "\n".join(str(listed.apply(n).physicalPlanDescription()) for n in range(listed.size()))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_pipeline_runs_with_the_least_rights_and_shows_no_secret(
+    kafka: SecuredKafka,
+    topic_name: str,
+    login: Callable[[], dict[str, str]],
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    slots: int,
+) -> None:
+    options: dict[str, Any] = {"topic": topic_name, "name": topic_name, "key": "k", "slots": slots, "partitions": 2}
+    KafkaSink(kafka.bootstrap, **options).create(QUERY, SCHEMA)  # by somebody who may
+    kafka.grant(ResourceType.TOPIC, topic_name, "WRITE", "DESCRIBE")
+    kafka.grant(ResourceType.TOPIC, f"__epochal.{APP}.{topic_name}", "READ", "WRITE", "DESCRIBE")
+    for slot in ("", "#1")[:slots]:
+        kafka.grant(ResourceType.TRANSACTIONAL_ID, f"epochal-{APP}-{topic_name}{slot}", "WRITE", "DESCRIBE")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text("".join(json.dumps({"k": str(n), "n": n}) + "\n" for n in range(20)))
+    rows = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in"))
+
+    with caplog.at_level(logging.DEBUG):
+        sink = KafkaSink(kafka.guarded, options=login, transaction_timeout=60, **options)
+        pipeline = epochal.Pipeline(app=APP, sinks=[sink])
+        pipeline.check(rows)
+        write = rows.writeStream.foreachBatch(pipeline).trigger(availableNow=True)
+        query = write.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(400)
+        assert query.exception() is None
+        pipeline.close()
+    found = [json.loads(r.value or b"")["n"] for r in read_topic(kafka.bootstrap, topic_name)]
+    assert sorted(found) == list(range(20))
+    assert hanging(kafka.bootstrap, topic_name) == []
+
+    kept = [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    told = [*kept, plans(spark), caplog.text, *capfd.readouterr(), str(pipeline.guarantee()), repr(pipeline)]
+    assert "__epochal" in plans(spark) or len(plans(spark)) > 1000
+    assert [text for text in told if SECRET in text] == []
+    marker = read_topic(kafka.bootstrap, f"__epochal.{APP}.{topic_name}")
+    assert [r for r in marker if SECRET.encode() in (r.value or b"")] == []
+
+
+def refusal(sink: KafkaSink) -> EpochalError:
+    with pytest.raises((Misconfigured, SinkUnavailable)) as refused:
+        sink.look(QUERY)
+    assert SECRET not in str(refused.value)
+    return refused.value
+
+
+def test_a_broker_with_an_unknown_certificate_is_not_trusted(
+    kafka: SecuredKafka, topic_name: str, login: Callable[[], dict[str, str]], tmp_path: Path
+) -> None:
+    other = SecuredKafka(directory=tmp_path)
+    other._make_certificate()
+    options = {**login(), "ssl.ca.location": str(other.certificate)}
+    told = refusal(KafkaSink(kafka.guarded, topic=topic_name, options=options, request_timeout=3))
+    assert "certificate verify failed" in str(told)
+
+
+def test_a_password_that_is_not_there_is_named_by_its_variable(
+    kafka: SecuredKafka, topic_name: str, login: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    told = refusal(KafkaSink(kafka.guarded, topic=topic_name, options=login))
+    assert told.what == f"the function of options= raised KeyError '{VARIABLE}'"
+
+
+def test_what_a_function_of_options_raises_is_not_shown(topic_name: str) -> None:
+    def options() -> dict[str, str]:
+        raise ValueError(f"the vault says {SECRET}")
+
+    told = refusal(KafkaSink("localhost:1", topic=topic_name, options=options))
+    assert told.what == "the function of options= raised ValueError"

@@ -1,0 +1,134 @@
+"""What holds inside a sink's transactions, whatever the database and the role say."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from epochal.coordinator.model.errors import SinkUnavailable
+from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.client import open_session
+from epochal.sinks.postgres.place import Limits, Place, ServerRefused
+from epochal.sinks.postgres.write import write_partition
+from epochal.sinks.protocol import CommitOutcome
+from tests.real.sinks.postgres import support
+from tests.real.sinks.postgres.support import ONE, QUERY, TWO, batches, epoch, observe, ready, task, visible, voted
+
+HOSTILE = {
+    "database": {
+        "default_transaction_isolation": "serializable",
+        "default_transaction_read_only": "on",
+        "synchronous_commit": "off",
+        "lock_timeout": "0",
+        "statement_timeout": "0",
+        "idle_in_transaction_session_timeout": "0",
+        "enable_seqscan": "on",
+    },
+    "role": {
+        "default_transaction_isolation": "repeatable read",
+        "default_transaction_read_only": "on",
+        "synchronous_commit": "local",
+        "lock_timeout": "1ms",
+        "statement_timeout": "2min",
+        "idle_in_transaction_session_timeout": "2min",
+        "enable_seqscan": "on",
+    },
+}
+OURS = {
+    "transaction_isolation": "read committed",
+    "transaction_read_only": "off",
+    "synchronous_commit": "on",
+    "lock_timeout": "4s",
+    "idle_in_transaction_session_timeout": "3s",
+    "enable_seqscan": "off",
+}
+SETTINGS = [*OURS, "statement_timeout"]
+
+
+@pytest.fixture(params=HOSTILE)
+def hostile(request: pytest.FixtureRequest, pg_database: str) -> str:
+    """A database whose tables are made and watched, and which then got these defaults, or its role did."""
+    ready(pg_database)
+    watch(pg_database)
+    name = pg_database.rpartition("/")[2]
+    whose = f'DATABASE "{name}"' if request.param == "database" else f'ROLE CURRENT_USER IN DATABASE "{name}"'
+    alter = [f"ALTER {whose} SET {setting} = '{value}'" for setting, value in HOSTILE[request.param].items()]
+    observe(pg_database, "; ".join(alter))
+    return pg_database
+
+
+@pytest.fixture
+def sink(hostile: str) -> Iterator[PostgresSink]:
+    made = support.sink(hostile)
+    made.look(QUERY)
+    yield made
+    made.close()
+
+
+def watch(dsn: str) -> None:
+    """Have the server note what holds whenever one of the sink's tables is written."""
+    settings = ", ".join(f"'{setting}'" for setting in SETTINGS)
+    observe(
+        dsn,
+        "CREATE TABLE seen (place text, setting text, value text);"
+        " CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO seen SELECT TG_TABLE_NAME, setting, current_setting(setting)"
+        f" FROM unnest(ARRAY[{settings}]) setting; RETURN NULL; END $$",
+    )
+    for table in ("epochal.sinks", "epochal.epochs", "epochal.attempts", "flights__rows"):
+        observe(dsn, f"CREATE TRIGGER watch AFTER INSERT OR UPDATE OR DELETE ON {table} EXECUTE FUNCTION watch()")
+
+
+def seen(dsn: str, table: str) -> dict[str, str]:
+    """What held whenever that table was written."""
+    found = observe(dsn, "SELECT DISTINCT setting, value FROM seen WHERE place = %s", table)
+    assert len(found) == len(SETTINGS), found
+    return dict(found)
+
+
+def test_a_task_of_prepare(hostile: str) -> None:
+    vote = write_partition(task(hostile, limits=Limits(connect=3.0, lock=4.0, answer=3.0, copy=50.0)), batches([1]))
+    assert vote["rows"] == 1
+    assert seen(hostile, "flights__rows") == {**OURS, "statement_timeout": "50s"}
+    assert seen(hostile, "attempts") == {**OURS, "statement_timeout": "3s"}
+
+
+def test_a_commit(hostile: str, sink: PostgresSink) -> None:
+    vote = voted([write_partition(task(hostile), batches([1]))], epoch())
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert visible(hostile) == [1]
+    for table in ("epochs", "sinks"):
+        assert seen(hostile, table) == {**OURS, "statement_timeout": "10s"}
+
+
+def test_a_fence_and_an_abort(hostile: str, sink: PostgresSink) -> None:
+    sink.fence(QUERY, TWO)
+    assert seen(hostile, "sinks") == {**OURS, "statement_timeout": "3s"}
+    sink.abort(QUERY, TWO)
+    assert seen(hostile, "flights__rows") == {**OURS, "statement_timeout": "10s"}
+
+
+def test_nothing_of_it_outlives_the_transaction(hostile: str) -> None:
+    """A pooler in transaction mode hands the connection to somebody else afterwards."""
+    settings = ", ".join(f"current_setting('{setting}')" for setting in SETTINGS if "transaction_" not in setting)
+    session = open_session(Place(hostile), "out", Limits())
+    try:
+        before = session.run(f"SELECT {settings}")
+        with session.transaction(bulk=True):
+            assert session.run(f"SELECT {settings}") != before
+        assert session.run(f"SELECT {settings}") == before
+    finally:
+        session.close()
+
+
+def test_a_failed_transaction_is_not_taken_for_a_committed_one(pg_database: str) -> None:
+    """Postgres answers COMMIT with ROLLBACK, and no error, where a statement has failed before."""
+    with (
+        contextlib.closing(open_session(Place(pg_database), "out", Limits())) as session,
+        pytest.raises(SinkUnavailable, match="answered COMMIT with ROLLBACK"),
+        session.transaction(),
+        pytest.raises(ServerRefused),
+    ):
+        session.run("SELECT 1/0")
