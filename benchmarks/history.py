@@ -33,12 +33,12 @@ from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit, EpochLog
 from epochal.coordinator.model.epoch import (
     Actor,
-    Ask,
     Committable,
     Copy,
     CopyFile,
     Epoch,
     EpochNumber,
+    EpochRequest,
     Json,
     Query,
     SinkState,
@@ -49,8 +49,8 @@ from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.delta.jvm import Table
 from epochal.sinks.kafka import produce
 from epochal.sinks.kafka.produce import Plan, Transaction
+from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
-from epochal.sinks.postgres.place import Limits, Place
 from epochal.sinks.postgres.rows import columns
 from epochal.sinks.postgres.write import _write
 from epochal.sinks.protocol import CommitOutcome, Sink, Stage
@@ -131,9 +131,9 @@ class Progress:
         assert self._text(self.committed) == newest, f"offsets that are not linear in the epoch: {newest}"
         self._commit = self._file("commits", self.committed).read_text()
 
-    def ask(self, query: Query, epoch: EpochNumber) -> Ask:
+    def ask(self, query: Query, epoch: EpochNumber) -> EpochRequest:
         text = self._text(epoch)
-        return Ask(query, epoch, hashlib.sha256(text.encode()).hexdigest(), text, 0)
+        return EpochRequest(query, epoch, hashlib.sha256(text.encode()).hexdigest(), text, 0)
 
     def go_to(self, upto: EpochNumber) -> None:
         """As if all epochs before ``upto`` had been run by Spark, and the next not yet planned."""
@@ -161,7 +161,7 @@ class Progress:
 class _Batch:
     """A micro-batch of which only its number is known; implements ``MicroBatch``."""
 
-    ask: Ask
+    ask: EpochRequest
 
     @property
     def rows(self) -> EpochNumber:
@@ -263,7 +263,7 @@ class _Postgres:
     def __init__(self, sink: PostgresSink, schema: StructType, rows: Rows, vote: Committable) -> None:
         self._sink, self._rows, self._vote = sink, rows, vote
         self._columns = columns(schema, sink.name)
-        self._opened: tuple[Place, Session] | None = None
+        self._opened: tuple[Address, Session] | None = None
 
     def prepare(self, epoch: Epoch, by: Actor) -> Committable:
         app = str(self._vote.payload["app"])

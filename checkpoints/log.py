@@ -143,7 +143,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Place:
+class SinkPosition:
     """One sink of an epoch that is applied: what it physically is, and where the epoch will stand in it."""
 
     identity: str
@@ -153,7 +153,7 @@ class Place:
         return {"identity": self.identity, "position": self.position}
 
     @classmethod
-    def from_json(cls, data: Json) -> Place:
+    def from_json(cls, data: Json) -> SinkPosition:
         return cls(str(data["identity"]), int(data["position"]))
 
 
@@ -167,7 +167,7 @@ class Apply:
 
     kind: ClassVar[str] = "apply"
     decision: Decision
-    participants: Mapping[str, Place]
+    participants: Mapping[str, SinkPosition]
     offsets: str = ""
     watermark: int | None = None
     supersedes: int | None = None  # Decision.id of the record of the same epoch that it goes on from
@@ -204,7 +204,7 @@ class Apply:
         mark, supersedes = data["watermark"], data["supersedes"]
         return cls(
             decision=Decision.from_json(data["decision"]),
-            participants={str(n): Place.from_json(p) for n, p in data["participants"].items()},
+            participants={str(n): SinkPosition.from_json(p) for n, p in data["participants"].items()},
             offsets=str(data["offsets"]),
             watermark=int(mark) if mark is not None else None,
             supersedes=int(supersedes) if supersedes is not None else None,
@@ -214,7 +214,7 @@ class Apply:
 
 
 @dataclass(frozen=True)
-class Stand:
+class SinkStanding:
     """What a person's record says of one sink: what it physically is, and the marker that is right in it.
 
     ``through``: the epochs of this log up to it are over for this sink, whether it shows them or not.
@@ -236,7 +236,7 @@ class Stand:
         return {"identity": self.identity, "markers": markers, "through": self.through, "away": self.away}
 
     @classmethod
-    def from_json(cls, data: Json) -> Stand:
+    def from_json(cls, data: Json) -> SinkStanding:
         markers = tuple(None if m is None else Marker(int(m["position"]), int(m["decision"])) for m in data["markers"])
         return cls(str(data["identity"]), markers, int(data["through"]), bool(data["away"]))
 
@@ -270,7 +270,7 @@ class Operator:
     said: Json
     why: str
     at: str  # ISO 8601, UTC
-    stands: Mapping[str, Stand] = field(default_factory=dict)
+    stands: Mapping[str, SinkStanding] = field(default_factory=dict)
     place: str | None = None
     fences: tuple[Actor, ...] = ()
     expected: EpochNumber | None = None
@@ -299,7 +299,7 @@ class Operator:
             said=dict(data["said"]),
             why=str(data["why"]),
             at=str(data["at"]),
-            stands={str(n): Stand.from_json(s) for n, s in data["stands"].items()},
+            stands={str(n): SinkStanding.from_json(s) for n, s in data["stands"].items()},
             place=str(place) if place is not None else None,
             fences=tuple(map(Actor.from_json, data["fences"])),
             expected=int(expected) if expected is not None else None,

@@ -40,12 +40,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from epochal.coordinator.model.epoch import (
     Actor,
-    Ask,
     Committable,
     Copy,
     Digest,
     Epoch,
     EpochNumber,
+    EpochRequest,
     Json,
     Marker,
     Position,
@@ -155,7 +155,7 @@ class WatchingSink(RedoSink, Protocol):
 class MarkedSink(Sink, Protocol):
     """A sink whose marker a person may have written, where the write that knows it cannot be repeated.
 
-    Used by an operator's acts alone (``coordinator/protocol/acts.py``), under a fence that has settled everything else.
+    Used by operator actions alone (``coordinator/protocol/actions.py``), under a fence that has settled all else.
     """
 
     def renamed(self, name: str) -> tuple[Sink, Sink]:
@@ -263,7 +263,7 @@ class MicroBatch(Protocol):
     """What Spark hands over: the rows, unevaluated, and a way to run the plan for nothing."""
 
     @property
-    def ask(self) -> Ask: ...
+    def ask(self) -> EpochRequest: ...
 
     @property
     def rows(self) -> Rows: ...

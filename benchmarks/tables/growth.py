@@ -225,7 +225,7 @@ def _sizes(dsn: str) -> int:
 def _marker_topic(world: World, grown: Grown) -> dict[str, float]:
     sink = grown.pipeline.sinks[0]
     assert isinstance(sink, KafkaSink), "asked of a Kafka sink"
-    place = marker.Place(grown.name, sink.name)
+    place = marker.MarkerTopic(grown.name, sink.name)
     server = world.kafka
     if not isinstance(server, KafkaServer):  # its files are not at hand
         return {}

@@ -24,8 +24,8 @@ from benchmarks.rows import record_batch
 from epochal.chaos.servers.postgres import PostgresServer
 from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch, Query
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
-from epochal.sinks.postgres.place import Limits, Place
 from epochal.sinks.postgres.rows import columns
 from epochal.sinks.postgres.session import Session
 from epochal.sinks.postgres.write import _write
@@ -84,7 +84,7 @@ class Loaded:
         self._sink.look(self._query)
         self._sink.fence(self._query, BY)
         taken = []
-        with contextlib.closing(open_session(Place(self.dsn), "out", Limits())) as tasks:
+        with contextlib.closing(open_session(Address(self.dsn), "out", Limits())) as tasks:
             for number in range(self.epochs):
                 committable = self._prepared(tasks, number)
                 clock = Clock(self._backend())
@@ -100,7 +100,7 @@ class Loaded:
 
     def _prepared(self, session: Session, number: int) -> Committable:
         epoch = Epoch(Decision("q1", number, BY, f"fingerprint-{number}", 0), number + 1, offsets="[]", watermark=0)
-        task = self._sink._task(Place(self.dsn), "bench", epoch, BY, columns(SCHEMA, "out"), ())
+        task = self._sink._task(Address(self.dsn), "bench", epoch, BY, columns(SCHEMA, "out"), ())
         self._sink._end = self._sink._noted(epoch)
         vote = _write(task, session, self._batch(number), iter(()))  # a task without its connecting
         attempts = [[vote["attempt"], vote["rows"]]]

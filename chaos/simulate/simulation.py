@@ -38,11 +38,20 @@ from epochal.chaos.simulate.schedule import NETWORK, Action, Happening, Schedule
 from epochal.checkpoints.log import Entry, Fence, LogPosition, Operator, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.model import failpoints
-from epochal.coordinator.model.epoch import IDEMPOTENT, TWO_PHASE, Actor, Ask, Committable, Copy, EpochNumber, Query
+from epochal.coordinator.model.epoch import (
+    IDEMPOTENT,
+    TWO_PHASE,
+    Actor,
+    Committable,
+    Copy,
+    EpochNumber,
+    EpochRequest,
+    Query,
+)
 from epochal.coordinator.model.errors import EpochalError, OutcomeUnknown, SinkUnavailable
-from epochal.coordinator.model.events import Telling
+from epochal.coordinator.model.events import EventPublisher
 from epochal.coordinator.model.failpoints import AnswerDropped, Point
-from epochal.coordinator.protocol.acts import Act, Rename
+from epochal.coordinator.protocol.actions import OperatorAction, Rename
 from epochal.coordinator.protocol.coordinator import Coordinator, EpochReport, Retry, serial
 from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Shown, Table
 from epochal.sinks.memory import Row as StoredRow
@@ -507,7 +516,7 @@ class Driver:
             runner=backwards if pipeline.backwards else serial,
             retry=Retry(attempts=4, sleep=lambda seconds: None),  # noqa: ARG005
             compact_every=world.compact_every,
-            telling=Telling(self.query),  # to nobody: what it would warn of is what the schedules do
+            telling=EventPublisher(self.query),  # to nobody: what it would warn of is what the schedules do
         )
 
     def sinks(self) -> Sequence[Sink]:
@@ -610,7 +619,7 @@ class Driver:
 
     def _batch(self, epoch: int, first: int, last: int) -> None:
         fingerprint = f"{first}-{last}"
-        ask = Ask(self.query, epoch, fingerprint, offsets=fingerprint)
+        ask = EpochRequest(self.query, epoch, fingerprint, offsets=fingerprint)
         batch = SimulatedBatch(self, ask, first, last)
         if self.calls(epoch):
             self.reports.append(self.coordinator.run(batch))
@@ -619,9 +628,11 @@ class Driver:
 
 
 class Person(Driver):
-    """A start that says one thing (``epochal.coordinator.protocol.acts``) and runs no epoch."""
+    """A start that says one thing (``epochal.coordinator.protocol.actions``) and runs no epoch."""
 
-    def __init__(self, world: Simulation, checkpoint: Checkpoint, name: str, act: Act, **options: Any) -> None:
+    def __init__(
+        self, world: Simulation, checkpoint: Checkpoint, name: str, act: OperatorAction, **options: Any
+    ) -> None:
         self._act = act
         super().__init__(world, checkpoint, name, -1, **options)
 
@@ -636,19 +647,19 @@ class Person(Driver):
     def _spark(self) -> None:
         planned = max(self.checkpoint.offsets, default=-1)
         done = planned in self.checkpoint.commits or planned < 0
-        self.record = self.coordinator.act(Ask(self.query, planned + 1 if done else planned, ""), self._act)
+        self.record = self.coordinator.act(EpochRequest(self.query, planned + 1 if done else planned, ""), self._act)
 
 
 class SimulatedBatch:
     """What Spark hands over.  Every iteration over ``rows`` is an evaluation of its own."""
 
-    def __init__(self, driver: Driver, ask: Ask, first: int, last: int) -> None:
+    def __init__(self, driver: Driver, ask: EpochRequest, first: int, last: int) -> None:
         self._driver = driver
         self._ask = ask
         self._keys = range(first, last)
 
     @property
-    def ask(self) -> Ask:
+    def ask(self) -> EpochRequest:
         return self._ask
 
     @property

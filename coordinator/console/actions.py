@@ -9,14 +9,23 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from epochal.checkpoints.log import Operator, Stand
+from epochal.checkpoints.log import Operator, SinkStanding
 from epochal.coordinator.console import render
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption, YesOption
 from epochal.coordinator.console.render import Answer, Usage, answering, line, table
 from epochal.coordinator.console.standing import resolve as resolved
 from epochal.coordinator.model.epoch import EpochNumber, Json, Marker
-from epochal.coordinator.protocol.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
+from epochal.coordinator.protocol.actions import (
+    Accept,
+    Adopt,
+    Evaluate,
+    OperatorAction,
+    Rename,
+    Retire,
+    RewriteMarker,
+    Skip,
+)
 from epochal.coordinator.query import operate
 from epochal.coordinator.query.pipeline import Pipeline, located
 from epochal.sinks.epochs import ShownEpoch
@@ -141,9 +150,9 @@ def resolve(
     Example: epochal resolve /data/checkpoint --skipped 7..9 --pipeline job.py:pipeline --why 'empty batches' --yes
     """
     told = {"why": _said(why, yes), "at": operate.now()}
-    acts: list[Act] = []
+    acts: list[OperatorAction] = []
     acts += [Accept(sink=accept, **told)] if accept else []
-    acts += [Remark(sink=marker, **told)] if marker else []
+    acts += [RewriteMarker(sink=marker, **told)] if marker else []
     acts += [Skip(first=_span(skipped)[0], last=_span(skipped)[1], **told)] if skipped else []
     acts += [Evaluate(sinks=tuple(evaluation), **told)] if evaluation else []
     if len(acts) != 1:
@@ -168,7 +177,7 @@ def _answer(
     command: str,
     checkpoint: str,
     named: str,
-    act: Act,
+    act: OperatorAction,
     yes: bool,
     *,
     new: bool = False,
@@ -217,7 +226,7 @@ def _shown(record: Operator, ends: Sequence[Json], yes: bool) -> Sequence[Render
     return [*body, *([made] if made.row_count else []), *map(line, lines)]
 
 
-def _through(stand: Stand) -> str:
+def _through(stand: SinkStanding) -> str:
     return str(stand.through) if stand.through >= 0 else "-"
 
 

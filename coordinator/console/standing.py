@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from epochal.checkpoints.hadoop import running
 from epochal.checkpoints.log import Commit, EpochLog
 from epochal.coordinator.console.render import CannotTell, Usage
-from epochal.coordinator.model.epoch import Ask, EpochNumber, Query, SinkState
+from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query, SinkState
 from epochal.coordinator.model.errors import EpochalError, Misconfigured
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.judge import Case, History, LoggedEpoch
@@ -62,7 +62,7 @@ class Standing:
     history: History
     states: Mapping[str, SinkState]
     unanswered: Mapping[str, Exception]
-    ask: Ask
+    ask: EpochRequest
     planned: EpochNumber | None  # by Spark's own files; None: they were not read
     committed: EpochNumber | None
     refusal: EpochalError | None
@@ -139,11 +139,11 @@ def spark_progress(where: str) -> tuple[EpochNumber | None, EpochNumber | None]:
     return progress_at(where, spark) if is_readable(where) else (None, None)
 
 
-def _ask(app: str, history: History, where: str) -> Ask:
+def _ask(app: str, history: History, where: str) -> EpochRequest:
     """What Spark would ask for; by the log alone where its files cannot be read here."""
     if is_readable(where):
         return ask_at(app, where, spark)
-    return Ask(_query(app, history, where), history.expected or 0, fingerprint="")
+    return EpochRequest(_query(app, history, where), history.expected or 0, fingerprint="")
 
 
 def is_readable(where: str) -> bool:

@@ -22,7 +22,7 @@ MOVED = {
     "epochal.chaos.schedule": "epochal.chaos.simulate.schedule",
     "epochal.chaos.simulation": "epochal.chaos.simulate.simulation",
     "epochal.chaos.targets": "epochal.chaos.job.targets",
-    "epochal.coordinator.acts": "epochal.coordinator.protocol.acts",
+    "epochal.coordinator.acts": "epochal.coordinator.protocol.actions",
     "epochal.coordinator.cli": "epochal.coordinator.console.cli",
     "epochal.coordinator.coordinator": "epochal.coordinator.protocol.coordinator",
     "epochal.coordinator.epoch": "epochal.coordinator.model.epoch",

@@ -138,7 +138,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Ask:
+class EpochRequest:
     """What Spark asks for: run this epoch, planned as this fingerprint."""
 
     query: Query

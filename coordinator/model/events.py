@@ -1,6 +1,6 @@
 """What happens in an epoch, as typed events, and the one object that tells them.
 
-The coordinator calls a verb of :class:`Telling` where something has become true.  Log records, metrics and
+The coordinator calls a verb of :class:`EventPublisher` where something has become true.  Log records, metrics and
 spans, the line on a terminal and the user's ``on_event`` are consumers of the same events.  Nothing of the
 protocol rests on them: a consumer that raises is let go for the rest of the start, with one record in the
 log, and the epoch goes on.
@@ -191,7 +191,7 @@ class Told:
     rows: int | None = None
 
 
-class Telling:
+class EventPublisher:
     """Tells the events of one start to its consumers.  No verb raises, whatever a consumer does.
 
     But for what is no ``Exception`` (``SystemExit``, ``KeyboardInterrupt``): that is to end the process, and passes.

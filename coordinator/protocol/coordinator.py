@@ -39,8 +39,8 @@ from epochal.checkpoints.log import (
     LogPosition,
     Operator,
     Participant,
-    Place,
     Record,
+    SinkPosition,
     encode,
 )
 from epochal.coordinator.model.epoch import (
@@ -48,13 +48,13 @@ from epochal.coordinator.model.epoch import (
     NEXT,
     TWO_PHASE,
     Actor,
-    Ask,
     Committable,
     Copy,
     Decision,
     Digest,
     Epoch,
     EpochNumber,
+    EpochRequest,
     Json,
     Marker,
     Phase,
@@ -75,10 +75,10 @@ from epochal.coordinator.model.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.coordinator.model.events import Step, Telling
+from epochal.coordinator.model.events import EventPublisher, Step
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.coordinator.protocol import judge
-from epochal.coordinator.protocol.acts import Act
+from epochal.coordinator.protocol.actions import OperatorAction
 from epochal.coordinator.protocol.judge import Case, History, Verdict
 from epochal.coordinator.telemetry.records import record as as_record
 from epochal.sinks.protocol import (
@@ -196,7 +196,7 @@ class Coordinator:
         runner: Runner[object] = serial,
         retry: Retry | None = None,
         compact_every: int = COMPACT_EVERY,
-        telling: Telling | None = None,
+        telling: EventPublisher | None = None,
     ) -> None:
         self._query = query
         self._sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}
@@ -209,13 +209,13 @@ class Coordinator:
         self._run_all = runner
         self._retry = retry or Retry()
         self._compact_every = compact_every
-        self._telling = telling or Telling(query, [as_record])
+        self._telling = telling or EventPublisher(query, [as_record])
         self._history = History(())
         self._identities: dict[str, str] = {}
         self._markers: dict[str, Marker | None] = {}
         self._shown: dict[str, bool] = {}  # of the last epoch
         self._states: judge.States = {}
-        self._act: Act | None = None  # what a person wants of this start
+        self._act: OperatorAction | None = None  # what a person wants of this start
         self._actor: Actor | None = None
         self._own_position: LogPosition = -1  # of my own last record
         self._written: dict[str, int] = {}  # rows that each sink voted for in this call
@@ -266,7 +266,7 @@ class Coordinator:
             self._telling.failed(error, self._phase, self._pending)
             raise
 
-    def act(self, ask: Ask, act: Act, before_record: Callable[[], None] = lambda: None) -> Operator:
+    def act(self, ask: EpochRequest, act: OperatorAction, before_record: Callable[[], None] = lambda: None) -> Operator:
         """What a person decides, in the order of a start, and then one record.  Every error leaves it undecided.
 
         All is judged as if the record stood in the log.  ``ask``: what Spark will ask for next.  ``before_record`` is
@@ -278,7 +278,7 @@ class Coordinator:
             self._telling.failed(error, self._phase, self._pending)
             raise
 
-    def _acted(self, ask: Ask, act: Act, before_record: Callable[[], None]) -> Operator:
+    def _acted(self, ask: EpochRequest, act: OperatorAction, before_record: Callable[[], None]) -> Operator:
         self._act = act
         self._take_over(ask)
         self._enter(Phase.SETTLE)
@@ -296,7 +296,7 @@ class Coordinator:
         self._clean()
         return record
 
-    def assume(self, ask: Ask, act: Act) -> Operator:
+    def assume(self, ask: EpochRequest, act: OperatorAction) -> Operator:
         """The record that ``act`` would come to, if all stays as it is; writes nothing."""
         self._act = act
         self._look(ask)
@@ -308,7 +308,7 @@ class Coordinator:
         marked = {name: replace(record.stands[name], markers=(marker,)) for name, marker in marks.items()}
         return replace(record, stands={**record.stands, **marked})
 
-    def check(self, ask: Ask) -> None:
+    def check(self, ask: EpochRequest) -> None:
         """Look and judge as a start would; writes nothing."""
         self._look(ask)
 
@@ -325,12 +325,12 @@ class Coordinator:
 
     # --- start: look, fence, look again, settle -------------------------------------------------
 
-    def _start(self, ask: Ask) -> None:
+    def _start(self, ask: EpochRequest) -> None:
         self._take_over(ask)
         self._enter(Phase.SETTLE)
         self._settle()
 
-    def _take_over(self, ask: Ask) -> None:
+    def _take_over(self, ask: EpochRequest) -> None:
         self._enter(Phase.LOOK)
         generation = self._look(ask)
         self._enter(Phase.FENCE)
@@ -338,7 +338,7 @@ class Coordinator:
         self._enter(Phase.LOOK_AGAIN)
         self._look_again(ask)
 
-    def _look(self, ask: Ask) -> int:
+    def _look(self, ask: EpochRequest) -> int:
         """Read log and sinks, judge; the next generation.  A refusal on a log that grew is made anew."""
         hit(Point.BEFORE_LOOK)
         for _ in range(self._retry.attempts):
@@ -381,7 +381,7 @@ class Coordinator:
         shown = judge.judge((), case).shown
         return Verdict(verdict.refusal, {name: shown[name] for name in shown if name not in self._act.without})
 
-    def _read(self, ask: Ask, by: Actor | None = None) -> Case:
+    def _read(self, ask: EpochRequest, by: Actor | None = None) -> Case:
         """The log first, then the sinks: a sink is never older than the log it is judged by."""
         history = History.of(self._log.read())
         states = self._each(lambda sink: self._patiently(lambda: sink.look(self._query, by=by), attempts=_LOOKS))
@@ -394,7 +394,7 @@ class Coordinator:
         self._identities = {name: state.identity for name, state in case.states.items()}
         self._markers = {name: state.marker for name, state in case.states.items()}
 
-    def _fence(self, ask: Ask, actor: Actor) -> None:
+    def _fence(self, ask: EpochRequest, actor: Actor) -> None:
         """The log first, then the sinks in the order of their names; all by compare-and-set."""
         if self._history.empty and ask.epoch > 0:
             self._telling.log_began()
@@ -412,7 +412,7 @@ class Coordinator:
         self._telling.started(actor, self._mode, list(self._sinks))
         hit(Point.AFTER_FENCE)
 
-    def _look_again(self, ask: Ask) -> None:
+    def _look_again(self, ask: EpochRequest) -> None:
         """The same judgement, now final: nothing older can move any more."""
         case = self._read(ask, self._me)
         verdict = self._judge(judge.LOOK_AGAIN, case)
@@ -436,7 +436,7 @@ class Coordinator:
         if self._history.last is not None and isinstance(self._current, Commit):
             self._commit()
 
-    def _found(self, ask: Ask) -> Case:
+    def _found(self, ask: EpochRequest) -> Case:
         """What a person's word is about, with what this start has done since it looked."""
         states = {name: replace(state, marker=self._markers[name]) for name, state in self._states.items()}
         return Case(self._history, states, ask, self._actor)
@@ -489,7 +489,7 @@ class Coordinator:
         self._enter(Phase.RETURN)
         return self._return(ask.epoch, replayed=False, outcomes=outcomes)
 
-    def _identify(self, ask: Ask) -> bool:
+    def _identify(self, ask: EpochRequest) -> bool:
         """Whether this epoch is in the log already; anything but the last or the next is refused."""
         judge.judge(judge.IDENTIFY, Case(self._history, {}, ask)).raise_if_refused()
         last = self._history.last
@@ -763,7 +763,9 @@ class Coordinator:
             self._in_doubt([error])
         record = Apply(
             decision=decision,
-            participants={name: Place(self._identities[name], self._place_in(name, shown[name])) for name in shown},
+            participants={
+                name: SinkPosition(self._identities[name], self._place_in(name, shown[name])) for name in shown
+            },
             offsets=ask.offsets,
             watermark=ask.watermark,
             supersedes=self._current.decision.id if again else None,

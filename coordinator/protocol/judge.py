@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from epochal.checkpoints.log import Apply, Commit, Entry, EpochRecord, Fence, LogPosition, Operator, Stand
-from epochal.coordinator.model.epoch import Actor, Ask, Copy, Digest, EpochNumber, Marker, Position, SinkState
+from epochal.checkpoints.log import Apply, Commit, Entry, EpochRecord, Fence, LogPosition, Operator, SinkStanding
+from epochal.coordinator.model.epoch import Actor, Copy, Digest, EpochNumber, EpochRequest, Marker, Position, SinkState
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     EpochalError,
@@ -90,7 +90,7 @@ class History:
         return tuple(e.record for e in self.entries if isinstance(e.record, Operator))
 
     @cached_property
-    def stands(self) -> Mapping[str, Stand]:
+    def stands(self) -> Mapping[str, SinkStanding]:
         """Per sink the newest word that a person has said of it."""
         return {name: stand for record in self.operators for name, stand in record.stands.items()}
 
@@ -200,7 +200,7 @@ class Case:
 
     history: History
     states: States
-    ask: Ask
+    ask: EpochRequest
     by: Actor | None = None
 
 
@@ -363,7 +363,7 @@ def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalErro
     return None
 
 
-def _stands(case: Case, sink: str, marker: Marker | None, stand: Stand | None) -> EpochalError | None:
+def _stands(case: Case, sink: str, marker: Marker | None, stand: SinkStanding | None) -> EpochalError | None:
     """Of a sink that no epoch has been for, or none since a person spoke: it has no marker, or the one that he knew."""
     if stand is not None and stand.is_renamed:
         return CheckpointMismatch(
@@ -385,7 +385,9 @@ def _stands(case: Case, sink: str, marker: Marker | None, stand: Stand | None) -
     )
 
 
-def _is_just_before(took_part: Sequence[LoggedEpoch], stand: Stand | None, sink: str, marker: Marker | None) -> bool:
+def _is_just_before(
+    took_part: Sequence[LoggedEpoch], stand: SinkStanding | None, sink: str, marker: Marker | None
+) -> bool:
     if len(took_part) > 1:
         return took_part[1].is_shown_by(sink, marker)
     if stand is not None and stand.through < took_part[0].number:

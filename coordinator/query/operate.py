@@ -16,10 +16,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from epochal.checkpoints.log import Apply, Commit, Operator
-from epochal.coordinator.model.epoch import Ask, EpochNumber, Query
+from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured
-from epochal.coordinator.model.events import Telling
-from epochal.coordinator.protocol.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
+from epochal.coordinator.model.events import EventPublisher
+from epochal.coordinator.protocol.actions import (
+    Accept,
+    Adopt,
+    Evaluate,
+    OperatorAction,
+    Rename,
+    Retire,
+    RewriteMarker,
+    Skip,
+)
 from epochal.coordinator.protocol.judge import History
 from epochal.coordinator.query.pipeline import Pipeline, ask_at, located, needing
 from epochal.sinks.inspection import inspection_of, newest, written
@@ -61,7 +70,7 @@ def accept(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str, drop: bo
 
 def remark(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str) -> Operator:
     """The sink's marker, which is gone or older, is written: a person has seen that it shows the log's last epoch."""
-    return run(pipeline, checkpoint, Remark(sink=sink, why=why, at=now()))
+    return run(pipeline, checkpoint, RewriteMarker(sink=sink, why=why, at=now()))
 
 
 def skip(pipeline: Pipeline, checkpoint: str, first: EpochNumber, last: EpochNumber, *, why: str) -> Operator:
@@ -75,7 +84,13 @@ def evaluate(pipeline: Pipeline, checkpoint: str, sinks: Sequence[str], *, why: 
 
 
 def run(
-    pipeline: Pipeline, checkpoint: str, act: Act, *, new: bool = False, uneven: bool = False, drop: bool = False
+    pipeline: Pipeline,
+    checkpoint: str,
+    act: OperatorAction,
+    *,
+    new: bool = False,
+    uneven: bool = False,
+    drop: bool = False,
 ) -> Operator:
     """Look, fence, look again, settle, then the record; that of an attempt which came so far is the answer, too."""
     with _Operation(pipeline, checkpoint, act, new=new, uneven=uneven, drop=drop) as operation:
@@ -83,7 +98,13 @@ def run(
 
 
 def assume(
-    pipeline: Pipeline, checkpoint: str, act: Act, *, new: bool = False, uneven: bool = False, drop: bool = True
+    pipeline: Pipeline,
+    checkpoint: str,
+    act: OperatorAction,
+    *,
+    new: bool = False,
+    uneven: bool = False,
+    drop: bool = True,
 ) -> Operator:
     """The record that this act would write if nothing changes until then; looks, judges and writes nothing."""
     with _Operation(pipeline, checkpoint, act, new=new, uneven=uneven, drop=drop) as operation:
@@ -105,14 +126,16 @@ def now() -> str:
 class _Operation:
     """One act on one checkpoint, with sinks of its own."""
 
-    def __init__(self, pipeline: Pipeline, checkpoint: str, act: Act, *, new: bool, uneven: bool, drop: bool) -> None:
+    def __init__(
+        self, pipeline: Pipeline, checkpoint: str, act: OperatorAction, *, new: bool, uneven: bool, drop: bool
+    ) -> None:
         self._act, self._uneven, self._drop = act, uneven, drop
         self._sinks = _sinks_for(act, pipeline.new_sinks())
         self._ask = ask_at(pipeline.app, located(checkpoint), needing(running_session))
         self._new = not self._ask.query.query_id
         if self._new:
             self._ask = _begun(self._ask, new=new and isinstance(act, Adopt))
-        telling = Telling(self._ask.query, pipeline.consumers())
+        telling = EventPublisher(self._ask.query, pipeline.consumers())
         self._coordinator = pipeline.coordinator(self._ask.query, self._sinks, running_session, telling)
         self._log = pipeline.log_at(self._ask.query.checkpoint, needing(running_session))
 
@@ -173,7 +196,7 @@ class _Operation:
             needing(running_session)()
 
 
-def _sinks_for(act: Act, sinks: Sequence[Sink]) -> Sequence[Sink]:
+def _sinks_for(act: OperatorAction, sinks: Sequence[Sink]) -> Sequence[Sink]:
     if isinstance(act, Retire) and act.unreachable:
         return [sink for sink in sinks if sink.name != act.sink]
     if isinstance(act, Rename):
@@ -196,7 +219,7 @@ def _under_both_names(act: Rename, sink: Sink) -> Sequence[Sink]:
     return sink.renamed(act.new)
 
 
-def _begun(ask: Ask, *, new: bool) -> Ask:
+def _begun(ask: EpochRequest, *, new: bool) -> EpochRequest:
     """What Spark will ask for once a checkpoint that is not there has an identity."""
     folder = local_path(ask.query.checkpoint)
     if not new or folder is None:
@@ -232,7 +255,7 @@ def _write_metadata(query: Query) -> None:
         ) from error
 
 
-def _refuse_uneven(ask: Ask, sinks: Sequence[Sink]) -> None:
+def _refuse_uneven(ask: EpochRequest, sinks: Sequence[Sink]) -> None:
     """The sinks end with one and the same epoch; if it is of this checkpoint, Spark goes on behind it."""
     ends = {sink.name: newest(sink, ask.query.app) for sink in sinks}
     shown = {name: (row.incarnation, row.epoch) for name, row in ends.items() if row is not None}
@@ -262,7 +285,7 @@ def _refuse_uneven(ask: Ask, sinks: Sequence[Sink]) -> None:
         )
 
 
-def _refuse_written_by_this(ask: Ask, sink: Sink) -> None:
+def _refuse_written_by_this(ask: EpochRequest, sink: Sink) -> None:
     """A sink that the log does not know, and this very query has written: the log is older than the sink."""
     end = newest(sink, ask.query.app)
     if end is not None and end.incarnation == ask.query.query_id:
@@ -275,7 +298,7 @@ def _refuse_written_by_this(ask: Ask, sink: Sink) -> None:
         )
 
 
-def _hidden(ask: Ask, sink: Sink) -> list[str]:
+def _hidden(ask: EpochRequest, sink: Sink) -> list[str]:
     inspection = inspection_of(sink, ask.query)
     if inspection is None:
         return []

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.hadoop import Hadoop, HadoopLog, of_session
 from epochal.checkpoints.log import EpochLog
-from epochal.coordinator.model.epoch import IDEMPOTENT, MODES, TWO_PHASE, Ask, EpochNumber, Phase, Query
+from epochal.coordinator.model.epoch import IDEMPOTENT, MODES, TWO_PHASE, EpochNumber, EpochRequest, Phase, Query
 from epochal.coordinator.model.errors import CalledTwice, Misconfigured
-from epochal.coordinator.model.events import Consumer, Telling
+from epochal.coordinator.model.events import Consumer, EventPublisher
 from epochal.coordinator.model.log_keys import extra
 from epochal.coordinator.protocol.coordinator import (
     COMPACT_EVERY,
@@ -138,7 +138,7 @@ class _Run:
 
     query_id: str
     run_id: str
-    telling: Telling
+    telling: EventPublisher
     coordinator: Coordinator | None = None
     sinks: Sequence[Sink] = ()
     epoch: EpochNumber | None = None  # the newest that we were called for
@@ -301,7 +301,7 @@ class Pipeline:
             if key not in self._runs:
                 for old in [k for k in self._runs if k[0] == query.query_id]:
                     self._runs.pop(old).close()
-                self._runs[key] = _Run(*key, Telling(Query(self._app, *key, checkpoint=""), self.consumers()))
+                self._runs[key] = _Run(*key, EventPublisher(Query(self._app, *key, checkpoint=""), self.consumers()))
             self._newest = self._runs[key]
             return self._newest
 
@@ -326,7 +326,7 @@ class Pipeline:
         query: Query,
         sinks: Sequence[Sink],
         spark: Callable[[], SparkSession | None],
-        telling: Telling | None = None,
+        telling: EventPublisher | None = None,
     ) -> Coordinator:
         """Of one start, of a query or of a person's act; where ``spark`` has none, what needs it is refused."""
         needed = needing(spark)
@@ -560,13 +560,13 @@ def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:
     return FilesLog(posixpath.join(local, "epochal", "log"))
 
 
-def next_ask(app: str, checkpoint: str, df: DataFrame) -> Ask:
+def next_ask(app: str, checkpoint: str, df: DataFrame) -> EpochRequest:
     """What Spark will ask for first when it starts on ``checkpoint``; reads only."""
     session = df.sparkSession
     return ask_at(app, inside.resolve(checkpoint, session), lambda: session)
 
 
-def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> Ask:
+def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> EpochRequest:
     """The same of a resolved checkpoint; ``spark`` is called where that is not on this disk."""
     files = files_at(where, spark)
     metadata = files.read(f"{where}/metadata")
@@ -574,7 +574,7 @@ def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> Ask:
     planned, committed = progress_at(where, spark)
     if planned > committed:
         return inside.read_ask(query, planned, spark)
-    return Ask(query, committed + 1, fingerprint="")
+    return EpochRequest(query, committed + 1, fingerprint="")
 
 
 def progress_at(where: str, spark: Callable[[], SparkSession]) -> tuple[EpochNumber, EpochNumber]:

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.environment import versions
-from epochal.coordinator.model.epoch import Ask, EpochNumber, Query
+from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured
 from epochal.sinks.protocol import ReplacingSink, Sink
 from epochal.sinks.spark.stage import files_at
@@ -189,7 +189,7 @@ def check_output_mode(mode: str, sinks: Sequence[Sink]) -> None:
 class SparkMicroBatch:
     """One call of foreachBatch.  Implements ``MicroBatch`` of ``sinks/protocol.py``."""
 
-    ask: Ask
+    ask: EpochRequest
     rows: DataFrame
     query: StreamingQuery
 
@@ -202,7 +202,7 @@ def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: s
     return SparkMicroBatch(read_ask(query.identity(app), epoch, lambda: query.spark), df, query)
 
 
-def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]) -> Ask:
+def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]) -> EpochRequest:
     """The fingerprint is the hash of ``offsets/N``: a kill leaves that file as it was.
 
     On a local disk Spark does not sync it; we do, as our decision must not outlive what it was about.
@@ -213,7 +213,7 @@ def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]
     if data is None:
         raise _deleted(f"Spark runs epoch {epoch} and its offsets file does not exist", epoch, path)
     text = data.decode()
-    ask = Ask(query, epoch, hashlib.sha256(data).hexdigest(), text, _watermark(text, epoch, path))
+    ask = EpochRequest(query, epoch, hashlib.sha256(data).hexdigest(), text, _watermark(text, epoch, path))
     for file in (path, f"{query.checkpoint}/metadata"):
         try:
             files.sync_file(file)

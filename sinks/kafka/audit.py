@@ -15,7 +15,7 @@ from epochal.coordinator.model.epoch import Decision, Position
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
 from epochal.sinks.kafka import marker, slots
 from epochal.sinks.kafka.client import Link, kafka
-from epochal.sinks.kafka.marker import Place
+from epochal.sinks.kafka.marker import MarkerTopic
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 
 
-def read(link: Link, place: Place, wanted: Wanted) -> Epochs:
+def read(link: Link, place: MarkerTopic, wanted: Wanted) -> Epochs:
     """From the newest back, no further than is asked for; of several slots, what all of them show."""
     state = slots.read_all(link, place)
     if state.marker is None:
@@ -43,7 +43,7 @@ def read(link: Link, place: Place, wanted: Wanted) -> Epochs:
     return link.ask(f"for the epochs in {place.topic}", told)
 
 
-def kept_since(link: Link, place: Place, days: float) -> Position:
+def kept_since(link: Link, place: MarkerTopic, days: float) -> Position:
     """The lowest position that was committed within these days before the newest; 1: all of them were.
 
     By the timestamps of the records, of which the broker has an index: no clock is asked.
@@ -51,7 +51,7 @@ def kept_since(link: Link, place: Place, days: float) -> Position:
     return link.ask(f"for the epochs of {days:g} days in {place.topic}", lambda: _kept_since(link, place, days))
 
 
-def _kept_since(link: Link, place: Place, days: float) -> Position:
+def _kept_since(link: Link, place: MarkerTopic, days: float) -> Position:
     newest = next((stretch[-1] for stretch in marker.read_back(link, place) if stretch), None)
     if newest is None:
         return 1
@@ -69,7 +69,7 @@ def _kept_since(link: Link, place: Place, days: float) -> Position:
     return 1
 
 
-def _rows(place: Place, records: Iterable[Message]) -> list[ShownEpoch]:
+def _rows(place: MarkerTopic, records: Iterable[Message]) -> list[ShownEpoch]:
     """The epochs that these records are about; a fence is about none, and a tombstone has no value."""
     rows = []
     for message in records:
@@ -82,7 +82,7 @@ def _rows(place: Place, records: Iterable[Message]) -> list[ShownEpoch]:
     return rows
 
 
-def _row(place: Place, state: marker.State, about: dict[str, Any], milliseconds: int) -> ShownEpoch:
+def _row(place: MarkerTopic, state: marker.State, about: dict[str, Any], milliseconds: int) -> ShownEpoch:
     assert state.marker is not None, "asked before"
     decision = Decision.from_json(about["decision"])
     return ShownEpoch(

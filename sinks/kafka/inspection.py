@@ -13,7 +13,7 @@ from epochal.coordinator.model.epoch import Actor, Json, Position
 from epochal.coordinator.model.errors import SinkUnavailable
 from epochal.sinks.inspection import Counted, Leftover, Open, Value
 from epochal.sinks.kafka.client import Link, kafka
-from epochal.sinks.kafka.marker import Place
+from epochal.sinks.kafka.marker import MarkerTopic
 
 
 class KafkaInspection:
@@ -30,11 +30,11 @@ class KafkaInspection:
     def __init__(
         self,
         link: Link,
-        place: Place,
+        place: MarkerTopic,
         topics: Sequence[str],
         slots: Callable[[], int],
         projection: Json,
-        bar: Callable[[Place], None],
+        bar: Callable[[MarkerTopic], None],
     ) -> None:
         self._link = link
         self._place = place

@@ -50,7 +50,7 @@ LONGEST_TOPIC = 249
 
 
 @dataclass(frozen=True)
-class Place:
+class MarkerTopic:
     """Where the state of one (app, sink) lives, and under which transactional id it is written."""
 
     app: str
@@ -66,7 +66,7 @@ class Place:
         """With '#', which no name may hold: of another sink it can never be."""
         return f"epochal-{self.app}-{self.sink}" + (f"#{self.slot}" if self.slot else "")
 
-    def of_slot(self, slot: int) -> Place:
+    def of_slot(self, slot: int) -> MarkerTopic:
         return replace(self, slot=slot)
 
     @property
@@ -106,7 +106,7 @@ class State:
     kept: Position | None = None  # the lowest one whose record has a key of its own; of partition 0
 
 
-def key(place: Place, position: Position) -> bytes:
+def key(place: MarkerTopic, position: Position) -> bytes:
     """That of an epoch's record: its own in partition 0."""
     return b"marker-%d" % position if place.slot == 0 else b"marker"
 
@@ -115,7 +115,7 @@ LARGEST = 1_000_000
 """Bytes that a record may have, whatever the topics of the rows take: librdkafka's own limit."""
 
 
-def record(place: Place, state: State, about: Json | None = None) -> bytes:
+def record(place: MarkerTopic, state: State, about: Json | None = None) -> bytes:
     """The value of a record: the whole state, and what people may want to know about the epoch."""
     assert state.fence is not None, "nothing is written before the first fence"
     value: Json = {
@@ -148,7 +148,7 @@ def _marker(data: Json | None) -> Marker | None:
     return Marker(int(data["position"]), int(data["decision"]), digest)
 
 
-def parse(place: Place, value: bytes | None) -> State:
+def parse(place: MarkerTopic, value: bytes | None) -> State:
     """The state that a record holds; ``Misconfigured`` for one that is foreign, or of a newer version."""
     try:
         data: Json = json.loads(value or b"")
@@ -175,7 +175,7 @@ def parse(place: Place, value: bytes | None) -> State:
         ) from None
 
 
-def read(link: Link, place: Place, *, final: bool) -> State:
+def read(link: Link, place: MarkerTopic, *, final: bool) -> State:
     """The newest state, with the marker of the place's slot.
 
     Not ``final``: up to the last stable offset as it is, disturbing and awaiting nobody.  ``final`` (after
@@ -189,13 +189,13 @@ def read(link: Link, place: Place, *, final: bool) -> State:
     return replace(read_slot(link, place, final=final), fence=owner.fence, slots=owner.slots)
 
 
-def read_slot(link: Link, place: Place, *, final: bool) -> State:
+def read_slot(link: Link, place: MarkerTopic, *, final: bool) -> State:
     """What the slot's own partition tells."""
     value = link.ask(f"for the newest record of {place.topic}[{place.slot}]", lambda: _read(link, place, final))
     return parse(place, value) if value is not None else State()
 
 
-def _read(link: Link, place: Place, final: bool) -> bytes | None:
+def _read(link: Link, place: MarkerTopic, final: bool) -> bytes | None:
     """The newest committed value, from a tail that is lengthened until it holds one."""
     with link.consumer() as consumer:
         end = _settled_end(link, place, consumer) if final else _end(link, place, consumer)
@@ -208,7 +208,7 @@ def _read(link: Link, place: Place, final: bool) -> bytes | None:
             reach *= 20
 
 
-def read_back(link: Link, place: Place) -> Iterator[list[Message]]:
+def read_back(link: Link, place: MarkerTopic) -> Iterator[list[Message]]:
     """The committed records of the place's partition, from the newest back: one stretch after another, each longer.
 
     Within a stretch they are in their own order.
@@ -222,7 +222,7 @@ def read_back(link: Link, place: Place) -> Iterator[list[Message]]:
             end, reach = start, reach * 20
 
 
-def _ends(link: Link, place: Place, consumer: Consumer) -> tuple[int, int]:
+def _ends(link: Link, place: MarkerTopic, consumer: Consumer) -> tuple[int, int]:
     """The first offset, and the last stable one for a read_committed consumer, else the high watermark."""
     marks = consumer.get_watermark_offsets(kafka().TopicPartition(place.topic, place.slot), timeout=link.timeout)
     if marks is None:
@@ -230,11 +230,11 @@ def _ends(link: Link, place: Place, consumer: Consumer) -> tuple[int, int]:
     return int(marks[0]), int(marks[1])
 
 
-def _end(link: Link, place: Place, consumer: Consumer) -> int:
+def _end(link: Link, place: MarkerTopic, consumer: Consumer) -> int:
     return _ends(link, place, consumer)[1]
 
 
-def _settled_end(link: Link, place: Place, consumer: Consumer) -> int:
+def _settled_end(link: Link, place: MarkerTopic, consumer: Consumer) -> int:
     """The high watermark, once the last stable offset has reached it."""
     with link.consumer("read_uncommitted") as uncommitted:
         end = _end(link, place, uncommitted)
@@ -251,7 +251,7 @@ def _settled_end(link: Link, place: Place, consumer: Consumer) -> int:
     return end
 
 
-def _newest(link: Link, place: Place, consumer: Consumer, start: int, end: int) -> bytes | None:
+def _newest(link: Link, place: MarkerTopic, consumer: Consumer, start: int, end: int) -> bytes | None:
     """The value of the last committed record in ``[start, end)``, None if there is none."""
     value = None
     for message in records(link, place, consumer, start, end):
@@ -259,7 +259,7 @@ def _newest(link: Link, place: Place, consumer: Consumer, start: int, end: int) 
     return value
 
 
-def records(link: Link, place: Place, consumer: Consumer, start: int, end: int) -> Iterator[Message]:
+def records(link: Link, place: MarkerTopic, consumer: Consumer, start: int, end: int) -> Iterator[Message]:
     """The committed records in ``[start, end)``.
 
     The end is reached by position, not by counting records: compaction and aborted transactions leave

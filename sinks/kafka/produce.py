@@ -38,7 +38,7 @@ from epochal.coordinator.model.errors import (
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
-from epochal.sinks.kafka.marker import Before, Place, State
+from epochal.sinks.kafka.marker import Before, MarkerTopic, State
 from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES
 from epochal.sinks.spark import workers
 
@@ -113,7 +113,7 @@ class Plan:
     """One epoch as a task gets it; picklable, and holds secrets."""
 
     link: Link
-    place: Place
+    place: MarkerTopic
     topics: tuple[str, ...]  # of several, every row names its own
     by: Actor
     decision: int
@@ -234,7 +234,7 @@ def _digest(hashes: pyarrow.Array) -> Digest:
 class Transaction:
     """The one transaction of one producer, in one process.  Every call is bounded."""
 
-    def __init__(self, link: Link, place: Place, timeout: float, more: Options) -> None:
+    def __init__(self, link: Link, place: MarkerTopic, timeout: float, more: Options) -> None:
         self._link = link
         self._place = place
         self._timeout = timeout
@@ -341,7 +341,7 @@ class Transaction:
 
 
 def guarded(
-    link: Link, place: Place, timeout: float, judge: Callable[[State], bool], more: Options
+    link: Link, place: MarkerTopic, timeout: float, judge: Callable[[State], bool], more: Options
 ) -> tuple[Transaction, State, bool]:
     """A producer that has barred all others, the final state it then read, and what ``judge`` says of it.
 

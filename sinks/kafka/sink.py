@@ -44,7 +44,7 @@ from epochal.sinks.kafka import audit, encode, marker, objections, produce, slot
 from epochal.sinks.kafka.client import Link, Options, check_options, kafka, log, read_options
 from epochal.sinks.kafka.encode import SLOT, Encoder, MakeValue
 from epochal.sinks.kafka.inspection import KafkaInspection
-from epochal.sinks.kafka.marker import Before, Place, State
+from epochal.sinks.kafka.marker import Before, MarkerTopic, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan
 from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES, WHOLE_ROW, Encoding
@@ -216,7 +216,7 @@ class KafkaSink:
         self._aged: tuple[float, Position] | None = None  # when asked, and which position the days of retention keep
         self._lock = threading.Lock()
         self._judged_by: tuple[int, Topics] | None = None  # the newest epoch's decision, and the topics as they were
-        self._looked: tuple[Place, Topics] | None = None  # where, and what was seen there
+        self._looked: tuple[MarkerTopic, Topics] | None = None  # where, and what was seen there
         self._longest: float | None = None  # seconds that one transaction may last
         self._session: SparkSession | None = None
         self._settings: Mapping[str, str] = {}  # those that the session was given
@@ -475,7 +475,7 @@ class KafkaSink:
             position = marker.position if marker is not None else 1
             self._also._mark_until_seen(self._also._place(query), Marker(position, MOVED), by)
 
-    def _mark_until_seen(self, place: Place, marker: Marker | None, by: Actor) -> None:
+    def _mark_until_seen(self, place: MarkerTopic, marker: Marker | None, by: Actor) -> None:
         link = self._link()
         for attempt in range(FENCE_ATTEMPTS):
             if self._has_marked(link, place, marker, by):
@@ -488,7 +488,7 @@ class KafkaSink:
             help="see what else uses its transactional id",
         )
 
-    def _has_marked(self, link: Link, place: Place, marker: Marker | None, by: Actor) -> bool:
+    def _has_marked(self, link: Link, place: MarkerTopic, marker: Marker | None, by: Actor) -> bool:
         transaction, state, _ = produce.guarded(link, place, self._timeout(link), _owned(place, by), {})
         try:
             if marker is None or state.marker == marker:
@@ -535,12 +535,12 @@ class KafkaSink:
             return ""
         return f" Rows that Kafka, a topic or JSON cannot hold go to sink {self.bad_rows.name!r}."
 
-    def _place(self, query: Query) -> Place:
+    def _place(self, query: Query) -> MarkerTopic:
         return self._place_of(query.app)
 
-    def _place_of(self, app: str) -> Place:
+    def _place_of(self, app: str) -> MarkerTopic:
         check_name("app", app, self._name)
-        place = Place(app, self._name)
+        place = MarkerTopic(app, self._name)
         topics.check_length(place)
         return place
 
@@ -559,7 +559,7 @@ class KafkaSink:
             return f"topics {', '.join(map(repr, self._declared.names))}, as column {self._topic!r} says,"
         return f"topic {self._topic!r}"
 
-    def _seen(self) -> tuple[Place, Topics]:
+    def _seen(self) -> tuple[MarkerTopic, Topics]:
         return looked(self._looked, self._name)
 
     def _link(self) -> Link:
@@ -592,7 +592,7 @@ class KafkaSink:
             self._longest = wanted or min(topics.LONGEST_TRANSACTION, longest or topics.LONGEST_TRANSACTION)
         return self._longest
 
-    def _bar_and_read(self, link: Link, place: Place, ever_used: int) -> State:
+    def _bar_and_read(self, link: Link, place: MarkerTopic, ever_used: int) -> State:
         """The final state of all slots, after every producer of theirs is barred."""
         for slot in range(ever_used):
             self._init(link, place.of_slot(slot))
@@ -600,14 +600,14 @@ class KafkaSink:
             place, [marker.read_slot(link, place.of_slot(slot), final=True) for slot in range(ever_used)]
         )
 
-    def _init(self, link: Link, place: Place) -> None:
+    def _init(self, link: Link, place: MarkerTopic) -> None:
         transaction = produce.Transaction(link, place, self._timeout(link), {})
         try:
             transaction.bar()
         finally:
             transaction.drop()
 
-    def _write_fence(self, link: Link, place: Place, by: Actor) -> bool:
+    def _write_fence(self, link: Link, place: MarkerTopic, by: Actor) -> bool:
         """False: another producer came in between, or the answer is lost; look again."""
         transaction, state, mine = produce.guarded(
             link, place, self._timeout(link), lambda state: place.conditions.check_fence(state, by), {}
@@ -623,7 +623,7 @@ class KafkaSink:
             transaction.drop()
         return True
 
-    def _cut(self, place: Place, epoch: Epoch, by: Actor) -> Json | None:
+    def _cut(self, place: MarkerTopic, epoch: Epoch, by: Actor) -> Json | None:
         """With several slots: in how many the epoch is to be, and what the sink shows before it."""
         if max(self._slots, self._ever_used) == 1:
             return None
@@ -706,7 +706,7 @@ class KafkaSink:
             records = reduce(lambda some, more: some.unionByName(more), kept)
         return objections.count(records, found, self._name, epoch.number), staged
 
-    def _refuse_large_marker(self, epoch: Epoch, place: Place, now: Topics, by: Actor) -> None:
+    def _refuse_large_marker(self, epoch: Epoch, place: MarkerTopic, now: Topics, by: Actor) -> None:
         """The marker's record holds Spark's offsets, whose text grows with the partitions of the source."""
         about = {"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark}
         state = State(by, marker_of(epoch), targets=dict(now.ids) if now.several else {})
@@ -737,7 +737,7 @@ class KafkaSink:
             what, sink=self._name, epoch=epoch.number, state="nothing of the epoch was decided", help=help_line
         )
 
-    def _plans(self, link: Link, place: Place, committable: Committable, by: Actor) -> list[Plan]:
+    def _plans(self, link: Link, place: MarkerTopic, committable: Committable, by: Actor) -> list[Plan]:
         """One per slot; those without rows have a marker to set."""
         plan = self._plan(link, place, committable, by)
         cut = committable.payload.get("slots")
@@ -748,7 +748,7 @@ class KafkaSink:
         counts += [0] * (plan.span - len(counts))
         return [replace(plan, place=place.of_slot(slot), rows=rows) for slot, rows in enumerate(counts)]
 
-    def _plan(self, link: Link, place: Place, committable: Committable, by: Actor) -> Plan:
+    def _plan(self, link: Link, place: MarkerTopic, committable: Committable, by: Actor) -> Plan:
         payload, decision = committable.payload, committable.decision
         ids: Mapping[str, str] = payload.get("topics", {})
         declared = Declared(tuple(ids), True) if ids else Declared((str(payload["topic"]),))
@@ -779,7 +779,7 @@ class KafkaSink:
             keep_from=self._keep_from(link, place, committable.position),
         )
 
-    def _keep_from(self, link: Link, place: Place, position: Position) -> Position:
+    def _keep_from(self, link: Link, place: MarkerTopic, position: Position) -> Position:
         """The lowest position that the audit keeps once this one is committed."""
         lowest, days = self._retention.keep_from(position), self._retention.days
         if days is None:
@@ -863,7 +863,7 @@ class KafkaSink:
         return records, self._objections({column: name for column, (name, _) in refusals.items()}, now)
 
     def _plan_to_apply(
-        self, link: Link, place: Place, epoch: Epoch, now: Topics, found: Sequence[Objection], by: Actor
+        self, link: Link, place: MarkerTopic, epoch: Epoch, now: Topics, found: Sequence[Objection], by: Actor
     ) -> Plan:
         return Plan(
             link=link,
@@ -938,7 +938,7 @@ class KafkaSink:
             return self._session
 
 
-def _owned(place: Place, by: Actor) -> Callable[[State], bool]:
+def _owned(place: MarkerTopic, by: Actor) -> Callable[[State], bool]:
     def judge(state: State) -> bool:
         place.conditions.check_owner(state, by)
         return True
@@ -1079,7 +1079,7 @@ def _declared(topic: str, several: Sequence[str] | None, sink: str, *, named: bo
     return Declared(tuple(several), True)
 
 
-def _check_targets(seen: Topics, known: Mapping[str, str], place: Place) -> None:
+def _check_targets(seen: Topics, known: Mapping[str, str], place: MarkerTopic) -> None:
     """A topic of the list that was dropped and made again has lost its rows."""
     for name, id_ in seen.ids.items():
         if known.get(name, id_) != id_:
@@ -1092,7 +1092,7 @@ def _check_targets(seen: Topics, known: Mapping[str, str], place: Place) -> None
             )
 
 
-def _what(now: Topics, place: Place) -> str:
+def _what(now: Topics, place: MarkerTopic) -> str:
     return f"topic {' or '.join(map(repr, (*now.targets, place.topic)))}"
 
 

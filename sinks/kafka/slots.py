@@ -51,14 +51,14 @@ from epochal.coordinator.model.epoch import Marker
 from epochal.coordinator.model.errors import MarkerLost, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link
-from epochal.sinks.kafka.marker import Place, State
+from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.protocol import CommitOutcome
 
 LOOKS = 10
 """How often the slots are read again while a running query moves them on."""
 
 
-def read_all(link: Link, place: Place) -> State:
+def read_all(link: Link, place: MarkerTopic) -> State:
     """The sink's state, from all slots as they can be read now; disturbs and awaits nobody.
 
     Slots are read one after another, so a running query may move on in between: what does not fit is read again,
@@ -78,7 +78,7 @@ def read_all(link: Link, place: Place) -> State:
     raise last
 
 
-def shown(place: Place, states: Sequence[State]) -> State:
+def shown(place: MarkerTopic, states: Sequence[State]) -> State:
     """The sink's state of the states of its slots: the newest epoch if every slot of it has it, else that before.
 
     ``MarkerLost``: a slot stands at neither.
@@ -101,7 +101,7 @@ def _position(state: State) -> int:
     return state.marker.position if state.marker is not None else 0
 
 
-def _lost(place: Place, slot: int, states: Sequence[State], expected: Marker | None) -> MarkerLost:
+def _lost(place: MarkerTopic, slot: int, states: Sequence[State], expected: Marker | None) -> MarkerLost:
     return MarkerLost(
         f"slot {slot} shows {states[slot].marker or 'no epoch'}, and has to show the newest epoch or"
         f" {expected or 'none'}",

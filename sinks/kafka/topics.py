@@ -10,7 +10,7 @@ from typing import Any
 
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.kafka.client import Link, kafka
-from epochal.sinks.kafka.marker import LONGEST_TOPIC, Place
+from epochal.sinks.kafka.marker import LONGEST_TOPIC, MarkerTopic
 
 SMALLEST_MESSAGE = 2_000
 """librdkafka cannot cut its batches much smaller than this many bytes."""
@@ -82,17 +82,17 @@ class Topics:
         return {name: topic.id for name, topic in self.targets.items()}
 
 
-def describe(link: Link, declared: Declared, place: Place) -> Topics:
+def describe(link: Link, declared: Declared, place: MarkerTopic) -> Topics:
     """What the topics are; ``Misconfigured`` names those that do not exist."""
     return link.ask(f"what {', '.join(declared.names)} and {place.topic} are", lambda: _topics(link, declared, place))
 
 
-def has_marker(link: Link, place: Place) -> bool:
+def has_marker(link: Link, place: MarkerTopic) -> bool:
     """Whether the sink's marker topic is there."""
     return link.ask(f"for {place.topic}", lambda: _describe(link, link.admin(), place.topic)) is not None
 
 
-def _topics(link: Link, declared: Declared, place: Place) -> Topics:
+def _topics(link: Link, declared: Declared, place: MarkerTopic) -> Topics:
     admin = link.admin()
     cluster = admin.describe_cluster(request_timeout=link.timeout)
     found = _describe_all(link, admin, (*declared.names, place.topic))
@@ -133,7 +133,7 @@ def _longest_transaction(link: Link) -> float | None:
 def create(
     link: Link,
     declared: Declared,
-    place: Place,
+    place: MarkerTopic,
     partitions: int | None,
     replication: int | None,
     config: Mapping[str, str],
@@ -158,7 +158,9 @@ def create(
     return said
 
 
-def check(link: Link, topics: Topics, place: Place, key: str | None, transaction_timeout: float, slots: int) -> None:
+def check(
+    link: Link, topics: Topics, place: MarkerTopic, key: str | None, transaction_timeout: float, slots: int
+) -> None:
     """Refuse topics that cannot keep the promise."""
     _check_marker(topics.marker, place)
     check_slots(topics.marker, place, slots)
@@ -167,7 +169,7 @@ def check(link: Link, topics: Topics, place: Place, key: str | None, transaction
     _check_rights(link, topics, place)
 
 
-def _check_marker(marker: Topic, place: Place) -> None:
+def _check_marker(marker: Topic, place: MarkerTopic) -> None:
     policy = marker.config.get("cleanup.policy", "compact")
     if policy != "compact":
         raise Misconfigured(
@@ -178,7 +180,7 @@ def _check_marker(marker: Topic, place: Place) -> None:
         )
 
 
-def check_slots(marker: Topic, place: Place, slots: int) -> None:
+def check_slots(marker: Topic, place: MarkerTopic, slots: int) -> None:
     """Refuse a marker topic with too few partitions for these slots."""
     if marker.partitions < slots:
         raise Misconfigured(
@@ -189,7 +191,7 @@ def check_slots(marker: Topic, place: Place, slots: int) -> None:
         )
 
 
-def _check_target(target: Topic, place: Place, key: str | None, transaction_timeout: float) -> None:
+def _check_target(target: Topic, place: MarkerTopic, key: str | None, transaction_timeout: float) -> None:
     if target.is_compacted and key is None:
         raise Misconfigured(
             f"topic {target.name!r} is compacted, so its rows need a key",
@@ -214,7 +216,7 @@ def _check_target(target: Topic, place: Place, key: str | None, transaction_time
         )
 
 
-def _check_rights(link: Link, topics: Topics, place: Place) -> None:
+def _check_rights(link: Link, topics: Topics, place: MarkerTopic) -> None:
     wanted = [(target, ("WRITE", "DESCRIBE")) for target in topics.targets.values()]
     for topic, rights in (*wanted, (topics.marker, ("WRITE", "READ", "DESCRIBE"))):
         lacking = sorted(set(rights) - topic.rights) if topic.rights is not None else []
@@ -259,7 +261,7 @@ def check_topic(name: str, sink: str) -> None:
         )
 
 
-def check_length(place: Place) -> None:
+def check_length(place: MarkerTopic) -> None:
     """Refuse names that make no topic name."""
     if len(place.topic) > LONGEST_TOPIC:
         raise Misconfigured(

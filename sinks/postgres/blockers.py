@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Actor
 from epochal.coordinator.model.errors import EpochalError, SinkUnavailable
+from epochal.sinks.postgres.address import ServerRefused
 from epochal.sinks.postgres.client import Connector
-from epochal.sinks.postgres.place import ServerRefused
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
-from epochal.sinks.postgres.place import Dsn, Limits, Place
+from epochal.sinks.postgres.address import Address, Dsn, Limits
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 
-def open_session(place: Place, sink: str, limits: Limits) -> Session:
+def open_session(place: Address, sink: str, limits: Limits) -> Session:
     """A new session; where psycopg is missing the error says so, and on which side."""
     try:
         from epochal.sinks.postgres.session import Session
@@ -41,9 +41,9 @@ class Connector:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_idle": []}
 
-    def place(self) -> Place:
+    def place(self) -> Address:
         """Where to connect to; a callable is asked each time, as its secret may change."""
-        return Place(self._dsn() if callable(self._dsn) else self._dsn)
+        return Address(self._dsn() if callable(self._dsn) else self._dsn)
 
     def open(self) -> Session:
         """A new session that the caller closes."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import EpochNumber, Position
 from epochal.coordinator.model.errors import PrepareRefused
+from epochal.sinks.postgres.address import ServerRefused
 from epochal.sinks.postgres.ddl import Target, quoted
 from epochal.sinks.postgres.modes import Upsert
-from epochal.sinks.postgres.place import ServerRefused
 from epochal.sinks.rows.keyed import TOLD, Upsertion, check_nulls, check_twice
 
 if TYPE_CHECKING:

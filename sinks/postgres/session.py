@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo, TransactionStatus
 
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
-from epochal.sinks.postgres.place import Limits, Place, ServerRefused
+from epochal.sinks.postgres.address import Address, Limits, ServerRefused
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -86,7 +86,7 @@ class Session:
         self._limits = limits
 
     @classmethod
-    def open(cls, place: Place, sink: str, limits: Limits) -> Session:
+    def open(cls, place: Address, sink: str, limits: Limits) -> Session:
         """Connect within ``limits.connect`` seconds; ``SinkUnavailable`` names the server, never the password."""
         options = _options(place, sink, limits)
         where = _where(options)
@@ -134,7 +134,7 @@ class Session:
         self._connection.limit = (limit or self._limits.answer) + GRACE_S
         return self._connection.execute(statement.encode(), values or None)
 
-    def place(self) -> Place:
+    def place(self) -> Address:
         """How this session was had, for another process: nothing is left to its environment and its files to fill in.
 
         All that libpq found here is in it: environment, service file, password file, the name of the user.
@@ -142,7 +142,7 @@ class Session:
         used = {o.keyword.decode(): o.val.decode() for o in self._connection.pgconn.info if o.val is not None}
         password = (self._connection.pgconn.password or b"").decode()  # also one out of a password file
         named = {name: value for name, value in used.items() if name not in _FILES}
-        return Place(make_conninfo(**{**dict.fromkeys(_ELSEWHERE, ""), **named, "password": password}))
+        return Address(make_conninfo(**{**dict.fromkeys(_ELSEWHERE, ""), **named, "password": password}))
 
     def backend(self) -> int:
         """The server's process id of this transaction's back-end: a pooler may give the next one another."""
@@ -233,7 +233,7 @@ def _ms(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
-def _options(place: Place, sink: str, limits: Limits) -> dict[str, Any]:
+def _options(place: Address, sink: str, limits: Limits) -> dict[str, Any]:
     """What the user gave, and our defaults for what was not given."""
     try:
         given = conninfo_to_dict(place.conninfo)

@@ -45,13 +45,13 @@ from epochal.coordinator.model.failpoints import Point, hit
 from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked, marker_of, refusing
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Retention, Wanted
 from epochal.sinks.postgres import advice, audit, ddl, modes, staging
+from epochal.sinks.postgres.address import Address, Dsn, Limits, ServerRefused
 from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.blockers import Row, ending_blockers
 from epochal.sinks.postgres.client import Connector
 from epochal.sinks.postgres.evolution import Evolution
 from epochal.sinks.postgres.inspection import PostgresInspection
 from epochal.sinks.postgres.modes import Append, Mode, Staging
-from epochal.sinks.postgres.place import Dsn, Limits, Place, ServerRefused
 from epochal.sinks.postgres.publish import Publish, Staged
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
 from epochal.sinks.rows import formats, rejects
@@ -417,7 +417,7 @@ class PostgresSink:
 
     def _task(
         self,
-        place: Place,
+        place: Address,
         app: str,
         epoch: Epoch,
         by: Actor,

@@ -18,9 +18,9 @@ from epochal.coordinator.model.epoch import Actor, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.sinks.postgres import ddl
+from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.ddl import PgColumn
-from epochal.sinks.postgres.place import Limits, Place
 from epochal.sinks.spark.workers import answer, promptly
 
 if TYPE_CHECKING:  # it needs psycopg, which may be what a task has to say no about
@@ -36,7 +36,7 @@ VOTE = "vote string"
 class Task:
     """What every task of one epoch is told; never shown, as it holds the connection string."""
 
-    place: Place
+    place: Address
     limits: Limits
     app: str
     sink: str
@@ -65,7 +65,7 @@ class _Stale(Exception):
         super().__init__(str(self.vote))
 
 
-def reached(place: Place, sink: str, limits: Limits) -> str:
+def reached(place: Address, sink: str, limits: Limits) -> str:
     """Why this worker has no session with the server; empty where it has one."""
     try:
         open_session(place, sink, limits).close()

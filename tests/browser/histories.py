@@ -48,7 +48,7 @@ ABOUT: Mapping[str, Any] = {
 
 
 @dataclass
-class Telling:
+class EventPublisher:
     """A run that is told event by event."""
 
     sinks: Sequence[str]
@@ -147,10 +147,10 @@ def told(
     rows: int = 5,
     faults: int = 5,
     kinds: Sequence[str] = (*KILLS, *LASTING),
-) -> Telling:
+) -> EventPublisher:
     """A run without a mistake, up to its end."""
     rng = random.Random(seed)
-    telling = Telling(sinks, rng)
+    telling = EventPublisher(sinks, rng)
     telling.start()
     struck = [rng.randrange(epochs - 1) for _ in range(faults)]
     for number in range(epochs):

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from epochal.chaos import servers
 from epochal.chaos.servers.toxiproxy import Proxy, ToxiproxyServer
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.modes import Upsert
-from epochal.sinks.postgres.place import Limits, Place
 from tests.matrix.pgbouncer import PgBouncer
 from tests.real.checkpoints import test_postgres_log
 from tests.real.kills.support import LOCAL, SEEN_S, Job, drivers, ends_named, finish
@@ -57,7 +57,7 @@ def spare(dsn: str) -> None:
 
 def test_two_transactions_of_a_session_have_different_back_ends(pooled: str) -> None:
     """Else the tests below would show nothing."""
-    session = open_session(Place(pooled), "out", Limits())
+    session = open_session(Address(pooled), "out", Limits())
     pids = set()
     for _ in range(4):
         with session.transaction():

@@ -21,9 +21,9 @@ from epochal.checkpoints.log import (
     Fence,
     Operator,
     Participant,
-    Place,
     Record,
-    Stand,
+    SinkPosition,
+    SinkStanding,
     decode,
     encode,
 )
@@ -59,7 +59,7 @@ COMMIT = Commit(
 PLAIN = Commit(decision=DECISION, actor=Actor(4, 43), participants={})
 APPLY = Apply(
     decision=replace(DECISION, redo=0),
-    participants={"orders": Place("postgres:7301:16385", 18), "topic": Place("kafka:abc:def:ghi", 5)},
+    participants={"orders": SinkPosition("postgres:7301:16385", 18), "topic": SinkPosition("kafka:abc:def:ghi", 5)},
     offsets='{"flights":{"0":336776}}',
     watermark=1_357_000_000_000,
     supersedes=9_223_372_036_854_775_805,
@@ -72,8 +72,8 @@ OPERATOR = Operator(
     why="the cluster is gone (Zürich)",
     at="2026-11-23T12:00:00+00:00",
     stands={
-        "topic": Stand("kafka:abc:def:ghi", (Marker(5, 42), None), 17, away=True),
-        "orders": Stand("postgres:7301:16385", (Marker(18, 9_223_372_036_854_775_804),), -1),
+        "topic": SinkStanding("kafka:abc:def:ghi", (Marker(5, 42), None), 17, away=True),
+        "orders": SinkStanding("postgres:7301:16385", (Marker(18, 9_223_372_036_854_775_804),), -1),
     },
     place="file:///checkpoints/moved",
     fences=(Actor(3, 9_223_372_036_854_775_807),),
@@ -120,14 +120,14 @@ commits = st.builds(
 applies = st.builds(
     Apply,
     decisions,
-    st.dictionaries(names, st.builds(Place, names, integers), max_size=3),
+    st.dictionaries(names, st.builds(SinkPosition, names, integers), max_size=3),
     st.text(),
     st.none() | st.integers(),
     st.none() | integers,
     done,
 )
 markers = st.none() | st.builds(Marker, integers, integers)
-stands = st.builds(Stand, names, st.lists(markers, max_size=3).map(tuple), st.integers(-1, 100), st.booleans())
+stands = st.builds(SinkStanding, names, st.lists(markers, max_size=3).map(tuple), st.integers(-1, 100), st.booleans())
 operators = st.builds(
     Operator,
     actors,

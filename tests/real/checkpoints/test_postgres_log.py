@@ -27,7 +27,7 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import IDEMPOTENT, TWO_PHASE
 from epochal.coordinator.model.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
-from epochal.coordinator.protocol.acts import Remark
+from epochal.coordinator.protocol.actions import RewriteMarker
 
 SECRET = "s3cr3t-Passw0rd"
 LATE = commit(77, token=99)
@@ -355,7 +355,7 @@ def ends_of(world: Simulation) -> dict[str, str]:
 
 @pytest.mark.parametrize("point", IN_ACTS, ids=lambda point: point.value)
 def test_a_person_who_dies_at_any_point_says_it_again(pg_database: str, point: Point) -> None:
-    world, act = simulated(pg_database, "acts"), Remark(sink="pg", why="a test", at="2026-11-23T12:00:00+00:00")
+    world, act = simulated(pg_database, "acts"), RewriteMarker(sink="pg", why="a test", at="2026-11-23T12:00:00+00:00")
     with failpoints.handler(world.hit):
         assert world.driver("d1", 0).go().finished
         world.server.table(world.pipeline.app, "pg").marker = None

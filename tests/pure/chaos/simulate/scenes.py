@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from epochal.chaos.observe.history import Decided
 from epochal.chaos.simulate.simulation import Checkpoint, Driver, Person, Pipeline, Simulation
 from epochal.coordinator.model.errors import EpochalError
-from epochal.coordinator.protocol.acts import Act
+from epochal.coordinator.protocol.actions import OperatorAction
 
 APP = "flights"
 
@@ -18,7 +18,7 @@ class Scene(Simulation):
     def start(self, name: str, until: int, checkpoint: Checkpoint | None = None, **options: Any) -> Driver:
         return self.driver(name, until, checkpoint, **options).go()
 
-    def says(self, name: str, act: Act, checkpoint: Checkpoint | None = None, **options: Any) -> Person:
+    def says(self, name: str, act: OperatorAction, checkpoint: Checkpoint | None = None, **options: Any) -> Person:
         person = Person(self, checkpoint or self.checkpoint, name, act, **options)
         person.go()
         return person

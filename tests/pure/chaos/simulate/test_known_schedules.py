@@ -13,7 +13,7 @@ from epochal.chaos.observe.history import Ended
 from epochal.chaos.simulate.schedule import Action
 from epochal.chaos.simulate.simulation import Checkpoint, Pipeline, SimulatedBatch
 from epochal.checkpoints.log import Commit
-from epochal.coordinator.model.epoch import Ask
+from epochal.coordinator.model.epoch import EpochRequest
 from epochal.coordinator.model.errors import CheckpointMismatch, CommitInDoubt, EpochalError, Fenced, MarkerLost
 from tests.pure.chaos.simulate.scenes import APP, MakeScene, Scene, refused
 
@@ -612,7 +612,7 @@ def test_an_error_that_the_users_function_swallows_comes_back(scene: MakeScene) 
     driver = world.start("d1", until=0)
     first = driver.error
     with pytest.raises(EpochalError) as again:
-        driver.coordinator.run(SimulatedBatch(driver, Ask(driver.query, 1, "2-4"), 2, 4))
+        driver.coordinator.run(SimulatedBatch(driver, EpochRequest(driver.query, 1, "2-4"), 2, 4))
     assert again.value is first
     world.start("d2", until=0)
     world.holds(until=1)

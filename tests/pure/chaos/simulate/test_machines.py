@@ -16,7 +16,7 @@ from epochal.chaos.simulate.machine import DEEP, DEFAULT, CoordinatorMachine, Fi
 from epochal.checkpoints import files
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.names import encode_floor
-from epochal.coordinator.model.epoch import Actor, Ask
+from epochal.coordinator.model.epoch import Actor, EpochRequest
 from epochal.coordinator.model.errors import EpochalError
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.coordinator import Coordinator
@@ -66,7 +66,7 @@ def refused_and_written(patch: Patch) -> None:
     """A start that is refused has fenced the sinks before."""
     look = Coordinator._look
 
-    def fence_first(self: Coordinator, ask: Ask) -> int:
+    def fence_first(self: Coordinator, ask: EpochRequest) -> int:
         try:
             return look(self, ask)
         except EpochalError:

@@ -26,7 +26,16 @@ from epochal.coordinator.model.errors import (
     Misconfigured,
     NonDeterministicReplay,
 )
-from epochal.coordinator.protocol.acts import Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
+from epochal.coordinator.protocol.actions import (
+    Accept,
+    Adopt,
+    Evaluate,
+    OperatorAction,
+    Rename,
+    Retire,
+    RewriteMarker,
+    Skip,
+)
 from tests.pure.chaos.simulate.scenes import APP, MakeScene, Scene, refused
 
 ONE = Pipeline(("pg",))
@@ -40,7 +49,7 @@ SAID: dict[str, Any] = {"why": "a test says so", "at": "2026-11-23T12:00:00+00:0
 class Story:
     """A world in a corner, what a person says there, and with what the query goes on."""
 
-    act: Act
+    act: OperatorAction
     goes_on: Pipeline
     person: dict[str, Any] = field(default_factory=dict)  # what the person starts with
     query: dict[str, Any] = field(default_factory=dict)  # and the query
@@ -142,7 +151,7 @@ def marker_gone(world: Scene) -> Story:
     world.start("d1", until=1)
     world.server.table(APP, "pg").marker = None
     ids = {"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)}
-    return Story(Remark(sink="pg", **SAID), world.pipeline, ids=ids, healed=True)
+    return Story(RewriteMarker(sink="pg", **SAID), world.pipeline, ids=ids, healed=True)
 
 
 def skipped(world: Scene) -> Story:
@@ -257,16 +266,18 @@ def test_a_reason_is_asked_for(scene: MakeScene, why: str) -> None:
     [
         (Retire(sink="delta", **SAID), "knows no sink 'delta'"),
         (Accept(sink="delta", **SAID), "the pipeline has no sink 'delta'"),
-        (Remark(sink="pg", **SAID), "the sink has a marker"),
+        (RewriteMarker(sink="pg", **SAID), "the sink has a marker"),
         (Skip(first=2, last=2, **SAID), "epochs 2..2 are not those that were missed: none"),
         (Evaluate(sinks=("pg",), **SAID), "not begun in idempotent mode"),
     ],
 )
-def test_a_wish_that_does_not_fit_is_refused_and_disturbs_nobody(scene: MakeScene, act: Act, told: str) -> None:
+def test_a_wish_that_does_not_fit_is_refused_and_disturbs_nobody(
+    scene: MakeScene, act: OperatorAction, told: str
+) -> None:
     world = scene(TWO)
     world.start("d1", until=0)
     world.start("d2", until=1)
-    if isinstance(act, Remark):
+    if isinstance(act, RewriteMarker):
         world.server.table(APP, "pg").marker = Marker(2, 7)
     before, entries = world.everything(), world.checkpoint.log.read()
     assert told in str(refused(world.says("person", act), Misconfigured))
@@ -533,7 +544,9 @@ def test_the_rows_of_a_sink_that_does_not_show_the_epoch_cannot_be_kept(scene: M
 
 
 @pytest.mark.parametrize("act", [Retire(sink="pg", **SAID), Rename(old="pg", new="pg2", **SAID)])
-def test_a_sink_that_only_a_replay_can_bring_up_neither_leaves_nor_changes_its_name(scene: MakeScene, act: Act) -> None:
+def test_a_sink_that_only_a_replay_can_bring_up_neither_leaves_nor_changes_its_name(
+    scene: MakeScene, act: OperatorAction
+) -> None:
     world = scene(REPEATED)
     _idempotent(world)
     person = world.says("person", act, mode=IDEMPOTENT)

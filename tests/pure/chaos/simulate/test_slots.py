@@ -25,11 +25,11 @@ from epochal.coordinator.model.errors import Fenced, OutcomeUnknown, SinkUnavail
 from epochal.sinks.kafka import KafkaSink, marker, produce, topics
 from epochal.sinks.kafka import sink as of_kafka
 from epochal.sinks.kafka.client import Link, Options
-from epochal.sinks.kafka.marker import Place, State
+from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.topics import Topic, Topics
 
 QUERY = Query("flights", "q1", "r1", "memory:/checkpoint")
-PLACE = Place("flights", "out")
+PLACE = MarkerTopic("flights", "out")
 SCHEDULES = 1_000
 MOST_SLOTS = 3
 STARTS = 3  # of which some die, and one more in the end that does not
@@ -160,7 +160,7 @@ class Transaction:
     broker: Broker
     is_overdue = False
 
-    def __init__(self, link: Link, place: Place, timeout: float, more: Options) -> None:  # noqa: ARG002
+    def __init__(self, link: Link, place: MarkerTopic, timeout: float, more: Options) -> None:  # noqa: ARG002
         self._place, self._epoch, self._txn = place, 0, Txn()
 
     def bar(self) -> None:
@@ -230,7 +230,7 @@ def on(broker: Broker, patch: pytest.MonkeyPatch) -> Iterator[None]:
     def describe(*_: object) -> Topics:
         return Topics("c", {"out": topic}, replace(topic, name="m", id="m", partitions=MOST_SLOTS))
 
-    def read_slot(link: Link, place: Place, *, final: bool) -> State:  # noqa: ARG001
+    def read_slot(link: Link, place: MarkerTopic, *, final: bool) -> State:  # noqa: ARG001
         for _ in range(50):
             broker.step()
             if not final or broker.is_stable(place.slot):

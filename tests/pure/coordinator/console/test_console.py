@@ -19,14 +19,24 @@ from typer.testing import CliRunner
 
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
-from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record, Stand
+from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record, SinkStanding
 from epochal.coordinator.console import app as console
 from epochal.coordinator.console import audit, columns, reconcile, render, verify
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.log import _told
 from epochal.coordinator.console.render import FINE, UNKNOWN, USAGE, WRONG, Answer, CannotTell, Usage, answering
 from epochal.coordinator.console.standing import Standing, log_of, resolve
-from epochal.coordinator.model.epoch import Actor, Ask, Committable, Decision, Digest, Json, Marker, Query, SinkState
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Committable,
+    Decision,
+    Digest,
+    EpochRequest,
+    Json,
+    Marker,
+    Query,
+    SinkState,
+)
 from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.protocol import judge
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
@@ -229,10 +239,10 @@ def test_status_of_the_log_alone(checkpoint: Path) -> None:
 
 
 def test_an_epoch_that_a_person_closed_for_a_sink_is_not_in_doubt_there() -> None:
-    held: list[Record] = [commit(1), Operator(ONE, {}, "", "", {"one": Stand("a table", (None,), 1)})]
+    held: list[Record] = [commit(1), Operator(ONE, {}, "", "", {"one": SinkStanding("a table", (None,), 1)})]
     history = judge.History.of([Entry(n, record) for n, record in enumerate(held)])
     states = {"one": SinkState("a table", ONE, None)}
-    ask = Ask(Query("app", "q1", "", "file:/c"), 1, "")
+    ask = EpochRequest(Query("app", "q1", "", "file:/c"), 1, "")
     for known, in_doubt in ((history, []), (judge.History(history.entries[:1]), ["one"])):
         standing = Standing("file:/c", "log", known, states, {}, ask, 0, 0, None)
         assert list(standing.in_doubt) == in_doubt
@@ -356,7 +366,7 @@ def kinds(
 
 def said(position: int, *, sink: str = "one", expected: int | None = None) -> Operator:
     """A person has retired or accepted the sink where it stood, or skipped epochs."""
-    stands = {sink: Stand("a table", (Marker(position, 0),), position)} if expected is None else {}
+    stands = {sink: SinkStanding("a table", (Marker(position, 0),), position)} if expected is None else {}
     return Operator(Actor(9, 9), {"act": "said"}, "so", "2026-01-01", stands=stands, expected=expected)
 
 

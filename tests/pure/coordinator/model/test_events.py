@@ -21,6 +21,7 @@ from epochal.coordinator.model.events import (
     EpochBegan,
     EpochCommitted,
     Event,
+    EventPublisher,
     Failed,
     InDoubt,
     LogBegan,
@@ -32,7 +33,6 @@ from epochal.coordinator.model.events import (
     Step,
     StepBegan,
     StepEnded,
-    Telling,
 )
 from epochal.coordinator.protocol.coordinator import Coordinator
 from epochal.sinks.memory import MemorySink, MemoryStage
@@ -73,7 +73,7 @@ def _word(event: Event) -> str:
 
 
 def start(world: World, told: Any, *sinks: Sink, **options: Any) -> Coordinator:
-    return world.start(*sinks, telling=Telling(QUERY, [told]), **options)
+    return world.start(*sinks, telling=EventPublisher(QUERY, [told]), **options)
 
 
 def test_the_first_epoch_of_two_sinks() -> None:
@@ -227,7 +227,7 @@ def test_a_new_log_on_an_old_checkpoint() -> None:
 
 def test_failed_once_and_closed() -> None:
     told = Told()
-    telling = Telling(QUERY, [told])
+    telling = EventPublisher(QUERY, [told])
     for _ in range(2):
         telling.failed(Misconfigured("no", help="none"))
     telling.closed()
@@ -249,7 +249,7 @@ def every_event(world: World, *consumers: Consumer) -> None:
     """A history of two starts in which each kind of event happens, but for ``Closed``."""
 
     def begin(*sinks: Sink) -> Coordinator:
-        return world.start(*sinks, telling=Telling(QUERY, consumers))
+        return world.start(*sinks, telling=EventPublisher(QUERY, consumers))
 
     world.stage = stage = Full()
     down = SinkUnavailable("no answer", sink="b", epoch=17, help="start it")
@@ -315,14 +315,14 @@ def test_events_of_several_threads_come_one_at_a_time() -> None:
         inside.release()
 
     sinks = [world.sink(name) for name in "abcd"]
-    world.start(*sinks, telling=Telling(QUERY, [hook]), runner=Threads(lambda: None)).run(Batch(0))
+    world.start(*sinks, telling=EventPublisher(QUERY, [hook]), runner=Threads(lambda: None)).run(Batch(0))
     assert len(threads) > 1
     assert overlaps == []
 
 
 def test_a_hook_may_call_back() -> None:
     told = Told()
-    telling = Telling(Query("app", "query", "run", ""), [])
+    telling = EventPublisher(Query("app", "query", "run", ""), [])
     telling._consumers += [lambda event: telling.closed() if isinstance(event, EpochBegan) else None, told]
     telling.epoch_began(3)
     assert {type(event) for event in told} == {EpochBegan, Closed}

@@ -16,10 +16,10 @@ from epochal.coordinator.model.epoch import (
     IDEMPOTENT,
     TWO_PHASE,
     Actor,
-    Ask,
     Committable,
     Digest,
     Epoch,
+    EpochRequest,
     Phase,
     Query,
     SinkState,
@@ -54,8 +54,8 @@ class Batch:
     discarded: int = 0
 
     @property
-    def ask(self) -> Ask:
-        return Ask(QUERY, self.epoch, f"print-{self.epoch}")
+    def ask(self) -> EpochRequest:
+        return EpochRequest(QUERY, self.epoch, f"print-{self.epoch}")
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -6,8 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from epochal.checkpoints.log import Apply, Commit, Entry, Fence, Participant, Place
-from epochal.coordinator.model.epoch import Actor, Ask, Committable, Copy, Decision, Digest, Marker, Query, SinkState
+from epochal.checkpoints.log import Apply, Commit, Entry, Fence, Participant, SinkPosition
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Committable,
+    Copy,
+    Decision,
+    Digest,
+    EpochRequest,
+    Marker,
+    Query,
+    SinkState,
+)
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     EpochalError,
@@ -44,7 +54,7 @@ def commit(epoch: int, position: int, actor: Actor = G1, done: int | None = None
 
 def begun(epoch: int, position: int, actor: Actor = G1, done: int | None = None) -> Apply:
     done_through = {"a": done} if done is not None else {}
-    return Apply(decision(epoch, actor), {"a": Place("id-a", position)}, done_through=done_through)
+    return Apply(decision(epoch, actor), {"a": SinkPosition("id-a", position)}, done_through=done_through)
 
 
 def log(*records: Fence | Commit | Apply) -> History:
@@ -56,8 +66,8 @@ def state(position: int, epoch: int, actor: Actor = G1, fence: Actor | None = G1
     return {"a": SinkState("id-a", fence, marker)}
 
 
-def ask(epoch: int) -> Ask:
-    return Ask(QUERY, epoch, f"print-{epoch}")
+def ask(epoch: int) -> EpochRequest:
+    return EpochRequest(QUERY, epoch, f"print-{epoch}")
 
 
 FENCE = Fence(G1, QUERY, base=0)

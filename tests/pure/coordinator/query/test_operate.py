@@ -12,9 +12,9 @@ import pytest
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Operator
-from epochal.coordinator.model.epoch import Ask, Query
+from epochal.coordinator.model.epoch import EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Misconfigured, SinkUnavailable
-from epochal.coordinator.protocol.acts import Adopt
+from epochal.coordinator.protocol.actions import Adopt
 from epochal.coordinator.protocol.coordinator import Coordinator
 from epochal.coordinator.query import operate
 from epochal.sinks.delta import DeltaSink
@@ -27,7 +27,7 @@ OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}'
 class Batch:
     """One row of one epoch."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: EpochRequest) -> None:
         self.ask = ask
         self.rows: Rows = [{"id": ask.epoch}]
 
@@ -65,7 +65,7 @@ class World:
         for epoch in epochs:
             self.plan(checkpoint, epoch)
             text = (checkpoint / "offsets" / str(epoch)).read_text()
-            coordinator.run(Batch(Ask(query, epoch, f"fingerprint-{epoch}", text)))
+            coordinator.run(Batch(EpochRequest(query, epoch, f"fingerprint-{epoch}", text)))
             self.commit(checkpoint, epoch)
 
     def plan(self, checkpoint: Path, epoch: int) -> None:

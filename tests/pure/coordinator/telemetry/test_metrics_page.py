@@ -165,5 +165,5 @@ def test_the_hook(capsys: pytest.CaptureFixture[str]) -> None:
     exec(example("hook"), names)
     world = World()
     for hook in names["pipeline"].consumers()[-1:]:
-        world.start(world.sink("a"), telling=events.Telling(Batch(0).ask.query, [hook])).run(Batch(0))
+        world.start(world.sink("a"), telling=events.EventPublisher(Batch(0).ask.query, [hook])).run(Batch(0))
     assert capsys.readouterr().out == "epoch 0: 1 rows\n"

@@ -17,7 +17,7 @@ from opentelemetry.trace import StatusCode
 
 from epochal.coordinator.model.epoch import IDEMPOTENT
 from epochal.coordinator.model.errors import CommitInDoubt, Fenced, PrepareRefused, SinkUnavailable
-from epochal.coordinator.model.events import Telling
+from epochal.coordinator.model.events import EventPublisher
 from epochal.coordinator.telemetry import metrics
 from epochal.coordinator.telemetry.otel import Telemetry
 from epochal.sinks.memory import MemorySink
@@ -168,7 +168,7 @@ def test_what_an_older_process_left_is_in_doubt_from_the_moment_that_it_is_settl
 
 def test_a_closed_pipeline_has_nothing_open(seen: Seen) -> None:
     world = World()
-    telling = Telling(QUERY, [seen.telemetry])
+    telling = EventPublisher(QUERY, [seen.telemetry])
     world.sink("a")
     with pytest.raises(PrepareRefused):
         world.start(Refusing("a", world.server), telling=telling).run(Batch(0))
@@ -271,7 +271,7 @@ def test_two_queries_at_once_have_spans_and_gauges_of_their_own(seen: Seen) -> N
 
     class Between(MemorySink):
         def commit(self, committable: Any, by: Any) -> Any:
-            other = Telling(type(QUERY)("other", "query-2", "run-2", ""), [seen.telemetry])
+            other = EventPublisher(type(QUERY)("other", "query-2", "run-2", ""), [seen.telemetry])
             second.start(second.sink("z"), telling=other).run(Batch(0))
             return super().commit(committable, by)
 

@@ -17,7 +17,7 @@ import pytest
 
 from epochal.coordinator.model.epoch import Phase
 from epochal.coordinator.model.errors import CommitInDoubt, Misconfigured, SinkUnavailable
-from epochal.coordinator.model.events import Step, Telling
+from epochal.coordinator.model.events import EventPublisher, Step
 from epochal.coordinator.telemetry import progress
 from epochal.coordinator.telemetry.progress import PlainLine, Progress, RichLine
 from epochal.sinks.memory import MemorySink
@@ -102,7 +102,7 @@ def test_a_start_that_settles_shows_whom_it_waits_for(quick: str, terminal: Term
         world.start(other, first).run(Batch(0))
     slow = Slow("b", world.server)
     slow.go = threading.Event()
-    told = Telling(QUERY, [Progress(terminal.file)])
+    told = EventPublisher(QUERY, [Progress(terminal.file)])
     start = world.start(MemorySink("a", world.server), slow, telling=told)
     going = in_background(lambda: start.run(Batch(0)))
     terminal.until("app app: settling epoch 0: committed a, waiting for b, ")
@@ -126,7 +126,7 @@ def threads() -> list[threading.Thread]:
     ],
 )
 def test_redo_and_compaction(step: Step, words: str, quick: str, terminal: Terminal) -> None:  # noqa: ARG001
-    telling = Telling(QUERY, [Progress(terminal.file)])
+    telling = EventPublisher(QUERY, [Progress(terminal.file)])
     telling.epoch_began(7)
     with telling.step(step):
         if step is Step.REDO:
@@ -139,7 +139,7 @@ def test_redo_and_compaction(step: Step, words: str, quick: str, terminal: Termi
 
 
 def test_a_redo_within_settling_is_on_top_and_settling_comes_back(quick: str, terminal: Terminal) -> None:  # noqa: ARG001
-    telling = Telling(QUERY, [Progress(terminal.file)])
+    telling = EventPublisher(QUERY, [Progress(terminal.file)])
     telling.epoch_began(8)
     telling.phase_began(Phase.SETTLE)
     terminal.until("app app: settling: ")
@@ -154,7 +154,7 @@ def test_a_redo_within_settling_is_on_top_and_settling_comes_back(quick: str, te
 
 def test_a_step_that_is_over_soon_shows_nothing(terminal: Terminal) -> None:
     world = World()
-    start = world.start(world.sink("a"), world.sink("b"), telling=Telling(QUERY, [Progress(terminal.file)]))
+    start = world.start(world.sink("a"), world.sink("b"), telling=EventPublisher(QUERY, [Progress(terminal.file)]))
     for epoch in range(4):
         start.run(Batch(epoch))
     assert terminal.text() == ""
@@ -162,7 +162,7 @@ def test_a_step_that_is_over_soon_shows_nothing(terminal: Terminal) -> None:
 
 def test_the_line_is_cleared(quick: str, terminal: Terminal) -> None:
     """What stands there last is nothing: ``ESC[K`` or rich's ``ESC[2K``."""
-    telling = Telling(QUERY, [Progress(terminal.file)])
+    telling = EventPublisher(QUERY, [Progress(terminal.file)])
     telling.epoch_began(7)
     with telling.step(Step.COMPACT):
         terminal.until("compacting")
@@ -183,7 +183,7 @@ def test_a_long_line_is_cut_to_the_width() -> None:
 def test_a_terminal_that_is_gone_ends_the_line_alone(quick: str) -> None:  # noqa: ARG001
     ours, theirs = pty.openpty()
     file = os.fdopen(theirs, "w")
-    telling = Telling(QUERY, [Progress(file)])
+    telling = EventPublisher(QUERY, [Progress(file)])
     telling.epoch_began(7)
     with telling.step(Step.COMPACT):
         file.close()

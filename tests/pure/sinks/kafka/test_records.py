@@ -11,11 +11,11 @@ import pytest
 from epochal.coordinator.model.epoch import Actor, Digest, Marker
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.kafka import marker
-from epochal.sinks.kafka.marker import Before, Place, State
+from epochal.sinks.kafka.marker import Before, MarkerTopic, State
 from epochal.sinks.kafka.produce import Answer, Evaluation, Met, Outcome
 from epochal.sinks.kafka.rows import HASH, KEPT, MET
 
-PLACE = Place("flights", "out")
+PLACE = MarkerTopic("flights", "out")
 ACTOR = Actor(3, 33)
 DIGEST = Digest(2, 2**63 - 1)
 

@@ -9,10 +9,10 @@ import pytest
 from epochal.coordinator.model.epoch import Actor, Marker
 from epochal.coordinator.model.errors import Fenced, MarkerLost, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.kafka import marker, slots
-from epochal.sinks.kafka.marker import Before, Place, State
+from epochal.sinks.kafka.marker import Before, MarkerTopic, State
 from epochal.sinks.protocol import CommitOutcome
 
-PLACE = Place("flights", "out")
+PLACE = MarkerTopic("flights", "out")
 ONE, TWO = Actor(1, 11), Actor(2, 22)
 M1, M2, M3 = Marker(1, 101), Marker(2, 102), Marker(3, 103)
 

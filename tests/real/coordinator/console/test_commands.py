@@ -19,7 +19,7 @@ from epochal.sinks import DeltaSink
 from epochal.sinks.delta import sink as delta_sink
 from epochal.sinks.delta import without_spark
 from epochal.sinks.inspection import inspection_of
-from epochal.sinks.kafka.marker import Place
+from epochal.sinks.kafka.marker import MarkerTopic
 from tests.real.coordinator.console.support import SINKS, Console, by_name
 from tests.real.sinks.delta import support
 from tests.real.sinks.kafka.support import hanging
@@ -290,7 +290,7 @@ def test_rows_that_a_deletion_vector_hides_are_not_compared(
 
 
 def test_an_open_transaction_is_seen_and_ended(console: Console) -> None:
-    place = Place(console.app, "topic")
+    place = MarkerTopic(console.app, "topic")
     producer = Producer(
         {"bootstrap.servers": console.bootstrap, "transactional.id": place.transactional_id, "log_level": 0}
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Producer
 
 from epochal.coordinator.model.failpoints import Point
-from epochal.sinks.kafka.marker import Place
+from epochal.sinks.kafka.marker import MarkerTopic
 from tests.real.coordinator.console.support import SINKS, Console, by_name
 from tests.real.sinks.delta import support
 from tests.real.sinks.postgres.support import observe
@@ -49,7 +49,7 @@ def _nothing_is_touched_while_it_is_in_doubt(console: Console) -> None:
 def _a_foreign_record_in_the_marker_topic_is_a_named_error(console: Console) -> None:
     """Nothing takes it back."""
     producer = Producer({"bootstrap.servers": console.bootstrap})
-    producer.produce(Place(console.app, "topic").topic, b"not ours", b"marker")
+    producer.produce(MarkerTopic(console.app, "topic").topic, b"not ours", b"marker")
     assert producer.flush(30) == 0
     told = console.epochal("status", console.checkpoint, code=3)
     assert by_name(told["sinks"])["topic"]["error"]["kind"] == "Misconfigured"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from epochal.coordinator.model.epoch import Actor, Decision, Query
 from epochal.sinks.kafka import KafkaSink, marker, produce
 from epochal.sinks.kafka.client import Link
-from epochal.sinks.kafka.marker import Place, State
+from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.produce import Answer, Plan, Row
 from tests.real.sinks.kafka.support import APP, OPTIONS
 
@@ -30,7 +30,7 @@ class Target:
             partitions=partitions,
             request_timeout=timeout,
         )
-        self.place = Place(APP, topic)
+        self.place = MarkerTopic(APP, topic)
         self.link = Link(bootstrap, topic, timeout, OPTIONS)
         self.sink.create(QUERY, None)
         self.sink.look(QUERY)

@@ -14,7 +14,7 @@ from epochal.chaos import servers
 from epochal.coordinator.model.epoch import Actor, Marker
 from epochal.coordinator.model.errors import Fenced, Misconfigured, SinkUnavailable
 from epochal.sinks.kafka import marker
-from epochal.sinks.kafka.marker import Place, State
+from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.produce import Outcome, Transaction
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO, Target, rows
 from tests.real.sinks.kafka.support import hanging, read_topic
@@ -124,10 +124,10 @@ def test_a_foreign_record_is_refused_and_shown(target: Target, value: bytes) -> 
 
 
 def test_names_that_make_the_same_topic_are_told_apart() -> None:
-    value = marker.record(Place("a.b", "c"), State(ONE))
-    assert Place("a", "b.c").topic == Place("a.b", "c").topic
+    value = marker.record(MarkerTopic("a.b", "c"), State(ONE))
+    assert MarkerTopic("a", "b.c").topic == MarkerTopic("a.b", "c").topic
     with pytest.raises(Misconfigured):
-        marker.parse(Place("a", "b.c"), value)
+        marker.parse(MarkerTopic("a", "b.c"), value)
 
 
 def test_a_record_says_everything_in_json(target: Target) -> None:

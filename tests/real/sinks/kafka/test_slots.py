@@ -20,7 +20,7 @@ from epochal.coordinator.model.errors import CheckpointMismatch, Fenced, MarkerL
 from epochal.coordinator.model.failpoints import FailpointError, Point
 from epochal.sinks.kafka import KafkaSink, marker, produce
 from epochal.sinks.kafka.client import Link
-from epochal.sinks.kafka.marker import Before, Place, State
+from epochal.sinks.kafka.marker import Before, MarkerTopic, State
 from epochal.sinks.kafka.produce import Answer, Outcome, Plan, Row, Transaction
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
@@ -36,7 +36,7 @@ class Slots:
     def __init__(self, bootstrap: str, topic: str, slots: int = 2) -> None:
         self.bootstrap, self.topic = bootstrap, topic
         self.sink = self.of(slots)
-        self.place, self.link = Place(APP, topic), Link(bootstrap, topic, 30, OPTIONS)
+        self.place, self.link = MarkerTopic(APP, topic), Link(bootstrap, topic, 30, OPTIONS)
         self.sink.create(QUERY, None)
         self.sink.look(QUERY)
         self.sink.fence(QUERY, ONE)

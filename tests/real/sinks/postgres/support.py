@@ -12,8 +12,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch, Json, Query
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.ddl import PgColumn
-from epochal.sinks.postgres.place import Limits, Place
 from epochal.sinks.postgres.write import Task
 
 PASSWORD = "open-Sesame-42"
@@ -76,7 +76,7 @@ def registered(dsn: str) -> list[tuple[Any, ...]]:
 def task(dsn: str, by: Actor = ONE, position: int = 1, **changed: Any) -> Task:
     """One task of prepare, to be run in this process by `write_partition`."""
     given: dict[str, Any] = {
-        "place": Place(with_password(dsn)),
+        "place": Address(with_password(dsn)),
         "limits": Limits(connect=3.0, lock=4.0, answer=3.0, bulk=10.0),
         "app": QUERY.app,
         "sink": "out",

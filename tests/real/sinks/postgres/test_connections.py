@@ -21,8 +21,8 @@ import epochal
 from epochal.checkpoints.postgres import PostgresLog
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, SinkUnavailable
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
-from epochal.sinks.postgres.place import Limits, Place
 from tests.real.sinks.kafka.test_secured import plans
 from tests.real.sinks.postgres.secured import SecuredPostgres
 from tests.real.sinks.postgres.support import PASSWORD, QUERY, QUICK, SCHEMA, observe
@@ -214,7 +214,7 @@ def test_what_another_environment_says_does_not_count(
     keywords: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
 ) -> None:
     """Neither an address, under which another server would be written to, nor files that are not there."""
-    first = open_session(Place(WAYS[way](keywords, tmp_path, monkeypatch)), "out", Limits())
+    first = open_session(Address(WAYS[way](keywords, tmp_path, monkeypatch)), "out", Limits())
     sent = first.place()
     with monkeypatch.context() as elsewhere:
         for name, value in {

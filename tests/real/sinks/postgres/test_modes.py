@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.model import failpoints
-from epochal.coordinator.model.epoch import Actor, Ask, Committable
+from epochal.coordinator.model.epoch import Actor, Committable, EpochRequest
 from epochal.coordinator.model.errors import (
     CommitInDoubt,
     Fenced,
@@ -26,7 +26,7 @@ from epochal.coordinator.model.errors import (
 from epochal.coordinator.model.failpoints import FailpointError, Point
 from epochal.coordinator.protocol.coordinator import Coordinator, Retry
 from epochal.sinks.postgres import Plain, PostgresSink, Upsert
-from epochal.sinks.postgres.place import ServerRefused
+from epochal.sinks.postgres.address import ServerRefused
 from epochal.sinks.postgres.publish import Publish
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
@@ -499,8 +499,8 @@ class Batch:
     discarded: int = 0
 
     @property
-    def ask(self) -> Ask:
-        return Ask(replace(QUERY, run_id=self.run), 0, "print-0")
+    def ask(self) -> EpochRequest:
+        return EpochRequest(replace(QUERY, run_id=self.run), 0, "print-0")
 
     def discard(self) -> None:
         self.discarded += 1

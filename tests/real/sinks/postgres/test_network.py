@@ -12,7 +12,7 @@ from epochal.coordinator.model.epoch import Committable
 from epochal.coordinator.model.errors import OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.postgres import PostgresSink
-from epochal.sinks.postgres.place import Limits
+from epochal.sinks.postgres.address import Limits
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.postgres import support

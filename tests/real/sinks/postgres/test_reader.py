@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
-from epochal.sinks.postgres.place import Limits, Place
 from tests.real.sinks.postgres.support import QUERY, SCHEMA, observe, sink
 
 ROWS = 50_000
@@ -63,7 +63,7 @@ def test_the_rows_of_an_epoch_are_found_by_their_position(filled: str) -> None:
 
 def test_a_back_end_is_asked_for_within_its_transaction(pg_database: str) -> None:
     """Behind a pool the next transaction may have another, and the wrong one's blockers would be ended."""
-    session = open_session(Place(pg_database), "out", Limits())
+    session = open_session(Address(pg_database), "out", Limits())
     with session.transaction():
         assert session.backend() > 0
     with pytest.raises(AssertionError, match="within a transaction"):

@@ -9,8 +9,8 @@ import pytest
 
 from epochal.coordinator.model.errors import SinkUnavailable
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.address import Address, Limits, ServerRefused
 from epochal.sinks.postgres.client import open_session
-from epochal.sinks.postgres.place import Limits, Place, ServerRefused
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.postgres import support
@@ -113,7 +113,7 @@ def test_a_fence_and_an_abort(hostile: str, sink: PostgresSink) -> None:
 def test_nothing_of_it_outlives_the_transaction(hostile: str) -> None:
     """A pooler in transaction mode hands the connection to somebody else afterwards."""
     settings = ", ".join(f"current_setting('{setting}')" for setting in SETTINGS if "transaction_" not in setting)
-    session = open_session(Place(hostile), "out", Limits())
+    session = open_session(Address(hostile), "out", Limits())
     try:
         before = session.run(f"SELECT {settings}")
         with session.transaction(bulk=True):
@@ -126,7 +126,7 @@ def test_nothing_of_it_outlives_the_transaction(hostile: str) -> None:
 def test_a_failed_transaction_is_not_taken_for_a_committed_one(pg_database: str) -> None:
     """Postgres answers COMMIT with ROLLBACK, and no error, where a statement has failed before."""
     with (
-        contextlib.closing(open_session(Place(pg_database), "out", Limits())) as session,
+        contextlib.closing(open_session(Address(pg_database), "out", Limits())) as session,
         pytest.raises(SinkUnavailable, match="answered COMMIT with ROLLBACK"),
         session.transaction(),
         pytest.raises(ServerRefused),

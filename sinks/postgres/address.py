@@ -27,7 +27,7 @@ class ServerRefused(Misconfigured):
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """A connection string that is never shown."""
 
     conninfo: str = field(repr=False)

@@ -9,7 +9,7 @@ nothing, or the wrong thing.  ``Coordinator.act`` runs one: look, fence, look ag
 ``Rename``    a sink goes on under another name
 ``Adopt``     the checkpoint lies elsewhere, was restored, or is a new one for an old app
 ``Accept``    a sink goes on from what it is and shows now: restored, made anew, or given up
-``Remark``    a sink shows the last epoch and has lost its marker, which is written again
+``RewriteMarker``    a sink shows the last epoch and has lost its marker, which is written again
 ``Skip``      epochs that never reached the pipeline are not missed
 ``Evaluate``  idempotent mode: sinks keep the rows of an evaluation that cannot be had again
 ============  ==================================================================================
@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Protocol
 
-from epochal.checkpoints.log import Apply, Evaluations, Operator, Stand
+from epochal.checkpoints.log import Apply, Evaluations, Operator, SinkStanding
 from epochal.coordinator.model.epoch import Actor, EpochNumber, Json, Marker, SinkState
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Misconfigured
 from epochal.coordinator.protocol.judge import Case, LoggedEpoch
@@ -30,7 +30,7 @@ NOBODY = Actor(0, 0)
 """In the place of the actor of a record that is only assumed."""
 
 
-class Act(Protocol):
+class OperatorAction(Protocol):
     """One wish.  Its methods are asked again and again, with what is found by then."""
 
     @property
@@ -85,11 +85,13 @@ class Retire(_Said):
     def record(self, case: Case) -> Operator:
         identity = _member(case, self.sink)
         if self.unreachable:
-            stand = Stand(identity, _possible_markers(case, self.sink), _through(case), away=True)
+            stand = SinkStanding(identity, _possible_markers(case, self.sink), _through(case), away=True)
             return self._record(case, stands={self.sink: stand})
         _refuse_begun(case)
         state = _state(case, self.sink)
-        return self._record(case, stands={self.sink: Stand(identity, (state.marker,), _through(case), away=True)})
+        return self._record(
+            case, stands={self.sink: SinkStanding(identity, (state.marker,), _through(case), away=True)}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +117,8 @@ class Rename(_Said):
                 help="choose a name that this app has not used",
             )
         stands = {
-            self.old: Stand(identity, (), through, away=True),
-            self.new: Stand(after.identity, (after.marker,), through),
+            self.old: SinkStanding(identity, (), through, away=True),
+            self.new: SinkStanding(after.identity, (after.marker,), through),
         }
         return self._record(case, stands=stands)
 
@@ -143,7 +145,7 @@ class Adopt(_Said):
         place = case.ask.query.checkpoint
         if not _is_fresh(case):
             return self._record(case, place=place, fences=fences)
-        stands = {name: Stand(state.identity, (state.marker,), -1) for name, state in case.states.items()}
+        stands = {name: SinkStanding(state.identity, (state.marker,), -1) for name, state in case.states.items()}
         return self._record(case, place=place, fences=fences, stands=stands)
 
 
@@ -168,7 +170,7 @@ class Accept(_Said):
         state = _state(case, self.sink)
         self._refuse_ahead(case, state.marker)
         unknown = () if state.fence is None or state.fence in case.history.actors else (state.fence,)
-        stand = Stand(state.identity, (state.marker,), _through(case))
+        stand = SinkStanding(state.identity, (state.marker,), _through(case))
         return self._record(case, stands={self.sink: stand}, fences=unknown)
 
     def _refuse_ahead(self, case: Case, marker: Marker | None) -> None:
@@ -187,7 +189,7 @@ class Accept(_Said):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remark(_Said):
+class RewriteMarker(_Said):
     """The sink shows all up to the log's last epoch, as a person has seen, and its marker is gone."""
 
     word: ClassVar[str] = "remark"
@@ -214,7 +216,7 @@ class Remark(_Said):
                 help="a marker that is not older is not written over: it is of another checkpoint, or of a newer state"
                 " of this one",
             )
-        return self._record(case, stands={self.sink: Stand(state.identity, (state.marker,), _through(case))})
+        return self._record(case, stands={self.sink: SinkStanding(state.identity, (state.marker,), _through(case))})
 
     def _last(self, case: Case) -> LoggedEpoch:
         took_part = case.history.took_part(self.sink)

@@ -9,11 +9,31 @@ from typing import Any
 
 import pytest
 
-from epochal.checkpoints.log import Apply, Commit, Entry, Evaluations, Fence, Operator, Participant, Place, Stand
-from epochal.coordinator.model.epoch import MOVED, Actor, Ask, Committable, Decision, Marker, Query, SinkState
+from epochal.checkpoints.log import (
+    Apply,
+    Commit,
+    Entry,
+    Evaluations,
+    Fence,
+    Operator,
+    Participant,
+    SinkPosition,
+    SinkStanding,
+)
+from epochal.coordinator.model.epoch import MOVED, Actor, Committable, Decision, EpochRequest, Marker, Query, SinkState
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Misconfigured
 from epochal.coordinator.protocol import judge
-from epochal.coordinator.protocol.acts import NOBODY, Accept, Act, Adopt, Evaluate, Remark, Rename, Retire, Skip
+from epochal.coordinator.protocol.actions import (
+    NOBODY,
+    Accept,
+    Adopt,
+    Evaluate,
+    OperatorAction,
+    Rename,
+    Retire,
+    RewriteMarker,
+    Skip,
+)
 from epochal.coordinator.protocol.judge import Case, History
 
 SAID: dict[str, Any] = {"why": "a test", "at": "2026-11-23T12:00:00+00:00"}
@@ -31,7 +51,7 @@ def commit(epoch: int, *sinks: str) -> Commit:
 
 
 def begun(epoch: int, *sinks: str) -> Apply:
-    return Apply(decision(epoch), {name: Place(f"id-{name}", epoch + 1) for name in sinks})
+    return Apply(decision(epoch), {name: SinkPosition(f"id-{name}", epoch + 1) for name in sinks})
 
 
 def marker(epoch: int) -> Marker | None:
@@ -46,14 +66,14 @@ def case(*records: Any, ask: int = 0, by: Actor | None = None, **shows: int | Si
         name: state if isinstance(state, SinkState) else SinkState(f"id-{name}", ONE, marker(state))
         for name, state in shows.items()
     }
-    return Case(History.of(entries), states, Ask(QUERY, ask, ""), by)
+    return Case(History.of(entries), states, EpochRequest(QUERY, ask, ""), by)
 
 
-def record(act: Act, found: Case) -> Operator:
+def record(act: OperatorAction, found: Case) -> Operator:
     return act.record(found)
 
 
-def refusal(act: Act, found: Case, kind: type[EpochalError]) -> str:
+def refusal(act: OperatorAction, found: Case, kind: type[EpochalError]) -> str:
     with pytest.raises(kind) as raised:
         act.record(found)
     return str(raised.value)
@@ -67,7 +87,7 @@ def test_a_record_says_who_what_why_and_when() -> None:
     made = record(act, case(*BOTH, a=1, b=1, by=TWO))
     assert (made.actor, made.why, made.at) == (TWO, SAID["why"], SAID["at"])
     assert made.said == {"act": "retire", "sink": "a", "unreachable": False}
-    assert made.stands == {"a": Stand("id-a", (marker(1),), 1, away=True)}
+    assert made.stands == {"a": SinkStanding("id-a", (marker(1),), 1, away=True)}
     assert record(act, case(*BOTH, a=1, b=1)).actor == NOBODY
 
 
@@ -75,7 +95,7 @@ def test_a_sink_that_is_not_asked_may_show_the_last_epoch_or_the_one_before() ->
     act = Retire(sink="a", unreachable=True, **SAID)
     assert record(act, case(*BOTH, b=1)).stands["a"].markers == (marker(1), marker(0))
     assert record(act, case(BOTH[0], b=0)).stands["a"].markers == (marker(0), None)
-    known = Operator(ONE, {}, "", "", {"a": Stand("id-a", (Marker(9, 9),), 0)})
+    known = Operator(ONE, {}, "", "", {"a": SinkStanding("id-a", (Marker(9, 9),), 0)})
     assert record(act, case(BOTH[0], known, b=0)).stands["a"].markers == (Marker(9, 9),)
     assert record(act, case(BOTH[0], known, commit(1, "a", "b"), b=1)).stands["a"].markers == (marker(1), Marker(9, 9))
 
@@ -86,7 +106,7 @@ def test_a_sink_that_is_not_asked_may_show_the_last_epoch_or_the_one_before() ->
 def test_a_sink_is_accepted_with_its_fence(fence: Actor | None, accepted: tuple[Actor, ...]) -> None:
     found = case(*BOTH, a=SinkState("restored", fence, marker(-1)), b=1)
     made = record(Accept(sink="a", **SAID), found)
-    assert (made.fences, made.stands) == (accepted, {"a": Stand("restored", (None,), 1)})
+    assert (made.fences, made.stands) == (accepted, {"a": SinkStanding("restored", (None,), 1)})
 
 
 def test_a_sink_made_anew_that_shows_the_last_epoch_is_accepted() -> None:
@@ -94,7 +114,7 @@ def test_a_sink_made_anew_that_shows_the_last_epoch_is_accepted() -> None:
 
 
 def test_a_sink_that_no_epoch_was_for_is_accepted_as_it_is() -> None:
-    spoken = Operator(ONE, {}, "", "", {"a": Stand("id-a", (marker(1),), 1)})
+    spoken = Operator(ONE, {}, "", "", {"a": SinkStanding("id-a", (marker(1),), 1)})
     for shown in (None, Marker(1, 7), marker(1)):
         found = case(*BOTH, spoken, a=SinkState("id-a", ONE, shown), b=1)
         assert record(Accept(sink="a", **SAID), found).stands["a"].markers == (shown,)
@@ -110,7 +130,7 @@ def test_a_sink_that_the_log_does_not_know_comes_in_as_it_is() -> None:
 
 @pytest.mark.parametrize("shown", [None, Marker(1, 7), marker(0), marker(1)])
 def test_a_marker_is_written_over_an_older_one(shown: Marker | None) -> None:
-    act, found = Remark(sink="a", **SAID), case(*BOTH, a=SinkState("id-a", ONE, shown), b=1)
+    act, found = RewriteMarker(sink="a", **SAID), case(*BOTH, a=SinkState("id-a", ONE, shown), b=1)
     assert record(act, found).stands["a"].markers == (shown,)
     assert act.marks(found) == {"a": marker(1)}
 
@@ -118,11 +138,11 @@ def test_a_marker_is_written_over_an_older_one(shown: Marker | None) -> None:
 @pytest.mark.parametrize("position", [2, 3])
 def test_a_marker_is_not_written_over_a_newer_one(position: int) -> None:
     found = case(*BOTH, a=SinkState("id-a", ONE, Marker(position, 7)), b=1)
-    assert "the sink has a marker" in refusal(Remark(sink="a", **SAID), found, Misconfigured)
+    assert "the sink has a marker" in refusal(RewriteMarker(sink="a", **SAID), found, Misconfigured)
 
 
 @pytest.mark.parametrize("act", [Retire(sink="a", **SAID), Rename(old="a", new="c", **SAID)])
-def test_a_sink_that_others_are_held_against_stays(act: Act) -> None:
+def test_a_sink_that_others_are_held_against_stays(act: OperatorAction) -> None:
     found = case(begun(0, "a", "b"), a=0, b=-1, c=-1)
     assert "not visible in b" in refusal(act, found, CheckpointMismatch)
 
@@ -152,24 +172,24 @@ def test_a_new_name_is_free_or_half_given(state: SinkState, free: bool) -> None:
         assert "the name 'c' is taken" in refusal(act, found, Misconfigured)
         return
     made = record(act, found)
-    assert made.stands["a"] == Stand("id-a", (), 1, away=True)
+    assert made.stands["a"] == SinkStanding("id-a", (), 1, away=True)
     assert made.stands["a"].is_renamed
-    assert made.stands["c"] == Stand("id-c", (state.marker,), 1)
+    assert made.stands["c"] == SinkStanding("id-c", (state.marker,), 1)
     assert act.marks(found) == {"c": marker(1)}
 
 
 def test_the_name_of_another_member_or_of_one_that_has_left_is_taken() -> None:
     assert "taken" in refusal(Rename(old="a", new="b", **SAID), case(*BOTH, a=1, b=1), Misconfigured)
-    left = Operator(ONE, {}, "", "", {"c": Stand("id-c", (marker(0),), 1, away=True)})
+    left = Operator(ONE, {}, "", "", {"c": SinkStanding("id-c", (marker(0),), 1, away=True)})
     found = case(*BOTH, left, a=1, b=1, c=SinkState("id-c", ONE, marker(0)))
     assert "taken" in refusal(Rename(old="a", new="c", **SAID), found, Misconfigured)
-    renamed = Operator(ONE, {}, "", "", {"c": Stand("id-c", (), 1, away=True)})
+    renamed = Operator(ONE, {}, "", "", {"c": SinkStanding("id-c", (), 1, away=True)})
     found = case(*BOTH, renamed, a=1, b=1, c=SinkState("id-c", ONE, MOVED_HERE))
     assert record(Rename(old="a", new="c", **SAID), found).stands["c"].markers == (MOVED_HERE,)
 
 
 def test_a_name_that_was_given_up_is_neither_accepted_nor_shown() -> None:
-    renamed = Operator(ONE, {}, "", "", {"a": Stand("id-a", (), 1, away=True)})
+    renamed = Operator(ONE, {}, "", "", {"a": SinkStanding("id-a", (), 1, away=True)})
     found = case(*BOTH, renamed, a=SinkState("id-a", ONE, MOVED_HERE), b=1, ask=2)
     assert "another name" in refusal(Accept(sink="a", **SAID), found, Misconfigured)
     refused = judge.judge(judge.LOOK, found).refusal
@@ -178,14 +198,14 @@ def test_a_name_that_was_given_up_is_neither_accepted_nor_shown() -> None:
 
 
 def test_adoption_of_a_log_that_persons_spoke_in_takes_no_marker_over() -> None:
-    spoken = Operator(ONE, {}, "", "", {"a": Stand("id-a", (marker(1),), -1)})
+    spoken = Operator(ONE, {}, "", "", {"a": SinkStanding("id-a", (marker(1),), -1)})
     assert record(Adopt(**SAID), case(spoken, a=1)).stands == {}
-    assert record(Adopt(**SAID), case(a=1)).stands == {"a": Stand("id-a", (marker(1),), -1)}
+    assert record(Adopt(**SAID), case(a=1)).stands == {"a": SinkStanding("id-a", (marker(1),), -1)}
 
 
 def test_what_was_skipped_is_between_the_log_and_spark() -> None:
     assert record(Skip(first=2, last=3, **SAID), case(*BOTH, a=1, b=1, ask=4)).expected == 4
-    empty = Case(History(()), {}, Ask(QUERY, 4, ""))
+    empty = Case(History(()), {}, EpochRequest(QUERY, 4, ""))
     assert "missed: none" in refusal(Skip(first=0, last=3, **SAID), empty, Misconfigured)
     waiting = case(begun(0, "a", "b"), a=0, b=-1, ask=2)
     assert "not visible in b" in refusal(Skip(first=1, last=1, **SAID), waiting, CheckpointMismatch)
@@ -194,15 +214,17 @@ def test_what_was_skipped_is_between_the_log_and_spark() -> None:
     assert "not visible in a, b" in refusal(Skip(first=1, last=1, **SAID), nowhere, CheckpointMismatch)
 
 
-@pytest.mark.parametrize("act", [Remark(sink="c", **SAID), Evaluate(sinks=("c",), **SAID), Retire(sink="c", **SAID)])
-def test_a_sink_that_the_log_does_not_know_is_named(act: Act) -> None:
+@pytest.mark.parametrize(
+    "act", [RewriteMarker(sink="c", **SAID), Evaluate(sinks=("c",), **SAID), Retire(sink="c", **SAID)]
+)
+def test_a_sink_that_the_log_does_not_know_is_named(act: OperatorAction) -> None:
     found = case(begun(0, "a", "b"), a=0, b=0, c=0)
     assert "knows no sink 'c'" in refusal(act, found, Misconfigured)
 
 
 def test_nothing_was_begun_in_a_new_log() -> None:
     assert "last epoch None" in refusal(Evaluate(sinks=("a",), **SAID), case(a=-1), Misconfigured)
-    fenced = Operator(ONE, {}, "", "", {"a": Stand("id-a", (None,), -1)})
+    fenced = Operator(ONE, {}, "", "", {"a": SinkStanding("id-a", (None,), -1)})
     assert record(Retire(sink="a", **SAID), case(fenced, a=-1)).stands["a"].away
 
 
@@ -212,13 +234,15 @@ def test_rows_are_compared_but_where_a_person_said_so() -> None:
     assert [history.is_compared(name, marker(1)) for name in ("a", "b")] == [False, True]
     history = history.with_entry(Entry(9, begun(2, "a", "b")))
     assert [history.is_compared(name, marker(2)) for name in ("a", "b")] == [True, True]
-    closed = Operator(ONE, {}, "", "", {"a": Stand("id-a", (marker(1),), 2), "c": Stand("id-c", (None,), 2)})
+    closed = Operator(
+        ONE, {}, "", "", {"a": SinkStanding("id-a", (marker(1),), 2), "c": SinkStanding("id-c", (None,), 2)}
+    )
     history = history.with_entry(Entry(10, closed))
     assert [history.is_compared("a", marker(1)), history.is_compared("c", None)] == [False, False], "given up, or new"
     assert history.is_compared("a", marker(2)), "a person does not make other rows of what is shown"
 
 
 def test_what_a_sink_is_now_is_what_its_last_epoch_says_not_what_a_person_said_before() -> None:
-    spoken = Operator(ONE, {}, "", "", {"a": Stand("old", (None,), -1)})
+    spoken = Operator(ONE, {}, "", "", {"a": SinkStanding("old", (None,), -1)})
     found = case(spoken, commit(0, "a"), a=0)
     assert judge.judge(judge.OPERATE, found).refusal is None
