@@ -5,17 +5,14 @@ BIN    := $(VENV)/bin
 KEEP   ?=
 ROWS   ?=
 ROUNDS ?=
-WIDE_MINUTES ?= 40
+SHARD  ?=
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
 PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest --durations=12 --durations-min=20
-LANE   := EPOCHAL_WIDE_MINUTES=$(WIDE_MINUTES) $(PYTEST)
 SOURCE := coordinator checkpoints sinks chaos src tests examples docs $(wildcard benchmarks)
-# What needs neither Spark nor a server.
-FAST   := tests/pure tests/pure tests/pure/chaos/simulate
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lane-logs lane-tables lane-rest test-fast test-containers test-browser test-matrix chaos planted bench bench-quick bench-growth bench-consistency bench-page archives docs check format
+.PHONY: help venv demo test test-all test-fast test-containers test-browser test-matrix chaos planted bench bench-quick bench-growth bench-consistency bench-page archives docs check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' Makefile
@@ -23,32 +20,22 @@ help:            ## this list
 demo: venv       ## the main job under fire, beside the usual foreachBatch (KEEP=1 leaves the servers up)
 	KEEP=$(KEEP) $(BIN)/python -m epochal.chaos.demo
 
-# A wide test (tests/conftest.py) that has not begun after WIDE_MINUTES is left out, and the end says so.
-test: venv       ## lint, types and every test, three lanes at a time; fails if one did not run (WIDE_MINUTES=40; empty: no limit)
+test: venv       ## lint, types and the tests that make the proof, about 15 minutes on 2 cores; fails if one did not run
 	@$(MAKE) --no-print-directory --jobs=2 check archives
-	@PYTHONUNBUFFERED=1 $(MAKE) --no-print-directory --jobs=3 lane-logs lane-tables lane-rest
+	@$(BIN)/python -m tests.run --proof
 
-# The same tests as `tests` without tests/containers, split where the time splits; each lane has its own servers,
-# and waits for them more than it computes.
-lane-logs:
-	@$(LANE) tests/real/sinks/kafka tests/real/sinks/delta tests/real/chaos/campaign/test_cells.py \
-	    --ignore=tests/real/sinks/delta/test_modes.py
+test-all: venv   ## all tests, in shards (about an hour and a half); SHARD=3/9 runs one of them
+	@$(MAKE) --no-print-directory archives
+	@$(BIN)/python -m tests.run $(if $(SHARD),--shard $(SHARD),--all)
 
-lane-tables:
-	@$(LANE) tests/real/sinks/postgres tests/real/coordinator/query tests/real/checkpoints/test_postgres_log.py \
-	    tests/real/checkpoints/hadoop tests/real/coordinator/console tests/real/runbook tests/real/chaos/servers tests/real/chaos \
-	    --ignore=tests/real/chaos/campaign/test_cells.py
-
-lane-rest:
-	@$(LANE) $(FAST) tests/real/kills tests/real/standalone tests/real/sinks/delta/test_modes.py
-
-test-fast: venv  ## what needs neither Spark nor servers, without the widest simulations; under 2 minutes
-	$(BIN)/python -m pytest $(FAST) -k 'not (test_every_pair or test_machine or (test_schedules and (two or three)))'
+test-fast: venv  ## what needs neither Spark nor servers, without the longest simulations; under 2 minutes
+	$(BIN)/python -m pytest tests/pure -m 'not wide and not slow'
 
 # The program in its first line ends with 3 where no engine answers; make shows "Error 3" and ends with 2, as always.
-test-containers: venv ## the integration tests on Postgres and Kafka in containers; without an engine "Error 3"
+test-containers: venv ## contracts of sinks and log on Postgres and Kafka in containers; without an engine "Error 3"
 	@$(BIN)/python -m epochal.chaos.servers.containers
-	EPOCHAL_SERVERS=containers $(PYTEST) tests/integration --ignore=tests/real/sinks/delta tests/containers
+	EPOCHAL_SERVERS=containers $(PYTEST) --proof tests/containers tests/real/sinks/postgres/test_contract.py \
+	    tests/real/sinks/kafka/test_contract.py tests/real/checkpoints/test_postgres_log.py
 
 # The same: 3 where there is no Chromium.
 test-browser: venv ## reports in a real headless Chromium; without one "Error 3"

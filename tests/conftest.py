@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from epochal.chaos import servers
 from epochal.coordinator.environment.versions import POSTGRES
+from tests import selection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,44 +124,29 @@ def topic_name() -> str:
     return f"test-{uuid.uuid4().hex[:12]}"
 
 
-class WideLast:
-    """Tests marked ``wide`` run after all others; those that have not begun within the time are left out, and told.
+class Proof:
+    """Keeps the tests of ``make test`` (``tests/selection.py``); the others run in ``make test-all``."""
 
-    Wide is what repeats something that other tests show, at more places.  Machines differ in pace, the same one from
-    hour to hour by a factor of two or three: where it is slow, a run that is cut off has shown nothing.
-    """
-
-    def __init__(self, minutes: float) -> None:
-        self.minutes = minutes
-        self.left_out = 0
-        self._over = time.monotonic() + minutes * 60
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=self._wide)
+    def __init__(self) -> None:
+        self._names = selection.named_by_bugs()
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if not self._wide(item) or time.monotonic() < self._over:
-            return None
-        self.left_out += 1
-        return True
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if self._keeps(item)]
 
-    @staticmethod
-    def _wide(item: pytest.Item) -> bool:
-        return item.get_closest_marker("wide") is not None
+    def _keeps(self, item: pytest.Item) -> bool:
+        wide = item.get_closest_marker("wide") is not None
+        return selection.in_proof(item.nodeid, wide=wide, names=self._names)
 
 
 class EveryTestPassed:
     """Fails a run in which anything but a passed test was reported, and prints collected = passed.
 
-    A file that is skipped as a whole has no tests to be counted; what is left over in the reports tells of it.
-    Wide tests for which there was no time are told beside.
+    A file that is skipped as a whole has no tests to be counted; what is left over in the reports shows it.
     """
 
-    def __init__(self, wide: WideLast) -> None:
+    def __init__(self) -> None:
         self.collected = 0
-        self._wide = wide
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         self.collected += len(items)
@@ -177,12 +164,10 @@ class EveryTestPassed:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         sign = "=" if self._all_passed(terminalreporter) else "IS NOT"
         reported = ", ".join(f"{times} {kind}" for kind, times in self._reported(terminalreporter).items())
-        left_out = self._wide.left_out
-        late = f", {left_out} wide ones LEFT OUT after {self._wide.minutes:g} minutes" if left_out else ""
-        terminalreporter.write_line(f"{self.collected} collected {sign} {reported or 'nothing'}{late}")
+        terminalreporter.write_line(f"{self.collected} collected {sign} {reported or 'nothing'}")
 
     def _all_passed(self, reporter: pytest.TerminalReporter) -> bool:
-        return self._reported(reporter) == {"passed": self.collected - self._wide.left_out}
+        return self._reported(reporter) == {"passed": self.collected}
 
     @staticmethod
     def _reported(reporter: pytest.TerminalReporter) -> dict[str, int]:
@@ -190,10 +175,35 @@ class EveryTestPassed:
         return {kind: len(reports) for kind, reports in reporter.stats.items() if kind not in ("", "warnings")}
 
 
+class Seconds:
+    """Writes how long each file took, set-up and tear-down included, for ``tests/seconds.json``."""
+
+    def __init__(self, into: Path) -> None:
+        self._into = into
+        self._took: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self._took[file] = self._took.get(file, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        self._into.mkdir(parents=True, exist_ok=True)
+        took = {file: round(seconds, 1) for file, seconds in sorted(self._took.items())}
+        (self._into / f"{os.getpid()}.json").write_text(json.dumps(took, indent=0))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("epochal")
+    group.addoption("--proof", action="store_true", help="only the tests of `make test`")
+    group.addoption("--seconds-into", type=Path, metavar="FOLDER", help="write there how long each file took")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """`make test` allows no test that did not run and pass, but wide ones on a slow machine."""
-    config.addinivalue_line("markers", "wide: repeats what other tests show, at more places; runs last")
+    """`make test` allows no test that did not run and pass."""
+    config.addinivalue_line("markers", "wide: repeats what tests of the proof show, at more places or for longer")
+    if config.getoption("--proof"):
+        config.pluginmanager.register(Proof(), "proof")
     if os.environ.get("EPOCHAL_EVERY_TEST") == "1":
-        wide = WideLast(float(os.environ.get("EPOCHAL_WIDE_MINUTES") or "inf"))
-        config.pluginmanager.register(wide, "wide-last")
-        config.pluginmanager.register(EveryTestPassed(wide), "every-test-passed")
+        config.pluginmanager.register(EveryTestPassed(), "every-test-passed")
+    if folder := config.getoption("--seconds-into"):
+        config.pluginmanager.register(Seconds(folder), "seconds")

@@ -259,21 +259,3 @@ def test_the_pattern_for_machine_paths_finds_them() -> None:
     assert MACHINE_PATH.search(f"at /{work}/main/x")
     assert MACHINE_PATH.search(f"'/{root}/.cache'")
     assert not MACHINE_PATH.search(f"pyspark/{work}/app")
-
-
-def test_every_test_file_is_in_one_lane_of_make_test() -> None:
-    """A file that no lane names would silently never run."""
-    makefile = (ROOT / "Makefile").read_text()
-    fast = makefile.partition("FAST   :=")[2].split("\n")[0]
-    lanes = [lane.replace("$(FAST)", fast) for lane in re.findall(r"^lane-\w+:\n\t((?:.*\\\n)*.*)", makefile, re.M)]
-    assert len(lanes) == 3
-    elsewhere = {"containers", "browser", "matrix"}
-    files = [p.relative_to(ROOT) for p in (ROOT / "tests").rglob("test_*.py") if p.parent.name not in elsewhere]
-    counted = {str(file): sum(_runs(lane, file) for lane in lanes) for file in files}
-    assert {file: times for file, times in counted.items() if times != 1} == {}
-
-
-def _runs(lane: str, file: Path) -> bool:
-    names = {str(file), *map(str, file.parents)}
-    ignored = set(re.findall(r"--ignore=(\S+)", lane))
-    return bool(names & set(lane.split())) and not names & ignored

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.pure.chaos.simulate import tally
-
 ROOT = Path(__file__).parents[3]
 MARKED = "import pytest\n@pytest.mark.{}\ndef test_other(): {}\n"
 
@@ -42,7 +40,7 @@ NOT_EVERY_TEST_PASSED = {
 }
 
 
-def run_pytest(folder: Path, other: str, *options: str, minutes: str = "") -> tuple[int, str]:
+def run_pytest(folder: Path, other: str, *options: str) -> tuple[int, str]:
     """Exit status, and the line that the plugin prints, of a run over a test that passes and a file beside it."""
     (folder / "test_passes.py").write_text("def test_passes(): pass\n")
     (folder / "test_other.py").write_text(other)
@@ -52,7 +50,6 @@ def run_pytest(folder: Path, other: str, *options: str, minutes: str = "") -> tu
         env={
             **os.environ,
             "EPOCHAL_EVERY_TEST": "1",
-            "EPOCHAL_WIDE_MINUTES": minutes,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONPATH": str(ROOT),
         },
@@ -73,44 +70,3 @@ def test_a_run_in_which_every_test_passed_is_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("given", "said"), NOT_EVERY_TEST_PASSED.values(), ids=NOT_EVERY_TEST_PASSED)
 def test_any_other_run_fails(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
     assert run_pytest(tmp_path, *given) == (pytest.ExitCode.TESTS_FAILED, said)
-
-
-WIDE = """
-import pathlib, pytest
-ran = pathlib.Path(__file__).with_name("ran")
-@pytest.mark.wide
-def test_wide(): ran.open("a").write("wide ")
-def test_narrow(): ran.open("a").write("narrow ")
-"""
-
-
-@pytest.mark.parametrize("minutes", ["", "1"])
-def test_wide_tests_run_last(tmp_path: Path, minutes: str) -> None:
-    assert run_pytest(tmp_path, WIDE, minutes=minutes) == (0, "3 collected = 3 passed")
-    assert (tmp_path / "ran").read_text() == "narrow wide "
-
-
-def test_wide_tests_that_come_too_late_are_left_out_and_told(tmp_path: Path) -> None:
-    said = "3 collected = 2 passed, 1 wide ones LEFT OUT after 0 minutes"
-    assert run_pytest(tmp_path, WIDE, minutes="0") == (0, said)
-    assert (tmp_path / "ran").read_text() == "narrow "
-
-
-def test_no_time_excuses_any_other_test(tmp_path: Path) -> None:
-    said = "4 collected IS NOT 2 passed, 1 skipped, 1 wide ones LEFT OUT after 0 minutes"
-    skips = "def test_other(): pytest.skip()\n"
-    assert run_pytest(tmp_path, WIDE + skips, minutes="0") == (pytest.ExitCode.TESTS_FAILED, said)
-
-
-@pytest.mark.parametrize(
-    ("traces", "left_out", "too_few"),
-    [(9, 0, True), (10, 0, False), (9, 1, False), (9, None, False), (0, 0, False)],
-    ids=["too few", "enough", "wide ones left out", "not every test", "no simulation"],
-)
-def test_too_few_traces_count_only_where_every_test_ran(
-    monkeypatch: pytest.MonkeyPatch, traces: int, left_out: int | None, too_few: bool
-) -> None:
-    monkeypatch.setattr(tally, "WANTED", 10)
-    played = tally.Tally()
-    played.all.traces.update(range(traces))
-    assert played.too_few(left_out) is too_few
