@@ -22,6 +22,8 @@ from tests.real.examples.test_readme import python_blocks, run_example
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.wide
+
 PAGE = (Path(__file__).parents[3] / "docs" / "epochs.md").read_text()
 SQL = re.findall(r"^```sql\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 GIVEN = [[(0, "N1"), (0, "N2"), (1, "N9")], [(0, "N3")]]

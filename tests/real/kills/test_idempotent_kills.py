@@ -141,12 +141,14 @@ def test_what_a_function_reads_has_changed_when_the_epoch_is_replayed(tables: Ta
     brought_up(tables, said="evaluated more than once, and not to the same rows", refusals=2)
 
 
+@pytest.mark.wide
 def test_postgres_shows_the_epoch_and_delta_is_brought_up(
     one_at_a_time: Standby, tmp_path: Path, pg_database: str
 ) -> None:
     brought_up(Tables(one_at_a_time, tmp_path, dsn=pg_database, tables=["alpha"]))
 
 
+@pytest.mark.wide
 def test_killed_in_turn_at_points_of_an_epoch_it_goes_on(tables: Tables) -> None:
     """Each epoch twice: as it is evaluated for the first time, and as it is replayed."""
     for point in ("after-apply:0", "before-vote@beta:0", "after-prepare:1", "before-return:1"):
@@ -155,6 +157,7 @@ def test_killed_in_turn_at_points_of_an_epoch_it_goes_on(tables: Tables) -> None
     tables.check_exact()
 
 
+@pytest.mark.wide
 def test_the_modes_take_turns_on_epochs_that_one_of_two_sinks_shows(tables: Tables) -> None:
     tables.kill(*between_the_sinks(0), mode="idempotent")
     tables.kill(*between_the_sinks(1), mode="two-phase")
@@ -172,14 +175,17 @@ def with_kafka(
     return lambda *topics: Tables(one_at_a_time, tmp_path, topic_name, kafka_server.bootstrap, topics)
 
 
+@pytest.mark.wide
 def test_kafka_shows_the_epoch_and_delta_is_brought_up(with_kafka: Callable[..., Tables]) -> None:
     brought_up(with_kafka("alpha"))
 
 
+@pytest.mark.wide
 def test_of_two_topics_the_second_aborts_what_the_first_does_not_show(with_kafka: Callable[..., Tables]) -> None:
     brought_up(with_kafka("alpha", "beta"), said="nothing of this evaluation was written", refusals=2)
 
 
+@pytest.mark.wide
 def test_killed_in_turn_where_kafka_is_written_it_goes_on(with_kafka: Callable[..., Tables]) -> None:
     tables = with_kafka("alpha")
     for point in ("in-write", "before-publish", "after-publish"):
@@ -191,6 +197,7 @@ def test_killed_in_turn_where_kafka_is_written_it_goes_on(with_kafka: Callable[.
     tables.check_exact()
 
 
+@pytest.mark.wide
 def test_tasks_that_die_where_kafka_is_written_change_nothing(with_kafka: Callable[..., Tables]) -> None:
     tables = with_kafka("alpha")
     rules = ("in-write@alpha:1=kill", "after-publish@alpha:2=kill")
@@ -200,6 +207,7 @@ def test_tasks_that_die_where_kafka_is_written_change_nothing(with_kafka: Callab
     tables.check_exact()
 
 
+@pytest.mark.wide
 def test_with_kafka_the_modes_take_turns_on_epochs_in_doubt(with_kafka: Callable[..., Tables]) -> None:
     tables = with_kafka("alpha")
     tables.kill("after-sink-commit@alpha:0=barrier", mode="idempotent")

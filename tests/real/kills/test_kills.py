@@ -36,6 +36,7 @@ IN_RECOVERY = (
 )
 
 
+@pytest.mark.wide
 def test_killed_before_the_decision_an_epoch_is_dropped_and_done_anew(make_job: MakeJob) -> None:
     job = make_job(6)
     kill_in_turn(job, BEFORE_THE_DECISION)
@@ -48,6 +49,7 @@ def test_killed_after_the_decision_an_epoch_is_finished(make_job: MakeJob) -> No
     job.check_exact()
 
 
+@pytest.mark.wide
 def test_killed_again_in_recovery(make_job: MakeJob) -> None:
     job = make_job(3)
     kill_in_turn(job, IN_RECOVERY)

@@ -26,6 +26,8 @@ from tests.real.sinks.postgres.support import observe
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.wide
+
 JOB = """
 import epochal
 from epochal.sinks import KafkaSink, PostgresSink

@@ -19,6 +19,7 @@ IN_COMMIT = "before-publish@postgres:3=barrier"
 IDENTIFIED = "after-identify:5=barrier"
 
 
+@pytest.mark.wide
 def test_the_older_of_two_drivers_on_one_checkpoint_ends(make_job: MakeJob) -> None:
     """Paused before its decision, in commit and as an epoch begins; each newcomer is the next one's older driver."""
     job = make_job(7)
@@ -48,6 +49,7 @@ def test_the_older_of_two_drivers_on_one_checkpoint_ends(make_job: MakeJob) -> N
     job.check_exact()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("format", "end"),
     [

@@ -13,6 +13,8 @@ from epochal.coordinator.model.failpoints import Point
 from tests.real.runbook.conftest import MakeCorner
 from tests.real.runbook.support import symptoms
 
+pytestmark = pytest.mark.wide
+
 ALL = [1, 2, 3, 4, 5]
 
 

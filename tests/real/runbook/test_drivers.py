@@ -21,6 +21,8 @@ from tests.real.runbook.test_checkpoint import everywhere
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+pytestmark = pytest.mark.wide
+
 
 def newer_start(job: Corner, df: DataFrame, epoch: int) -> None:
     """The same epoch by a coordinator of another run, whole.

@@ -26,6 +26,7 @@ from tests.real.sinks.postgres.support import observe
 ALL = [1, 2, 3, 4, 5]
 
 
+@pytest.mark.wide
 def test_delta_table_restored_and_the_restore_undone(corner: MakeCorner) -> None:
     job = corner("Delta table restored to an older version")
     newest = delta.version(job.lake)
@@ -38,6 +39,7 @@ def test_delta_table_restored_and_the_restore_undone(corner: MakeCorner) -> None
     job.converges(table=ALL, topic=ALL, lake=ALL)
 
 
+@pytest.mark.wide
 def test_a_last_epoch_that_a_restore_took_back_is_shown_again(corner: MakeCorner) -> None:
     """The log does not say yet that it is visible everywhere, so its rows are there to be committed again."""
     job = corner("Delta table restored to an older version")
@@ -47,6 +49,7 @@ def test_a_last_epoch_that_a_restore_took_back_is_shown_again(corner: MakeCorner
     job.converges(table=ALL, topic=ALL, lake=ALL)
 
 
+@pytest.mark.wide
 def test_delta_table_restored_and_gone_on_with(corner: MakeCorner) -> None:
     job = corner("Delta table restored to an older version")
     for number in (4, 5):
@@ -60,6 +63,7 @@ def test_delta_table_restored_and_gone_on_with(corner: MakeCorner) -> None:
     job.converges(table=[*ALL, 6], topic=[*ALL, 6], lake=[1, 2, 3, 6])
 
 
+@pytest.mark.wide
 def test_delta_table_vacuumed(corner: MakeCorner) -> None:
     job = corner("Delta table vacuumed")
     job.add(4)
@@ -73,6 +77,7 @@ def test_delta_table_vacuumed(corner: MakeCorner) -> None:
     job.converges(table=ALL, topic=ALL, lake=ALL)
 
 
+@pytest.mark.wide
 def test_postgres_restored_from_an_older_backup(corner: MakeCorner, tmp_path: Path) -> None:
     """The files of a stopped server, as a snapshot of its disk has them."""
     with PostgresServer(directory=tmp_path / "server") as server:
@@ -115,6 +120,7 @@ def test_kafka_topic_recreated(corner: MakeCorner, kafka_server: servers.Kafka) 
     job.converges(table=[1, 2, 3, 4], topic=[4], lake=[1, 2, 3, 4])
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(600)
 def test_kafka_transaction_expired(corner: MakeCorner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task takes longer than the transaction may last, and than the broker's next look, each 10 seconds."""
@@ -141,6 +147,7 @@ def test_kafka_transaction_expired(corner: MakeCorner, monkeypatch: pytest.Monke
     job.converges(table=ALL, topic=ALL, lake=ALL)
 
 
+@pytest.mark.wide
 def test_marker_lost_and_the_rows_still_there(corner: MakeCorner) -> None:
     job = corner("Marker lost, rows still there")
     stored = "SELECT count(*) FROM rows__rows"
@@ -159,6 +166,7 @@ def test_marker_lost_and_the_rows_still_there(corner: MakeCorner) -> None:
     job.converges(table=ALL, topic=ALL, lake=ALL)
 
 
+@pytest.mark.wide
 def test_a_sink_down_for_good(corner: MakeCorner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with PostgresServer(directory=tmp_path / "server") as server:
         job = corner("Sink down for good", server)
@@ -183,6 +191,7 @@ def test_a_sink_down_for_good(corner: MakeCorner, monkeypatch: pytest.MonkeyPatc
         assert "table: epochs 2 to 3, which a person has left out of it" in told["unchecked"]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("way_out", ["drop", "accept"])
 def test_a_table_never_takes_decided_rows(corner: MakeCorner, way_out: str) -> None:
     job = corner("Table never takes decided rows")

@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 ROWS, AGAIN, ROWS_PER_EPOCH = 900, 300, 400
 IN_WRITE = "in-write@postgres:1=barrier"
 SEEN_S, END_S = 300.0, 600.0
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.wide, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,7 @@ def test_the_cells_of_each_pipeline_are_those_of_its_mode(name: str) -> None:
         assert {cell.point for cell in cells if cell.sink == sink} >= OF_ONE_SINK
 
 
+@pytest.mark.wide
 def test_an_error_in_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
     every_cell_strikes_and_harms_nobody(Plan("", workload="rows"), CELLS, [], capsys)
 

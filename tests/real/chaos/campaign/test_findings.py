@@ -16,7 +16,7 @@ from epochal.chaos.observe import recording
 from epochal.chaos.observe.history import Ended, Fault
 
 ROOT = Path(__file__).parents[4]
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.wide, pytest.mark.timeout(900)]
 
 AFTER = "kill:driver:after-return"
 AT_ROW = "kill:driver:at-row#5"

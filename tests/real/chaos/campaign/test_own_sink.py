@@ -15,6 +15,8 @@ from epochal.chaos.cli import VALID
 from epochal.chaos.observe import recording
 from epochal.chaos.observe.history import Fault
 
+pytestmark = pytest.mark.wide
+
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "authors.md").read_text()
 STRIKES = ("kill:driver:after-decide", "pause:driver:before-decide", "kill:driver:after-sink-commit@out")

@@ -20,6 +20,8 @@ from epochal.chaos.strike.disk import Disk
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.wide
+
 FEW = 3_000
 ATTEMPTS = 5
 DRIVER = """

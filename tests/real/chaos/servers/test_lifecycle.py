@@ -102,6 +102,7 @@ def test_postgres_keeps_committed_rows_through_crash_and_restart(version: str) -
             assert connection.execute("SELECT n FROM t").fetchone() == (7,)
 
 
+@pytest.mark.wide
 def test_kafka_keeps_committed_messages_through_crash_and_restart() -> None:
     with KafkaServer(settings={"message.max.bytes": "2000000"}) as server:
         assert_loopback_only(server)
@@ -122,6 +123,7 @@ def test_kafka_keeps_committed_messages_through_crash_and_restart() -> None:
         assert "message.max.bytes=2000000" in (server.directory / "server.properties").read_text()
 
 
+@pytest.mark.wide
 def test_a_broker_starts_with_the_archive_of_its_classes_unless_it_lives_long(tmp_path: Path) -> None:
     archive = kafka.make_archive()
     assert KafkaServer(long_lived=True)._options == list(kafka.JVM_OPTIONS)

@@ -26,6 +26,8 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
 
+pytestmark = pytest.mark.wide
+
 LATE = commit(77, token=99)
 NO_PATIENCE = {"ipc.client.connect.max.retries": "1", "ipc.client.connect.retry.interval": "100"}
 

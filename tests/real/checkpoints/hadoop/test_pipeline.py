@@ -27,6 +27,8 @@ from tests.real.coordinator.query.support import WAIT, Job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.wide
+
 PROGRAM = Path(__file__).with_name("driver.py")
 DECIDED = "after-decide:1=barrier"
 EPOCHS, ROWS = 3, 10

@@ -202,6 +202,7 @@ def test_a_sink_that_does_not_answer_is_told_beside_the_others(console: Console,
 # --- somebody has changed something -----------------------------------------------------------------
 
 
+@pytest.mark.wide
 def test_verify_finds_a_row_of_the_audit_that_is_gone(console: Console) -> None:
     observe(console.dsn, "CREATE TABLE kept AS SELECT * FROM epochal.epochs")
     with console.changed(
@@ -247,6 +248,7 @@ def test_verify_and_reconcile_find_rows_that_are_gone(console: Console) -> None:
     assert (row["id"], row["name"], row["amount"]) == (2, "n2", "0.5")
 
 
+@pytest.mark.wide
 def test_reconcile_finds_a_value_that_is_another(console: Console) -> None:
     with console.changed(
         "UPDATE rows__rows SET raw = '' WHERE id = 3", "UPDATE rows__rows SET raw = NULL WHERE id = 3"
@@ -257,6 +259,7 @@ def test_reconcile_finds_a_value_that_is_another(console: Console) -> None:
     assert [row["raw"] for row in (*rows["only in table"], *rows["only in lake"])] == ["", None]
 
 
+@pytest.mark.wide
 def test_reconcile_does_not_guess_about_files_that_were_rewritten(console: Console, spark: SparkSession) -> None:
     """Rows of an epoch that were deleted are nobody's epoch: the versions after it tell no more."""
     before = support.version(console.lake)
@@ -270,6 +273,7 @@ def test_reconcile_does_not_guess_about_files_that_were_rewritten(console: Conso
         support.forget_snapshots(spark)
 
 
+@pytest.mark.wide
 def test_rows_that_a_deletion_vector_hides_are_not_compared(
     console: Console, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def state(job: Job) -> list[tuple[object, ...]]:
     return sorted(tuple(row) for row in rows.collect())
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(600)
 def test_a_decided_epoch_feeds_state_and_watermark(spark: SparkSession, tmp_path: Path, store: str) -> None:
     """Also where the user's function hands over a frame that would not read the batch at all."""

@@ -42,6 +42,7 @@ def blocked(folder: Path, process: subprocess.Popen[bytes]) -> int:
     return int(json.loads(seen.read_text())["pid"])
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("point", ["after-sink-prepare", "after-decide"])
 def test_sigterm_in_the_middle_of_an_epoch(tmp_path: Path, pg_database: str, point: str) -> None:

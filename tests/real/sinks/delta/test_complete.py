@@ -49,6 +49,7 @@ def test_complete_mode_over_a_crash(job: Job) -> None:
     assert seen(job) == [(1, 2), (2, 2), (3, 1)]
 
 
+@pytest.mark.wide
 def test_update_mode_merged_over_a_crash(job: Job) -> None:
     """A counter per key, its newest value in the table; nobody who died has tried the merge that is committed."""
     mode = Merge(key="id")

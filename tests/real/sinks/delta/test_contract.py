@@ -78,6 +78,7 @@ class ProjectedDeltaHarness(ProjectedRows, DeltaHarness):
     """The same table, of some columns and rows."""
 
 
+@pytest.mark.wide
 class TestReplacingDeltaSinkWithSelectAndWhere(ModeContract):
     mode: Mode = Overwrite()
 
@@ -100,6 +101,7 @@ class TestMergingDeltaSinkWithSelectAndWhere(TestReplacingDeltaSinkWithSelectAnd
         assert isinstance(harness.sink(), RedoSink)
 
 
+@pytest.mark.wide
 class TestDeltaSinkInIdempotentMode(IdempotentContract):
     mode: Mode = Append()
 

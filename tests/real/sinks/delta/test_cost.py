@@ -16,6 +16,8 @@ from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import Start, query
 
+pytestmark = pytest.mark.wide
+
 PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 SHAPE = "id string, n bigint"
 

@@ -86,6 +86,7 @@ def test_an_epoch_replaces_all_that_the_table_holds(spark: SparkSession, path: P
     assert (history["operation"], history["operationParameters"]["outputMode"]) == ("STREAMING UPDATE", "Complete")
 
 
+@pytest.mark.wide
 def test_what_others_do_while_an_epoch_replaces(spark: SparkSession, path: Path) -> None:
     """Each is a conflict, and the epoch replaces that, too."""
     shape = "id string, n long"
@@ -278,6 +279,7 @@ IN_THE_WINDOW = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("strike", "after"), IN_THE_WINDOW.items(), ids=[s.__name__ for s in IN_THE_WINDOW])
 def test_a_merge_is_made_again_where_the_table_has_changed(
     spark: SparkSession, path: Path, strike: Callable[[SparkSession, Path], None], after: list[tuple[Any, ...]]
@@ -373,6 +375,7 @@ def test_decided_rows_are_not_bent_to_another_type(spark: SparkSession, path: Pa
     assert rows(path) == [("x", "text")]
 
 
+@pytest.mark.wide
 def test_an_epoch_is_finished_in_the_mode_that_it_was_prepared_in(spark: SparkSession, path: Path) -> None:
     """mode= was changed while it was in doubt."""
     shape = "id string, n long"
@@ -398,6 +401,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
 @pytest.mark.parametrize("mode", [Overwrite(), Merge(key="id", delete_when="gone")], ids=["overwrite", "merge"])
 def test_features_of_the_table_are_deltas_own_business(

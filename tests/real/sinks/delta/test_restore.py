@@ -65,6 +65,7 @@ def shown(made: Shown, tmp_path: Path) -> Shown:
     return made.copied(tmp_path / "t")
 
 
+@pytest.mark.wide
 def test_the_transaction_ids_alone_do_not_tell(shown: Shown) -> None:
     """delta-io/delta#1813: the day this fails, there is less to do here."""
     shown.restore("VERSION AS OF 3")
@@ -135,6 +136,7 @@ def test_a_restore_that_slips_in_before_a_commit_is_seen_by_the_next_look(
     assert shown.looked().marker == shown.markers[2]
 
 
+@pytest.mark.wide
 def test_what_others_may_do_is_no_alarm(shown: Shown) -> None:
     """Also a RESTORE that takes back nothing of ours."""
     support.foreign_append(shown.spark, shown.path, [(9,)], "n bigint")
@@ -145,6 +147,7 @@ def test_what_others_may_do_is_no_alarm(shown: Shown) -> None:
     assert shown.looked().marker == shown.markers[3]
 
 
+@pytest.mark.wide
 def test_a_restore_before_a_later_epoch_was_accepted_is_none_of_it(shown: Shown) -> None:
     shown.restore("VERSION AS OF 3")
     other = Start(shown.spark, shown.path, TWO).fenced()
@@ -153,6 +156,7 @@ def test_a_restore_before_a_later_epoch_was_accepted_is_none_of_it(shown: Shown)
     assert shown.looked().marker == Marker(3, again.decision.id)
 
 
+@pytest.mark.wide
 def test_a_time_is_refused_as_it_names_no_version(shown: Shown) -> None:
     table = f"delta.`{shown.path}`"
     [row] = shown.spark.sql(f"DESCRIBE HISTORY {table}").where("version = 3").collect()
@@ -163,6 +167,7 @@ def test_a_time_is_refused_as_it_names_no_version(shown: Shown) -> None:
     assert shown.looked().marker == shown.markers[3]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kept", [pytest.param(5, id="the versions it took back"), pytest.param(6, id="it too")])
 def test_a_log_that_was_cleaned_up_tells_no_older_marker(shown: Shown, kept: int) -> None:
     """As Delta does after 30 days, with a checkpoint of the table's state in their place."""

@@ -27,6 +27,7 @@ DeltaSink(sys.argv[1], name="out").check(Query("app", "q1", "r1", "file:/checkpo
 """
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("folder", [".", "_delta_log"])
 def test_a_folder_without_write_permission_is_named(tmp_path: Path, folder: str) -> None:

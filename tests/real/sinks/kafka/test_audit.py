@@ -129,6 +129,7 @@ def test_a_fence_keeps_what_is_known_of_the_audit(run: Run) -> None:
     assert run.told() == list(range(3, 13))
 
 
+@pytest.mark.wide
 def test_a_lower_number_is_come_to_over_some_epochs_and_a_higher_one_at_once(run: Run) -> None:
     run.start(keep_epochs=100)
     for position in range(1, MOST + 22):
@@ -259,6 +260,7 @@ def compacting(bootstrap: str, topic: str) -> Iterator[None]:
         alter(ResourceType.BROKER, "1", AlterConfigOpType.DELETE, backoff)
 
 
+@pytest.mark.wide
 def test_the_audit_survives_compaction_and_so_does_the_state(run: Run) -> None:
     run.start(keep_epochs=12)
     with compacting(run.bootstrap, run.place.topic):

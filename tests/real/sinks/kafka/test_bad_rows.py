@@ -104,6 +104,7 @@ def test_every_row_is_in_one_of_the_two(job: Sorted, mode: str) -> None:
     assert "Rows that Kafka, a topic or JSON cannot hold go to sink 'bad'." in pipeline.guarantee().sinks["topic"]
 
 
+@pytest.mark.wide
 def test_in_several_slots(job: Sorted) -> None:
     job.run(job.made(slots=2), job.rows())
     job.check_sorted()
@@ -115,6 +116,7 @@ def test_without_it_such_a_row_refuses_the_epoch(job: Sorted) -> None:
     assert job.sent() == []
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
 @pytest.mark.parametrize("sink", ["topic", "bad"])
 def test_a_driver_that_is_lost_between_the_two_goes_on(job: Sorted, mode: str, sink: str) -> None:
@@ -163,6 +165,7 @@ def test_of_a_pair_that_shows_an_epoch_by_half_the_rest_is_told_apart_as_before(
     job.check_sorted()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("changed", [True, False])
 def test_rejects_that_were_lost_after_the_decision_are_told_apart_as_before(job: Sorted, changed: bool) -> None:
     def lose() -> None:
@@ -184,6 +187,7 @@ def test_rejects_that_were_lost_after_the_decision_are_told_apart_as_before(job:
     job.check_sorted()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
 def test_what_the_other_sink_computes_is_meant_in_the_zone_of_the_query(job: Sorted, mode: str) -> None:
     job.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")

@@ -71,6 +71,7 @@ class KafkaHarness(SparkHarness):
         return support.in_another_process(self._server.bootstrap, self._topic, committable, by, spark={})
 
 
+@pytest.mark.wide
 class TestKafkaSinkInIdempotentMode(IdempotentContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:

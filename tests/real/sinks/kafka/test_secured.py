@@ -21,6 +21,8 @@ from tests.real.sinks.kafka.attempts import QUERY
 from tests.real.sinks.kafka.guarded import USER, SecuredKafka
 from tests.real.sinks.kafka.support import APP, SECRET, hanging, read_topic
 
+pytestmark = pytest.mark.wide
+
 SCHEMA = StructType().add("k", "string").add("n", "long")
 VARIABLE = "EPOCHAL_TEST_KAFKA_PASSWORD"
 

@@ -308,6 +308,7 @@ def test_a_projection_without_a_result_for_a_row_refuses_the_epoch(
         prepared(make(select=["1 / n AS x"]), spark, stage, rows=3)
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("dynamic", ["false", "true"])
 @pytest.mark.parametrize("point", ["in-write", "after-publish"])

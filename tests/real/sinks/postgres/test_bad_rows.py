@@ -139,6 +139,7 @@ def test_without_it_such_a_row_refuses_the_epoch(job: Sorted) -> None:
     assert job.table() == []
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
 @pytest.mark.parametrize("sink", ["table", "bad"])
 def test_a_driver_that_is_lost_between_the_two_goes_on(job: Sorted, mode: str, sink: str) -> None:

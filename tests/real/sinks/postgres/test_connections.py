@@ -92,6 +92,7 @@ def given_by_service(keywords: Mapping[str, str], folder: Path, env: pytest.Monk
 WAYS = {"string": given_whole, "environment": given_by_environment, "service and password file": given_by_service}
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("way", WAYS)
 def test_an_epoch_is_written_over_verified_tls_and_no_secret_is_shown(
     server: SecuredPostgres,

@@ -113,6 +113,7 @@ class TestPostgresSinkOnTheOldestServer(OnTheOldestServer, TestPostgresSink):
     pass
 
 
+@pytest.mark.wide
 class TestPlainPostgresSink(OnPostgres, ModeContract):
     mode = Plain()
 
@@ -121,6 +122,7 @@ class ProjectedPostgresHarness(ProjectedRows, PostgresHarness):
     """The same table, of some columns and rows."""
 
 
+@pytest.mark.wide
 class TestUpsertingPostgresSinkWithSelectAndWhere(ModeContract):
     """An id that stands twice is told apart by a number, so no row of the contract replaces another."""
 
