@@ -222,7 +222,7 @@ def at_own_risk(part: Part, version: str) -> bool:
 
 
 def table() -> str:
-    """The table of versions in Markdown, as README shows it."""
+    """The table of versions in Markdown, as docs/operations.md shows it."""
     rows = [
         "| part | in `make test` | in `make test-matrix` | expected to work | refused at start |",
         "|---|---|---|---|---|",

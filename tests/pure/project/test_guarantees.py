@@ -1,4 +1,4 @@
-"""What `guarantee()` says of each sink in each mode, held against the README's table and against what the sink is."""
+"""What `guarantee()` says of each sink in each mode, held against the table of sinks and against what the sink is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epochal.sinks.delta import Merge, Overwrite
 from epochal.sinks.postgres import Plain, Upsert
 from epochal.sinks.protocol import ApplySink, RedoSink, ReplacingSink, Sink
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
 MADE: dict[str, list[Sink]] = {
     "`PostgresSink`": [PostgresSink("", table="t")],
     "`PostgresSink(mode=Upsert(key=...))`, `mode=Plain()`": [
@@ -27,13 +27,13 @@ MADE: dict[str, list[Sink]] = {
     "`DeltaSink(mode=Overwrite())`": [DeltaSink("/t", mode=Overwrite())],
     "`DeltaSink(mode=Merge(key=...))`": [DeltaSink("/t", mode=Merge(key="id"))],
 }
-READERS = {  # as the README says it, to the words of guarantee()
+READERS = {  # as the table says it, to the words of guarantee()
     "read the view, not `<table>__rows`": "for whoever reads the view",
     "nothing: it is the table itself": "for whoever reads the table",
     "`isolation.level=read_committed`": "For consumers with isolation.level=read_committed",
     "any snapshot": "each snapshot shows it whole or not at all",
 }
-LIMITS = {  # of the README's last column, what guarantee() has to say too
+LIMITS = {  # of the table's last column, what guarantee() has to say too
     "publishing takes time by the row": "takes time by the row",
     "ends in `CommitInDoubt`": "CommitInDoubt",
     "no snapshot across partitions": "There is no snapshot across partitions",
@@ -42,8 +42,8 @@ LIMITS = {  # of the README's last column, what guarantee() has to say too
 
 
 def table() -> dict[str, list[str]]:
-    """The README's table of sinks: the first column to the others."""
-    [found] = re.findall(r"^\| sink \| kind \|.*?\n\|[-|]+\n(.*?)\n\n", README, re.DOTALL | re.MULTILINE)
+    """The page's table of sinks: the first column to the others."""
+    [found] = re.findall(r"^\| sink \| kind \|.*?\n\|[-|]+\n(.*?)\n\n", PAGE, re.DOTALL | re.MULTILINE)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines()]
     return {sink: rest for sink, *rest in rows}
 

@@ -182,6 +182,6 @@ def test_the_table_has_a_line_for_every_part() -> None:
     assert unchecked == [versions.KAFKA.name]
 
 
-def test_readme_shows_the_table() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert f"<!-- versions -->\n{versions.table()}<!-- /versions -->" in readme
+def test_operations_shows_the_table() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert f"<!-- versions -->\n{versions.table()}<!-- /versions -->" in page
