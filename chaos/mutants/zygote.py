@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 HUNG = -9
 """In the place of pytest's exit code: the run did not end in its time."""
 FOLDERS = ("coordinator", "checkpoints", "sinks")
-READ_SOURCE = ("architecture", "packaging", "planted", "mutants")
+READ_SOURCE = (
+    "project/test_architecture",
+    "project/test_packaging",
+    "chaos/mutants/test_planted",
+    "chaos/mutants/test_mutants",
+)
 """Files of tests/pure that look at the text of the project or at git, and would notice any change at all."""
 
 

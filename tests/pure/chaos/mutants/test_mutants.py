@@ -331,7 +331,7 @@ class C:
 
 
 def test_each_operator_changes_what_the_protocol_does_and_not_what_it_says(tmp_path: Path) -> None:
-    (tmp_path / "coordinator").mkdir()
+    (tmp_path / "coordinator/model").mkdir(parents=True)
     (tmp_path / "coordinator/model/errors.py").write_text(FILES["coordinator/model/errors.py"])
     (tmp_path / "c.py").write_text(SOURCE)
     found = mutants(tmp_path, "c.py")
