@@ -43,6 +43,7 @@ def test_killed_before_the_decision_an_epoch_is_dropped_and_done_anew(make_job: 
     job.check_exact()
 
 
+@pytest.mark.wide
 def test_killed_after_the_decision_an_epoch_is_finished(make_job: MakeJob) -> None:
     job = make_job(7)
     kill_in_turn(job, AFTER_THE_DECISION)

@@ -6,6 +6,8 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+
 from epochal.coordinator.model.failpoints import Point
 from tests.real.runbook.conftest import MakeCorner
 from tests.real.runbook.support import Corner
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.wide
 
 ALL = ("table", "topic", "lake")
 

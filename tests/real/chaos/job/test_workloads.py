@@ -45,6 +45,7 @@ def settled(spark: SparkSession) -> Any:
         spark.conf.set(key, old or "")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", workloads.NAMES)
 def test_what_comes_out_is_what_was_expected(name: str, settled: SparkSession, tmp_path: Path) -> None:
     fed = feed(tmp_path / "source", name, EPOCHS)

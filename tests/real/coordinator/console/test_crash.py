@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import Producer
 
 from epochal.coordinator.model.failpoints import Point
@@ -9,6 +10,8 @@ from epochal.sinks.kafka.marker import MarkerTopic
 from tests.real.coordinator.console.support import SINKS, Console, by_name
 from tests.real.sinks.delta import support
 from tests.real.sinks.postgres.support import observe
+
+pytestmark = pytest.mark.wide
 
 
 def test_a_crash_after_the_decision_is_in_doubt_until_a_start(console: Console) -> None:

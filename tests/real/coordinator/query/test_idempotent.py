@@ -154,6 +154,7 @@ def test_a_hidden_dependency_that_changes_between_two_sinks_is_found_before_any_
     assert records(job) == ["apply 0", "commit 0"]
 
 
+@pytest.mark.wide
 def test_operator_state_is_that_of_a_run_that_never_failed(spark: SparkSession, tmp_path: Path) -> None:
     """Every sink evaluates the batch, so the state of an epoch is written as often, with the same content."""
 

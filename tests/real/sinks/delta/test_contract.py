@@ -56,6 +56,7 @@ class DeltaHarness(SparkHarness):
         )
 
 
+@pytest.mark.wide
 class TestDeltaSink(SinkContract):
     mode: Mode = Append()
 
@@ -68,6 +69,7 @@ class TestDeltaSink(SinkContract):
         assert not isinstance(harness.sink(), RedoSink)
 
 
+@pytest.mark.wide
 class TestMarkedDeltaSink(MarkedContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:

@@ -76,6 +76,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("shape", TABLES.values(), ids=TABLES)
 def test_append_to_a_table_that_sql_made(spark: SparkSession, path: Path, shape: str) -> None:
     make(spark, path, shape)
@@ -97,6 +98,7 @@ def test_append_to_a_table_that_sql_made(spark: SparkSession, path: Path, shape:
 KEPT = {Overwrite: [("b", 3), ("c", 4)], Merge: [("a", 1), ("b", 3), ("c", 4)]}
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("shape", ["partitioned by a generated column", "everything at once"])
 @pytest.mark.parametrize("mode", [Overwrite(), Merge(key="id")], ids=["overwrite", "merge"])
 def test_the_other_modes_on_a_table_that_sql_made(spark: SparkSession, path: Path, mode: Mode, shape: str) -> None:

@@ -552,6 +552,7 @@ def test_of_a_dead_job_nothing_is_visible_later(target: Target) -> None:
     assert nothing(target)
 
 
+@pytest.mark.wide
 def test_of_a_dead_job_nothing_is_known_without_the_marker(kafka_server: servers.Kafka, topic: str) -> None:
     target = Target(kafka_server.bootstrap, topic, timeout=3)
     kafka_server.crash()

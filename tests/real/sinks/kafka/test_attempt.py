@@ -414,6 +414,7 @@ def test_a_transaction_that_takes_too_long_twice_is_in_doubt(target: Target) -> 
     assert produce.attempt(plan, [rows("a", "b")]).outcome is Outcome.COMMITTED
 
 
+@pytest.mark.wide
 def test_a_broker_that_is_down_is_named_in_bounded_time(kafka_server: servers.Kafka, topic: str) -> None:
     target = Target(kafka_server.bootstrap, topic, timeout=3)
     kafka_server.crash()

@@ -78,6 +78,7 @@ class TestKafkaSinkInIdempotentMode(IdempotentContract):
         return KafkaHarness(spark, kafka_server, topic, stage)
 
 
+@pytest.mark.wide
 class TestKafkaSink(SinkContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
@@ -87,6 +88,7 @@ class TestKafkaSink(SinkContract):
         assert isinstance(harness.sink(), RedoSink)
 
 
+@pytest.mark.wide
 class TestMarkedKafkaSink(MarkedContract):
     @pytest.fixture
     def harness(self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> KafkaHarness:
