@@ -174,7 +174,7 @@ def main(job: str, settings: Settings) -> None:
         settings.master,
         app=f"demo-{job}",
         conf={
-            **jvm.short_lived(),
+            **jvm.short_lived(make=False),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_ARROW_BATCH),
         },

@@ -2,121 +2,157 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epochal.chaos.demo import data, kept, readers
 from epochal.chaos.demo.failure import Failed, report
 from epochal.chaos.demo.jobs import APP, Settings
-from epochal.chaos.demo.show import Screen
-from epochal.chaos.demo.strikes import NAIVE, OURS, Campaign, Job, Strike, Struck
+from epochal.chaos.demo.page import page
+from epochal.chaos.demo.plan import FULL, SHORT, Plan
+from epochal.chaos.demo.record import Attack, record
+from epochal.chaos.demo.show import Screen, Seen
+from epochal.chaos.demo.strikes import Campaign, Job, Struck
 from epochal.chaos.demo.verdict import ABORTED, COMMITTED, from_log, replayed
-from epochal.chaos.servers.kafka import KafkaServer
+from epochal.chaos.job import jvm
+from epochal.chaos.servers import jars
+from epochal.chaos.servers.kafka import KafkaServer, class_path
 from epochal.chaos.servers.postgres import PostgresServer
 from epochal.coordinator.console.cli import exit_on_sigterm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
 SOURCE = "flights-in"
 SOURCE_PARTITIONS = 2
-ROWS_PER_EPOCH = 11_200
-EPOCHS = 30
 SEND_TIMEOUT_S = 60
 FLUSH_EVERY = 50_000
 DATABASE = "flights"
+JOBS = ("naive", "ours")
 
 
 class Servers:
-    """Postgres and Kafka in folders below one working folder."""
+    """A Postgres and a Kafka for each job, below one working folder: a strike on one job spares the other."""
 
     def __init__(self, work: Path) -> None:
         self.work = work
-        self.postgres = PostgresServer(directory=work / "postgres")
-        self.kafka = KafkaServer(directory=work / "kafka")
+        self.postgres = {job: PostgresServer(directory=work / f"{job}-postgres") for job in JOBS}
+        self.kafka = {job: KafkaServer(directory=work / f"{job}-kafka") for job in JOBS}
+
+    def _all(self) -> list[PostgresServer | KafkaServer]:
+        return [*self.kafka.values(), *self.postgres.values()]
 
     def start(self) -> None:
-        """Both at once."""
+        """All at once."""
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda server: server.start(), [self.postgres, self.kafka]))
-        self.postgres.create_database(DATABASE)
-        self.kafka.create_topic(SOURCE, SOURCE_PARTITIONS)
+            list(pool.map(lambda server: server.start(), self._all()))
+        for job in JOBS:
+            self.postgres[job].create_database(DATABASE)
+            self.kafka[job].create_topic(SOURCE, SOURCE_PARTITIONS)
 
     def close(self) -> None:
         """Stop those that run; the folder stays."""
-        try:
-            self.kafka.close()
-        finally:
-            self.postgres.close()
+        with contextlib.ExitStack() as stack:
+            for server in self._all():
+                stack.callback(server.close)
 
     def detach(self) -> list[int]:
-        """Let both outlive this process; whom to `kill` to stop them."""
-        return [self.postgres.detach(), self.kafka.detach()]
+        """Let all outlive this process; whom to `kill` to stop them."""
+        return [server.detach() for server in self._all()]
 
     def __str__(self) -> str:
-        both = (self.postgres, self.kafka)
-        return ", ".join(
-            f"{server.kind} {f'runs as process {server.pid}' if server.running() else 'does not run'}"
-            for server in both
-        )
+        states = {
+            f"{server.kind} of {job}": f"runs as process {server.pid}" if server.running() else "does not run"
+            for job in JOBS
+            for server in (self.postgres[job], self.kafka[job])
+        }
+        return ", ".join(f"{name} {state}" for name, state in states.items())
 
-    def settings(self, job: str) -> Settings:
-        """Every job has its own table, topic, Delta table and checkpoint."""
+    def settings(self, job: str, rows_per_epoch: int = SHORT.rows_per_epoch) -> Settings:
+        """Every job has its own servers, table, topic, Delta table and checkpoint."""
         return Settings(
-            bootstrap=self.kafka.bootstrap,
+            bootstrap=self.kafka[job].bootstrap,
             source_topic=SOURCE,
             dimensions=str(self.work / "dimensions"),
             checkpoint=str(self.work / f"{job}-checkpoint"),
-            rows_per_epoch=ROWS_PER_EPOCH,
-            dsn=self.postgres.database_dsn(DATABASE),
+            rows_per_epoch=rows_per_epoch,
+            dsn=self.postgres[job].database_dsn(DATABASE),
             table=f"{APP}_{job}",
             topic=f"{APP}-{job}",
             lake=str(self.work / f"{job}-lake"),
         )
 
-    def job(self, name: str, plan: Sequence[Strike]) -> Job:
+    def job(self, name: str, plan: Plan) -> Job:
         """One of the two jobs, ready to be run and struck."""
-        settings = self.settings(name)
+        settings = self.settings(name, plan.rows_per_epoch)
         checkpoint = Path(settings.checkpoint)
         return Job(
             name=name,
             settings=settings,
-            plan=plan,
+            plan=plan.of(name),
             judge=partial(from_log, checkpoint) if name == "ours" else replayed,
             counts={
                 "postgres": partial(readers.count_postgres, settings.dsn, settings.table),
                 "delta": partial(readers.count_delta, settings.lake),
             },
-            servers={"postgres": self.postgres, "kafka": self.kafka},
+            servers={"postgres": self.postgres[name], "kafka": self.kafka[name]},
         )
 
 
-def produce(bootstrap: str, rows: pa.Table) -> None:
-    """All flights into the source topic, evenly over its partitions, in order."""
+def produce(bootstraps: Sequence[str], rows: pa.Table) -> None:
+    """All flights into the source topic of each broker, evenly over its partitions, in order."""
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+    options = {"enable.idempotence": True, "log_level": 0}
+    producers = {each: Producer({"bootstrap.servers": each, **options}) for each in bootstraps}
     for number, value in enumerate(data.json_lines(rows), start=1):
-        producer.produce(SOURCE, value, partition=number % SOURCE_PARTITIONS)
-        if (number % FLUSH_EVERY == 0 or number == len(rows)) and producer.flush(SEND_TIMEOUT_S):
-            raise TimeoutError(f"the broker did not take all flights up to {number} within {SEND_TIMEOUT_S} s")
+        for each, producer in producers.items():
+            producer.produce(SOURCE, value, partition=number % SOURCE_PARTITIONS)
+            if (number % FLUSH_EVERY == 0 or number == len(rows)) and producer.flush(SEND_TIMEOUT_S):
+                raise TimeoutError(f"{each} did not take all flights up to {number} within {SEND_TIMEOUT_S} s")
 
 
-def attack(job: Job, work: Path, screen: Screen) -> list[Struck]:
-    """Run a job to its end under all its strikes."""
-    with screen.watch(job.name, job.checkpoint.epochs, total=data.TOTAL // ROWS_PER_EPOCH + 1):
-        struck = Campaign(job, work, screen.strike).run()
-    epochs = job.checkpoint.epochs()
-    screen.say(f"{job.name}: all {data.TOTAL:,} flights done in {epochs} epochs, {len(struck)} strikes")
-    if epochs < EPOCHS:
-        raise ValueError(f"{epochs} epochs are too few, {EPOCHS} were meant")
-    return struck
+def attack(jobs: Mapping[str, Job], plan: Plan, work: Path, screen: Screen) -> dict[str, Attack]:
+    """Run both jobs to their ends side by side, each under all its strikes."""
+    struck: dict[str, list[Struck]] = {name: [] for name in jobs}
+
+    def note(name: str, one: Struck) -> None:
+        struck[name].append(one)
+        screen.strike(name, one)
+
+    began = time.monotonic()
+    campaigns = {name: Campaign(job, work, partial(note, name)) for name, job in jobs.items()}
+
+    def look(name: str) -> Seen:
+        done = jobs[name].checkpoint.epochs()
+        rows = jobs[name].checkpoint.rows_through(done - 1)
+        return Seen(done, plan.epochs, rows, len(struck[name]), campaigns[name].doing)
+
+    def run_one(name: str) -> Attack:
+        campaigns[name].run()
+        epochs = jobs[name].checkpoint.epochs()
+        screen.say(f"{name:5}   all {data.TOTAL:,} flights are done in {epochs} epochs, {len(struck[name])} strikes")
+        if epochs < plan.epochs:
+            raise ValueError(f"{name}: {epochs} epochs are too few, {plan.epochs} were meant")
+        return Attack(began, time.monotonic(), epochs, struck[name])
+
+    with screen.watch({name: partial(look, name) for name in jobs}), ThreadPoolExecutor() as pool:
+        running = {name: pool.submit(run_one, name) for name in jobs}
+        try:
+            return {name: future.result() for name, future in running.items()}
+        except BaseException:
+            for campaign in campaigns.values():  # so that the other job's thread ends too
+                campaign.end()
+            raise
 
 
 def count(job: Job, expected: pa.Table) -> dict[tuple[str, str], readers.Count]:
@@ -130,32 +166,44 @@ def count(job: Job, expected: pa.Table) -> dict[tuple[str, str], readers.Count]:
     return {(job.name, sink): readers.compare(expected, look()) for sink, look in read.items()}
 
 
-def demo(servers: Servers, screen: Screen) -> bool:
+def demo(servers: Servers, screen: Screen, plan: Plan, pages: Path) -> bool:
     """The whole of it; whether it showed what it is there to show."""
+    screen.step("fetching jars of Spark's Kafka source, Delta and the JDBC driver (the first time only)")
+    with screen.busy(jars.progress):
+        jvm.jars_of_sessions()
+        class_path()
     screen.step("starting Postgres and Kafka, reading the flights")
-    flights = data.flights()
-    data.check(flights)
-    data.write_dimensions(servers.work / "dimensions")
-    servers.start()
-    produce(servers.kafka.bootstrap, flights)
-    expected = data.expected(flights)
-    screen.say(f"{len(flights):,} flights are in topic {SOURCE!r}")
+    with screen.busy():
+        flights = data.flights()
+        data.check(flights)
+        data.write_dimensions(servers.work / "dimensions")
+        servers.start()
+        produce([broker.bootstrap for broker in servers.kafka.values()], flights)
+        expected = data.expected(flights)
+    screen.say(f"{len(flights):,} flights are in topic {SOURCE!r} of two brokers, one for each job")
 
-    screen.step("plain foreachBatch: JDBC append, Kafka sink, Delta append")
-    screen.say("(Spark's writers cannot be held from outside: its barriers stand in its own code, between two")
-    screen.say(" writes, and in a pass-through in front of a write that is struck in the middle)")
-    naive = servers.job("naive", NAIVE)
-    servers.kafka.create_topic(naive.settings.topic, SOURCE_PARTITIONS)
-    naive_struck = attack(naive, servers.work, screen)
-
-    screen.step("Epochal: one pipeline over Postgres, Kafka and Delta")
-    ours = servers.job("ours", OURS)
-    ours_struck = attack(ours, servers.work, screen)
+    screen.step("two jobs side by side: naive is a plain foreachBatch, ours is one Epochal pipeline")
+    screen.say("(naive writes with Spark's JDBC, Kafka and Delta writers, which cannot be held from outside: its")
+    screen.say(" barriers stand in its own code, between two writes, and before a write that is struck in the middle)")
+    jobs = {name: servers.job(name, plan) for name in JOBS}
+    servers.kafka["naive"].create_topic(jobs["naive"].settings.topic, SOURCE_PARTITIONS)
+    attacks = attack(jobs, plan, servers.work, screen)
 
     screen.step("counting: psycopg through the view, a read_committed consumer, delta-rs")
-    counts = {**count(naive, expected), **count(ours, expected)}
+    with screen.busy():
+        counts = {key: found for job in jobs.values() for key, found in count(job, expected).items()}
     screen.table(counts)
-    return judge(counts, naive_struck, ours_struck, screen)
+    shown = judge(counts, attacks["naive"].struck, attacks["ours"].struck, screen)
+    tell_pages(record(attacks, counts), pages, screen)
+    return shown
+
+
+def tell_pages(run: Mapping[str, Any], pages: Path, screen: Screen) -> None:
+    """Write the page of the run, and say where it is."""
+    pages.mkdir(parents=True, exist_ok=True)
+    (pages / "demo.json").write_text(json.dumps(run, indent=1) + "\n")
+    (pages / "demo.html").write_text(page(run), encoding="utf-8")
+    screen.plain(f"\nThe run as a page: {pages / 'demo.html'}")
 
 
 def judge(
@@ -190,11 +238,11 @@ def tell_kept(servers: Servers, screen: Screen) -> None:
         screen.plain(line)
 
 
-def with_servers(work: Path, screen: Screen, keep: bool) -> bool:
+def with_servers(work: Path, screen: Screen, keep: bool, plan: Plan, pages: Path) -> bool:
     """The demo on servers of its own, which are ended however it ends; kept only at its own end, if asked."""
     servers = Servers(work)
     try:
-        shown = demo(servers, screen)
+        shown = demo(servers, screen, plan, pages)
         if keep:
             tell_kept(servers, screen)
         return shown
@@ -204,7 +252,7 @@ def with_servers(work: Path, screen: Screen, keep: bool) -> bool:
         servers.close()
 
 
-def run(*, keep: bool) -> int:
+def run(*, keep: bool, full: bool = False, pages: Path = Path("artifacts")) -> int:
     """The exit code, as `--help` lists them."""
     screen = Screen()
     exit_on_sigterm()
@@ -212,7 +260,7 @@ def run(*, keep: bool) -> int:
     work.chmod(0o755)  # where Postgres must run as another user, that user has to get at its data
     remove = True
     try:
-        shown = with_servers(work, screen, keep)
+        shown = with_servers(work, screen, keep, FULL if full else SHORT, pages.absolute())
         remove = not keep
     except KeyboardInterrupt:
         screen.say("interrupted; everything is stopped and removed", style="bold")

@@ -1,4 +1,8 @@
-"""What the demo prints: progress, each strike, and the table at the end."""
+"""What the demo prints: one live view of both jobs, each strike, and the table at the end.
+
+On a terminal the view is one table that is drawn again and again.  Elsewhere it is a line whenever something has
+changed, and at least every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -18,17 +25,38 @@ if TYPE_CHECKING:
     from epochal.chaos.demo.strikes import Struck
 
 REFRESH_S = 0.5
-LINE_EVERY_EPOCHS = 5
+SILENT_S = 5.0
+"""No stretch without a line is longer where the output is no terminal."""
+LINE_EVERY_EPOCHS = 2
 COLOURS = {"committed": "green", "aborted": "yellow", "written again": "red"}
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a running job: finished epochs of ``total``, their rows, strikes so far, and what it does."""
+
+    epochs: int
+    total: int
+    rows: int
+    strikes: int
+    doing: str
+
+    def __str__(self) -> str:
+        return f"epoch {self.epochs} of {self.total}, {self.rows:,} rows, {self.strikes} strikes, {self.doing}"
+
+
+Look = Callable[[], Seen]
+
+
 class Screen:
-    """One console.  On a terminal progress is a bar, elsewhere a line every few epochs."""
+    """One console, used by several threads."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self.doing = "starting"
+        self._lock = threading.RLock()
+        self._said = time.monotonic()
 
     def step(self, text: str) -> None:
         """One line in bold: what is done from now on."""
@@ -41,34 +69,64 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """One line, with the seconds since the start in front of it."""
-        at = Text(f"{time.monotonic() - self._began:5.0f} s  ", style="dim")
-        self.console.print(at + Text(text, style=style), soft_wrap=True)
+        self._print(Text(text, style=style))
 
-    def strike(self, struck: Struck) -> None:
+    def _print(self, text: Text) -> None:
+        with self._lock:
+            at = Text(f"{time.monotonic() - self.began:5.0f} s  ", style="dim")
+            self.console.print(at + text, soft_wrap=True)
+            self._said = time.monotonic()
+
+    def strike(self, job: str, struck: Struck) -> None:
         """Where, who, how, in which epoch, and what recovery did."""
         seen = struck.sighting
         where = f"{seen.point}@{seen.sink}" if seen.sink else seen.point
         pids = "+".join(str(death.pid) for death in struck.deaths)
         signals = {death.signal for death in struck.deaths}
-        line = Text(f"  ✗ {struck.strike.when}: ", style="bold")
+        line = Text(f"{job:5} ✗ {struck.strike.when}: ", style="bold")
         line.append(f"{where}, ", style="")
         line.append(f"{struck.strike.victim} pid {pids} died of signal {', '.join(map(str, signals))}, ", style="")
         line.append(f"epoch {struck.strike.epoch} ({struck.rows:,} rows): ", style="")
         line.append(struck.outcome, style=f"bold {COLOURS.get(struck.outcome, '')}")
-        self.console.print(line, soft_wrap=True)
+        self._print(line)
 
     @contextlib.contextmanager
-    def watch(self, job: str, done: Callable[[], int], total: int) -> Iterator[None]:
-        """Show how many epochs are done until the block is left."""
+    def busy(self, about: Callable[[], str] = lambda: "") -> Iterator[None]:
+        """Show that the current step goes on until the block is left; ``about`` says how far it is."""
+        began = time.monotonic()
         if self.console.is_terminal:
-            columns = (TextColumn("  {task.description}"), BarColumn(), TextColumn("epoch {task.completed:.0f}"))
-            with Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True) as bar:
-                task = bar.add_task(job, total=total)
-                with _repeat(lambda: bar.update(task, completed=done())):
-                    yield
-        else:
-            with _repeat(_Lines(self, job, done).look):
+            spinner = Spinner("dots", self.doing)
+
+            def draw() -> None:
+                spinner.update(text=f"{self.doing} {about()}")
+
+            with Live(spinner, console=self.console, transient=True), _repeat(draw):
                 yield
+        else:
+
+            def look() -> None:
+                if time.monotonic() - self._said > SILENT_S:
+                    self.say(f"still {self.doing} ({time.monotonic() - began:.0f} s) {about()}".rstrip())
+
+            with _repeat(look):
+                yield
+
+    @contextlib.contextmanager
+    def watch(self, jobs: Mapping[str, Look]) -> Iterator[None]:
+        """Show how far each job is until the block is left."""
+        if self.console.is_terminal:
+            with (
+                Live(_view(jobs), console=self.console, transient=True) as live,
+                _repeat(lambda: live.update(_view(jobs))),
+            ):
+                yield
+        else:
+            with _repeat(_Lines(self, jobs).look):
+                yield
+
+    def silent(self) -> bool:
+        """Whether nothing was printed for a while."""
+        return time.monotonic() - self._said > SILENT_S
 
     def table(self, counts: Mapping[tuple[str, str], Count]) -> None:
         """The verdict: one line per job and sink."""
@@ -89,16 +147,30 @@ class Screen:
         self.console.print(table)
 
 
+def _view(jobs: Mapping[str, Look]) -> Group:
+    table = Table(box=None, padding=(0, 2))
+    for heading in ("job", "", "epoch", "rows", "strikes", "now"):
+        table.add_column(heading, justify="right" if heading in ("epoch", "rows", "strikes") else "left")
+    for name, look in jobs.items():
+        seen = look()
+        bar = ProgressBar(total=seen.total, completed=seen.epochs, width=24)
+        table.add_row(name, bar, f"{seen.epochs} of {seen.total}", f"{seen.rows:,}", str(seen.strikes), seen.doing)
+    return Group(table)
+
+
 class _Lines:
-    def __init__(self, screen: Screen, job: str, done: Callable[[], int]) -> None:
-        self._screen, self._job, self._done = screen, job, done
-        self._told = 0
+    """The view as lines: one when a job has done some more epochs, one when nothing was printed for a while."""
+
+    def __init__(self, screen: Screen, jobs: Mapping[str, Look]) -> None:
+        self._screen, self._jobs = screen, jobs
+        self._reported = dict.fromkeys(jobs, 0)
 
     def look(self) -> None:
-        done = self._done()
-        if done >= self._told + LINE_EVERY_EPOCHS:
-            self._told = done
-            self._screen.say(f"{self._job}: {done} epochs done")
+        due = [name for name, look in self._jobs.items() if look().epochs >= self._reported[name] + LINE_EVERY_EPOCHS]
+        for name in due or (self._jobs if self._screen.silent() else ()):
+            seen = self._jobs[name]()
+            self._reported[name] = seen.epochs
+            self._screen.say(f"{name:5}   {seen}")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""The nemesis of the demo: which strikes, in which epochs, and what became of each.
+"""Carries the strikes of the demo out, and says what became of each epoch.
 
-A plan lists the strikes in the order of their epochs.  A start of a job is armed with all that are still to
-come; a strike on the driver ends that start, and the next one has to cope with what it left.
+A plan (``plan.py``) lists the strikes in the order of their epochs.  A start of a job is armed with all strikes that
+are still to come.  A strike on the driver ends that start; the next start recovers from what it left.
 """
 
 from __future__ import annotations
@@ -57,30 +57,6 @@ def _rule(point: str, epoch: int) -> str:
     return f"{point}:{epoch}=barrier"
 
 
-OURS = (
-    Strike("a worker in mid-write", 2, "in-write@postgres", "worker", hidden="postgres"),
-    Strike("the broker in mid-commit", 5, "before-publish@kafka", "kafka"),
-    Strike("the database in mid-commit", 8, "before-publish@postgres", "postgres"),
-    Strike("after the votes", 11, "after-prepare", "driver", hidden="postgres"),
-    Strike("after the decision", 15, "after-decide", "driver", hidden="postgres"),
-    Strike(
-        "between two sinks' commits",
-        19,
-        "after-sink-commit@delta",
-        "driver",
-        hold=("before-sink-commit@postgres",),
-        shown="delta",
-        hidden="postgres",
-    ),
-    Strike("before Spark wrote commits/N", 23, "before-return", "driver", shown="postgres"),
-)
-NAIVE = (
-    Strike("in mid-write", 8, "in-write@postgres", "driver", shown="postgres"),
-    Strike("between two writes", 15, "after-sink-commit@kafka", "driver"),
-    Strike("before Spark wrote commits/N", 23, "before-return", "driver"),
-)
-
-
 @dataclass(frozen=True)
 class Struck:
     """A strike that counted, and what recovery did."""
@@ -90,6 +66,7 @@ class Struck:
     deaths: Sequence[Death]
     rows: int
     outcome: str
+    at: float = 0.0  # seconds of time.monotonic() when the victim was dead
 
 
 class Checkpoint:
@@ -148,6 +125,7 @@ class Campaign:
         self._folder = folder
         self._tell = tell
         self._starts = 0
+        self.doing = "is starting Spark"
         self._driver = self._begin(self._start(job.plan))
         self._standby: Driver | None = None
         self._stand_by(job.plan)
@@ -156,6 +134,7 @@ class Campaign:
         """Every strike of the plan, in order, each counted; Failed, with what happened as its cause, otherwise."""
         try:
             struck = [self._one(strike, self._job.plan[i + 1 :]) for i, strike in enumerate(self._job.plan)]
+            self.doing = "writes the rest"
             if self._driver.wait(END_TIMEOUT_S) != 0:
                 raise NotCounted(f"the last start of {self._job.name} failed:\n{self._driver.tail()}")
         except Exception as error:
@@ -165,6 +144,10 @@ class Campaign:
             if self._standby is not None:
                 self._standby.close()
         return struck
+
+    def end(self) -> None:
+        """End the driver, so that :meth:`run` in another thread comes to its end."""
+        self._driver.close()
 
     def _process(self) -> str:
         """The driver under fire."""
@@ -176,9 +159,13 @@ class Campaign:
         sighting = self._driver.see_blocked(strike.rule, BLOCKED_TIMEOUT_S)
         rows = self._see_the_middle(strike)
         deaths = self._strike(strike, sighting)
+        at = time.monotonic()
         judge = self._job.judge(strike.epoch)
+        self.doing = f"recovers epoch {strike.epoch}"
         self._recover(strike, to_come)
-        struck = Struck(strike, sighting, deaths, rows, judge())
+        following = f", up to the strike in epoch {to_come[0].epoch}" if to_come else ""
+        self.doing = f"writes{following}"
+        struck = Struck(strike, sighting, deaths, rows, judge(), at)
         self._tell(struck)
         return struck
 

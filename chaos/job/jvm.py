@@ -32,14 +32,15 @@ WORKERS = "spark.python.daemon.module"
 MAKE_S = 900.0
 
 
-def short_lived() -> dict[str, str]:
+def short_lived(*, make: bool = True) -> dict[str, str]:
     """Spark settings for a driver that is killed soon, and for its executors; the kit's jars are among them.
 
-    The first call on a machine makes the archive, which takes about a minute; others wait for it. Where this Java
-    makes none, drivers start without.
+    The first call on a machine makes the archive, which takes about a minute; others wait for it.  With ``make=False``
+    an archive is used only if it is there.  Where this Java makes none, drivers start without one.
     """
-    found = _jars()
-    return _conf(" ".join([QUICK, *classes.options(_archive(found))]), found) | {WORKERS: "epochal.chaos.job.workers"}
+    found = jars_of_sessions()
+    archive = _archive(found) if make else classes.known(_name(found))
+    return _conf(" ".join([QUICK, *classes.options(archive)]), found) | {WORKERS: "epochal.chaos.job.workers"}
 
 
 def with_other_jars() -> dict[str, str]:
@@ -50,7 +51,8 @@ def with_other_jars() -> dict[str, str]:
     return _conf(QUICK, [])
 
 
-def _jars() -> list[Path]:
+def jars_of_sessions() -> list[Path]:
+    """The jars of the kit's sessions, from the cache or fetched: Delta, Spark's Kafka source, the JDBC driver."""
     return [*session_jars(), *jars.resolve(POSTGRES_JDBC_JARS)]
 
 

@@ -19,9 +19,10 @@ from epochal.chaos.demo import __main__ as program
 from epochal.chaos.demo import data, kept, readers, run, strikes
 from epochal.chaos.demo.failure import Failed, report
 from epochal.chaos.demo.jobs import Settings
+from epochal.chaos.demo.plan import FULL, SHORT, Plan
 from epochal.chaos.demo.readers import SCHEMA, Count, compare
 from epochal.chaos.demo.show import Screen
-from epochal.chaos.demo.strikes import NAIVE, OURS, Campaign, Checkpoint, Job
+from epochal.chaos.demo.strikes import Campaign, Checkpoint, Job
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import free_port
 from epochal.chaos.strike.nemesis import NotCounted
@@ -112,10 +113,29 @@ def test_nothing_found_is_all_lost(expected: pa.Table) -> None:
     assert compare(expected, SCHEMA.empty_table()) == Count(data.TOTAL, 0, lost=data.TOTAL, duplicated=0, wrong=0)
 
 
-def test_the_plain_job_is_struck_no_more_often_than_ours() -> None:
+@pytest.mark.parametrize("plan", [SHORT, FULL], ids=["short", "full"])
+def test_the_plain_job_is_struck_no_more_often_than_ours(plan: Plan) -> None:
     for victim in ("driver", "worker"):
-        assert sum(s.victim == victim for s in NAIVE) <= sum(s.victim == victim for s in OURS)
-    assert len(NAIVE) <= len(OURS)
+        assert sum(s.victim == victim for s in plan.naive) <= sum(s.victim == victim for s in plan.ours)
+    assert len(plan.naive) <= len(plan.ours)
+
+
+@pytest.mark.parametrize("plan", [SHORT, FULL], ids=["short", "full"])
+def test_a_plan_has_every_kind_of_strike_once_in_order_and_within_its_epochs(plan: Plan) -> None:
+    kinds = {(s.victim, s.point.partition("@")[0]) for s in plan.ours}
+    assert kinds >= {
+        ("driver", "after-prepare"),
+        ("driver", "after-decide"),
+        ("driver", "after-sink-commit"),
+        ("worker", "in-write"),
+        ("kafka", "before-publish"),
+        ("postgres", "before-publish"),
+    }
+    for strikes_ in (plan.ours, plan.naive):
+        epochs = [s.epoch for s in strikes_]
+        assert epochs == sorted(set(epochs))
+        assert 0 < epochs[0] < epochs[-1] < plan.epochs - 1
+    assert (plan.epochs - 1) * plan.rows_per_epoch < data.TOTAL <= plan.epochs * plan.rows_per_epoch
 
 
 def test_the_rows_of_an_epoch_are_read_from_sparks_offsets(tmp_path: Path) -> None:
@@ -262,7 +282,7 @@ def test_who_terminates_the_demo_ends_its_servers(folders: Path, monkeypatch: py
 def test_a_failure_is_one_paragraph_and_its_traceback_a_file(
     keep: bool, folders: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def demo(servers: object, screen: Screen) -> NoReturn:  # noqa: ARG001
+    def demo(servers: object, screen: Screen, *_: object) -> NoReturn:  # noqa: ARG001
         screen.step("counting")
         raise ValueError("tail numbers differ\nmany lines")
 
@@ -320,7 +340,7 @@ class FakeDriver:
 
 def test_a_job_that_fails_names_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strikes, "Driver", FakeDriver)
-    job = Job("naive", settings(tmp_path, "naive"), NAIVE, never_judged, {}, {})
+    job = Job("naive", settings(tmp_path, "naive"), SHORT.naive, never_judged, {}, {})
     with pytest.raises(
         Failed, match=r"driver 4711 of job 'naive' ended with status 1, it printed output\.log"
     ) as failed:

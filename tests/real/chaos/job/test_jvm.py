@@ -66,7 +66,7 @@ def test_without_an_archive_drivers_start_all_the_same(tmp_path: Path, monkeypat
         tried.append(archive)
         return "no such option"
 
-    found = jvm._jars()
+    found = jvm.jars_of_sessions()
     monkeypatch.setattr(jvm, "_jars", lambda: found)
     monkeypatch.setattr(jvm, "_make", fails)
     monkeypatch.setenv("EPOCHAL_CACHE", str(tmp_path))

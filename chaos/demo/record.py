@@ -1,0 +1,49 @@
+"""A run of the demo as data: what the page and the picture are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from epochal.chaos.demo.readers import Count
+from epochal.chaos.demo.strikes import Struck
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One job under its strikes: when it began and ended (seconds of ``time.monotonic()``), its epochs, its strikes."""
+
+    began: float
+    ended: float
+    epochs: int
+    struck: Sequence[Struck]
+
+
+def record(attacks: Mapping[str, Attack], counts: Mapping[tuple[str, str], Count]) -> dict[str, Any]:
+    """``{"version": 1, "jobs": {name: {"seconds", "epochs", "strikes": [...], "sinks": {sink: counts}}}}``."""
+    return {
+        "version": VERSION,
+        "jobs": {
+            name: {
+                "seconds": round(attack.ended - attack.began, 1),
+                "epochs": attack.epochs,
+                "strikes": [_strike(struck, attack.began) for struck in attack.struck],
+                "sinks": {sink: asdict(found) for (job, sink), found in counts.items() if job == name},
+            }
+            for name, attack in attacks.items()
+        },
+    }
+
+
+def _strike(struck: Struck, began: float) -> dict[str, Any]:
+    return {
+        "at": round(struck.at - began, 1),
+        "when": struck.strike.when,
+        "victim": struck.strike.victim,
+        "epoch": struck.strike.epoch,
+        "signals": sorted({death.signal for death in struck.deaths}),
+        "outcome": struck.outcome,
+    }
