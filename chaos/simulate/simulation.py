@@ -52,7 +52,9 @@ from epochal.coordinator.model.errors import EpochalError, OutcomeUnknown, SinkU
 from epochal.coordinator.model.events import EventPublisher
 from epochal.coordinator.model.failpoints import AnswerDropped, Point
 from epochal.coordinator.protocol.actions import OperatorAction, Rename
-from epochal.coordinator.protocol.coordinator import Coordinator, EpochReport, Retry, serial
+from epochal.coordinator.protocol.coordinator import Coordinator
+from epochal.coordinator.protocol.report import EpochReport
+from epochal.coordinator.protocol.retry import Retry, serial
 from epochal.sinks.memory import Delivery, MemoryRedoSink, MemoryServer, MemorySink, MemoryStage, Shown, Table
 from epochal.sinks.memory import Row as StoredRow
 from epochal.sinks.protocol import CommitOutcome, Rows, Sink

@@ -25,15 +25,9 @@ from epochal.coordinator.model.epoch import IDEMPOTENT, MODES, TWO_PHASE, EpochN
 from epochal.coordinator.model.errors import CalledTwice, Misconfigured
 from epochal.coordinator.model.events import Consumer, EventPublisher
 from epochal.coordinator.model.log_keys import extra
-from epochal.coordinator.protocol.coordinator import (
-    COMPACT_EVERY,
-    Coordinator,
-    EpochReport,
-    Retry,
-    Status,
-    check_appliable,
-    wants_copy,
-)
+from epochal.coordinator.protocol.coordinator import COMPACT_EVERY, Coordinator, check_appliable, wants_copy
+from epochal.coordinator.protocol.report import EpochReport, Status
+from epochal.coordinator.protocol.retry import Retry
 from epochal.coordinator.query import lint
 from epochal.coordinator.query import spark as inside
 from epochal.coordinator.query.plan import PlanFacts, analyzed, read_plan

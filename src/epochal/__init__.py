@@ -28,7 +28,7 @@ from epochal.coordinator.model.errors import (
 if TYPE_CHECKING:
     from epochal import sinks as sinks  # an attribute, and no part of `import *`
     from epochal.coordinator.model import events
-    from epochal.coordinator.protocol.coordinator import Retry
+    from epochal.coordinator.protocol.retry import Retry
     from epochal.coordinator.query.pipeline import Guarantee, Pipeline, PipelineStatus
 else:
     __getattr__, __dir__ = when_asked(
@@ -37,7 +37,7 @@ else:
             "Guarantee": "epochal.coordinator.query.pipeline",
             "Pipeline": "epochal.coordinator.query.pipeline",
             "PipelineStatus": "epochal.coordinator.query.pipeline",
-            "Retry": "epochal.coordinator.protocol.coordinator",
+            "Retry": "epochal.coordinator.protocol.retry",
             "events": "epochal.coordinator.model.events",
             "sinks": "epochal.sinks",
         },

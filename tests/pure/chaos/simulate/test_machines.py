@@ -18,8 +18,8 @@ from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.names import encode_floor
 from epochal.coordinator.model.epoch import Actor, EpochRequest
 from epochal.coordinator.model.errors import EpochalError
-from epochal.coordinator.protocol import judge
-from epochal.coordinator.protocol.coordinator import Coordinator
+from epochal.coordinator.protocol import appends, coordinator, judge
+from epochal.coordinator.protocol.start import Start
 from epochal.sinks import memory
 from epochal.sinks.conditions import Conditions
 
@@ -54,7 +54,7 @@ def no_marker(patch: Patch) -> None:
 
 def taken_is_mine(patch: Patch) -> None:
     """Who lost the race for a position believes to have won it."""
-    patch.setattr(Coordinator, "_is_mine", lambda *_: True)
+    patch.setattr(appends, "is_mine", lambda *_: True)
 
 
 def drops_all(patch: Patch) -> None:
@@ -64,18 +64,18 @@ def drops_all(patch: Patch) -> None:
 
 def refused_and_written(patch: Patch) -> None:
     """A start that is refused has fenced the sinks before."""
-    look = Coordinator._look
+    look = coordinator.look
 
-    def fence_first(self: Coordinator, ask: EpochRequest) -> int:
+    def fence_first(start: Start, ask: EpochRequest) -> int:
         try:
-            return look(self, ask)
+            return look(start, ask)
         except EpochalError:
-            for sink in self._sinks.values():
+            for sink in start.sinks.values():
                 assert isinstance(sink, memory.MemorySink | memory.MemoryRedoSink)
                 sink._server.table(ask.query.app, sink.name).fence = Actor(99, 1)
             raise
 
-    patch.setattr(Coordinator, "_look", fence_first)
+    patch.setattr(coordinator, "look", fence_first)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ from epochal.coordinator.model.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.coordinator.protocol.coordinator import Coordinator, Retry, serial, wants_copy
+from epochal.coordinator.protocol.coordinator import Coordinator, wants_copy
+from epochal.coordinator.protocol.retry import Retry, serial
 from epochal.sinks import DeltaSink, PostgresSink
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Sink
@@ -423,6 +424,21 @@ def test_rows_that_a_single_sink_lost_are_evaluated_again_and_the_query_goes_on(
     assert (last.decision.redo, last.supersedes is None) == (1, False)
     again.run(Batch(1))
     assert world.server.visible("app", "a") == [{"id": "row-0"}, {"id": "row-1"}]
+
+
+def test_where_one_sink_lost_its_rows_and_another_one_fails_nothing_is_decided_again() -> None:
+    """A redo is a new decision.  It must wait until the other sink goes on; the next start then redoes and finishes."""
+    world = World()
+    forgetful, failing = Forgetful("a", world.server), Failing("b", world.server)
+    failing.error = Misconfigured("it takes nothing any more", help="let it take rows again")
+    for sink in (forgetful, failing):
+        sink.create(QUERY, None)
+    with pytest.raises(CommitInDoubt, match="not yet visible in a, b: it takes nothing any more"):
+        world.start(forgetful, failing).run(Batch(0))
+    decided = [entry.record.decision.redo for entry in world.log.read() if isinstance(entry.record, Commit)]
+    assert decided == [0]
+    world.start(world.sink("a"), world.sink("b")).run(Batch(0))
+    assert world.server.visible("app", "a") == world.server.visible("app", "b") == [{"id": "row-0"}]
 
 
 def test_the_log_is_compacted_when_that_many_records_can_go() -> None:

@@ -14,7 +14,7 @@ from epochal import Pipeline
 from epochal.chaos import replay_last_epoch
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit
-from epochal.coordinator.protocol.coordinator import Retry
+from epochal.coordinator.protocol.retry import Retry
 from epochal.sinks.memory import MemoryServer, MemorySink
 from epochal.sinks.spark import executors
 

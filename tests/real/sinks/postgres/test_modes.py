@@ -24,7 +24,8 @@ from epochal.coordinator.model.errors import (
     SinkUnavailable,
 )
 from epochal.coordinator.model.failpoints import FailpointError, Point
-from epochal.coordinator.protocol.coordinator import Coordinator, Retry
+from epochal.coordinator.protocol.coordinator import Coordinator
+from epochal.coordinator.protocol.retry import Retry
 from epochal.sinks.postgres import Plain, PostgresSink, Upsert
 from epochal.sinks.postgres.address import ServerRefused
 from epochal.sinks.postgres.publish import Publish

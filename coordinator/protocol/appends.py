@@ -1,0 +1,65 @@
+"""Appends to the epoch log: the same record at the same position until the log has answered."""
+
+from __future__ import annotations
+
+from epochal.checkpoints.log import (
+    Commit,
+    Entry,
+    Fence,
+    LogPosition,
+    Record,
+    encode,
+)
+from epochal.coordinator.model.errors import (
+    CommitInDoubt,
+    EpochalError,
+    Fenced,
+    LogCorrupt,
+    Misconfigured,
+    OutcomeUnknown,
+)
+from epochal.coordinator.protocol.start import Start
+
+
+def append(start: Start, position: LogPosition, record: Record) -> None:
+    """The same append at the same position until it is answered; a lost race is ``Fenced``."""
+    if not is_answered(start, position, record) and not is_mine(start, position, record):
+        raise Fenced(
+            f"position {position} of the epoch log holds another start's record",
+            epoch=record.epoch,
+            state=f"log {start.log.describe()}, own last position {start.own_position}",
+            help="nothing to do if the other start is wanted; else stop it and restart this query",
+        )
+    start.own_position = position
+    start.history = start.history.with_entry(Entry(position, record))
+
+
+def is_answered(start: Start, position: LogPosition, record: Record) -> bool:
+    for attempt in range(start.retry.attempts):
+        try:
+            return start.log.append(position, record)
+        except Exception as error:
+            if isinstance(record, Fence) and isinstance(error, (Misconfigured, LogCorrupt)):
+                raise  # the log says what is wrong with it, and a start that ends after its Fence harms nobody
+            start.publisher.retrying(error)
+            last_error = error
+            start.retry.pause(attempt)
+    raise unanswered(start, position, record, last_error)
+
+
+def is_mine(start: Start, position: LogPosition, record: Record) -> bool:
+    """After "taken": whether the record there is mine, whole.  Below the floor is unknown."""
+    entries = start.patiently(start.log.read, also=(OSError,))
+    for entry in entries:
+        if entry.position == position:
+            return encode(entry.record) == encode(record)
+    raise unanswered(start, position, record, None)
+
+
+def unanswered(start: Start, position: LogPosition, record: Record, error: Exception | None) -> EpochalError:
+    what = f"whether the {record.kind} record at position {position} was written is not known"
+    state = f"log {start.log.describe()}; last error: {error!r}"
+    remedy = "make the log reachable again and restart: the next start reads what was decided and settles it"
+    if isinstance(record, Commit):
+        return CommitInDoubt(what, epoch=record.epoch, state=state, help=remedy)
+    return OutcomeUnknown(what, epoch=record.epoch, state=state, help=remedy)

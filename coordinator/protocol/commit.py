@@ -1,0 +1,133 @@
+"""Commit: every sink shows the decided epoch; work that a sink lost is redone from the durable copy.
+
+Past the decision there is no way back: an error here is ``CommitInDoubt``, and the next start finishes the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from epochal.coordinator.model.epoch import (
+    Committable,
+    Copy,
+    Epoch,
+)
+from epochal.coordinator.model.errors import (
+    PreparedLost,
+    PrepareRefused,
+)
+from epochal.coordinator.model.events import Step
+from epochal.coordinator.model.failpoints import Point, hit
+from epochal.coordinator.protocol import judge
+from epochal.coordinator.protocol.appends import append
+from epochal.coordinator.protocol.doubt import no_answer
+from epochal.coordinator.protocol.pairs import judged_as_before
+from epochal.coordinator.protocol.prepare import prepare_from
+from epochal.coordinator.protocol.start import Start
+from epochal.sinks.protocol import (
+    CommitOutcome,
+)
+
+
+def commit(start: Start) -> dict[str, CommitOutcome]:
+    """Every sink shows the last epoch, which is decided, or an error that says which do not."""
+    outcomes: dict[str, CommitOutcome] = {}
+    for _ in range(start.retry.attempts):
+        lost = commit_pending(start, outcomes)
+        if not lost:
+            break
+        if start.decided.copy is None and start.settling:
+            start.lost = True  # Spark's replay of the epoch will be evaluated and decided again
+            return outcomes
+        with start.publisher.step(Step.REDO, epoch=start.current.epoch):
+            redo(start, lost)
+    else:
+        start.in_doubt(
+            [PreparedLost("prepared rows were lost again and again", help="see what deletes them in the sink")]
+        )
+    hit(Point.AFTER_COMMIT, epoch=start.current.epoch)
+    return outcomes
+
+
+def commit_pending(start: Start, outcomes: dict[str, CommitOutcome]) -> list[str]:
+    """Commit where the last epoch is not shown; the sinks that provably lost it."""
+    participants = start.decided.participants
+    errors = show(start, [participants[name].committable for name in start.pending], outcomes)
+    lost = {name: error for name, error in errors.items() if isinstance(error, PreparedLost)}
+    if len(lost) < len(errors):
+        start.in_doubt([error for name, error in errors.items() if name not in lost])
+    if lost and start.decided.copy is None and not start.settling:
+        start.in_doubt(list(lost.values()))
+    return list(lost)
+
+
+def show(start: Start, committables: Sequence[Committable], outcomes: dict[str, CommitOutcome]) -> dict[str, Exception]:
+    """Commit these, all of them; what went wrong, by sink."""
+    results = start.run_all([lambda c=c: commit_sink(start, c) for c in committables])  # type: ignore[misc]
+    errors: dict[str, Exception] = {}
+    for committable, result in zip(committables, results, strict=True):
+        if isinstance(result, CommitOutcome):
+            outcomes[committable.sink] = result
+            start.mark_shown(committable.sink, committable.digest)
+        else:
+            failed = result if isinstance(result, Exception) else no_answer(committable.sink, result)
+            errors[committable.sink] = failed
+    return errors
+
+
+def commit_sink(start: Start, committable: Committable) -> CommitOutcome:
+    """Idempotent, so an unknown outcome is answered by asking again: the sink reads its marker first."""
+    name, epoch = committable.sink, start.current.epoch
+    hit(Point.BEFORE_SINK_COMMIT, name, epoch)
+    with start.publisher.step(Step.COMMIT, name, epoch) as told:
+        outcome = start.patiently(lambda: start.sinks[name].commit(committable, start.me))
+        told.rows = committable.rows if outcome is CommitOutcome.COMMITTED else 0
+    hit(Point.AFTER_SINK_COMMIT, name, epoch)
+    return outcome
+
+
+def redo(start: Start, lost: Sequence[str]) -> None:
+    """Prepare lost work anew from the copy and supersede the decision, for these sinks only."""
+    current, stage = start.decided, start.stage
+    copy = current.copy
+    assert copy is not None, "without a copy Spark's replay is evaluated instead"
+    assert stage is not None, "a pipeline always has one"
+    hit(Point.BEFORE_REDO, epoch=current.epoch)
+    decision = replace(current.decision, actor=start.me, redo=current.decision.redo + 1)
+    epoch = Epoch(decision, 0, current.offsets, current.watermark, copy)
+    redone = dict(current.participants)
+    try:
+        judgements = judged_as_before(start, epoch, lambda: stage.read(copy), lost)
+        for name in lost:
+            redone[name] = replace(redone[name], committable=prepare_again(start, name, epoch, copy))
+    except Exception as error:
+        start.in_doubt([error])
+    record = replace(
+        current,
+        decision=decision,
+        actor=start.me,
+        participants=redone,
+        supersedes=current.decision.id,
+        done_through=judge.done_after(start.history, start.shown),
+        judgements=judgements,
+    )
+    append(start, start.own_position + 1, record)
+    hit(Point.AFTER_REDO_DECIDED, epoch=current.epoch)
+
+
+def prepare_again(start: Start, name: str, epoch: Epoch, copy: Copy) -> Committable:
+    """The same rows as were decided, so far as their number tells."""
+    decided = start.decided.participants[name].committable
+    with start.publisher.step(Step.PREPARE, name, epoch.number) as told:
+        vote = prepare_from(start, copy, start.sinks[name], epoch.at(decided.position))
+        told.rows = vote.rows
+    if vote.rows != decided.rows:
+        raise PrepareRefused(
+            f"voted for {vote.rows} rows of a copy of which {decided.rows} were decided",
+            sink=name,
+            epoch=epoch.number,
+            state=f"copy {copy.root}, decided by {start.decided.decision.actor}",
+            help="start the query as it was when the epoch was decided: where= and what the sink writes to",
+        )
+    return vote

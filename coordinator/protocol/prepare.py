@@ -1,0 +1,102 @@
+"""Prepare: the micro-batch is evaluated once, and every sink votes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from epochal.checkpoints.log import (
+    Commit,
+    Participant,
+)
+from epochal.coordinator.model.epoch import (
+    Committable,
+    Copy,
+    Decision,
+    Epoch,
+)
+from epochal.coordinator.model.errors import (
+    PrepareRefused,
+)
+from epochal.coordinator.model.events import Step
+from epochal.coordinator.model.failpoints import Point, hit
+from epochal.coordinator.protocol import judge
+from epochal.coordinator.protocol.cleanup import abort_quietly
+from epochal.coordinator.protocol.pairs import ask_judgements
+from epochal.coordinator.protocol.start import Start
+from epochal.sinks.protocol import (
+    MicroBatch,
+    Rows,
+    Sink,
+)
+
+
+def prepare(start: Start, batch: MicroBatch, again: bool) -> Commit:
+    """Evaluate once, let every sink vote; a no, or any error, aborts the epoch everywhere."""
+    ask = batch.ask
+    redo = start.decided.decision.redo + 1 if start.lost else 0
+    decision = Decision(start.query.query_id, ask.epoch, start.me, ask.fingerprint, redo)
+    hit(Point.BEFORE_PREPARE, epoch=ask.epoch)
+    try:
+        epoch = Epoch(decision, 0, ask.offsets, ask.watermark)
+        epoch = replace(epoch, copy=copied(start, epoch, batch.rows))
+        hit(Point.AFTER_COPY, epoch=ask.epoch)
+        judgements = ask_judgements(start, epoch, lambda: batch.rows)
+        votes = start.each(lambda sink: ask_vote(start, sink, epoch, batch.rows))
+    except Exception:
+        abort_quietly(start)
+        raise
+    hit(Point.AFTER_PREPARE, epoch=ask.epoch)
+    return Commit(
+        decision=decision,
+        actor=start.me,
+        participants={name: Participant(start.identities[name], vote) for name, vote in votes.items()},
+        offsets=ask.offsets,
+        watermark=ask.watermark,
+        copy=epoch.copy,
+        supersedes=start.current.decision.id if again else None,
+        done_through=judge.done_after(start.history, start.shown),
+        judgements=judgements,
+    )
+
+
+def copied(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
+    """The one evaluation of the epoch, where the sinks want it kept."""
+    if start.stage is None or not start.copies:
+        return None
+    with start.publisher.step(Step.COPY):
+        for sink in start.watching:
+            rows = sink.watch(epoch, rows)
+        return start.stage.write(epoch.number, start.me, rows)
+
+
+def ask_vote(start: Start, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
+    epoch = epoch.at(start.place_in(sink.name))
+    hit(Point.BEFORE_SINK_PREPARE, sink.name, epoch.number)
+    with start.publisher.step(Step.PREPARE, sink.name, epoch.number) as told:
+        if epoch.copy is not None:
+            vote = prepare_from(start, epoch.copy, sink, epoch)
+        elif epoch.digest:  # a second evaluation is as good as the first
+            vote = start.patiently(lambda: sink.prepare(epoch, rows, start.me))
+        else:
+            vote = sink.prepare(epoch, rows, start.me)
+        told.rows = vote.rows
+    hit(Point.AFTER_SINK_PREPARE, sink.name, epoch.number)
+    start.written[sink.name] = vote.rows
+    return vote
+
+
+def prepare_from(start: Start, copy: Copy, sink: Sink, epoch: Epoch) -> Committable:
+    """From a copy a vote can be asked again: the rows do not change."""
+    stage = start.stage
+    assert stage is not None, "only a stage makes copies"
+    vote = start.patiently(lambda: sink.prepare(epoch, stage.read(copy), start.me))
+    if vote.rows + vote.left_out != copy.rows:
+        left_out = f" and left {vote.left_out} out" if vote.left_out else ""
+        raise PrepareRefused(
+            f"voted for {vote.rows} rows{left_out}, and the durable copy has {copy.rows}",
+            sink=sink.name,
+            epoch=epoch.number,
+            state=f"copy {copy.root}, nothing was decided",
+            help="restart the query; if it happens again, the sink or the file system loses rows",
+        )
+    return vote

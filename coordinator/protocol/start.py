@@ -1,0 +1,207 @@
+"""What one start knows, and the small steps that every phase shares.
+
+A start is one (query id, run id) and one actor.  The phases (``coordinator.py`` has their order) are functions of a
+:class:`Start`; this file holds its state and no order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+from epochal.checkpoints.log import (
+    Commit,
+    EpochLog,
+    EpochRecord,
+    LogPosition,
+)
+from epochal.coordinator.model.epoch import (
+    NEXT,
+    Actor,
+    Digest,
+    Epoch,
+    Marker,
+    Phase,
+    Position,
+    Query,
+)
+from epochal.coordinator.model.errors import (
+    CommitInDoubt,
+    Misconfigured,
+    OutcomeUnknown,
+    SinkUnavailable,
+)
+from epochal.coordinator.model.events import EventPublisher
+from epochal.coordinator.protocol import judge
+from epochal.coordinator.protocol.actions import OperatorAction
+from epochal.coordinator.protocol.doubt import (
+    NOT_CURED_BY_RESTART,
+    gravest,
+    remedy_of,
+    what_of,
+)
+from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.protocol.report import EpochReport
+from epochal.coordinator.protocol.retry import Retry, Runner
+from epochal.sinks.protocol import (
+    Sink,
+    Stage,
+    WatchingSink,
+)
+
+T = TypeVar("T")
+
+
+class Start:
+    """The state of one start over its sinks; ``mode`` is that of the epochs it begins."""
+
+    def __init__(
+        self,
+        *,
+        query: Query,
+        sinks: Sequence[Sink],
+        log: EpochLog,
+        mode: str,
+        stage: Stage | None,
+        copies: bool,
+        runner: Runner[object],
+        retry: Retry,
+        compact_every: int,
+        publisher: EventPublisher,
+    ) -> None:
+        if len({sink.name for sink in sinks}) != len(sinks):
+            raise Misconfigured(
+                f"two sinks share a name: {sorted(s.name for s in sinks)}", help="give each sink its own name="
+            )
+        if stage is None and copies:
+            raise Misconfigured("these sinks need a durable copy, and there is no stage", help="pass stage=")
+        self.query = query
+        self.sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}
+        self.log = log
+        self.mode = mode
+        self.stage = stage
+        self.copies = copies  # whether an epoch of this start is copied
+        self.copies_left = True  # whether an earlier start may have left a copy
+        self.watching = [sink for sink in sinks if isinstance(sink, WatchingSink)]
+        self.run_all = runner
+        self.retry = retry
+        self.compact_every = compact_every
+        self.publisher = publisher
+        # What was read from the log and the sinks, and what this start has changed since:
+        self.history = History(())
+        self.identities: dict[str, str] = {}
+        self.markers: dict[str, Marker | None] = {}
+        self.states: judge.States = {}
+        self.shown: dict[str, bool] = {}  # per sink, whether it shows the last epoch
+        self.lost = False  # whether the last decided epoch must be evaluated again: its rows are lost, without a copy
+        # This start:
+        self.actor: Actor | None = None
+        self.own_position: LogPosition = -1  # of the newest record of this start
+        self.action: OperatorAction | None = None  # what an operator wants of this start
+        # The current call:
+        self.written: dict[str, int] = {}  # rows that each sink voted for
+        self.phase: Phase | None = None
+        self.phase_began = 0.0
+        self.seconds: dict[Phase, float] = {}
+        self.last_report: EpochReport | None = None
+
+    @property
+    def me(self) -> Actor:
+        assert self.actor is not None, "nothing acts before it has fenced"
+        return self.actor
+
+    @property
+    def current(self) -> EpochRecord:
+        assert self.history.last is not None, "no epoch was decided or begun"
+        return self.history.last.current
+
+    @property
+    def decided(self) -> Commit:
+        assert isinstance(self.current, Commit), "an epoch that was begun is not decided"
+        return self.current
+
+    @property
+    def pending(self) -> list[str]:
+        """The sinks that do not show the last epoch."""
+        return [name for name, shown in self.shown.items() if not shown]
+
+    def place_in(self, sink: str, shown: bool = False) -> Position:
+        """Where an epoch that the sink shows stands in it, or the next one will."""
+        marker = self.markers[sink]
+        newest = marker.position if marker is not None else 0
+        return newest if shown else newest + 1
+
+    @property
+    def settling(self) -> bool:
+        return self.phase is Phase.SETTLE
+
+    def each(self, verb: Callable[[Sink], T]) -> dict[str, T]:
+        """``verb`` on every sink; all are waited for, then the gravest error is raised."""
+        results = self.run_all([lambda sink=sink: verb(sink) for sink in self.sinks.values()])  # type: ignore[misc]
+        errors = [r for r in results if isinstance(r, Exception)]
+        if errors:
+            raise gravest(errors)
+        return dict(zip(self.sinks, results, strict=True))  # type: ignore[arg-type]
+
+    def patiently(
+        self, call: Callable[[], T], also: tuple[type[Exception], ...] = (), attempts: int | None = None
+    ) -> T:
+        """Call again, bounded, while the error is transient or its outcome can be asked."""
+        transient: tuple[type[Exception], ...] = (SinkUnavailable, OutcomeUnknown, *also)
+        for attempt in range((attempts or self.retry.attempts) - 1):
+            try:
+                return call()
+            except transient as error:
+                self.publisher.retrying(error)
+                self.retry.pause(attempt)
+        return call()
+
+    def in_doubt(self, errors: Sequence[Exception]) -> NoReturn:
+        """Past the decision, or the first write of what was begun: say what is done and what is pending, and stop."""
+        error = gravest(errors)
+        if isinstance(error, NOT_CURED_BY_RESTART):
+            raise error
+        done = sorted(name for name, shown in self.shown.items() if shown)
+        pending = sorted(self.pending)
+        stands = "decided" if isinstance(self.current, Commit) else "begun"
+        raise CommitInDoubt(
+            f"{stands}, and not yet visible in {', '.join(pending)}: {what_of(error)}",
+            epoch=self.current.epoch,
+            state=f"visible in {done}, pending in {pending}, {stands} by {self.current.actor}",
+            help=f"{remedy_of(error)}; then restart the query: it will finish this epoch first (a sink that never will:"
+            " docs/runbook.md)",
+        ) from error
+
+    def enter(self, phase: Phase) -> None:
+        assert self.phase is None or phase in NEXT[self.phase], f"{phase} does not follow {self.phase}"
+        self.close_phase()
+        self.phase, self.phase_began = phase, time.monotonic()
+        self.publisher.phase_began(phase)
+
+    def close_phase(self) -> None:
+        if self.phase is not None and self.phase_began:
+            self.seconds[self.phase] = time.monotonic() - self.phase_began
+            self.publisher.phase_ended(self.phase, self.seconds[self.phase])
+        self.phase_began = 0.0
+
+    def mark_shown(self, name: str, digest: Digest | None) -> None:
+        record = self.current
+        self.shown[name] = True
+        self.markers[name] = Marker(record.position_of(name), record.decision_of(name).id, digest)
+
+    def digest_in(self, sink: str) -> Digest | None:
+        marker = self.markers[sink]
+        return marker.digest if marker is not None else None
+
+    def rows_of(self, record: EpochRecord) -> int:
+        if isinstance(record, Commit):
+            votes = [participant.committable for participant in record.participants.values()]
+            return max(vote.rows + vote.left_out for vote in votes)
+        held = [self.digest_in(name) for name in record.participants if name in self.markers]
+        return max((digest.rows for digest in held if digest), default=0)
+
+    @property
+    def epoch_to_apply(self) -> Epoch:
+        record = self.current
+        return Epoch(record.decision, 0, record.offsets, record.watermark, digest=True)
