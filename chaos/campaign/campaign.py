@@ -51,7 +51,7 @@ from epochal.chaos.strike.strikes import AT_THE_POINT, CheckedNemesis, Nemesis, 
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Apply, EpochLog
 from epochal.coordinator.model.failpoints import Point
-from epochal.coordinator.protocol.judge import History as Records
+from epochal.coordinator.protocol.history import History as Records
 
 CLEAN_EPOCHS = 3
 HITS_S = 0.5  # between two looks at what was hit

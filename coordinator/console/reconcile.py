@@ -33,7 +33,7 @@ from epochal.coordinator.console.render import (
 from epochal.coordinator.console.standing import log_of, resolve
 from epochal.coordinator.model.epoch import Digest, EpochNumber, Json, Position, Query
 from epochal.coordinator.model.errors import SinkUnavailable
-from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.inspection import KINDS, Inspection, Value, audited, inspection_of, row_hash

@@ -18,7 +18,8 @@ from epochal.coordinator.console.render import CannotTell, Usage
 from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query, SinkState
 from epochal.coordinator.model.errors import EpochalError, Misconfigured
 from epochal.coordinator.protocol import judge
-from epochal.coordinator.protocol.judge import Case, History, LoggedEpoch
+from epochal.coordinator.protocol.history import History, LoggedEpoch
+from epochal.coordinator.protocol.judge import Case
 from epochal.coordinator.query.pipeline import Pipeline, ask_at, default_log, located, progress_at
 from epochal.sinks.protocol import Sink
 from epochal.sinks.spark.executors import running_session

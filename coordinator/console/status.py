@@ -15,7 +15,7 @@ from epochal.coordinator.console.options import CheckpointArgument, JsonOption, 
 from epochal.coordinator.console.render import FINE, UNKNOWN, WRONG, Answer, answering, line, shown, table, told
 from epochal.coordinator.console.standing import Standing, doubt, log_of, resolve, spark_progress, take
 from epochal.coordinator.model.epoch import Json
-from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.inspection import newest
 from epochal.sinks.protocol import Sink

@@ -23,7 +23,7 @@ from epochal.coordinator.console.options import CheckpointArgument, JsonOption, 
 from epochal.coordinator.console.render import FINE, UNKNOWN, WRONG, Answer, answering, line, table
 from epochal.coordinator.console.standing import Standing, doubt, resolve, take
 from epochal.coordinator.model.epoch import Digest, EpochNumber, Json, Position, Query
-from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.inspection import Inspection, audited, inspection_of

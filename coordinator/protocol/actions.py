@@ -24,7 +24,8 @@ from typing import ClassVar, Protocol
 from epochal.checkpoints.log import Apply, Evaluations, Operator, SinkStanding
 from epochal.coordinator.model.epoch import Actor, EpochNumber, Json, Marker, SinkState
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Misconfigured
-from epochal.coordinator.protocol.judge import Case, LoggedEpoch
+from epochal.coordinator.protocol.history import LoggedEpoch
+from epochal.coordinator.protocol.judge import Case
 
 NOBODY = Actor(0, 0)
 """In the place of the actor of a record that is only assumed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from epochal.coordinator.model.events import Step
 from epochal.coordinator.model.failpoints import Point, hit
-from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.protocol.history import History
 from epochal.coordinator.protocol.start import Start
 
 

@@ -58,7 +58,8 @@ from epochal.coordinator.protocol.apply import apply
 from epochal.coordinator.protocol.cleanup import abort_all, abort_quietly, clean
 from epochal.coordinator.protocol.commit import commit
 from epochal.coordinator.protocol.doubt import lost_without_copy
-from epochal.coordinator.protocol.judge import Case, History, Verdict
+from epochal.coordinator.protocol.history import History
+from epochal.coordinator.protocol.judge import Case, Verdict
 from epochal.coordinator.protocol.prepare import prepare
 from epochal.coordinator.protocol.report import EpochReport, Status
 from epochal.coordinator.protocol.retry import Retry, Runner, serial

@@ -41,7 +41,7 @@ from epochal.coordinator.protocol.doubt import (
     remedy_of,
     what_of,
 )
-from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.protocol.history import History
 from epochal.coordinator.protocol.report import EpochReport
 from epochal.coordinator.protocol.retry import Retry, Runner
 from epochal.sinks.protocol import (

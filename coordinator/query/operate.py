@@ -29,7 +29,7 @@ from epochal.coordinator.protocol.actions import (
     RewriteMarker,
     Skip,
 )
-from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query.pipeline import Pipeline, ask_at, located, needing
 from epochal.sinks.inspection import inspection_of, newest, written
 from epochal.sinks.protocol import MarkedSink, SessionSink, Sink

@@ -38,7 +38,7 @@ from epochal.coordinator.model.epoch import (
     SinkState,
 )
 from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, OutcomeUnknown, SinkUnavailable
-from epochal.coordinator.protocol import judge
+from epochal.coordinator.protocol.history import History
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
 from epochal.sinks.inspection import row_hash
 
@@ -240,10 +240,10 @@ def test_status_of_the_log_alone(checkpoint: Path) -> None:
 
 def test_an_epoch_that_a_person_closed_for_a_sink_is_not_in_doubt_there() -> None:
     held: list[Record] = [commit(1), Operator(ONE, {}, "", "", {"one": SinkStanding("a table", (None,), 1)})]
-    history = judge.History.of([Entry(n, record) for n, record in enumerate(held)])
+    history = History.of([Entry(n, record) for n, record in enumerate(held)])
     states = {"one": SinkState("a table", ONE, None)}
     ask = EpochRequest(Query("app", "q1", "", "file:/c"), 1, "")
-    for known, in_doubt in ((history, []), (judge.History(history.entries[:1]), ["one"])):
+    for known, in_doubt in ((history, []), (History(history.entries[:1]), ["one"])):
         standing = Standing("file:/c", "log", known, states, {}, ask, 0, 0, None)
         assert list(standing.in_doubt) == in_doubt
 
@@ -357,7 +357,7 @@ def kinds(
 ) -> list[tuple[str, int | None]]:
     """What is found of one sink's audit."""
     account = verify.Account()
-    history = judge.History.of([Entry(n, record) for n, record in enumerate(logged)])
+    history = History.of([Entry(n, record) for n, record in enumerate(logged)])
     whole = verify._Whole("one", account, history, verify._by_epoch(history), None)
     for page in reversed([rows[n : n + 2] for n in range(0, len(rows), 2)]):
         whole.page(page)
@@ -427,7 +427,7 @@ def test_sinks_are_held_against_each_other(offsets: str, digest: Digest, kind: s
     account = verify.Account()
     first = shown(1, digest=Digest(10, 1), offsets="a")
     for row in (first, replace(first, sink="two", position=5, digest=digest, offsets=offsets)):
-        verify._Whole(row.sink, account, judge.History.of([]), {}, None).page([row])
+        verify._Whole(row.sink, account, History.of([]), {}, None).page([row])
     assert [(finding.kind, finding.sink) for finding in account.findings] == [(kind, "two")]
 
 

@@ -34,7 +34,8 @@ from epochal.coordinator.protocol.actions import (
     RewriteMarker,
     Skip,
 )
-from epochal.coordinator.protocol.judge import Case, History
+from epochal.coordinator.protocol.history import History
+from epochal.coordinator.protocol.judge import Case
 
 SAID: dict[str, Any] = {"why": "a test", "at": "2026-11-23T12:00:00+00:00"}
 QUERY = Query("flights", "q1", "r1", "file:/checkpoint")

@@ -26,16 +26,8 @@ from epochal.coordinator.model.errors import (
     Misconfigured,
     NonDeterministicReplay,
 )
-from epochal.coordinator.protocol.judge import (
-    IDENTIFY,
-    LOOK,
-    LOOK_AGAIN,
-    Case,
-    History,
-    disagreement,
-    done_after,
-    judge,
-)
+from epochal.coordinator.protocol.history import History
+from epochal.coordinator.protocol.judge import IDENTIFY, LOOK, LOOK_AGAIN, Case, disagreement, done_after, judge
 
 QUERY = Query("app", "query", "run", "file:/checkpoint")
 G1, G2 = Actor(1, 11), Actor(2, 22)

@@ -19,7 +19,7 @@ from epochal.checkpoints.files import FilesLog
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Actor, Json
 from epochal.coordinator.model.failpoints import Point
-from epochal.coordinator.protocol.judge import History
+from epochal.coordinator.protocol.history import History
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.protocol import Sink
 from tests.real.coordinator.query.support import FAST, Job
