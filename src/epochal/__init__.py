@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from epochal import sinks as sinks  # an attribute, and no part of `import *`
     from epochal.coordinator.model import events
     from epochal.coordinator.protocol.retry import Retry
-    from epochal.coordinator.query.pipeline import Guarantee, Pipeline, PipelineStatus
+    from epochal.coordinator.query.answers import Guarantee, PipelineStatus
+    from epochal.coordinator.query.pipeline import Pipeline
 else:
     __getattr__, __dir__ = when_asked(
         globals(),
         {
-            "Guarantee": "epochal.coordinator.query.pipeline",
+            "Guarantee": "epochal.coordinator.query.answers",
             "Pipeline": "epochal.coordinator.query.pipeline",
-            "PipelineStatus": "epochal.coordinator.query.pipeline",
+            "PipelineStatus": "epochal.coordinator.query.answers",
             "Retry": "epochal.coordinator.protocol.retry",
             "events": "epochal.coordinator.model.events",
             "sinks": "epochal.sinks",
