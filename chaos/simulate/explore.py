@@ -26,9 +26,10 @@ from dataclasses import dataclass, field
 
 from epochal.chaos.observe.checker import Verdict
 from epochal.chaos.observe.history import Step
+from epochal.chaos.simulate.pipelines import Pipeline
 from epochal.chaos.simulate.schedule import NETWORK, Action, Strike, follow_ups, representatives, strikes
 from epochal.chaos.simulate.shrink import Failure, shrink, undisturbed
-from epochal.chaos.simulate.simulation import Outcome, Pipeline, Played, Simulation
+from epochal.chaos.simulate.simulation import Outcome, Played, Simulation
 from epochal.coordinator.model.epoch import IDEMPOTENT, TWO_PHASE
 
 PIPELINES: Mapping[str, Pipeline] = {

@@ -39,10 +39,12 @@ from hypothesis.stateful import (
 
 from epochal.chaos.observe.checker import Verdict, judge_all
 from epochal.chaos.observe.history import History
+from epochal.chaos.simulate.driver import Driver
 from epochal.chaos.simulate.explore import PIPELINES
+from epochal.chaos.simulate.pipelines import Checkpoint, SimulatedCrash
 from epochal.chaos.simulate.schedule import NETWORK, Action
 from epochal.chaos.simulate.shrink import undisturbed
-from epochal.chaos.simulate.simulation import Checkpoint, Driver, SimulatedCrash, Simulation
+from epochal.chaos.simulate.simulation import Simulation
 from epochal.checkpoints.disk import Disk
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Apply, Commit, Entry, Fence, LogPosition, Record

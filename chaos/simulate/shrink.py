@@ -12,8 +12,9 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from epochal.chaos.simulate.pipelines import Pipeline
 from epochal.chaos.simulate.schedule import NETWORK, Schedule, Strike, representatives, strikes
-from epochal.chaos.simulate.simulation import Outcome, Pipeline, simulate
+from epochal.chaos.simulate.simulation import Outcome, simulate
 
 NOT_STRUCK = "struck"
 """What is wrong with a schedule and not with the coordinator: one of its faults never happened."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from epochal.chaos.simulate.simulation import SimulatedCrash
+from epochal.chaos.simulate.pipelines import SimulatedCrash
 
 OURS = "epochal"  # the sinks of the project share files with servers in memory: of them, their classes alone
 KIT = {str(file) for file in Path(__file__).parent.glob("*.py")}  # calls the verbs

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from epochal.chaos.observe.history import Changed, Read, Row, Step, TookOver, actor_name
+from epochal.chaos.simulate.driver import Driver
+from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline
 from epochal.chaos.simulate.schedule import Action, Happening, Schedule
-from epochal.chaos.simulate.simulation import Checkpoint, Driver, Pipeline, Simulation
+from epochal.chaos.simulate.simulation import Simulation
 from epochal.chaos.trial.lines import Lines
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Query, SinkState
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable

@@ -19,8 +19,10 @@ import pytest
 from epochal.chaos import servers
 from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
 from epochal.chaos.servers.toxiproxy import Proxy
+from epochal.chaos.simulate.driver import Person
+from epochal.chaos.simulate.pipelines import Pipeline
 from epochal.chaos.simulate.schedule import Action
-from epochal.chaos.simulate.simulation import Person, Pipeline, Simulation
+from epochal.chaos.simulate.simulation import Simulation
 from epochal.checkpoints.log import Entry, EpochLog, Operator, encode
 from epochal.checkpoints.postgres import CREATE, PostgresLog
 from epochal.coordinator.model import failpoints

@@ -28,8 +28,9 @@ from epochal.chaos.observe.history import (
     State,
     TookOver,
 )
+from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline
 from epochal.chaos.simulate.schedule import Action
-from epochal.chaos.simulate.simulation import Checkpoint, Pipeline, Simulation
+from epochal.chaos.simulate.simulation import Simulation
 from epochal.coordinator.model import failpoints
 
 ZERO = (Row(0, 1, 10, 1), Row(0, 2, 10, 2))

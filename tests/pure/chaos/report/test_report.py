@@ -29,7 +29,8 @@ from epochal.chaos.report.kinds import assign
 from epochal.chaos.report.lanes import ranges
 from epochal.chaos.report.text import Markup, clean, element, line
 from epochal.chaos.report.words import MEANINGS, VERDICTS, fault, listed
-from epochal.chaos.simulate.simulation import Pipeline, Simulation
+from epochal.chaos.simulate.pipelines import Pipeline
+from epochal.chaos.simulate.simulation import Simulation
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.failpoints import Point
 from tests.browser import histories

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from epochal.chaos.simulate.simulation import Pipeline
+from epochal.chaos.simulate.pipelines import Pipeline
 from epochal.coordinator.model import failpoints
 from tests.pure.chaos.simulate.scenes import MakeScene, Scene
 from tests.pure.chaos.simulate.tally import WANTED, Tally

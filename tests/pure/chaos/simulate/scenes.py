@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from epochal.chaos.observe.history import Decided
-from epochal.chaos.simulate.simulation import Checkpoint, Driver, Person, Pipeline, Simulation
+from epochal.chaos.simulate.driver import Driver, Person
+from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline
+from epochal.chaos.simulate.simulation import Simulation
 from epochal.coordinator.model.errors import EpochalError
 from epochal.coordinator.protocol.actions import OperatorAction
 

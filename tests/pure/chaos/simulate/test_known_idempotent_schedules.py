@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline
 from epochal.chaos.simulate.schedule import Action
-from epochal.chaos.simulate.simulation import Checkpoint, Pipeline
 from epochal.checkpoints.log import Apply, Commit
 from epochal.coordinator.model.epoch import IDEMPOTENT, TWO_PHASE
 from epochal.coordinator.model.errors import (

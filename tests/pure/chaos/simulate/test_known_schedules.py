@@ -10,8 +10,9 @@ import copy
 import pytest
 
 from epochal.chaos.observe.history import Ended
+from epochal.chaos.simulate.driver import SimulatedBatch
+from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline
 from epochal.chaos.simulate.schedule import Action
-from epochal.chaos.simulate.simulation import Checkpoint, Pipeline, SimulatedBatch
 from epochal.checkpoints.log import Commit
 from epochal.coordinator.model.epoch import EpochRequest
 from epochal.coordinator.model.errors import CheckpointMismatch, CommitInDoubt, EpochalError, Fenced, MarkerLost

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from epochal.chaos.simulate.driver import Driver
+from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline
 from epochal.chaos.simulate.schedule import Action
-from epochal.chaos.simulate.simulation import Checkpoint, Driver, Pipeline
 from epochal.checkpoints.log import Operator
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import IDEMPOTENT, Marker

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from epochal.chaos.simulate.simulation import SimulatedCrash
+from epochal.chaos.simulate.pipelines import SimulatedCrash
 from epochal.chaos.trial.lines import Lines
 
 done: list[str] = []
