@@ -52,7 +52,6 @@ class Settings:
     table: str
     topic: str
     lake: str  # path of the Delta table
-    master: str = "local[2,4]"  # as on a cluster, a task may fail three times
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1))
@@ -168,19 +167,24 @@ def wait_for_begin() -> None:
         time.sleep(0.05)
 
 
-def main(job: str, settings: Settings) -> None:
-    """Run the job until everything that is in the topic now is done."""
+MASTER = "local[2,4]"
+"""As on a cluster, a task may fail three times."""
+
+
+def main(job: str, path: Path) -> None:
+    """Run the job until everything that is in the topic now is done.  The settings are read once it may begin."""
     spark = spark_session(
-        settings.master,
+        MASTER,
         app=f"demo-{job}",
         conf={
-            **jvm.short_lived(make=False),
+            **jvm.short_lived(),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_ARROW_BATCH),
         },
     )
     spark.range(1).collect()
     wait_for_begin()
+    settings = Settings.read(path)
     rows = flights(spark, settings)
     query = (
         rows.writeStream.foreachBatch(JOBS[job](rows, settings))
@@ -195,4 +199,4 @@ if __name__ == "__main__":
     end_with_parent()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("epochal").setLevel(logging.INFO)
-    main(sys.argv[1], Settings.read(Path(sys.argv[2])))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -14,15 +14,16 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Attack:
-    """One job under its strikes: when it began and ended (seconds of ``time.monotonic()``), its epochs, its strikes."""
+    """One job under its strikes; ``began`` and ``ended`` are seconds of ``time.monotonic()``."""
 
     began: float
     ended: float
     epochs: int
     struck: Sequence[Struck]
+    counts: Mapping[tuple[str, str], Count]  # (job, sink): what readers found
 
 
-def record(attacks: Mapping[str, Attack], counts: Mapping[tuple[str, str], Count]) -> dict[str, Any]:
+def record(attacks: Mapping[str, Attack]) -> dict[str, Any]:
     """``{"version": 1, "jobs": {name: {"seconds", "epochs", "strikes": [...], "sinks": {sink: counts}}}}``."""
     return {
         "version": VERSION,
@@ -31,7 +32,7 @@ def record(attacks: Mapping[str, Attack], counts: Mapping[tuple[str, str], Count
                 "seconds": round(attack.ended - attack.began, 1),
                 "epochs": attack.epochs,
                 "strikes": [_strike(struck, attack.began) for struck in attack.struck],
-                "sinks": {sink: asdict(found) for (job, sink), found in counts.items() if job == name},
+                "sinks": {sink: asdict(found) for (_, sink), found in attack.counts.items()},
             }
             for name, attack in attacks.items()
         },

@@ -103,7 +103,6 @@ class Job:
 
     name: str
     settings: Settings
-    plan: Sequence[Strike]
     judge: Judge
     counts: Mapping[str, Callable[[], int]]  # sink: how many rows its readers see now
     servers: Mapping[str, Server]
@@ -120,23 +119,27 @@ class Campaign:
     begun, until the driver before it was seen to die.
     """
 
-    def __init__(self, job: Job, folder: Path, tell: Callable[[Struck], None]) -> None:
-        self._job = job
+    def __init__(self, name: str, plan: Sequence[Strike], folder: Path, tell: Callable[[Struck], None]) -> None:
+        self._name = name
+        self._plan = plan
         self._folder = folder
         self._tell = tell
         self._starts = 0
         self.doing = "is starting Spark"
-        self._driver = self._begin(self._start(job.plan))
+        self._driver = self._start(plan)
         self._standby: Driver | None = None
-        self._stand_by(job.plan)
 
-    def run(self) -> list[Struck]:
+    def run(self, job: Job) -> list[Struck]:
         """Every strike of the plan, in order, each counted; Failed, with what happened as its cause, otherwise."""
+        self._job = job
+        job.settings.write(self._settings)
+        self._begin(self._driver)
+        self._stand_by(self._plan)
         try:
-            struck = [self._one(strike, self._job.plan[i + 1 :]) for i, strike in enumerate(self._job.plan)]
+            struck = [self._one(strike, self._plan[i + 1 :]) for i, strike in enumerate(self._plan)]
             self.doing = "writes the rest"
             if self._driver.wait(END_TIMEOUT_S) != 0:
-                raise NotCounted(f"the last start of {self._job.name} failed:\n{self._driver.tail()}")
+                raise NotCounted(f"the last start of {self._name} failed:\n{self._driver.tail()}")
         except Exception as error:
             raise Failed(self._process()) from error
         finally:
@@ -146,14 +149,20 @@ class Campaign:
         return struck
 
     def end(self) -> None:
-        """End the driver, so that :meth:`run` in another thread comes to its end."""
-        self._driver.close()
+        """End what it has started, so that :meth:`run` in another thread comes to its end."""
+        for driver in filter(None, (self._driver, self._standby)):
+            driver.close()
+
+    @property
+    def _settings(self) -> Path:
+        """Where a driver finds the settings once it may begin."""
+        return self._folder / f"{self._name}.json"
 
     def _process(self) -> str:
         """The driver under fire."""
         status = self._driver.exit_status
         state = "runs" if status is None else f"ended with status {status}"
-        return f"driver {self._driver.pid} of job {self._job.name!r} {state}, it printed {self._driver.output_file}"
+        return f"driver {self._driver.pid} of job {self._name!r} {state}, it printed {self._driver.output_file}"
 
     def _one(self, strike: Strike, to_come: Sequence[Strike]) -> Struck:
         sighting = self._driver.see_blocked(strike.rule, BLOCKED_TIMEOUT_S)
@@ -171,11 +180,9 @@ class Campaign:
 
     def _start(self, armed: Sequence[Strike]) -> Driver:
         self._starts += 1
-        settings = self._folder / f"{self._job.name}.json"
-        self._job.settings.write(settings)
         return Driver(
-            ["-m", "epochal.chaos.demo.jobs", self._job.name, str(settings)],
-            self._folder / f"{self._job.name}-start-{self._starts}",
+            ["-m", "epochal.chaos.demo.jobs", self._name, str(self._settings)],
+            self._folder / f"{self._name}-start-{self._starts}",
             failpoints_armed=[rule for strike in armed for rule in strike.rules],
         )
 

@@ -32,15 +32,14 @@ WORKERS = "spark.python.daemon.module"
 MAKE_S = 900.0
 
 
-def short_lived(*, make: bool = True) -> dict[str, str]:
+def short_lived() -> dict[str, str]:
     """Spark settings for a driver that is killed soon, and for its executors; the kit's jars are among them.
 
-    The first call on a machine makes the archive, which takes about a minute; others wait for it.  With ``make=False``
-    an archive is used only if it is there.  Where this Java makes none, drivers start without one.
+    The first call on a machine makes the archive, which takes about a minute; others wait for it.  Where this Java
+    makes none, drivers start without one.
     """
     found = jars_of_sessions()
-    archive = _archive(found) if make else classes.known(_name(found))
-    return _conf(" ".join([QUICK, *classes.options(archive)]), found) | {WORKERS: "epochal.chaos.job.workers"}
+    return _conf(" ".join([QUICK, *classes.options(_archive(found))]), found) | {WORKERS: "epochal.chaos.job.workers"}
 
 
 def with_other_jars() -> dict[str, str]:

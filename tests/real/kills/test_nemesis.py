@@ -132,7 +132,8 @@ def test_a_driver_never_outlives_the_block(tmp_path: Path) -> None:
 
 def test_a_driver_program_ends_with_its_parent() -> None:
     program = (
-        "import time; from epochal.chaos import nemesis as n; n.end_with_parent(); print(1, flush=True); time.sleep(60)"
+        "import time; from epochal.chaos.strike import nemesis as n; n.end_with_parent(); "
+        "print(1, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

@@ -340,11 +340,11 @@ class FakeDriver:
 
 def test_a_job_that_fails_names_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strikes, "Driver", FakeDriver)
-    job = Job("naive", settings(tmp_path, "naive"), SHORT.naive, never_judged, {}, {})
+    job = Job("naive", settings(tmp_path, "naive"), never_judged, {}, {})
     with pytest.raises(
         Failed, match=r"driver 4711 of job 'naive' ended with status 1, it printed output\.log"
     ) as failed:
-        Campaign(job, tmp_path, lambda _: None).run()
+        Campaign("naive", SHORT.naive, tmp_path, lambda _: None).run(job)
     assert isinstance(failed.value.__cause__, NotCounted)
 
 

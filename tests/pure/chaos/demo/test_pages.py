@@ -35,8 +35,13 @@ def counted(found: int, lost: int = 0, duplicated: int = 0) -> Count:
 
 
 def small() -> dict[str, Any]:
-    counts = {("naive", "Kafka"): counted(1010, lost=90, duplicated=100), ("ours", "Kafka"): counted(1000)}
-    return record({name: Attack(5.0, 65.0, 10, ()) for name in ("naive", "ours")}, counts)
+    naive, ours = counted(1010, lost=90, duplicated=100), counted(1000)
+    return record(
+        {
+            "naive": Attack(5.0, 65.0, 10, (), {("naive", "Kafka"): naive}),
+            "ours": Attack(5.0, 65.0, 10, (), {("ours", "Kafka"): ours}),
+        }
+    )
 
 
 def test_the_picture_in_the_readme_is_drawn_from_its_data(stored: dict[str, Any]) -> None:
