@@ -226,7 +226,7 @@ def _section(kind: Kind, sure: str, found: Sequence[Message]) -> str:
 
 PUBLIC: Mapping[str, str] = {  # what a user makes, by the name to import it by -> where it is
     "epochal.Pipeline": "coordinator/query/pipeline.py",
-    "epochal.Retry": "coordinator/protocol/coordinator.py",
+    "epochal.Retry": "coordinator/protocol/retry.py",
     "epochal.sinks.PostgresSink": "sinks/postgres/sink.py",
     "epochal.sinks.postgres.Append": "sinks/postgres/modes.py",
     "epochal.sinks.postgres.Plain": "sinks/postgres/modes.py",
