@@ -201,6 +201,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """`make test` allows no test that did not run and pass."""
     config.addinivalue_line("markers", "wide: repeats what tests of the proof show, at more places or for longer")
+    config.addinivalue_line("markers", "slow: takes seconds although it needs neither Spark nor a server")
     if config.getoption("--proof"):
         config.pluginmanager.register(Proof(), "proof")
     if os.environ.get("EPOCHAL_EVERY_TEST") == "1":

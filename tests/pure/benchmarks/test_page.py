@@ -266,6 +266,7 @@ def goal_row(page: str, what: str) -> str:
     return text(row)
 
 
+@pytest.mark.slow
 def test_goals_are_told_with_what_was_found_before_and_where(page: str, folder: Path) -> None:
     holds = goal_row(page, GOALS["postgres-jdbc"].what)
     newest, before = stored("throughput", folder=folder)

@@ -144,6 +144,7 @@ operators = st.builds(
 records: st.SearchStrategy[Record] = st.one_of(fences, commits, applies, operators)
 
 
+@pytest.mark.slow
 @given(records)
 @settings(max_examples=150, deadline=None)
 def test_a_record_comes_back_as_it_was(record: Record) -> None:

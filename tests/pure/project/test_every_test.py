@@ -67,6 +67,7 @@ def test_a_run_in_which_every_test_passed_is_accepted(tmp_path: Path) -> None:
     assert run_pytest(tmp_path, "def test_other(): pass\n") == (0, "2 collected = 2 passed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "said"), NOT_EVERY_TEST_PASSED.values(), ids=NOT_EVERY_TEST_PASSED)
 def test_any_other_run_fails(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
     assert run_pytest(tmp_path, *given) == (pytest.ExitCode.TESTS_FAILED, said)

@@ -61,6 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_module_of_the_checkout_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     checkout = {f"epochal/{path.relative_to(ROOT).as_posix()}" for _, path in modules(*FOLDERS)}
@@ -72,6 +73,7 @@ def test_the_wheel_holds_every_module_of_the_checkout_and_nothing_else(wheel: Pa
     }
 
 
+@pytest.mark.slow
 def test_every_folder_of_modules_in_the_wheel_is_a_package(wheel: Path) -> None:
     """Without its `__init__.py` a folder is still packed, and its public names are gone."""
     found = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
@@ -80,6 +82,7 @@ def test_every_folder_of_modules_in_the_wheel_is_a_package(wheel: Path) -> None:
     assert {f"{folder}/__init__.py" for folder in folders} <= found
 
 
+@pytest.mark.slow
 def test_every_public_name_imports_where_only_the_wheel_is_installed(wheel: Path, tmp_path: Path) -> None:
     """A sink whose library is missing says so, and how to install it."""
     environment = tmp_path / "empty"

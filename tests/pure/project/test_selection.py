@@ -124,11 +124,13 @@ def collected(tmp_path: Path, *options: str) -> set[str]:
     return {line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line}
 
 
+@pytest.mark.slow
 def test_the_proof_is_what_is_not_wide_or_named_by_a_planted_bug(tmp_path: Path) -> None:
     proof = {"test_named", "test_cases[2]", "TestNamed::test_one", "test_narrow"}
     assert collected(tmp_path, "--proof") == proof
 
 
+@pytest.mark.slow
 def test_without_the_option_every_test_runs(tmp_path: Path) -> None:
     assert len(collected(tmp_path)) == 6
 
@@ -139,6 +141,7 @@ def test_every_name_in_first_is_a_test_that_exists() -> None:
     assert len(files) > 20
 
 
+@pytest.mark.slow
 def test_a_lane_in_which_a_test_fails_fails_the_run(tmp_path: Path) -> None:
     (tmp_path / "test_bad.py").write_text("def test_bad(): assert False\n")
     (tmp_path / "test_good.py").write_text("def test_good(): pass\n")
@@ -149,6 +152,7 @@ def test_a_lane_in_which_a_test_fails_fails_the_run(tmp_path: Path) -> None:
     assert not run.run(both)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_its_lanes(tmp_path: Path) -> None:
     """A lane ends by SIGINT, so that pytest tears down what its fixtures started."""
     (tmp_path / "test_long.py").write_text(

@@ -122,6 +122,7 @@ def test_without_the_fence_the_contract_fails(tmp_path: Path) -> None:
     assert "DID NOT RAISE" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_one_does_not_survive(tmp_path: Path, old: str, new: str) -> None:
     code, said = prove(broken(tmp_path, old, new), "-x", "-p", "no:randomly", "-k", "survives")

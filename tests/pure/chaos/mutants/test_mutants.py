@@ -213,6 +213,7 @@ def test_away_from_a_checkout_it_refuses(tmp_path: Path) -> None:
     assert done.stderr.count("\n  Help: ") == 1
 
 
+@pytest.mark.slow
 def test_who_is_asked_to_end_leaves_no_run_behind(small: Path) -> None:
     began = small / "began"
     long = f"import pathlib, time\n\ndef test_it():\n    pathlib.Path({str(began)!r}).touch()\n    time.sleep(600)\n"
@@ -394,6 +395,7 @@ def test_a_guard_without_a_mutant_would_be_noticed(tmp_path: Path) -> None:
     assert [guard.what for guard in guards(tmp_path)] == ["raise ValueError"]
 
 
+@pytest.mark.slow
 def test_the_sample_holds_every_guard_of_the_sinks_and_is_the_same_for_the_same_seed() -> None:
     chosen, generated = choose(ROOT, sample=150, seed=1)
     sinks = [m for m in chosen if m.file.startswith("sinks/")]
@@ -410,6 +412,7 @@ def all_mutants() -> list[Mutant]:
     return choose(ROOT, sample=1 << 30)[0]
 
 
+@pytest.mark.slow
 def test_every_mutant_is_python_and_has_a_key_of_its_own() -> None:
     found = all_mutants()
     assert len({mutant.key for mutant in found}) == len(found)

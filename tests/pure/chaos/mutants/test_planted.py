@@ -17,6 +17,7 @@ BUGS = bugs(ROOT)
 SINKS = [bug for bug in BUGS if bug.file.startswith("sinks/")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name) for bug in BUGS])
 def test_a_bug_can_be_planted(bug: Bug, tmp_path: Path) -> None:
     copy = tmp_path / bug.file

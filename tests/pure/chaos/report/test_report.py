@@ -212,6 +212,7 @@ def test_the_same_rounds_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "again").read_text(encoding="utf-8") == written("two")
 
 
+@pytest.mark.slow
 def test_the_same_rounds_give_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib; from epochal.chaos.report import write; from tests.browser import histories; "
@@ -261,6 +262,7 @@ def test_a_large_history_is_left_out_and_the_rest_is_there() -> None:
     assert "The histories of round 1 are left out: the page would be larger than 5 MB." in Seen(small).text
 
 
+@pytest.mark.slow
 def test_very_many_rounds_and_faults_stay_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     one = histories.invalid(**SMALL)
     loud = Round(one.run, {name: Finding(Verdict.FALSE, "x" * 100_000, 1) for name in CHECKS})
@@ -308,6 +310,7 @@ ATTACKS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_hostile_names_stay_text(attack: str) -> None:
     struck = [

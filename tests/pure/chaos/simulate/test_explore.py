@@ -46,6 +46,7 @@ def first(action: Action, *, of: Outcome, driver: str = "d1", step: str) -> Stri
 # copies of a world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in PAIRS if kind.then is not None], ids=str)
 @pytest.mark.parametrize("name", ["one", "three"])
 def test_a_schedule_that_goes_on_from_a_copy_is_as_if_played_from_the_start(name: str, kind: Kind) -> None:
@@ -109,6 +110,7 @@ def test_a_fault_that_never_strikes_is_a_failure() -> None:
     assert set(simulate(ONE, (Strike("d1", 9999, Action.CRASH),)).wrong) == {"struck"}
 
 
+@pytest.mark.slow
 def test_an_exploration_plays_every_kind_over_every_pipeline() -> None:
     explored = explore(pipelines=[ONE, TWO], kinds=SINGLES, epochs=[1])
     roots = [simulate(pipeline, epochs=1).happenings for pipeline in (ONE, TWO)]
@@ -234,6 +236,7 @@ def test_faults_that_do_not_matter_are_left_out_and_epochs_too(monkeypatch: pyte
     assert small.epochs == 1
 
 
+@pytest.mark.slow
 def test_a_fault_more_before_or_after_is_left_out(planted: Explored, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Conditions, "check_owner", no_owner)
     failure, *_ = planted.failures

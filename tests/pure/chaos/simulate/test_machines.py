@@ -78,6 +78,7 @@ def refused_and_written(patch: Patch) -> None:
     patch.setattr(coordinator, "look", fence_first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "says"),
     [
@@ -117,6 +118,7 @@ def keeps_nothing(patch: Patch) -> None:
     patch.setattr(files, "encode_floor", lambda floor, _: encode_floor(floor, ()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", [never_looks_again, keeps_nothing])
 def test_the_machine_of_the_log_notices(monkeypatch: Patch, plant: Callable[[Patch], None]) -> None:
     plant(monkeypatch)
@@ -136,6 +138,7 @@ def test_a_failed_run_leaves_no_thread_behind(monkeypatch: Patch) -> None:
     assert len(sys._current_frames()) <= before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [CoordinatorMachine, FilesLogMachine])
 def test_the_default_profile_comes_to_every_rule(
     machine: type[RuleBasedStateMachine], capsys: pytest.CaptureFixture[str]

@@ -213,6 +213,7 @@ def test_a_person_gets_a_query_out_of_the_corner(
         assert _query(world, story, "again").finished
 
 
+@pytest.mark.slow
 @each_story
 @pytest.mark.parametrize("impatient", [False, True])
 def test_a_person_killed_at_any_step_says_it_again(

@@ -11,6 +11,7 @@ from epochal.chaos.simulate.explore import PAIRS, PIPELINES, SINGLES, Kind, expl
 from tests.pure.chaos.simulate.tally import Tally
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SINGLES, ids=str)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_one_fault_anywhere(tally: Tally, name: str, kind: Kind) -> None:

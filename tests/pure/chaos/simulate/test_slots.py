@@ -343,6 +343,7 @@ def play(seed: int, patch: pytest.MonkeyPatch) -> Job:
     return job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tenth", range(10))
 def test_every_epoch_is_there_once_and_nothing_after_a_fence(monkeypatch: pytest.MonkeyPatch, tenth: int) -> None:
     grew = shrank = 0

@@ -110,6 +110,7 @@ def crashed_at(kind: Callable[[], Any], at: int) -> tuple[bool, list[str], list[
     return died, before, done[len(before) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "lines"), [(Cleans, 25), (Swallows, 3)])
 def test_nothing_happens_after_a_crash_at_any_line(kind: Callable[[], Any], lines: int) -> None:
     hooks = sys.gettrace(), sys.getprofile(), sys.unraisablehook

@@ -57,6 +57,7 @@ PLACES: Mapping[str, Callable[[], Place]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLACES)
 def test_a_right_sink_survives_every_single_fault(name: str) -> None:
     survival = PLACES[name]().survives(Plan(lines=False))
@@ -69,6 +70,7 @@ def test_it_survives_a_crash_at_every_line_of_its_own() -> None:
     assert survival.schedules - without.schedules >= 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLACES)
 def test_a_right_sink_survives_pairs_of_faults(name: str) -> None:
     survival = PLACES[name]().survives(Plan("pairs", at_most=150, seed=5))
@@ -187,6 +189,7 @@ class Chokes(MemoryServer):
         return super().publish(app, c, by, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
@@ -220,6 +223,7 @@ class ShowsTheNewest(MemoryServer):
         return CommitOutcome.COMMITTED
 
 
+@pytest.mark.slow
 def test_some_wrong_sinks_take_two_faults() -> None:
     Place(kind=ShowsTheNewest).survives()
     with pytest.raises(DidNotSurvive, match="I1: false: out lacks"):
