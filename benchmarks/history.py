@@ -47,7 +47,7 @@ from epochal.coordinator.protocol.coordinator import Coordinator
 from epochal.coordinator.query.pipeline import located
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.delta.jvm import Table
-from epochal.sinks.kafka import produce
+from epochal.sinks.kafka import committing, produce
 from epochal.sinks.kafka.produce import Plan, Transaction
 from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
@@ -317,8 +317,8 @@ class _Kafka:
     def _producer(self, c: Committable, by: Actor) -> tuple[Plan, Transaction]:
         """The plan of this epoch: as the sink made it for the first, with what is other."""
         if self._made is None:
-            link, (place, _) = self._sink._link(), self._sink._seen()
-            plan = self._sink._plan(link, place, c, by)
+            link, (place, _) = self._sink._core.link(), self._sink._core.seen()
+            plan = committing.plan_of(self._sink._core, link, place, c, by)
             more = {**produce._tuning(plan), "linger.ms": 0}
             timeout = plan.transaction_timeout
             transaction, self._state, _ = produce.guarded(link, place, timeout, plan.already_committed, more)
@@ -330,7 +330,7 @@ class _Kafka:
             position=c.position,
             epoch=c.decision.epoch,
             about={"decision": c.decision.to_json(), "rows": c.rows, **c.payload["about"]},
-            keep_from=self._sink._retention.keep_from(c.position),
+            keep_from=self._sink._core.retention.keep_from(c.position),
         )
         return made, transaction
 

@@ -138,16 +138,16 @@ class KafkaReader:
 
     @property
     def in_parts(self) -> bool:
-        return self.of._slots > 1
+        return self.of._core.slots > 1
 
     def _consumer(self, isolation: str) -> Any:
         from confluent_kafka import Consumer
 
-        options = self.of._options() if callable(self.of._options) else (self.of._options or {})
+        options = self.of._core.options() if callable(self.of._core.options) else (self.of._core.options or {})
         return Consumer(
             {
                 **options,
-                "bootstrap.servers": self.of._bootstrap,
+                "bootstrap.servers": self.of._core.bootstrap,
                 "group.id": "epochal-chaos-reader",
                 "isolation.level": isolation,
                 "enable.auto.commit": False,
@@ -164,16 +164,16 @@ class KafkaReader:
         consumer = self._consumer("read_committed")
         try:
             partitions = self._partitions(consumer)
-            places = [TopicPartition(self.of._topic, number, OFFSET_BEGINNING) for number in partitions]
+            places = [TopicPartition(self.of._core.topic, number, OFFSET_BEGINNING) for number in partitions]
             records = _twice_the_same(consumer, places)
         finally:
             consumer.close()
-        values = _newest(records) if self.of._tombstones else [record.value for record in records]
+        values = _newest(records) if self.of._core.tombstones else [record.value for record in records]
         return {self.sink: [json.loads(value) for value in values if value is not None]}
 
     def _partitions(self, consumer: Any) -> list[int]:
-        known = consumer.list_topics(self.of._topic, timeout=TIMEOUT_S).topics
-        return sorted(known[self.of._topic].partitions)
+        known = consumer.list_topics(self.of._core.topic, timeout=TIMEOUT_S).topics
+        return sorted(known[self.of._core.topic].partitions)
 
     def decision(self, app: str, incarnation: str) -> int:
         return _decision(self.of, app, incarnation)
@@ -186,7 +186,7 @@ class KafkaReader:
         """Partitions whose last stable offset has not reached the high watermark: a transaction is open."""
         stable, high = (self._ends(isolation) for isolation in ("read_committed", "read_uncommitted"))
         return tuple(
-            f"{self.of._topic}[{number}]: last stable offset {stable[number]}, high watermark {end}"
+            f"{self.of._core.topic}[{number}]: last stable offset {stable[number]}, high watermark {end}"
             for number, end in high.items()
             if stable[number] < end
         )
@@ -197,7 +197,7 @@ class KafkaReader:
         consumer = self._consumer(isolation)
         try:
             return {
-                number: consumer.get_watermark_offsets(TopicPartition(self.of._topic, number), timeout=TIMEOUT_S)[1]
+                number: consumer.get_watermark_offsets(TopicPartition(self.of._core.topic, number), timeout=TIMEOUT_S)[1]
                 for number in self._partitions(consumer)
             }
         finally:

@@ -1,13 +1,12 @@
 """How does Kafka hold, show and prove an epoch?
 
-The Kafka sink: every epoch is one transaction, rows and marker together, redone from the durable copy.
+Kafka holds no prepared rows.  Every epoch is one transaction with rows and marker, which is redone from the durable copy.
 
-``sink.py`` the verbs (driver) · ``marker.py`` fence and marker, how they are read and judged ·
-``audit.py`` the epochs that they tell of ·
-``slots.py`` several transactions per epoch, and why that is exactly once · ``produce.py`` one attempt at one
-epoch (task) · ``rows.py`` what a row is in Kafka · ``encode.py`` records that are made before the vote (task)
-· ``objections.py`` what of an epoch cannot be written · ``topics.py`` the topics, and what is wrong with them
-· ``client.py`` settings, clients, and what their errors mean
+The verbs, in the driver: ``sink.py`` has the arguments and the list of verbs, ``core.py`` what all verbs share;
+``starting.py``, ``fencing.py``, ``judging.py``, ``preparing.py``, ``committing.py`` and ``applying.py`` are the verbs.
+In a task: ``produce.py`` makes one attempt at one epoch, ``encode.py`` makes records before the vote.
+What Kafka holds: ``marker.py`` fence and marker, ``slots.py`` several transactions per epoch, ``audit.py`` past epochs,
+``topics.py`` the topics, ``rows.py`` rows as records, ``objections.py`` rows that Kafka cannot hold, ``client.py`` clients.
 """
 
 from __future__ import annotations

@@ -180,10 +180,15 @@ def check_bad_rows(bad_rows: object, sink: str) -> Sink | None:
 
 
 def left_out(sink: SortingSink, epoch: Epoch, rows: DataFrame) -> int:
-    """How many of ``rows``, of which a copy is kept, are another's: one job."""
+    """How many of ``rows``, of which a copy is kept, go to the sink of bad rows: one job."""
+    return how_many(sink.reasons(epoch, rows)) if sink.bad_rows is not None else 0
+
+
+def how_many(reasons: DataFrame) -> int:
+    """How many rows have a reason for which a sink cannot hold them: one job."""
     from pyspark.sql import functions as f
 
-    return int(sink.reasons(epoch, rows).where(f.isnotnull(REASON)).count()) if sink.bad_rows is not None else 0
+    return int(reasons.where(f.isnotnull(REASON)).count())
 
 
 def _check_into(of: Sink, into: Sink) -> None:

@@ -88,4 +88,4 @@ def test_each_mode_is_promised_as_it_is(row: str, sink: Sink) -> None:  # noqa: 
 
 
 def _slots(sink: Sink) -> str:
-    return f"slots={sink._slots}" if isinstance(sink, KafkaSink) else ""
+    return f"slots={sink._core.slots}" if isinstance(sink, KafkaSink) else ""

@@ -22,9 +22,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from epochal.coordinator.model.epoch import Actor, Committable, Copy, CopyFile, Decision, Epoch, Json, Marker, Query
 from epochal.coordinator.model.errors import Fenced, OutcomeUnknown, SinkUnavailable
-from epochal.sinks.kafka import KafkaSink, marker, produce, topics
-from epochal.sinks.kafka import sink as of_kafka
+from epochal.sinks.kafka import KafkaSink, committing, marker, preparing, produce, topics
 from epochal.sinks.kafka.client import Link, Options
+from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.topics import Topic, Topics
 
@@ -256,10 +256,10 @@ def on(broker: Broker, patch: pytest.MonkeyPatch) -> Iterator[None]:
         m.setattr(produce, "Transaction", Transaction)
         m.setattr(marker, "read_slot", read_slot)
         m.setattr(topics, "describe", describe)
-        m.setattr(KafkaSink, "_timeout", lambda *_: 60.0)
-        m.setattr(KafkaSink, "_attempt", attempt)
-        m.setattr(KafkaSink, "_own_session", lambda *_: None)
-        m.setattr(of_kafka, "Threads", lambda _: one_after_another)
+        m.setattr(Core, "timeout", lambda *_: 60.0)
+        m.setattr(committing, "attempt_once", attempt)
+        m.setattr(Core, "own_session", lambda *_: None)
+        m.setattr(committing, "Threads", lambda _: one_after_another)
         m.setattr(time, "sleep", lambda seconds: broker.step() if broker.schedule.has_turns() else slept(seconds))
         yield
 
@@ -298,8 +298,13 @@ class Job:
     def _epoch(self, sink: KafkaSink, by: Actor, slots: int) -> None:
         number = len(self.decided)
         epoch = Epoch(Decision("q1", number, by, f"f{number}"), number + 1)
-        cut = self._patiently(lambda: sink._cut(PLACE, epoch, by))
-        payload: Json = {"identity": "kafka:c:t:m", "topic": "out", "about": {}, "encoding": sink._encoding.to_json()}
+        cut = self._patiently(lambda: preparing.cut_of(sink._core, PLACE, epoch, by))
+        payload: Json = {
+            "identity": "kafka:c:t:m",
+            "topic": "out",
+            "about": {},
+            "encoding": sink._core.encoding.to_json(),
+        }
         if cut is not None:
             payload |= {"slots": cut, "staged": [Copy("memory", (CopyFile("part", 1, 2),), "").to_json()] * slots}
         committable = Committable("out", epoch.decision, epoch.position, 2 * slots, json.loads(json.dumps(payload)))
@@ -307,9 +312,10 @@ class Job:
         if self.owner != by or len(self.decided) != number:
             raise Fenced("the log is another's", help="none")
         self.decided.append(committable)
-        for plan in sink._plans(sink._link(), PLACE, committable, by):  # tasks that nobody waits for
+        core = sink._core
+        for plan in committing.plans_of(core, core.link(), PLACE, committable, by):  # nobody waits for these tasks
             if self.broker.schedule.chance.random() < 0.5:
-                self.broker.schedule.spawn(lambda plan=plan: sink._attempt(plan, committable))  # type: ignore[misc]
+                self.broker.schedule.spawn(lambda plan=plan: committing.attempt_once(core, plan, committable))  # type: ignore[misc]
         self._patiently(lambda: sink.commit(committable, by))
 
     def _patiently(self, verb: Callable[[], Any]) -> Any:

@@ -28,10 +28,11 @@ from epochal.coordinator.model.errors import (
 )
 from epochal.coordinator.model.failpoints import AnswerDropped, FailpointError, Point
 from epochal.coordinator.query.pipeline import Pipeline
-from epochal.sinks.kafka import KafkaSink, produce
+from epochal.sinks.kafka import KafkaSink, applying, produce
+from epochal.sinks.kafka.applying import unanswered
+from epochal.sinks.kafka.committing import LOSSES
 from epochal.sinks.kafka.produce import Answer, Evaluation, Met, Outcome, Plan, Transaction
 from epochal.sinks.kafka.rows import HASH, KEPT, MET
-from epochal.sinks.kafka.sink import LOSSES, _unanswered
 from epochal.sinks.protocol import Applied, CommitOutcome
 from epochal.sinks.rows.digest import row_hash
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO, Target, rows
@@ -183,7 +184,7 @@ def test_a_function_makes_values_of_the_rows_that_the_sink_gets(spark: SparkSess
 def test_it_is_one_transaction_also_where_spark_allows_no_barrier(
     spark: SparkSession, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("epochal.sinks.kafka.sink._may_use_barrier", lambda _: False)
+    monkeypatch.setattr("epochal.sinks.kafka.applying.may_use_barrier", lambda _: False)
     job = make()
     df = spark.range(20, numPartitions=3).toDF("id")
     assert job.give(df) == Applied(COMMITTED, digest_of(df))
@@ -448,13 +449,15 @@ class InProcess(KafkaSink):
 
     found: list[Sequence[str]]
 
-    def _evaluate(self, plan: Plan, records: Any, found: Any) -> Answer:  # noqa: ARG002
-        return produce.attempt(plan, evaluation(self.found.pop(0)))
-
     def show(self, plan: Plan, *found: Sequence[str], agreed: Digest | None = None) -> Applied:
         self.found = list(found)
         none: Any = None
-        return self._apply_until_shown(plan, none, (), agreed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(applying, "evaluate_once", self._evaluate_once)
+            return applying.apply_until_shown(self._core, plan, none, (), agreed)
+
+    def _evaluate_once(self, _: object, plan: Plan, *__: object) -> Answer:
+        return produce.attempt(plan, evaluation(self.found.pop(0)))
 
 
 @pytest.fixture
@@ -531,21 +534,21 @@ def test_options_that_are_taken_no_more_refuse_the_epoch(target: Target, sink: I
 
 def test_of_a_dead_job_the_marker_tells_what_it_did(target: Target) -> None:
     lost = RuntimeError("the executor is gone")
-    answer = _unanswered(planned(target), lost)
+    answer = unanswered(planned(target), lost)
     assert answer.outcome is Outcome.LOST
     assert isinstance(answer.error, PrepareRefused)
     assert "the executor is gone" in str(answer.error)
     tried(target, "a", "b")
-    assert _unanswered(planned(target), lost) == Answer(Outcome.COMMITTED, digest=AB)
+    assert unanswered(planned(target), lost) == Answer(Outcome.COMMITTED, digest=AB)
     target.sink.fence(QUERY, TWO)
-    assert isinstance(_unanswered(planned(target), lost).error, Fenced)
+    assert isinstance(unanswered(planned(target), lost).error, Fenced)
 
 
 def test_of_a_dead_job_nothing_is_visible_later(target: Target) -> None:
     """Its task is alive when it is asked for, and finds itself out."""
 
     def asked() -> None:
-        assert _unanswered(planned(target), RuntimeError("lost")).outcome is Outcome.LOST
+        assert unanswered(planned(target), RuntimeError("lost")).outcome is Outcome.LOST
 
     with once(Point.BEFORE_PUBLISH, asked):
         assert tried(target, "a").outcome is Outcome.INTERRUPTED
@@ -556,7 +559,7 @@ def test_of_a_dead_job_nothing_is_visible_later(target: Target) -> None:
 def test_of_a_dead_job_nothing_is_known_without_the_marker(kafka_server: servers.Kafka, topic: str) -> None:
     target = Target(kafka_server.bootstrap, topic, timeout=3)
     kafka_server.crash()
-    assert isinstance(_unanswered(planned(target), RuntimeError("lost")).error, OutcomeUnknown)
+    assert isinstance(unanswered(planned(target), RuntimeError("lost")).error, OutcomeUnknown)
 
 
 def test_rows_of_an_attempt_are_what_they_were(target: Target) -> None:

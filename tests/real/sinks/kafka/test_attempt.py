@@ -28,8 +28,8 @@ from epochal.coordinator.model.errors import (
 )
 from epochal.coordinator.model.failpoints import AnswerDropped, FailpointError, Point
 from epochal.sinks.kafka import produce
+from epochal.sinks.kafka.committing import attempt_until_shown
 from epochal.sinks.kafka.produce import Answer, Outcome, Transaction
-from epochal.sinks.kafka.sink import attempt_until_shown
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO, Target, rows
 from tests.real.sinks.kafka.support import SECRET, await_markers, hanging, read_topic, set_max_message_bytes
 

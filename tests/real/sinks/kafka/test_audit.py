@@ -50,7 +50,7 @@ class Run(Target):
             "copy": {"root": "file:/none", "files": [], "schema": ""},
             "identity": self.sink.look(QUERY).identity,
             "topic": self.topic,
-            "encoding": self.sink._encoding.to_json(),
+            "encoding": self.sink._core.encoding.to_json(),
             "about": {"offsets": f"[{position}]", "watermark": position},
         }
         c = Committable(self.sink.name, decision(position), position, 0, payload)

@@ -146,7 +146,7 @@ def test_a_value_that_json_cannot_hold_is_refused(spark: SparkSession, job: Job,
     with pytest.raises(PrepareRefused) as refused:
         job.write(good.union(bad))
     assert f"column {column!r} in 2 rows" in str(refused.value)
-    assert read_topic(job.sink._bootstrap, job.topic) == []
+    assert read_topic(job.sink._core.bootstrap, job.topic) == []
 
 
 def test_the_extremes_that_json_holds_are_accepted(spark: SparkSession, job: Job) -> None:
@@ -264,7 +264,7 @@ def test_a_smaller_batch_of_the_users_is_kept(spark: SparkSession, job: Job) -> 
     for given, taken in (("7", "7"), ("0", "10000"), ("20000", "10000")):
         spark.conf.set(batch, given)
         try:
-            assert job.sink._own_session({}).conf.get(batch) == taken
+            assert job.sink._core.own_session({}).conf.get(batch) == taken
         finally:
             spark.conf.set(batch, before or "10000")
         job.sink.close()

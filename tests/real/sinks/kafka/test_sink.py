@@ -214,8 +214,8 @@ def test_a_secret_shows_nowhere(
         sink = make(options=options)
         committable = prepared(sink, spark, stage)
         sink.commit(committable, ONE)
-    told = [repr(sink), sink.guarantee(), json.dumps(committable.to_json()), caplog.text, repr(sink._link())]
-    records = read_topic(sink._bootstrap, f"__epochal.{APP}.{topic}")
+    told = [repr(sink), sink.guarantee(), json.dumps(committable.to_json()), caplog.text, repr(sink._core.link())]
+    records = read_topic(sink._core.bootstrap, f"__epochal.{APP}.{topic}")
     assert not [text for text in [*told, *map(repr, records)] if SECRET in text]
     assert calls
 

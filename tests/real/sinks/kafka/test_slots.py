@@ -18,7 +18,7 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch, Marker
 from epochal.coordinator.model.errors import CheckpointMismatch, Fenced, MarkerLost, Misconfigured
 from epochal.coordinator.model.failpoints import FailpointError, Point
-from epochal.sinks.kafka import KafkaSink, marker, produce
+from epochal.sinks.kafka import KafkaSink, committing, fencing, marker, produce
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.marker import Before, MarkerTopic, State
 from epochal.sinks.kafka.produce import Answer, Outcome, Plan, Row, Transaction
@@ -250,13 +250,13 @@ def test_a_fence_that_broke_off_is_finished_when_it_is_repeated(two: Slots, monk
     held = Held(Point.BEFORE_PUBLISH)
     with failpoints.handler(held), ThreadPoolExecutor(1) as pool:
         old = held.start(pool, lambda: two.write(0, 1, "a"))
-        init = KafkaSink._init
+        bar_producer = fencing.bar_producer
 
         def breaks(*_: object) -> None:
-            monkeypatch.setattr(KafkaSink, "_init", init)
+            monkeypatch.setattr(fencing, "bar_producer", bar_producer)
             raise FailpointError("boom")
 
-        monkeypatch.setattr(KafkaSink, "_init", breaks)
+        monkeypatch.setattr(fencing, "bar_producer", breaks)
         with pytest.raises(FailpointError):
             two.sink.fence(QUERY, TWO)
         two.sink.fence(QUERY, TWO)
@@ -337,8 +337,8 @@ def test_slots_grow_and_shrink_between_starts_with_an_epoch_in_doubt(
     assert three.look(QUERY, by=TWO).marker is not None
     in_doubt = written.prepare(three, TWO)
     assert (len(in_doubt.payload["staged"]), in_doubt.payload["slots"]["span"]) == (3, 3)
-    last = three._plans(three._link(), target.place, in_doubt, TWO)[2]
-    assert three._attempt(last, in_doubt).outcome is Outcome.COMMITTED
+    last = committing.plans_of(three._core, three._core.link(), target.place, in_doubt, TWO)[2]
+    assert committing.attempt_once(three._core, last, in_doubt).outcome is Outcome.COMMITTED
     assert target.positions() == [1, 2]  # the first and the last slot; the other has none as yet
 
     shrunk = start(target.of(1, **options), THREE)

@@ -1,0 +1,213 @@
+"""Commit: one task produces the whole epoch from the durable copy, in one transaction per slot."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Committable,
+    Copy,
+    Json,
+    Position,
+)
+from epochal.coordinator.model.errors import (
+    CheckpointMismatch,
+    CommitInDoubt,
+    EpochalError,
+    Misconfigured,
+    PrepareRefused,
+    SinkUnavailable,
+)
+from epochal.sinks.conditions import marker_of
+from epochal.sinks.epochs import KEPT_ALWAYS
+from epochal.sinks.kafka import audit, produce, slots, topics
+from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.marker import Before, MarkerTopic
+from epochal.sinks.kafka.produce import Answer, Outcome, Plan
+from epochal.sinks.kafka.rows import Encoding
+from epochal.sinks.kafka.topics import Declared
+from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.rows import formats
+from epochal.sinks.spark import stage
+from epochal.sinks.spark.executors import running_session
+from epochal.sinks.spark.threads import Threads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
+from epochal.sinks.kafka.fencing import bar_and_read, what_topics
+from epochal.sinks.kafka.judging import (
+    record_columns,
+)
+
+ATTEMPTS = 10
+"""How often an attempt may be interrupted by another producer before the epoch is given back."""
+EXPIRIES = 2
+"""How often the broker may end an epoch's transaction because its time was over."""
+LOSSES = 4
+"""How often the task of an epoch may die; Spark itself does not repeat a barrier stage that returns results."""
+AGED_S = 60.0
+"""Seconds after which it is asked again which epochs are too old for the audit."""
+
+
+_SHOWN = {
+    Outcome.COMMITTED: CommitOutcome.COMMITTED,
+    Outcome.ALREADY_COMMITTED: CommitOutcome.ALREADY_COMMITTED,
+}
+
+
+def staged_copies(committable: Committable) -> list[Copy]:
+    """The records of each slot, where they were kept."""
+    return [Copy.from_json(copy) for copy in committable.payload.get("staged", ())]
+
+
+def attempt_until_shown(plan: Plan, attempt: Callable[[], Answer]) -> Answer:
+    """The answer that says so; bounded in interruptions, dead tasks and expired transactions."""
+    expired = lost = 0
+    for number in range(ATTEMPTS):
+        answer = attempt()
+        if answer.outcome in _SHOWN:
+            return answer
+        lost += answer.outcome is Outcome.LOST
+        if answer.error is not None and (answer.outcome is Outcome.STOPPED or lost >= LOSSES):
+            raise definite(plan, answer.error)
+        expired += answer.outcome is Outcome.EXPIRED
+        if expired >= EXPIRIES:
+            raise too_long(plan, expired)
+        time.sleep(random.uniform(0, 0.05 * 2 ** min(number, 4)))
+    raise SinkUnavailable(
+        f"{ATTEMPTS} transactions were ended by other producers of {plan.place.transactional_id}",
+        sink=plan.place.sink,
+        epoch=plan.epoch,
+        state=f"nothing of the epoch is visible; the sink is still owned by {plan.by}",
+        help="end whatever else uses this transactional id",
+    )
+
+
+def definite(plan: Plan, error: Exception) -> Exception:
+    """Set-up that has gone wrong since the vote does not undo the decision; where there is none, it refuses."""
+    if not isinstance(error, Misconfigured):
+        return error
+    kind = PrepareRefused if plan.is_applied else CommitInDoubt
+    return kind(error.what, help=error.help, sink=error.sink, epoch=error.epoch, state=error.state)
+
+
+def too_long(plan: Plan, expired: int) -> EpochalError:
+    seconds, stands = plan.transaction_timeout, "" if plan.is_applied else "; it is decided, and must become visible"
+    kind = PrepareRefused if plan.is_applied else CommitInDoubt
+    return kind(
+        f"{plan.what} could not be produced within the transaction timeout of {seconds:g} s, {expired} times",
+        sink=plan.place.sink,
+        epoch=plan.epoch,
+        state=f"nothing of the epoch is visible in Kafka{stands}",
+        help="raise transaction_timeout= (and the broker's transaction.max.timeout.ms), speed up the brokers or "
+        "the link to them, and restart the query; make later epochs smaller with the source's limit per trigger",
+    )
+
+
+def may_use_barrier(session: SparkSession) -> bool:
+    """Barrier stages are never speculated; with dynamic allocation Spark refuses them."""
+    dynamic = session.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false")
+    return str(dynamic).lower() != "true"
+
+
+def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
+    """Attempts until one answers; each begins with init and marker, so none can show a row twice."""
+    formats.check_vote(committable, PAYLOAD_VERSION)
+    place, _ = sink.seen()
+    link = sink.link()
+    state = slots.read_all(link, place)
+    if place.conditions.already_committed(state, by, marker_of(committable), committable.decision.epoch):
+        bar_and_read(sink, link, place, state.slots)  # answered when every partition shows it
+        return CommitOutcome.ALREADY_COMMITTED
+    plans = plans_of(sink, link, place, committable, by)
+    if any(plan.rows for plan in plans):
+        sink.own_session(Encoding.from_json(committable.payload["encoding"], sink.name).settings)
+
+    def show(plan: Plan) -> CommitOutcome:
+        return _SHOWN[attempt_until_shown(plan, lambda: attempt_once(sink, plan, committable)).outcome]
+
+    return slots.outcome_of(Threads(running_session)([partial(show, plan) for plan in plans]))
+
+
+def plans_of(sink: Core, link: Link, place: MarkerTopic, committable: Committable, by: Actor) -> list[Plan]:
+    """One per slot; those without rows have a marker to set."""
+    plan = plan_of(sink, link, place, committable, by)
+    cut = committable.payload.get("slots")
+    if cut is None:
+        return [plan]
+    plan = replace(plan, span=int(cut["span"]), before=Before.from_json(cut["before"]))
+    counts = [copy.rows for copy in staged_copies(committable)] or [committable.rows]
+    counts += [0] * (plan.span - len(counts))
+    return [replace(plan, place=place.of_slot(slot), rows=rows) for slot, rows in enumerate(counts)]
+
+
+def plan_of(sink: Core, link: Link, place: MarkerTopic, committable: Committable, by: Actor) -> Plan:
+    payload, decision = committable.payload, committable.decision
+    ids: Mapping[str, str] = payload.get("topics", {})
+    declared = Declared(tuple(ids), True) if ids else Declared((str(payload["topic"]),))
+    now = topics.describe(link, declared, place)
+    if now.identity != payload["identity"] or (ids and now.ids != ids):
+        raise CheckpointMismatch(
+            f"{what_topics(now, place)} is not the one that the epoch was prepared for",
+            sink=sink.name,
+            epoch=decision.epoch,
+            state=f"was {payload['identity']}, {ids}; is {now.identity}, {now.ids}",
+            help="the topic was dropped and made again; the decided rows belong to the old one",
+        )
+    about: Json = {"decision": decision.to_json(), "rows": committable.rows, **payload["about"]}
+    return Plan(
+        link=link,
+        place=place,
+        topics=declared.names,
+        by=by,
+        decision=decision.id,
+        position=committable.position,
+        epoch=decision.epoch,
+        rows=committable.rows,
+        partitioner=Encoding.from_json(payload["encoding"], sink.name).partitioner,
+        max_message_bytes=tuple(target.max_message_bytes for target in now.targets.values()),
+        transaction_timeout=sink.timeout(link),
+        about=about,
+        targets=ids,
+        keep_from=keep_from(sink, link, place, committable.position),
+    )
+
+
+def keep_from(sink: Core, link: Link, place: MarkerTopic, position: Position) -> Position:
+    """The lowest position that the audit keeps once this one is committed."""
+    lowest, days = sink.retention.keep_from(position), sink.retention.days
+    if days is None:
+        return lowest
+    if sink.aged is None or time.monotonic() > sink.aged[0] + AGED_S:
+        sink.aged = time.monotonic(), audit.kept_since(link, place, days)
+    return min(max(lowest, sink.aged[1]), max(1, position - KEPT_ALWAYS + 1))
+
+
+def attempt_once(sink: Core, plan: Plan, committable: Committable) -> Answer:
+    """One attempt, in a task; an epoch without rows has no need of one."""
+    if plan.rows == 0:
+        return produce.attempt(plan, ())
+    encoding = Encoding.from_json(committable.payload["encoding"], sink.name)
+    session = sink.own_session(encoding.settings)
+    if staged := staged_copies(committable):
+        kept = stage.read_copy(session, staged[plan.place.slot])
+        records = kept.select(*record_columns(kept))
+    else:
+        records = encoding.records(stage.read_copy(session, Copy.from_json(committable.payload["copy"])))
+    answers = records.coalesce(1).mapInArrow(
+        partial(produce.task, plan), "answer string", barrier=may_use_barrier(session)
+    )
+    try:
+        told = answers.collect()
+    except Exception as error:  # whatever ended the job, the task may have asked for its commit before
+        what = f"the Spark job that produces {plan.rows} rows failed"
+        why = produce.unknown(plan, what, error, "its task may have asked for the commit before")
+        return Answer(Outcome.LOST, why)
+    return Answer.from_json(told[0]["answer"])

@@ -1,0 +1,257 @@
+"""What all verbs of a Kafka sink share: its arguments, the link to the brokers, and what a start has seen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from epochal.coordinator.model.epoch import (
+    Digest,
+    Epoch,
+    Position,
+    Query,
+)
+from epochal.coordinator.model.errors import (
+    Misconfigured,
+    PrepareRefused,
+)
+from epochal.sinks.conditions import check_above_zero, check_name, looked
+from epochal.sinks.epochs import Retention
+from epochal.sinks.kafka import objections, topics
+from epochal.sinks.kafka.client import Link, Options, check_options, read_options
+from epochal.sinks.kafka.encode import Encoder, MakeValue
+from epochal.sinks.kafka.marker import MarkerTopic
+from epochal.sinks.kafka.objections import Objection
+from epochal.sinks.kafka.rows import Encoding
+from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.protocol import Schema, Sink
+from epochal.sinks.rows import rejects
+from epochal.sinks.rows.projection import Projection, settings_of, take_settings
+from epochal.sinks.spark.executors import clone, running_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql.types import StructType
+from epochal.sinks.kafka.arguments import (
+    check_bad_rows,
+    check_partitioner,
+    check_slots_argument,
+    check_tombstones,
+    declared_topics,
+)
+
+KEEP_EPOCHS = 1_000
+"""By default, of the audit: a source with many partitions has offsets of some kilobytes."""
+EXACT = {  # of the sink's own clone of the session: the same rows in the same order, whatever the user has set
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.sql.files.maxPartitionBytes": str(2**62),
+    "spark.sql.files.minPartitionNum": "1",
+}
+_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""At most 10,000, whatever the user has set."""
+
+
+PAYLOAD_VERSION = 1
+"""Of what a vote holds; how rows become records has a version of its own (``rows.py``)."""
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How rows of a schema are judged for topics as they are; kept, as each column takes ten calls into the JVM."""
+
+    schema: StructType
+    targets: Mapping[str, topics.Topic]
+    record: Sequence[Column]
+    found: Sequence[Objection]
+    figures: Sequence[Column]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Rows that are judged while they are copied: for which decision, how, and what is seen of them."""
+
+    decision: int
+    judging: Judging
+    figures: Callable[[], objections.Figures | None]
+
+
+def active_session(sink: str) -> SparkSession:
+    session = running_session()
+    if session is None:
+        raise Misconfigured(
+            "rows are produced by Spark, and no Spark session runs in this process",
+            sink=sink,
+            help="create a SparkSession before calling commit",
+        )
+    return session
+
+
+class Core:
+    """The arguments of a sink (``KafkaSink`` explains them), and what a start has seen."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        topic: str,
+        topics: Sequence[str] | None = None,
+        key: str | None = None,
+        value: str | MakeValue | None = None,
+        headers: str | None = None,
+        partition: str | None = None,
+        tombstones: bool = False,
+        slots: int = 1,
+        select: Sequence[str] | None = None,
+        where: str | None = None,
+        bad_rows: Sink | Literal["fail"] = "fail",
+        name: str | None = None,
+        partitioner: str = "murmur2_random",
+        transaction_timeout: float | None = None,
+        request_timeout: float = 30.0,
+        options: Options | Callable[[], Options] | None = None,
+        partitions: int | None = None,
+        replication: int | None = None,
+        topic_config: Mapping[str, str] | None = None,
+        keep_epochs: int | None = KEEP_EPOCHS,
+        keep_days: float | None = None,
+    ) -> None:
+        self.made_with = {what: value for what, value in locals().items() if what != "self"}
+        self.also: Core | None = None  # the same under its other name, of a sink that is renamed
+        self.is_new = False  # under this name, of a sink that is renamed: its marker topic may be missing
+        self.bootstrap = bootstrap_servers
+        self.topic = topic
+        self.name = name if name is not None else f"kafka-{topic}"
+        self.declared = declared_topics(topic, topics, self.name, named=name is not None)
+        check_name("sink name", self.name)
+        check_partitioner(partitioner, self.name)
+        self.make_value = value if callable(value) else None
+        self.encoding = Encoding(
+            key,
+            None if callable(value) else value,
+            partitioner,
+            Projection.of(self.name, select, where),
+            topic=topic if self.declared.several else None,
+            partition=partition,
+            headers=headers,
+            made=callable(value),
+        )
+        self.bad_rows = rejects.check_bad_rows(bad_rows, self.name)
+        check_bad_rows(self.bad_rows, self.make_value, self.name)
+        self.slots = slots
+        self.ever_used = 1  # slots, as the sink was last seen
+        check_slots_argument(slots, partitioner, self.name)
+        self.tombstones = tombstones
+        check_tombstones(tombstones, value, self.name)
+        check_above_zero(
+            self.name,
+            transaction_timeout=transaction_timeout,
+            request_timeout=request_timeout,
+            partitions=partitions,
+            replication=replication,
+        )
+        self.transaction_timeout = transaction_timeout
+        self.request_timeout = request_timeout
+        self.options = options
+        self.partitions = partitions
+        self.replication = replication
+        self.topic_config = dict(topic_config or {})
+        self.retention = Retention.of(keep_epochs, keep_days, self.name)
+        self.aged: tuple[float, Position] | None = None  # when asked, and which position the days of retention keep
+        self.lock = threading.Lock()
+        self.judged_by: tuple[int, Topics] | None = None  # the newest epoch's decision, and the topics as they were
+        self.looked: tuple[MarkerTopic, Topics] | None = None  # where, and what was seen there
+        self.longest: float | None = None  # seconds that one transaction may last
+        self.session: SparkSession | None = None
+        self.settings: Mapping[str, str] = {}  # those that the session was given
+        self.judging: Judging | None = None
+        self.watched: Watched | None = None
+        self.evaluated: tuple[int, Digest] | None = None  # the newest epoch that was applied, and its rows
+
+    def place(self, query: Query) -> MarkerTopic:
+        return self.place_of(query.app)
+
+    def place_of(self, app: str) -> MarkerTopic:
+        check_name("app", app, self.name)
+        place = MarkerTopic(app, self.name)
+        topics.check_length(place)
+        return place
+
+    def seen(self) -> tuple[MarkerTopic, Topics]:
+        return looked(self.looked, self.name)
+
+    def link(self) -> Link:
+        options = read_options(self.options, self.name)
+        check_options(options, self.name)
+        return Link(self.bootstrap, self.name, self.request_timeout, options)
+
+    def timeout(self, link: Link) -> float:
+        """How long a transaction may last, asked for once."""
+        if self.longest is None:
+            longest = topics.longest_transaction(link)
+            wanted = self.transaction_timeout
+            if wanted is not None and longest is not None and wanted > longest:
+                raise Misconfigured(
+                    f"transaction_timeout={wanted:g} s is above the broker's maximum of {longest:g} s",
+                    sink=self.name,
+                    state=f"transaction.max.timeout.ms {longest * 1000:g}",
+                    help=f"take transaction_timeout={longest:g} or less, or raise transaction.max.timeout.ms",
+                )
+            self.longest = wanted or min(topics.LONGEST_TRANSACTION, longest or topics.LONGEST_TRANSACTION)
+        return self.longest
+
+    def meant(self, session: SparkSession) -> Encoding:
+        """How the rows of an epoch become records, as the session reads it now."""
+        if self.encoding.projection.is_whole and self.bad_rows is None:
+            return self.encoding
+        return replace(self.encoding, settings=settings_of(session))
+
+    def own_session(self, settings: Mapping[str, str]) -> SparkSession:
+        """A clone of the session with the settings that order and text of the rows depend on.
+
+        ``settings`` are those under which the epoch's projection is meant, whatever the session says now.
+        """
+        with self.lock:
+            if self.session is None or self.session._jsc is None or self.settings != settings:
+                session = clone(active_session(self.name))
+                session.conf.set("spark.sql.session.timeZone", "UTC")
+                if settings:
+                    take_settings(session, settings)
+                most = int(str(session.conf.get(_BATCH, "10000")))
+                for key, value in {**EXACT, _BATCH: str(min(most, 10000) if most > 0 else 10000)}.items():
+                    session.conf.set(key, value)
+                self.session, self.settings = session, settings
+            return self.session
+
+    def check_schema(self, schema: Schema) -> None:
+        if schema is not None:
+            self.encoding.check(self.encoding.projection.check(schema), self.name)
+
+    @property
+    def keeps_records(self) -> bool:
+        """Beside the copy, as nobody could make the same ones again."""
+        return self.make_value is not None or self.slots > 1 or self.bad_rows is not None
+
+    def encoder(self, now: Topics) -> Encoder:
+        partitions = {name: topic.partitions for name, topic in now.targets.items()}
+        return Encoder(self.make_value, partitions, self.encoding.partitioner, self.slots)
+
+    def refuse(self, epoch: Epoch, what: str, help_line: str) -> PrepareRefused:
+        return PrepareRefused(
+            what, sink=self.name, epoch=epoch.number, state="nothing of the epoch was decided", help=help_line
+        )
+
+    def close(self) -> None:
+        self.looked = self.session = self.evaluated = self.aged = self.watched = self.judging = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "lock"} | {
+            "session": None,
+            "judging": None,
+            "watched": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, lock=threading.Lock())

@@ -1,0 +1,211 @@
+"""Judging rows: what Kafka, a topic or JSON cannot hold refuses the epoch, or goes to ``bad_rows=``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model.epoch import (
+    Copy,
+    Epoch,
+    Json,
+)
+from epochal.coordinator.model.errors import (
+    PrepareRefused,
+    SinkUnavailable,
+)
+from epochal.sinks.kafka import objections, topics
+from epochal.sinks.kafka.encode import SLOT
+from epochal.sinks.kafka.objections import Objection
+from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES, WHOLE_ROW, Encoding
+from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.rows import rejects
+from epochal.sinks.rows.digest import row_hash
+from epochal.sinks.spark import stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+from epochal.sinks.kafka.core import Core, Judging, Watched
+from epochal.sinks.kafka.fencing import what_topics
+
+
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def has_twins(kind: DataType) -> bool:
+    """Whether two fields differ in case alone, which a session may read as one."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        twins = len({name.lower() for name in kind.names}) < len(kind.names)
+        return twins or any(has_twins(field.dataType) for field in kind.fields)
+    if isinstance(kind, MapType):
+        return has_twins(kind.keyType) or has_twins(kind.valueType)
+    return isinstance(kind, ArrayType) and has_twins(kind.elementType)
+
+
+def record_columns(records: DataFrame) -> list[str]:
+    """The columns that are produced."""
+    return [name for name in ("key", "value", *ROUTES) if name in records.columns]
+
+
+def refusals_of(encoding: Encoding, schema: StructType) -> dict[str, tuple[str, Column]]:
+    """By column of the projected rows: the name of one of the records, which says what JSON cannot hold."""
+    return {column: (f"bad{n}", bad) for n, (column, bad) in enumerate(encoding.refusals(schema))}
+
+
+def watch(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
+    """See ``epochal.sinks.protocol.WatchingSink``; rows that become other ones first are judged from the copy."""
+    sink.watched = None
+    if not is_watchable(sink, rows):
+        return rows
+    try:
+        now = as_looked_at(sink, epoch)
+    except SinkUnavailable:  # the vote asks more patiently
+        return rows
+    judging = sink.judging
+    if judging is None or (judging.schema, judging.targets) != (rows.schema, now.targets):
+        judging = sink.judging = judging_of(sink, rows.schema, now)
+    seen, figures = objections.watched(rows.select(*judging.record), judging.figures)
+    sink.watched = Watched(epoch.decision.id, judging, figures)
+    return seen.select(f"{WHOLE_ROW}.*")
+
+
+def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
+    from pyspark.sql import functions as f
+
+    sink.encoding.check(schema, sink.name)
+    refusals = refusals_of(sink.encoding, schema)
+    found = all_objections(sink, {column: name for column, (name, _) in refusals.items()}, now)
+    whole = f.struct(*map(quoted, schema.names)).alias(WHOLE_ROW)
+    bad = [condition.alias(name) for name, condition in refusals.values()]
+    record = [*sink.encoding.columns(schema.names), whole, *bad]
+    return Judging(schema, now.targets, record, found, objections.figures(found))
+
+
+def is_watchable(sink: Core, rows: DataFrame) -> bool:
+    """Every row is a record as it stands, and in the query's session the same one as in the sink's own."""
+    if sink.keeps_records or not sink.encoding.projection.is_whole:
+        return False
+    policy = rows.sparkSession.conf.get("spark.sql.legacy.timeParserPolicy", "CORRECTED")
+    return str(policy).upper() != "LEGACY" and not has_twins(rows.schema)
+
+
+def as_looked_at(sink: Core, epoch: Epoch) -> Topics:
+    """The topics as they are now, if they are those that were looked at."""
+    place, seen = sink.seen()
+    now = topics.describe(sink.link(), sink.declared, place)
+    if (now.identity, now.ids) != (seen.identity, seen.ids):
+        raise PrepareRefused(
+            f"{what_topics(now, place)} is not the one that was looked at",
+            sink=sink.name,
+            epoch=epoch.number,
+            state=f"was {seen.identity}, {seen.ids}; is {now.identity}, {now.ids}",
+            help="the topic was dropped and made again; restart the query to have it looked at",
+        )
+    return now
+
+
+def topics_of(sink: Core, epoch: Epoch) -> Topics:
+    """As they were when an epoch was first judged: what a row is refused for must be the same to all who ask.
+
+    That they still are the topics that were looked at is asked every time.
+    """
+    now = as_looked_at(sink, epoch)
+    with sink.lock:
+        if sink.judged_by is None or sink.judged_by[0] != epoch.decision.id:
+            sink.judged_by = epoch.decision.id, now
+        return sink.judged_by[1]
+
+
+def reasons(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
+    """See ``epochal.sinks.rows.rejects``; of a copy, as the vote reads it."""
+    from pyspark.sql import functions as f
+
+    if epoch.copy is not None:
+        rows = stage.read_copy(sink.own_session(sink.meant(rows.sparkSession).settings), epoch.copy)
+    whole = f.struct(*(quoted(name) for name in rows.columns)).alias(WHOLE_ROW)
+    records, found = marked_records(sink, rows, topics_of(sink, epoch), whole)
+    reason = f.when(f.col(KEPT), objections.reason_of_each(found)).alias(rejects.REASON)
+    return records.select(WHOLE_ROW, reason).select(f"{WHOLE_ROW}.*", rejects.REASON)
+
+
+def judgement(sink: Core, epoch: Epoch, rows: DataFrame) -> Json:
+    """See ``epochal.sinks.rows.rejects``."""
+    targets = topics_of(sink, epoch).targets.values()
+    return {
+        "schema": rows.schema.simpleString(),
+        "encoding": sink.meant(rows.sparkSession).to_json(),
+        "tombstones": sink.tombstones,
+        "topics": {t.name: [t.partitions, t.max_message_bytes, t.is_compacted] for t in targets},
+    }
+
+
+def judged_while_copied(sink: Core, epoch: Epoch, now: Topics) -> int | None:
+    """How many rows, after refusing; None: nobody has watched the rows of this decision for topics as they are."""
+    watched, sink.watched = sink.watched, None
+    if watched is None or watched.decision != epoch.decision.id or watched.judging.targets != now.targets:
+        return None
+    told = watched.figures()
+    return objections.judged(told, watched.judging.found, sink.name, epoch.number) if told is not None else None
+
+
+def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
+    """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, a copy per slot, where
+    they are kept."""
+    schema = encoding.projection.check(copied.schema)
+    encoding.check(schema, sink.name)
+    refusals = refusals_of(encoding, schema)
+    rows = encoding.projection.apply(copied)
+    records = encoding.apply(rows, *(bad.alias(name) for name, bad in refusals.values()))
+    found = all_objections(sink, {column: name for column, (name, _) in refusals.items()}, now)
+    if sink.bad_rows is not None:
+        records = records.where(objections.reason_of_each(found).isNull())
+    staged: list[Copy] = []
+    if sink.keeps_records:
+        assert epoch.copy is not None, "asked for at once"
+        made = sink.encoder(now).records(records)
+        staged = stage.write_parts(epoch.copy, sink.name, epoch.number, made, SLOT, sink.slots)
+        kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
+        records = reduce(lambda some, more: some.unionByName(more), kept)
+    return objections.count(records, found, sink.name, epoch.number), staged
+
+
+def all_objections(sink: Core, refusals: Mapping[str, str], now: Topics) -> list[Objection]:
+    """All of them.  ``refusals``: column of the rows to that of the records that says which JSON cannot hold."""
+    return [
+        *([objections.of_values(sink.link().scrub)] if sink.make_value is not None else []),
+        *(objections.of_json(column, name) for column, name in refusals.items()),
+        *objections.of_records(sink.encoding, now.targets, sink.tombstones),
+    ]
+
+
+def judged_records(sink: Core, rows: DataFrame, now: Topics) -> tuple[DataFrame, list[Objection]]:
+    """The records, those that the sink does not get included, with hash and objections of each; lazy."""
+    from pyspark.sql import functions as f
+
+    records, found = marked_records(sink, rows, now, row_hash(rows).alias(HASH))
+    met = f.when(f.col(KEPT), objections.of_each(found)).alias(MET)
+    if sink.bad_rows is not None:
+        fine = (f.col(KEPT) & objections.reason_of_each(found).isNull()).alias(KEPT)
+        return records.select(*record_columns(records), HASH, fine, f.when(f.lit(False), met).alias(MET)), found
+    return records.select(*record_columns(records), HASH, KEPT, met), found
+
+
+def marked_records(sink: Core, rows: DataFrame, now: Topics, more: Column) -> tuple[DataFrame, list[Objection]]:
+    """The records of all ``rows``, with ``KEPT``, one more column of the rows, and what is objected to; lazy."""
+    from pyspark.sql import functions as f
+
+    encoding = sink.encoding
+    schema = encoding.projection.check(rows.schema)
+    encoding.check(schema, sink.name)
+    refusals = refusals_of(encoding, schema)
+    marked = encoding.projection.marked(rows, KEPT, more)
+    bad = [condition.alias(name) for name, condition in refusals.values()]
+    records = encoding.apply(marked, f.col(marked.columns[-1]), f.col(KEPT), *bad)
+    if sink.make_value is not None:
+        records = sink.encoder(now).records(records)
+    return records, all_objections(sink, {column: name for column, (name, _) in refusals.items()}, now)

@@ -1,0 +1,104 @@
+"""Prepare: Kafka holds no prepared rows, so the vote is that Kafka will take every row of the durable copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Committable,
+    Copy,
+    Epoch,
+    Json,
+)
+from epochal.coordinator.model.errors import (
+    PrepareRefused,
+)
+from epochal.coordinator.model.failpoints import Point
+from epochal.sinks.conditions import marker_of
+from epochal.sinks.kafka import marker, slots
+from epochal.sinks.kafka.marker import Before, MarkerTopic, State
+from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.protocol import Rows
+from epochal.sinks.rows import rejects
+from epochal.sinks.spark import stage
+
+if TYPE_CHECKING:
+    pass
+from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
+from epochal.sinks.kafka.judging import (
+    check_rows,
+    judged_while_copied,
+    reasons,
+    topics_of,
+)
+
+MARKER_SPARE = 1000
+"""Bytes of a marker's record that are known when it is written: the digest, slots, the record's frame."""
+
+
+def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+    """Vote: the copy is there, and Kafka will take every row of it as the topic is now."""
+    if epoch.copy is None:
+        raise PrepareRefused(
+            "Kafka cannot hold rows back, and there is no durable copy to produce them from",
+            sink=sink.name,
+            epoch=epoch.number,
+            help="give the coordinator a stage",
+        )
+    place, _ = sink.seen()
+    now = topics_of(sink, epoch)
+    cut = cut_of(sink, place, epoch, by)
+    encoding = sink.meant(rows.sparkSession)
+    refuse_large_marker(sink, epoch, place, now, by)
+    staged: list[Copy] = []
+    left_out = 0
+    count = judged_while_copied(sink, epoch, now)
+    if count is None:
+        copied = stage.read_copy(sink.own_session(encoding.settings), epoch.copy)  # as a commit will read it
+        with encoding.projection.evaluating(epoch.number):
+            count, staged = check_rows(sink, epoch, encoding, copied, now)
+            left_out = encoding.projection.left_out(copied)
+            if sink.bad_rows is not None:
+                left_out += rejects.how_many(reasons(sink, epoch, copied))
+    if count + left_out != epoch.copy.rows:
+        told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows}"
+        raise sink.refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
+    failpoints.hit(Point.BEFORE_VOTE, sink.name, epoch.number)
+    payload = {
+        "version": PAYLOAD_VERSION,
+        "copy": epoch.copy.to_json(),
+        "identity": now.identity,
+        **({"topics": dict(now.ids)} if now.several else {"topic": sink.topic}),
+        "encoding": encoding.to_json(),
+        **({"slots": cut} if cut is not None else {}),
+        **({"staged": [copy.to_json() for copy in staged]} if staged else {}),
+        "about": {"offsets": epoch.offsets, "watermark": epoch.watermark},
+    }
+    return Committable(sink.name, epoch.decision, epoch.position, count, payload, left_out=left_out)
+
+
+def cut_of(sink: Core, place: MarkerTopic, epoch: Epoch, by: Actor) -> Json | None:
+    """With several slots: in how many the epoch is to be, and what the sink shows before it."""
+    if max(sink.slots, sink.ever_used) == 1:
+        return None
+    state = slots.read_all(sink.link(), place)
+    place.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
+    before = Before(state.marker, state.span if state.marker is not None else 0)
+    return {"span": state.slots, "before": before.to_json()}
+
+
+def refuse_large_marker(sink: Core, epoch: Epoch, place: MarkerTopic, now: Topics, by: Actor) -> None:
+    """The marker's record holds Spark's offsets, whose text grows with the partitions of the source."""
+    about = {"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark}
+    state = State(by, marker_of(epoch), targets=dict(now.ids) if now.several else {})
+    size = len(marker.record(place, state, about)) + MARKER_SPARE
+    limit = min(now.marker.max_message_bytes, marker.LARGEST)
+    if size > limit:
+        raise sink.refuse(
+            epoch,
+            f"the marker's record takes {size} bytes, most of them offsets, and its topic {now.marker.name!r} takes"
+            f" {limit}",
+            f"raise max.message.bytes of that topic, to {marker.LARGEST} at most, or read fewer partitions",
+        )

@@ -1,0 +1,42 @@
+"""Create the topics, and check before a start what a broker, a topic or an executor would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model.epoch import (
+    Query,
+)
+from epochal.sinks.kafka import encode, produce, topics
+from epochal.sinks.kafka.client import kafka, log
+from epochal.sinks.protocol import Schema
+from epochal.sinks.spark.executors import check_executors
+
+if TYPE_CHECKING:
+    pass
+from epochal.sinks.kafka.core import Core
+
+
+def create(sink: Core, query: Query, schema: Schema) -> Sequence[str]:
+    """Make the target topic and the marker topic where they are missing."""
+    place = sink.place(query)
+    sink.check_schema(schema)
+    made = sink.partitions, sink.replication, sink.topic_config, sink.slots
+    return topics.create(sink.link(), sink.declared, place, *made)
+
+
+def check(sink: Core, query: Query, schema: Schema) -> None:
+    place = sink.place(query)
+    kafka()
+    sink.check_schema(schema)
+    link = sink.link()
+    seen, timeout = topics.describe(link, sink.declared, place), sink.timeout(link)
+    topics.check(link, seen, place, sink.encoding.key, timeout, sink.slots)
+    produce.Transaction(link, place, timeout, {}).drop()  # takes the options, asks the brokers nothing
+    needed = ["confluent_kafka", *(["numpy"] if sink.slots > 1 else [])]
+    check_executors(sink.name, needed, "'epochal[kafka]' pyarrow" + (" numpy" if sink.slots > 1 else ""))
+    if sink.make_value is not None:
+        encode.check(sink.make_value, sink.name, sink.link().scrub)
+    for caution in topics.cautions(seen):
+        log.warning("sink %s: %s", sink.name, caution)
