@@ -49,6 +49,7 @@ from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.delta.jvm import Table
 from epochal.sinks.kafka import committing, produce
 from epochal.sinks.kafka.produce import Plan, Transaction
+from epochal.sinks.postgres import preparing
 from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.rows import columns
@@ -268,12 +269,12 @@ class _Postgres:
     def prepare(self, epoch: Epoch, by: Actor) -> Committable:
         app = str(self._vote.payload["app"])
         if self._opened is None:
-            with self._sink._connector.session() as session:
+            with self._sink._core.connector.session() as session:
                 place = session.place()
             self._opened = place, open_session(place, self._sink.name, Limits())
         place, session = self._opened
-        task = self._sink._task(place, app, epoch, by, self._columns, ())
-        self._sink._end = self._sink._noted(epoch)  # as its prepare does
+        task = preparing.task_of(self._sink._core, place, app, epoch, by, self._columns, ())
+        self._sink._core.end = preparing.noted_end(self._sink._core, epoch)  # as its prepare does
         written = _write(task, session, self._batch(epoch.number), iter(()))
         attempts = [[written["attempt"], written["rows"]]]
         about = {"attempts": attempts, "offsets": epoch.offsets, "watermark": epoch.watermark}

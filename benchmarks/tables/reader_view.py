@@ -23,7 +23,7 @@ from benchmarks.results import Result
 from benchmarks.rows import record_batch
 from epochal.chaos.servers.postgres import PostgresServer
 from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch, Query
-from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres import PostgresSink, preparing
 from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.rows import columns
@@ -95,13 +95,13 @@ class Loaded:
 
     def _backend(self) -> int:
         """Of the one session that the sink uses over and over."""
-        with self._sink._connector.session() as session, session.transaction():
+        with self._sink._core.connector.session() as session, session.transaction():
             return session.backend()
 
     def _prepared(self, session: Session, number: int) -> Committable:
         epoch = Epoch(Decision("q1", number, BY, f"fingerprint-{number}", 0), number + 1, offsets="[]", watermark=0)
-        task = self._sink._task(Address(self.dsn), "bench", epoch, BY, columns(SCHEMA, "out"), ())
-        self._sink._end = self._sink._noted(epoch)
+        task = preparing.task_of(self._sink._core, Address(self.dsn), "bench", epoch, BY, columns(SCHEMA, "out"), ())
+        self._sink._core.end = preparing.noted_end(self._sink._core, epoch)
         vote = _write(task, session, self._batch(number), iter(()))  # a task without its connecting
         attempts = [[vote["attempt"], vote["rows"]]]
         payload = {"app": "bench", "attempts": attempts, "offsets": epoch.offsets, "watermark": epoch.watermark}

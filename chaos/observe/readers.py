@@ -83,26 +83,26 @@ class PostgresReader:
     @property
     def _published(self) -> str:
         """The position that readers see, in SQL; its one parameter is the sink's name."""
-        own = self.of._target.own
+        own = self.of._core.target.own
         return f"(SELECT max(published) FROM epochal.sinks s WHERE s.sink = %s AND s.rows_table = '{own}'::regclass)"
 
     def _query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         import psycopg
 
-        dsn = self.of._connector.place().conninfo
+        dsn = self.of._core.connector.place().conninfo
         options = f"-c statement_timeout={TIMEOUT_S}s"
         with psycopg.connect(dsn, options=options, connect_timeout=TIMEOUT_S, autocommit=True) as connection:
             return connection.execute(text.encode(), values).fetchall()
 
     def read(self) -> Output:
-        found = self._query(f"SELECT row_to_json(v) FROM {self.of._target.reader} v")
+        found = self._query(f"SELECT row_to_json(v) FROM {self.of._core.target.reader} v")
         return {self.sink: [row for (row,) in found]}
 
     def decision(self, app: str, incarnation: str) -> int:
         return _decision(self.of, app, incarnation)
 
     def lose_prepared(self) -> str:
-        rows = self.of._target.rows
+        rows = self.of._core.target.rows
         lost = self._query(
             f"WITH lost AS (DELETE FROM {rows} WHERE _epoch > {self._published} RETURNING 1) SELECT count(*) FROM lost",
             self.of.name,
@@ -111,7 +111,7 @@ class PostgresReader:
 
     def left(self) -> tuple[str, ...]:
         """Rows beyond the marker, where rows are staged all of them; and transactions that wait for a client."""
-        rows, staged = self.of._target.rows, self.of._staging is not None
+        rows, staged = self.of._core.target.rows, self.of._core.staging is not None
         prepared = self._query(
             f"SELECT _epoch, count(*) FROM {rows} WHERE _epoch > {self._published} OR {staged} GROUP BY 1 ORDER BY 1",
             self.of.name,
@@ -197,7 +197,9 @@ class KafkaReader:
         consumer = self._consumer(isolation)
         try:
             return {
-                number: consumer.get_watermark_offsets(TopicPartition(self.of._core.topic, number), timeout=TIMEOUT_S)[1]
+                number: consumer.get_watermark_offsets(TopicPartition(self.of._core.topic, number), timeout=TIMEOUT_S)[
+                    1
+                ]
                 for number in self._partitions(consumer)
             }
         finally:

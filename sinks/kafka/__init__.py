@@ -1,12 +1,13 @@
 """How does Kafka hold, show and prove an epoch?
 
-Kafka holds no prepared rows.  Every epoch is one transaction with rows and marker, which is redone from the durable copy.
+Kafka holds no prepared rows.  Every epoch is one transaction with rows and marker, redone from the durable copy.
 
 The verbs, in the driver: ``sink.py`` has the arguments and the list of verbs, ``core.py`` what all verbs share;
 ``starting.py``, ``fencing.py``, ``judging.py``, ``preparing.py``, ``committing.py`` and ``applying.py`` are the verbs.
 In a task: ``produce.py`` makes one attempt at one epoch, ``encode.py`` makes records before the vote.
 What Kafka holds: ``marker.py`` fence and marker, ``slots.py`` several transactions per epoch, ``audit.py`` past epochs,
-``topics.py`` the topics, ``rows.py`` rows as records, ``objections.py`` rows that Kafka cannot hold, ``client.py`` clients.
+``topics.py`` the topics, ``rows.py`` rows as records, ``objections.py`` rows that Kafka cannot hold.
+``client.py`` has the clients and their options.
 """
 
 from __future__ import annotations

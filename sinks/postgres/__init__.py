@@ -1,24 +1,13 @@
 """How does Postgres hold, show and prove an epoch?
 
-The Postgres sink: it votes.
+Prepared rows lie in ``<table>__rows`` (or ``<table>__staged``) under the next position, where no reader sees them.
 
-Prepared rows lie in ``<table>__rows`` under the next position, where the reader view does not show
-them, and commit moves one number; or they wait in ``<table>__staged``, and commit writes them into the
-table itself.  Read in this order:
-
-- ``sink.py``     the verbs: what is asked of the server, and in which order
-- ``write.py``    a task's part: COPY, register, look at the fence, COMMIT, vote
-- ``modes.py``    what a user can ask for: append, plain, upsert
-- ``publish.py``  how staged rows go into the table, and what is asked of them before
-- ``rows.py``     Spark's types as Postgres's
-- ``binary.py``   Arrow columns as rows of binary COPY
-- ``ddl.py``      what must exist, how it is made, and what is refused
-- ``staging.py``  the same for the modes that stage
-- ``evolution.py`` columns that are new in the query
-- ``audit.py``    what the audit says of the epochs that are shown, and for how long
-- ``blockers.py`` who holds the sink's row for too long, and is ended
-- ``client.py``   where the server is, and which waits are bounded how (no psycopg needed)
-- ``session.py``  one connection (the only file that imports psycopg)
+The verbs, in the driver: ``sink.py`` has the arguments and the list of verbs, ``core.py`` what all verbs share;
+``starting.py``, ``fencing.py``, ``preparing.py`` and ``committing.py`` are the verbs.
+In a task: ``write.py`` copies rows and registers them, ``binary.py`` makes rows of binary COPY.
+What Postgres holds: ``ddl.py`` tables and view, ``staging.py`` and ``publish.py`` the modes that stage (``modes.py``),
+``audit.py`` past epochs, ``rows.py`` types and values, ``evolution.py`` new columns, ``advice.py`` SQL for a DBA.
+Connections: ``address.py``, ``client.py``, ``session.py`` (the only file that imports psycopg), ``blockers.py``.
 """
 
 from typing import TYPE_CHECKING

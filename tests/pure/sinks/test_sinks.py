@@ -10,7 +10,7 @@ from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Marker
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.postgres import Plain, Upsert
-from epochal.sinks.postgres.sink import _State
+from epochal.sinks.postgres.core import State
 from epochal.sinks.spark import stage
 
 
@@ -54,7 +54,7 @@ def test_the_marker_of_a_postgres_sink_is_where_its_readers_stand(
     published: int, decision: int | None, marker: Marker | None
 ) -> None:
     """A decision that was deleted by hand does not make the next write begin at position 1 again."""
-    assert _State("", None, published, decision).marker == marker
+    assert State("", None, published, decision).marker == marker
 
 
 class Conf:

@@ -30,8 +30,9 @@ from epochal.coordinator.model.errors import (
 )
 from epochal.coordinator.model.failpoints import AnswerDropped, FailpointError, Point
 from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres.committing import SPARE_PAGES
+from epochal.sinks.postgres.core import Core
 from epochal.sinks.postgres.session import Session
-from epochal.sinks.postgres.sink import SPARE_PAGES
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.postgres import support
@@ -599,7 +600,7 @@ def test_a_fence_that_fails_though_nobody_is_in_its_way_fails(
         raise SinkUnavailable("the server went away", help="-")
 
     with monkeypatch.context() as patch:
-        patch.setattr(PostgresSink, "_state", gone)
+        patch.setattr(Core, "state", gone)
         with pytest.raises(SinkUnavailable) as failed:
             sink.fence(QUERY, TWO)
     assert failed.value.what == "the server went away"

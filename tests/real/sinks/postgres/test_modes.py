@@ -313,8 +313,8 @@ def test_a_trial_of_a_fenced_actor_does_not_begin(spark: SparkSession, pg_databa
         fenced.append(Point.BEFORE_VOTE)
         return registered_before(session, app, position)
 
-    registered_before: Callable[..., dict[Actor, dict[int, int]]] = sink._registered
-    sink._registered = fence  # type: ignore[method-assign]
+    registered_before: Callable[..., dict[Actor, dict[int, int]]] = sink._core.registered
+    sink._core.registered = fence  # type: ignore[method-assign]
     with pytest.raises(Fenced):
         sink.prepare(epoch(), rows(spark, [1]), ONE)
     assert fenced
@@ -407,7 +407,7 @@ def staged_task(dsn: str, **changed: Any) -> Any:
 
 def voted(sink: PostgresSink, votes: list[dict[str, Any]], number: int = 0) -> Committable:
     vote = support.voted(votes, epoch(number))
-    plan = Publish(("id", "attempt"), *((("id",), ("attempt",)) if sink._staging == KEYED else ()))
+    plan = Publish(("id", "attempt"), *((("id",), ("attempt",)) if sink._core.staging == KEYED else ()))
     vote.payload["publish"] = plan.to_json()
     return vote
 

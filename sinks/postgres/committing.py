@@ -1,0 +1,217 @@
+"""Commit: one short transaction counts the prepared rows, shows them and writes the marker."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Committable,
+    Position,
+)
+from epochal.coordinator.model.errors import (
+    OutcomeUnknown,
+    PreparedLost,
+    SinkUnavailable,
+)
+from epochal.coordinator.model.failpoints import Point, hit
+from epochal.sinks.conditions import marker_of
+from epochal.sinks.postgres import audit
+from epochal.sinks.postgres.address import ServerRefused
+from epochal.sinks.postgres.modes import Append
+from epochal.sinks.postgres.publish import Publish
+from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.rows import formats
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.session import Session
+from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, attempts_of, tell_attempts
+
+log = logging.getLogger("epochal.sinks.postgres")
+
+
+FILTERS = 100
+"""With more attempts than this, rows are counted by GROUP BY instead of by filters."""
+SPARE_PAGES = 256
+"""How many pages before the old end of the table are read too: they may have had room for new rows."""
+
+
+def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
+    """One short transaction; a lost answer is resolved by the marker, on a new connection."""
+    formats.check_vote(committable, PAYLOAD_VERSION)
+    app = sink.looked()
+    try:
+        return publish_epoch(sink, app, committable, by)
+    except OutcomeUnknown as unknown:
+        sink.close()
+        return resolve(sink, app, committable, by, unknown)
+
+
+def publish_epoch(sink: Core, app: str, c: Committable, by: Actor) -> CommitOutcome:
+    """The three conditions, the rows counted, losers dropped, then marker and ``published`` at once."""
+    number, outcome = c.decision.epoch, CommitOutcome.ALREADY_COMMITTED
+
+    def answered() -> None:
+        if outcome is CommitOutcome.COMMITTED:
+            hit(Point.AFTER_PUBLISH, sink.name, number)
+
+    with sink.connector.session() as session, session.transaction(answered, bulk=True):
+        state = sink.state(session, app, lock=True)
+        if not sink.conditions.already_committed(state, by, marker_of(c), number):
+            refuse_other_way(sink, c)
+            losers = count_losers(sink, session, app, c)
+            if "publish" in c.payload:
+                publish_staged(sink, session, c)
+            else:
+                drop_losers(sink, session, c, losers)
+            show(sink, session, app, c, may_forget=state.may_forget)
+            outcome = CommitOutcome.COMMITTED
+            hit(Point.BEFORE_PUBLISH, sink.name, number)
+    return outcome
+
+
+def refuse_other_way(sink: Core, c: Committable) -> None:
+    """What was prepared to be published out of a staging table is not shown by a view, nor the other way round."""
+    if ("publish" in c.payload) != (sink.staging is not None):
+        mode = sink.staging or Append()
+        raise PreparedLost(
+            f"the epoch was prepared under another mode than {mode!r}, and none of its rows is visible",
+            sink=sink.name,
+            epoch=c.decision.epoch,
+            state=f"table {sink.target.rows}, position {c.position}, prepared by {c.decision.actor}",
+            help="start the query again: the rows are redone as the mode wants them now",
+        )
+
+
+def count_losers(sink: Core, session: Session, app: str, c: Committable) -> int:
+    """How many rows at the position are not the winners'; all of those are there, else they were lost."""
+    won, by = attempts_of(c), c.decision.actor
+    registered = sink.registered(session, app, c.position)
+    alone = registered == ({by: won} if won else {})
+    newest = newest_rows(sink, session, c.position) if alone else ()
+    if newest and count_rows(sink, session, c.position, sorted(won), newest) == (sum(won.values()), won):
+        return 0
+    total, counted = count_rows(sink, session, c.position, sorted(won), [sink.target.rows])
+    for source in (registered.get(by, {}), counted):
+        if not won.items() <= source.items():
+            raise PreparedLost(
+                f"prepared rows are gone, and none of them is visible: {tell_attempts(won, source)}",
+                sink=sink.name,
+                epoch=c.decision.epoch,
+                state=f"table {sink.target.rows}, position {c.position}, prepared by {c.decision.actor}",
+                help="start the query again: the rows are redone; see what deleted them",
+            )
+    return total - sum(counted.values())
+
+
+def newest_rows(sink: Core, session: Session, position: Position) -> Sequence[str]:
+    """The rows table from there on, in the place of its name; empty where that is not known or saves nothing.
+
+    Its index has no figures of the newest rows before a vacuum has been there, and the planner none at all: a look
+    for the position reads all that was written since.  Two halves, as the server has a range of pages read by one
+    process, but two ranges by two.
+    """
+    noted, end = sink.end or (position, 0)
+    if noted != position or end <= SPARE_PAGES:
+        return ()
+    begin = end - SPARE_PAGES
+    middle = (begin + sink.pages(session)) // 2
+    ranges = f"ctid >= '({begin},0)' AND ctid < '({middle},0)'", f"ctid >= '({middle},0)'"
+    # OFFSET keeps the condition on _epoch, and with it the index, out of there; a number that is to be converted
+    # (0 and not '0') would keep the other process out too
+    rows = f"SELECT _epoch, _attempt FROM {sink.target.rows}"
+    return [f"({rows} WHERE {pages} OFFSET '0') AS newest" for pages in ranges]
+
+
+def count_rows(
+    sink: Core, session: Session, position: Position, attempts: Sequence[int], tables: Sequence[str]
+) -> tuple[int, dict[int, int]]:
+    """How many rows lie at the position, and how many of them each of the attempts has.
+
+    By filters: the planner has no figures of new rows, and would have them sorted, on disk, for a GROUP BY.  But
+    each row is held against each filter, and the server takes no more than 1,664 columns.
+    """
+
+    def of_all(select: str, after: str = "") -> list[tuple[Any, ...]]:
+        counts = " UNION ALL ".join(f"SELECT {select} FROM {table} WHERE _epoch = $1{after}" for table in tables)
+        return session.run(counts, position, limit=sink.limits.bulk)
+
+    if len(attempts) > FILTERS:
+        found: Counter[int] = Counter()
+        for key, count in of_all("_attempt, count(*)", " GROUP BY _attempt"):
+            found[int(key)] += int(count)
+        return found.total(), {attempt: found[attempt] for attempt in attempts}
+    filters = "".join(f", count(*) FILTER (WHERE _attempt = {attempt})" for attempt in attempts)
+    total, *of_each = (sum(map(int, each)) for each in zip(*of_all(f"count(*){filters}"), strict=True))
+    return total, dict(zip(attempts, of_each, strict=True))
+
+
+def drop_losers(sink: Core, session: Session, c: Committable, losers: int) -> None:
+    """Delete what attempts that did not win left at the position, whoever made them: so many rows."""
+    if losers:
+        session.run(
+            f"DELETE FROM {sink.target.rows} WHERE _epoch = $1 AND _attempt <> ALL($2::bigint[])",
+            c.position,
+            sorted(attempts_of(c)),
+            limit=sink.limits.bulk,
+        )
+
+
+def publish_staged(sink: Core, session: Session, c: Committable) -> None:
+    """The winners' rows go into the table, and all that is staged up to the position goes away."""
+    plan = Publish.from_json(c.payload["publish"])
+    plan.run(sink.staged(session, c.decision.epoch, c.position, attempts_of(c)))
+    session.run(f"DELETE FROM {sink.target.rows} WHERE _epoch <= $1", c.position, limit=sink.limits.bulk)
+
+
+def show(sink: Core, session: Session, app: str, c: Committable, *, may_forget: bool) -> None:
+    audit.write(session, app, c)
+    session.run(
+        "DELETE FROM epochal.attempts WHERE app = $1 AND sink = $2 AND position <= $3", app, sink.name, c.position
+    )
+    session.run(
+        "UPDATE epochal.sinks SET published = $3, decision = $4 WHERE app = $1 AND sink = $2",
+        app,
+        sink.name,
+        c.position,
+        c.decision.id,
+    )
+    if may_forget and audit.is_due(c.position, sink.retention):
+        forget(sink, session, app, c)
+
+
+def forget(sink: Core, session: Session, app: str, c: Committable) -> None:
+    """Old rows of the audit keep no epoch from its readers: what somebody has locked or protected stays."""
+    session.run("SAVEPOINT forget")
+    session.run("SET LOCAL lock_timeout = 100")  # milliseconds, up to COMMIT, and no other lock is to be waited for
+    try:
+        audit.forget(session, app, sink.name, c.position, sink.retention)
+    except (ServerRefused, SinkUnavailable) as error:
+        session.run("ROLLBACK TO SAVEPOINT forget")
+        log.warning("sink %s: the audit in epochal.epochs could not be shortened: %s", sink.name, error)
+
+
+def resolve(sink: Core, app: str, c: Committable, by: Actor, unknown: OutcomeUnknown) -> CommitOutcome:
+    """COMMIT was sent and not answered.  Under the row's lock the old back-end is through with it."""
+    try:
+        with (
+            sink.connector.session() as session,
+            sink.reading(),
+            session.transaction(),
+            sink.ending_blockers(session, app, by),
+        ):
+            state = sink.state(session, app, lock=True)
+    except SinkUnavailable:
+        raise unknown from None
+    if sink.conditions.already_committed(state, by, marker_of(c), c.decision.epoch):
+        return CommitOutcome.COMMITTED
+    raise SinkUnavailable(
+        f"the COMMIT was lost, nothing became visible: {unknown.what}",
+        sink=sink.name,
+        epoch=c.decision.epoch,
+        state=f"position {state.published} is shown, {c.position} is to be",
+        help="nothing to do: it is tried again",
+    )

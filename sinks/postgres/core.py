@@ -1,0 +1,228 @@
+"""What all verbs of a Postgres sink share: its arguments, its connections, and its row in ``epochal.sinks``."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from epochal.coordinator.model.epoch import (
+    UNKNOWN_DECISION,
+    Actor,
+    Committable,
+    Marker,
+    Position,
+)
+from epochal.coordinator.model.errors import (
+    Misconfigured,
+    OutcomeUnknown,
+    SinkUnavailable,
+)
+from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked
+from epochal.sinks.epochs import KEEP_EPOCHS, Retention
+from epochal.sinks.postgres import ddl, modes
+from epochal.sinks.postgres.address import Dsn, Limits, ServerRefused
+from epochal.sinks.postgres.blockers import Row, ending_blockers
+from epochal.sinks.postgres.client import Connector
+from epochal.sinks.postgres.evolution import Evolution
+from epochal.sinks.postgres.modes import Append, Mode, Staging
+from epochal.sinks.postgres.publish import Staged
+from epochal.sinks.protocol import Schema, Sink
+from epochal.sinks.rows import formats, rejects
+from epochal.sinks.rows.projection import Projection
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.ddl import PgColumn
+    from epochal.sinks.postgres.session import Session
+
+PAYLOAD_VERSION = 1
+"""Version of what a vote holds."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The sink's row."""
+
+    identity: str
+    fence: Actor | None
+    published: Position
+    decision: int | None
+    may_forget: bool = False  # whether this role may delete from the audit
+
+    @property
+    def marker(self) -> Marker | None:
+        """Where readers stand, whatever was done to the decision by hand: then it is nobody's."""
+        if self.published == 0 and self.decision is None:
+            return None
+        return Marker(self.published, self.decision if self.decision is not None else UNKNOWN_DECISION)
+
+
+class Core:
+    """The arguments of a sink (``PostgresSink`` explains them), its connections, and what a start has seen."""
+
+    def __init__(
+        self,
+        dsn: Dsn,
+        *,
+        table: str,
+        mode: Mode = Append(),  # noqa: B008  # frozen
+        name: str | None = None,
+        view: str | None = None,
+        select: Sequence[str] | None = None,
+        where: str | None = None,
+        bad_rows: Sink | Literal["fail"] = "fail",
+        schema_evolution: bool = False,
+        connections: int = 4,
+        connect_timeout: float = 10.0,
+        lock_timeout: float = 15.0,
+        answer_timeout: float = 30.0,
+        bulk_timeout: float = 300.0,
+        keep_epochs: int | None = KEEP_EPOCHS,
+        keep_days: float | None = None,
+    ) -> None:
+        self.made_with = {what: value for what, value in locals().items() if what != "self"}
+        self.also: str | None = None  # the other name, of a sink that is renamed
+        self.name = "postgres-" + re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name
+        check_name("sink name", self.name)
+        modes.check(mode, view, self.name)
+        self.staging: Staging | None = None if isinstance(mode, Append) else mode
+        self.target = ddl.Target.of(table, view, self.name, stages=self.staging is not None)
+        self.projection = Projection.of(self.name, select, where)
+        self.bad_rows = rejects.check_bad_rows(bad_rows, self.name)
+        self.evolves = schema_evolution
+        self.leaves_rows_out = where is not None or self.bad_rows is not None  # a FilteringSink
+        check_above_zero(
+            self.name,
+            connections=connections,
+            connect_timeout=connect_timeout,
+            lock_timeout=lock_timeout,
+            answer_timeout=answer_timeout,
+            bulk_timeout=bulk_timeout,
+        )
+        self.retention = Retention.of(keep_epochs, keep_days, self.name)
+        self.connections = connections
+        self.limits = Limits(connect_timeout, lock_timeout, answer_timeout, bulk_timeout)
+        self.connector = Connector(dsn, self.name, self.limits)
+        self.conditions = Conditions(self.name, f"table {self.target.own}, history in epochal.epochs")
+        self.app: str | None = None
+        self.end: tuple[Position, int] | None = None  # of the table in pages, before any row of the position
+
+    def checked(self, app: str) -> str:
+        check_name("app", app, self.name)
+        return app
+
+    def looked(self) -> str:
+        return looked(self.app, self.name)
+
+    def state(self, session: Session, app: str, lock: bool = False, share: bool = False) -> State:
+        """The sink's row; with ``lock`` held until COMMIT, in a statement of its own so that the next sees all.
+
+        With ``share`` it is held as a task does: those that write have to wait, those that prepare do not.
+        """
+        try:
+            found = session.run(
+                "SELECT (SELECT system_identifier FROM pg_control_system()), (SELECT oid FROM pg_database"
+                " WHERE datname = current_database())::bigint, to_regclass($3)::oid::bigint,"
+                " generation, token, published, decision, version,"
+                " has_table_privilege(to_regclass('epochal.epochs'), 'DELETE')"
+                " FROM epochal.sinks WHERE app = $1 AND sink = $2"
+                + (" FOR SHARE" if share else "")
+                + (" FOR UPDATE" if lock else ""),
+                app,
+                self.kept_as(session, app),
+                self.target.own,
+            )
+        except ServerRefused as error:
+            if "42P01" in str(error.state) or "3F000" in str(error.state):
+                found = []
+            else:
+                raise
+        if not found and (other := ddl.renamed_to(session, app, self.target)) is not None:
+            raise Misconfigured(
+                f"the table {self.target.own} belongs to sink {other!r} of app {app!r}",
+                sink=self.name,
+                state=session.where,
+                help=f"give the sink name={other!r}; if a renaming was under way, run it again: `epochal rename`",
+            )
+        if not found or found[0][2] is None:
+            raise Misconfigured(
+                f"there is no table {self.target.own} of app {app!r}",
+                sink=self.name,
+                state=session.where,
+                help="call pipeline.create() once, or have the SQL run that PostgresSink.ddl(app, schema) returns",
+            )
+        system, database, table, generation, token, published, decision, version, may_forget = found[0]
+        formats.check_marker(f"epochal.sinks, {session.where}", version, ddl.VERSION, self.name)
+        fence = Actor(generation, token) if generation is not None else None
+        return State(f"postgres:{system}/{database}/{table}", fence, published, decision, bool(may_forget))
+
+    def owned(self, session: Session, app: str, by: Actor) -> State:
+        """The row, locked; ``Fenced`` unless it is ``by``'s."""
+        state = self.state(session, app, lock=True)
+        self.conditions.check_owner(state, by)
+        return state
+
+    def registered(self, session: Session, app: str, position: Position) -> dict[Actor, dict[int, int]]:
+        """How many rows each attempt has put at the position: tasks write that with them."""
+        found = session.run(
+            "SELECT generation, token, attempt, row_count FROM epochal.attempts"
+            " WHERE app = $1 AND sink = $2 AND position = $3",
+            app,
+            self.name,
+            position,
+        )
+        registered: dict[Actor, dict[int, int]] = {}
+        for generation, token, attempt, count in found:
+            registered.setdefault(Actor(generation, token), {})[int(attempt)] = int(count)
+        return registered
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """A transaction that wrote nothing: a lost answer is merely unavailable."""
+        try:
+            yield
+        except OutcomeUnknown as lost:
+            raise SinkUnavailable(lost.what, sink=self.name, state=lost.state, help=lost.help) from lost
+
+    def ending_blockers(self, session: Session, app: str, by: Actor) -> contextlib.AbstractContextManager[None]:
+        return ending_blockers(session, self.connector, Row(app, self.name, by))
+
+    def kept_as(self, session: Session, app: str) -> str:
+        """The name that the sink's row has: its own, or, while it is renamed, the other one."""
+        if self.also is None or ddl.registered(session, app, self.name) is not None:
+            return self.name
+        return self.also if ddl.registered(session, app, self.also) is not None else self.name
+
+    def columns(self, schema: Schema) -> list[PgColumn]:
+        from epochal.sinks.postgres.rows import columns
+
+        return columns(self.projection.check(schema), self.name)
+
+    def evolution(self, app: str, columns: Sequence[PgColumn]) -> Evolution:
+        return Evolution(app, self.name, self.target, self.staging, columns)
+
+    def staged(self, session: Session, epoch: int, position: Position, attempts: Mapping[int, int]) -> Staged:
+        return Staged(session, self.target, self.name, epoch, position, attempts, self.limits.bulk)
+
+    def pages(self, session: Session) -> int:
+        """Of the rows table; 0 if there is none."""
+        size = "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint"
+        [(pages,)] = session.run(size, self.target.rows)
+        return int(pages or 0)
+
+    def close(self) -> None:
+        self.connector.close()
+
+
+def attempts_of(c: Committable) -> Mapping[int, int]:
+    return {int(attempt): int(count) for attempt, count in c.payload["attempts"]}
+
+
+def tell_attempts(won: Mapping[int, int], found: Mapping[int, int]) -> str:
+    return ", ".join(
+        f"attempt {attempt} of {count} rows has {found.get(attempt, 0)}"
+        for attempt, count in won.items()
+        if found.get(attempt, 0) != count
+    )

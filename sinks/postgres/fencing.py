@@ -1,0 +1,113 @@
+"""Look, fence and abort: who owns the sink, and what an operator writes as its marker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Digest,
+    Marker,
+    Position,
+    Query,
+    SinkState,
+)
+from epochal.sinks.postgres import ddl
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.session import Session
+from epochal.sinks.postgres.core import Core, State
+
+
+def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
+    """Without ``by`` one plain SELECT; with it the row is held, so nothing can be under way."""
+    sink.app = sink.checked(query.app)
+    with sink.connector.session() as session:
+        if by is None:
+            return seen(sink, session, query.app, sink.state(session, query.app))
+        with sink.reading(), session.transaction():
+            return seen(sink, session, query.app, sink.owned(session, query.app, by))
+
+
+def seen(sink: Core, session: Session, app: str, state: State) -> SinkState:
+    """With the digest, asked for in a later statement: one that waited for the row would not see it yet."""
+    marker = state.marker
+    if marker is not None:
+        marker = replace(marker, digest=digest_at(sink, session, app, marker.position))
+    return SinkState(state.identity, state.fence, marker)
+
+
+def digest_at(sink: Core, session: Session, app: str, position: Position) -> Digest | None:
+    found = session.run(
+        "SELECT digest_rows, digest_sum FROM epochal.epochs WHERE app = $1 AND sink = $2 AND position = $3",
+        app,
+        sink.name,
+        position,
+    )
+    held = [Digest(int(rows), int(total)) for rows, total in found if rows is not None]
+    return held[0] if held else None
+
+
+def fence(sink: Core, query: Query, by: Actor) -> None:
+    """Compare-and-set on the row; a back-end that holds it for too long is ended."""
+    sink.app = sink.checked(query.app)
+    with sink.connector.session() as session, session.transaction(), sink.ending_blockers(session, query.app, by):
+        sink.conditions.check_fence(sink.state(session, query.app, lock=True), by)
+        session.run(
+            "UPDATE epochal.sinks SET generation = $3, token = $4, version = $5 WHERE app = $1 AND sink = $2",
+            query.app,
+            sink.kept_as(session, query.app),
+            by.generation,
+            by.token,
+            ddl.VERSION,
+        )
+
+
+def abort(sink: Core, query: Query, by: Actor) -> None:
+    """Delete all rows above ``published``, registered or not; a late COPY is refused by its own look."""
+    app = sink.checked(query.app)
+    with (
+        sink.connector.session() as session,
+        session.transaction(bulk=True),
+        sink.ending_blockers(session, app, by),
+    ):
+        state = sink.owned(session, app, by)
+        session.run(f"DELETE FROM {sink.target.rows} WHERE _epoch > $1", state.published, limit=sink.limits.bulk)
+        session.run(
+            "DELETE FROM epochal.attempts WHERE app = $1 AND sink = $2 AND position > $3",
+            app,
+            sink.name,
+            state.published,
+        )
+
+
+def check_mark(sink: Core, query: Query) -> None:
+    """A name is changed by the owner of what it stands in."""
+    sink.checked(query.app)
+    if sink.also is None:
+        return
+    with sink.connector.session() as session:
+        ddl.refuse_no_owner(session, sink.name, sink.target, has_view=sink.staging is None)
+
+
+def mark(sink: Core, query: Query, marker: Marker | None, by: Actor) -> None:
+    """One transaction; with the row its history, and the reader view that names it, go under this name."""
+    app = sink.checked(query.app)
+    with (
+        sink.connector.session() as session,
+        session.transaction(bulk=True),
+        sink.ending_blockers(session, app, by),
+    ):
+        sink.owned(session, app, by)
+        kept = sink.kept_as(session, app)
+        if kept != sink.name:
+            ddl.rename(session, app, kept, sink.name, sink.target, has_view=sink.staging is None)
+        if marker is not None:
+            session.run(
+                "UPDATE epochal.sinks SET published = $3, decision = $4 WHERE app = $1 AND sink = $2",
+                app,
+                sink.name,
+                marker.position,
+                marker.decision,
+            )

@@ -1,0 +1,270 @@
+"""Prepare: tasks write rows under the next position, where no reader sees them, and the sink votes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Committable,
+    Epoch,
+    Json,
+    Position,
+)
+from epochal.coordinator.model.errors import (
+    EpochalError,
+    Misconfigured,
+    OutcomeUnknown,
+    PrepareRefused,
+    SinkUnavailable,
+)
+from epochal.sinks.conditions import marker_of, refusing
+from epochal.sinks.postgres import ddl, staging
+from epochal.sinks.postgres.address import Address, ServerRefused
+from epochal.sinks.postgres.modes import Staging
+from epochal.sinks.postgres.publish import Publish
+from epochal.sinks.protocol import Rows
+from epochal.sinks.rows import rejects
+from epochal.sinks.rows.digest import watched
+from epochal.sinks.rows.projection import settings_of
+from epochal.sinks.spark.executors import lacks_epochal
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.ddl import PgColumn
+    from epochal.sinks.postgres.write import Task
+from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, State, tell_attempts
+
+
+def sums_of(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for count in counts:
+        for column, rows in count.items():
+            sums[column] = sums.get(column, 0) + int(rows)
+    return sums
+
+
+def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+    """One Spark job: COPY under the next position, vote; then read back what is registered."""
+    from epochal.sinks.postgres.rows import columns as columns_in
+    from epochal.sinks.postgres.rows import holdable
+
+    app = sink.looked()
+    with sink.connector.anew() as session:
+        sink.conditions.check_prepare(sink.state(session, app), by, marker_of(epoch), epoch.number)
+        place = session.place()
+    sink.end = noted_end(sink, epoch)
+    sink.projection.check(rows.schema)
+    rows, digest = watched(rows) if epoch.digest else (rows, None)
+    held = held_rows(sink, rows)
+    columns = columns_in(held.schema, sink.name)  # as this session reads the projection, which writes them
+    if sink.evolves:
+        evolve(sink, app, epoch, columns, by)
+    refuse_columns(sink, epoch, columns)
+    written, flagged = holdable(held)
+    with sink.projection.evaluating(epoch.number):
+        votes = written_by(sink, written, task_of(sink, place, app, epoch, by, columns, flagged))
+        left_out = left_out_of(sink, rows) if epoch.copy is not None else 0
+    raise_refusals(sink, votes, epoch, by)
+    attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
+    with sink.connector.session() as session:
+        registered = sink.registered(session, app, epoch.position).get(by, {})
+    if not attempts.items() <= registered.items():
+        raise PrepareRefused(
+            f"read back: {tell_attempts(attempts, registered)}",
+            sink=sink.name,
+            epoch=epoch.number,
+            state=f"position {epoch.position}, by {by}",
+            help="start the query again; see whether somebody deletes from epochal.attempts",
+        )
+    payload: Json = {
+        "version": PAYLOAD_VERSION,
+        "app": app,
+        "attempts": [[attempt, count] for attempt, count in sorted(attempts.items())],
+        "offsets": epoch.offsets,
+        "watermark": epoch.watermark,
+    }
+    if sink.staging is not None:
+        payload["publish"] = tried(sink, app, sink.staging, epoch, columns, attempts, by).to_json()
+    return Committable(
+        sink.name,
+        epoch.decision,
+        epoch.position,
+        sum(attempts.values()),
+        payload,
+        left_out=left_out,
+        digest=digest() if digest is not None else None,
+    )
+
+
+def reasons(sink: Core, rows: Rows) -> Rows:
+    """See ``epochal.sinks.rows.rejects``."""
+    from epochal.sinks.postgres.rows import reason
+
+    return sink.projection.beside(rows, rejects.REASON, reason)
+
+
+def judgement(sink: Core, rows: Rows) -> Json:
+    """See ``epochal.sinks.rows.rejects``."""
+    settings = {} if sink.projection.is_whole else dict(settings_of(rows.sparkSession))
+    return {
+        "schema": rows.schema.simpleString(),
+        "projection": sink.projection.to_json(),
+        "settings": settings,
+    }
+
+
+def held_rows(sink: Core, rows: Rows) -> Rows:
+    """What is written of the epoch's rows."""
+    from epochal.sinks.postgres.rows import reason
+
+    projected = sink.projection.apply(rows)
+    return projected if sink.bad_rows is None else projected.where(reason(projected.schema).isNull())
+
+
+def left_out_of(sink: Core, rows: Rows) -> int:
+    """How many rows ``where=`` keeps out, and how many go to the sink of bad rows."""
+    bad = rejects.how_many(reasons(sink, rows)) if sink.bad_rows is not None else 0
+    return sink.projection.left_out(rows) + bad
+
+
+def refuse_columns(sink: Core, epoch: Epoch, columns: Sequence[PgColumn]) -> None:
+    """Rows or table may have changed since the start looked, and the server would bend what does not fit."""
+    with sink.connector.session() as session, refusing(sink.name, epoch.number):
+        if sink.staging is not None:
+            staging.refuse_rows(session, sink.name, sink.target, sink.staging, columns, fewer=sink.evolves)
+        else:
+            ddl.refuse_rows(session, sink.name, sink.target, columns, fewer=sink.evolves)
+
+
+def evolve(sink: Core, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
+    """Add the columns that are new, as the one who may prepare: nobody who was fenced alters a table."""
+    evolution = sink.evolution(app, columns)
+    with sink.connector.session() as session:
+        if not evolution.lacking(session):
+            return
+        with session.transaction():
+            sink.conditions.check_prepare(sink.state(session, app, lock=True), by, marker_of(epoch), epoch.number)
+            evolution.run(session)
+
+
+def tried(
+    sink: Core,
+    app: str,
+    mode: Staging,
+    epoch: Epoch,
+    columns: Sequence[PgColumn],
+    attempts: Mapping[int, int],
+    by: Actor,
+) -> Publish:
+    """How the staged rows will be published; what can be seen of it now has been asked, and tried.
+
+    The trial holds the sink's row as a task does, so that a newer fence ends one that takes long.
+    """
+    number, wanted = epoch.number, marker_of(epoch)
+    with sink.connector.session() as session, session.rehearsal():
+        sink.conditions.check_prepare(sink.state(session, app, share=True), by, wanted, number)
+        plan = staging.plan_of(session, sink.target, mode, columns)
+        if attempts:
+            plan.check(sink.staged(session, number, epoch.position, attempts), trial=mode.trial)
+    return plan
+
+
+def task_of(
+    sink: Core,
+    place: Address,
+    app: str,
+    epoch: Epoch,
+    by: Actor,
+    columns: Sequence[PgColumn],
+    flagged: tuple[str, ...],
+) -> Task:
+    from epochal.sinks.postgres.write import Task
+
+    names = ", ".join([*(ddl.quoted(column.name) for column in columns), "_epoch", "_attempt"])
+    return Task(
+        place=place,
+        limits=sink.limits,
+        app=app,
+        sink=sink.name,
+        epoch=epoch.number,
+        position=epoch.position,
+        actor=by,
+        copy=f"COPY {sink.target.rows} ({names}) FROM STDIN (FORMAT binary)",
+        table=sink.target.rows,
+        columns=tuple(columns),
+        flagged=flagged,
+    )
+
+
+def written_by(sink: Core, rows: Any, task: Task) -> list[Json]:
+    """The votes of all partitions; ``coalesce`` bounds the connections without a second evaluation."""
+    from epochal.sinks.postgres.write import VOTE, writer
+
+    try:
+        votes = rows.coalesce(sink.connections).mapInArrow(writer(task), VOTE).collect()
+    except Exception as error:
+        raise error_of_a_task(sink, error, task.epoch) or error from None
+    return [json.loads(vote[0]) for vote in votes]
+
+
+def error_of_a_task(sink: Core, error: Exception, epoch: int) -> EpochalError | None:
+    """Our own error, if a task ended with one: Spark hands over its text only."""
+    for kind in (SinkUnavailable, OutcomeUnknown):
+        found = re.search(rf"{kind.__module__}\.{kind.__name__}: (.*)", str(error))
+        if found is not None:
+            what = f"a task could not write: {found[1].removeprefix(f'sink {sink.name!r}: ')}"
+            return SinkUnavailable(what, sink=sink.name, epoch=epoch, help="see whether the server is up")
+    if lacks_epochal(error):
+        what = "Epochal is not installed on the executors"
+        return Misconfigured(what, sink=sink.name, epoch=epoch, help="pip install 'epochal[postgres]' there")
+    return None
+
+
+def raise_refusals(sink: Core, votes: Sequence[Json], epoch: Epoch, by: Actor) -> None:
+    """The votes that say no, as one error; the most telling kind first."""
+    where: dict[str, Any] = {"sink": sink.name, "epoch": epoch.number}
+    for vote in votes:
+        if "stale" in vote:
+            fence, published = vote["stale"]["fence"], int(vote["stale"]["published"])
+            seen = State("", Actor.from_json(fence) if fence else None, published, None)
+            sink.conditions.check_prepare(seen, by, marker_of(epoch), epoch.number)
+        if "client" in vote:
+            raise Misconfigured(
+                f"an executor cannot write: {vote['client']}",
+                help="pip install 'epochal[postgres]' on every executor",
+                **where,
+            )
+    unholdable = sums_of([vote["unholdable"] for vote in votes if "unholdable" in vote])
+    if unholdable:
+        told = ", ".join(f"column {column!r}: {count}" for column, count in unholdable.items())
+        raise PrepareRefused(
+            f"rows with values that Postgres cannot hold exactly: {told}",
+            help="these are strings with NUL or broken UTF-8, dates or timestamps out of Postgres's range, or NaN"
+            " and infinities inside JSON: replace or drop them in the query, or let bad_rows= have them",
+            **where,
+        )
+    for vote in votes:
+        if "refused" in vote:
+            raise PrepareRefused(
+                vote["refused"],
+                state=vote["state"],
+                help="make the rows fit the table's constraints, or the table the rows",
+                **where,
+            )
+
+
+def noted_end(sink: Core, epoch: Epoch) -> tuple[Position, int] | None:
+    """Where the rows of the position will begin, unless they find room before it; None does no harm.
+
+    Of an epoch that is redone there may be rows from before, of which nobody knows where they are.
+    """
+    if sink.staging is not None or epoch.decision.redo > 0:
+        return None
+    try:
+        with sink.connector.session() as session, sink.reading(), session.transaction():
+            return epoch.position, sink.pages(session)
+    except (ServerRefused, SinkUnavailable):  # no right to ask, or somebody locks the table, whom COPY waits for
+        return None

@@ -1,0 +1,101 @@
+"""Create what is missing, and refuse before a start what can never work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model.epoch import (
+    Query,
+)
+from epochal.sinks.epochs import Retention
+from epochal.sinks.postgres import advice, ddl, staging
+from epochal.sinks.postgres.advice import Script
+from epochal.sinks.postgres.inspection import PostgresInspection
+from epochal.sinks.protocol import Schema
+from epochal.sinks.spark.executors import check_executors
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.session import Session
+from epochal.sinks.postgres.core import Core
+
+log = logging.getLogger("epochal.sinks.postgres")
+
+
+def all_sql(sink: Core, app: str, schema: Schema, *, adopt: bool = False) -> str:
+    """The SQL that ``create`` runs in a database that has nothing; ``adopt``: but the plain table."""
+    where, columns = (sink.checked(app), sink.name, sink.target), sink.columns(schema)
+    if sink.staging is not None:
+        steps = staging.all_steps(*where, sink.staging, columns, adopt)
+    else:
+        steps = ddl.all_steps(*where, columns, adopt)
+    return "".join(f"{sql};\n" for sql in ("BEGIN", *(step.sql for step in steps), "COMMIT"))
+
+
+def create(sink: Core, query: Query, schema: Schema) -> Sequence[str]:
+    """Make what is missing, in one transaction.
+
+    ``Append()`` adopts a plain table: it becomes ``<table>__rows``, and a view with its rows takes its name.
+    """
+    where, columns = (sink.checked(query.app), sink.name, sink.target), sink.columns(schema)
+    with sink.connector.session() as session, session.transaction(bulk=True):
+        added = sink.evolution(query.app, columns).run(session) if sink.evolves else []
+        if sink.staging is not None:
+            return [*added, *staging.create(session, *where, sink.staging, columns)]
+        return [*added, *ddl.create(session, *where, columns)]
+
+
+def check(sink: Core, query: Query, schema: Schema) -> None:
+    """Refuse what can never work: server, table, types, constraints, key, view, rights, executors."""
+    from epochal.sinks.postgres.write import reached
+
+    where, columns = (sink.checked(query.app), sink.name, sink.target), sink.columns(schema)
+    with sink.connector.session() as session:
+        place = session.place()
+        if sink.evolves:
+            columns = sink.evolution(query.app, columns).known(session)
+        if sink.staging is not None:
+            staging.check(session, *where, sink.staging, columns)
+        else:
+            ddl.check(session, *where, columns)
+        warn_of_retention(sink, session)
+    reach = partial(reached, place, sink.name, sink.limits)
+    check_executors(sink.name, ["psycopg", "numpy"], "'epochal[postgres]' pyarrow", reach)
+
+
+def warn_of_retention(sink: Core, session: Session) -> None:
+    """Not refused: a role that was granted what an older Epochal asked for goes on, and forgets nothing."""
+    grant = ddl.lacks_retention(session)
+    if grant is not None and sink.retention != Retention(None, None):
+        log.warning(
+            "sink %s: the audit in epochal.epochs is not bounded, as this role may not delete there: %s",
+            sink.name,
+            grant,
+        )
+
+
+def script(sink: Core, app: str, schema: Schema | None = None, filters: Sequence[str] = ()) -> Script:
+    """SQL for a DBA; without ``schema`` of the columns that the table has, which is asked then."""
+    if schema is not None:
+        columns = sink.columns(schema)
+    else:
+        with sink.connector.session() as session:
+            columns = advice.existing_columns(session, sink.name, sink.target)
+    return advice.script(sink.checked(app), sink.name, sink.target, sink.staging, columns, filters)
+
+
+def inspection(sink: Core, query: Query) -> PostgresInspection:
+    """See ``epochal.sinks.inspection``."""
+    app = sink.checked(query.app)
+    given = {**sink.projection.to_json(), "bad_rows": sink.bad_rows is not None}
+    return PostgresInspection(
+        sink.connector,
+        sink.target,
+        sink.conditions,
+        app,
+        given,
+        stages=sink.staging is not None,
+        row=lambda session, lock: sink.state(session, app, lock=lock),
+    )
