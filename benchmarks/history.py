@@ -46,6 +46,7 @@ from epochal.coordinator.model.epoch import (
 from epochal.coordinator.protocol.coordinator import Coordinator
 from epochal.coordinator.query.pipeline import located
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.delta.committing import publish
 from epochal.sinks.delta.jvm import Table
 from epochal.sinks.kafka import committing, produce
 from epochal.sinks.kafka.produce import Plan, Transaction
@@ -361,9 +362,10 @@ class _Delta:
     def _show(self) -> None:
         if self._newest is None:
             return
-        table = self._sink._table()
+        table = self._sink._core.table()
         payload = {**self._newest.payload, "adds": self._adds}
-        answer = self._sink._publish(table, table.begin(), replace(self._newest, payload=payload))
+        vote = replace(self._newest, payload=payload)
+        answer = publish(self._sink._core, table, table.begin(), vote)
         assert answer.kind.value == "done", f"Delta did not take {len(self._adds)} files: {answer}"
         self._adds, self._newest = [], None
 

@@ -272,8 +272,8 @@ class DeltaReader:
         """delta-rs reads the transaction version that Delta's commit carries; no Spark is needed for it."""
         from deltalake import DeltaTable
 
-        self.of._app = app
-        _, decision, _, _ = self.of._ids()
+        self.of._core.app = app
+        _, decision, _, _ = self.of._core.ids()
         return int(DeltaTable(self.of.location).transaction_version(decision) or 0)
 
     def lose_prepared(self) -> str:

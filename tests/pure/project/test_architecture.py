@@ -175,7 +175,7 @@ def test_a_circle_is_noticed() -> None:
 
 WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.datetime.now", "date.today"}
 NOTES = {
-    ("epochal.sinks.delta.sink", "time.time"),  # Delta's `lastUpdated`, which nobody reads
+    ("epochal.sinks.delta.core", "time.time"),  # Delta's `lastUpdated`, which nobody reads
     ("epochal.coordinator.query.operate", "datetime.datetime.now"),  # when a person said it, told to people
     ("epochal.coordinator.console.audit", "time.time"),  # how long ago, told to people
     ("epochal.coordinator.console.txns", "time.time"),  # the same

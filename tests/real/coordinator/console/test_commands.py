@@ -16,8 +16,8 @@ from deltalake import fs
 from epochal.coordinator.model.epoch import Actor, Query
 from epochal.coordinator.model.errors import Fenced, SinkUnavailable
 from epochal.sinks import DeltaSink
-from epochal.sinks.delta import sink as delta_sink
-from epochal.sinks.delta import without_spark
+from epochal.sinks.delta import fencing, without_spark
+from epochal.sinks.delta.core import Core
 from epochal.sinks.inspection import inspection_of
 from epochal.sinks.kafka.marker import MarkerTopic
 from tests.real.coordinator.console.support import SINKS, Console, by_name
@@ -145,8 +145,8 @@ def test_a_delta_table_is_the_same_with_and_without_spark(
         patch.setattr(without_spark.Snapshot, "__init__", lambda *_: pytest.fail("delta-rs was asked"))
         by_spark = DeltaSink(str(console.lake), name="lake").look(query)
     with monkeypatch.context() as patch:
-        patch.setattr(delta_sink, "running_session", lambda: None)
-        patch.setattr(delta_sink.DeltaSink, "_begin", lambda *_, **__: pytest.fail("Spark was asked"))
+        patch.setattr(fencing, "running_session", lambda: None)
+        patch.setattr(Core, "begin", lambda *_, **__: pytest.fail("Spark was asked"))
         by_delta_rs = DeltaSink(str(console.lake), name="lake").look(query)
     assert by_spark.marker is not None
     assert by_delta_rs == by_spark
@@ -186,7 +186,7 @@ def test_a_feature_that_delta_rs_does_not_know_is_a_named_error(
         {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features},
     )
     with pytest.raises(SinkUnavailable, match="cannot be read without Spark: Kernel error"):
-        without_spark.Snapshot(DeltaSink(str(lake), name="lake")._target, "lake")
+        without_spark.Snapshot(DeltaSink(str(lake), name="lake")._core.target, "lake")
 
 
 def test_a_sink_that_does_not_answer_is_told_beside_the_others(console: Console, tmp_path: Path) -> None:

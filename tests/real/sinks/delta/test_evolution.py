@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.coordinator.model.errors import Fenced, Misconfigured, PrepareRefused
-from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
+from epochal.sinks.delta import Append, Merge, Overwrite
+from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.modes import Mode
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import TWO, Start, query
@@ -81,7 +82,7 @@ def test_columns_that_were_added_and_are_not_there_refuse_the_epoch(
 ) -> None:
     """As when the table was put back at that moment: without them the rows would be shown without these values."""
     start = Start(spark, path, merge_schema=True, mode=mode).fenced()
-    monkeypatch.setattr(DeltaSink, "_add_columns", lambda *_: "SELECT 1")
+    monkeypatch.setattr(Core, "add_columns", lambda *_: "SELECT 1")
     with pytest.raises(PrepareRefused, match="does not add the columns") as refused:
         start.prepare(grown)
     assert "the table has not got them" in str(refused.value)
@@ -112,14 +113,14 @@ def test_another_adds_it_at_the_same_time(
     spark: SparkSession, path: Path, grown: DataFrame, theirs: str, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = Start(spark, path, merge_schema=True).fenced()
-    statement = DeltaSink._add_columns
+    statement = Core.add_columns
 
-    def overtaken(sink: DeltaSink, added: Any) -> str:
+    def overtaken(sink: Core, added: Any) -> str:
         monkeypatch.undo()
         support.sql(spark, path, f"ALTER TABLE {{t}} ADD COLUMNS ({theirs})")
         return statement(sink, added)
 
-    monkeypatch.setattr(DeltaSink, "_add_columns", overtaken)
+    monkeypatch.setattr(Core, "add_columns", overtaken)
     if fits:
         start.show(grown)
         assert seen(spark, path) == [("new", 1, 2), ("old", None, None)]

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from epochal.coordinator.model.epoch import Committable
 from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, PreparedLost, PrepareRefused
 from epochal.sinks.delta import DeltaSink, Merge, jvm
+from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.lineage import LOG, log_file
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.delta import support
@@ -68,15 +69,15 @@ def test_a_put_beside_a_hidden_version_does_not_count_and_is_made_again(one: Own
 
 def test_after_a_put_the_log_is_listed_whatever_the_names_tell(one: OwnTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clean-up goes on, and removes what was put in the gap."""
-    vote, put = one.vote("a"), DeltaSink._put
+    vote, put = one.vote("a"), Core.put
     gap = one.hide()
 
-    def removed(self: DeltaSink, *given: Any, **more: Any) -> object:
+    def removed(self: Core, *given: Any, **more: Any) -> object:
         answer = put(self, *given, **more)
         support.forget_version(one.path, int(gap.stem))
         return answer
 
-    monkeypatch.setattr(DeltaSink, "_put", removed)
+    monkeypatch.setattr(Core, "put", removed)
     assert one.commit(vote) is CommitOutcome.COMMITTED
     assert support.column(one.path, "id") == ["a", "x", "y", "z"]
 

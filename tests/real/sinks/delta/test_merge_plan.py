@@ -10,9 +10,9 @@ from pyspark.sql.types import StructType
 from epochal.coordinator.model.epoch import Actor, Committable, Decision
 from epochal.coordinator.model.errors import CommitInDoubt
 from epochal.sinks.delta import Append, DeltaSink, Merge
+from epochal.sinks.delta.core import PAYLOAD_VERSION
 from epochal.sinks.delta.merge import MergePlan
 from epochal.sinks.delta.modes import Mode
-from epochal.sinks.delta.sink import PAYLOAD_VERSION
 
 QUERY = ["id", "a", "seq", "gone"]
 TABLE = ["id", "a", "more"]

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from epochal.coordinator.model.epoch import Marker, SinkState
 from epochal.coordinator.model.errors import CheckpointMismatch, MarkerLost
 from epochal.sinks.delta import DeltaSink, history
+from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.jvm import Table
 from epochal.sinks.delta.without_spark import Snapshot
 from epochal.sinks.epochs import Wanted
@@ -51,7 +52,7 @@ class Shown(Start):
         """As the next start sees it, and a process without Spark."""
         sink = DeltaSink(str(self.path), name="out")
         found = sink.look(query("app"))
-        assert sink._state(Snapshot(sink._target, "out")) == found
+        assert sink._core.state(Snapshot(sink._core.target, "out")) == found
         return found
 
 
@@ -122,14 +123,14 @@ def test_a_restore_that_slips_in_before_a_commit_is_seen_by_the_next_look(
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Delta finds no conflict between the two."""
-    put = DeltaSink._put
+    put = Core.put
 
-    def slow(self: DeltaSink, *given: object, **more: object) -> object:
+    def slow(self: Core, *given: object, **more: object) -> object:
         monkeypatch.undo()
         shown.restore("VERSION AS OF 3")
         return put(self, *given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(DeltaSink, "_put", slow)
+    monkeypatch.setattr(Core, "put", slow)
     with pytest.raises(MarkerLost):
         shown.of(4)
     assert support.column(shown.path, "n") == [1, 2, 4]

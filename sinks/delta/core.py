@@ -1,0 +1,266 @@
+"""What all verbs of a Delta sink share: its arguments, its table, and its fence and marker in the table's log."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Digest,
+    Json,
+    Marker,
+    Position,
+    SinkState,
+)
+from epochal.sinks.conditions import Conditions, check_name, looked
+from epochal.sinks.delta import gates, jvm, modes
+from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
+from epochal.sinks.delta.lineage import Lineage
+from epochal.sinks.delta.merge import MergePlan
+from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
+from epochal.sinks.delta.refusals import Refusals
+from epochal.sinks.delta.target import Target
+from epochal.sinks.delta.without_spark import Snapshot
+from epochal.sinks.rows import formats, keyed
+from epochal.sinks.rows.projection import Projection
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+ATTEMPTS = 10
+"""How often one call writes again after a conflict with another writer of the table."""
+
+PAYLOAD_VERSION = 2
+"""Since 2 with a mode; an epoch that is appended is written as version 1, which older ones read."""
+MARKER_VERSION = 1
+"""Of the transaction ids."""
+
+
+class Kind(enum.Enum):
+    """How a commit request ended, as far as its caller can see."""
+
+    DONE = "done"
+    CONFLICT = "conflict"  # not applied, or it conflicts with itself
+    NONE = "none"  # may be applied
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back from a commit request; only a new snapshot tells whether it is visible."""
+
+    kind: Kind
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A MERGE that was made and not committed: of which decision, in which transaction."""
+
+    decision: int
+    txn: Transaction
+    written: Written
+
+
+class Core:
+    """The arguments of a sink (``DeltaSink`` explains them), its table, and what a start has seen."""
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        table: str | None = None,
+        mode: Mode = Append(),  # noqa: B008  # frozen
+        name: str | None = None,
+        partition_by: Sequence[str] = (),
+        merge_schema: bool = False,
+        select: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> None:
+        self.made_with = {what: value for what, value in locals().items() if what != "self"}
+        self.target = Target.of(path, table)
+        self.name = self.target.default_name if name is None else name
+        check_name("sink name", self.name)
+        modes.check(mode, self.name)
+        self.mode = mode
+        if isinstance(mode, Merge):
+            self.needs_copy = True  # a RedoSink then: what it merges lies in the durable copy
+        if isinstance(mode, Overwrite):
+            self.replaces = True  # a ReplacingSink then
+        self.partition_by = tuple(partition_by)
+        self.merge_schema = merge_schema
+        self.projection = Projection.of(self.name, select, where)
+        self.leaves_rows_out = where is not None  # a FilteringSink
+        self.say = Refusals(self.name, self.target)
+        self.conditions = Conditions(self.name, f"Delta table {self.target}")
+        self.app: str | None = None
+        self.tried: Tried | None = None
+        self.seen: int | None = None
+        self.known: Transaction | None = None  # of the last look; prepare and commit go on from it
+        self.also: Core | None = None  # the same under its other name, of a sink that is renamed
+
+    def case_sensitive(self) -> bool:
+        return jvm.session(self.name).conf.get("spark.sql.caseSensitive", "false") == "true"
+
+    def looked(self) -> str:
+        return looked(self.app, self.name)
+
+    @property
+    def adds_only(self) -> bool:
+        return isinstance(self.mode, Append)
+
+    def planned(self, mode: object, rows: Sequence[str], table: Sequence[str]) -> MergePlan:
+        there = gates.in_both(rows, table, case_sensitive=self.case_sensitive())
+        return MergePlan.of(mode, rows, there)
+
+    def projected(self, schema: StructType) -> StructType:
+        """What the sink gets of such rows; ``Misconfigured`` where the mode names columns that are not in it."""
+        rows = self.projection.check(schema)
+        if isinstance(self.mode, Merge):
+            kinds = {field.name: field.dataType.simpleString() for field in rows.fields}
+            keyed.check_columns(self.mode, kinds, self.name)
+        return rows
+
+    def written(self, rows: StructType, table: Sequence[str]) -> StructType:
+        """What of it goes into a table that has these columns."""
+        return self.planned(self.mode, rows.names, table).written(rows)
+
+    def row_problems(self, rows: StructType, metadata: Json) -> list[str]:
+        """Why such rows do not fit the table, or would not with the columns that prepare adds to it."""
+        case_sensitive, table = self.case_sensitive(), jvm.schema_of(metadata)
+        if self.merge_schema:
+            table = gates.with_columns(table, self.added(rows, metadata))
+        return gates.row_problems(rows, table, case_sensitive=case_sensitive)
+
+    def added(self, rows: StructType, metadata: Json) -> StructType:
+        return gates.added(rows, jvm.schema_of(metadata), case_sensitive=self.case_sensitive())
+
+    def remedy(self, added: StructType) -> str:
+        if not added.fields:
+            return f"cast or rename in the query, or alter the table {self.target}"
+        return f"{self.add_columns(added)}, or give the sink merge_schema=True, or leave the columns out with select="
+
+    def add_columns(self, added: StructType) -> str:
+        return f"ALTER TABLE {self.target.sql} ADD COLUMNS ({jvm.ddl(jvm.session(self.name), added)})"
+
+    def find(self) -> Table | None:
+        """None: the catalog has no table of that name."""
+        spark = jvm.session(self.name)
+        jvm.self_test(spark, self.name)
+        path = self.target.location(spark, self.name)
+        with self.say.unavailable("the table"):
+            return Table(spark, path) if path is not None else None
+
+    def table(self) -> Table:
+        table = self.find()
+        if table is None:
+            raise self.say.missing()
+        return table
+
+    def begin(self, table: Table, *, known: Transaction | None = None, answered: Answer | None = None) -> Transaction:
+        """A transaction on the newest snapshot, which is not listed where it still is that of ``known``.
+
+        After a request that may be applied its failure is no answer.
+        """
+        try:
+            self.known = table.begin(known)
+        except JavaFailure as failure:
+            if answered is not None:
+                raise self.say.unknown(state=failure.message) from failure
+            raise self.say.not_read("the table's log", failure) from failure
+        return self.known
+
+    def existing(self, txn: Transaction) -> Transaction:
+        if not txn.exists:
+            raise self.say.missing()
+        return txn
+
+    def state(self, txn: Transaction | Snapshot) -> SinkState:
+        """What the snapshot holds; of a sink that is renamed the marker is under one of its names."""
+        state = self.own_state(txn)
+        if self.also is not None and is_moved(state):
+            self.also.app = self.app
+            return replace(state, marker=self.also.own_state(txn).marker)
+        return state
+
+    def own_state(self, txn: Transaction | Snapshot) -> SinkState:
+        """What is kept under this name.  All ids are read, so that a commit of ``txn`` depends on all of them."""
+        with self.say.unavailable("the table's log"):
+            version = txn.version_of(self.version_id())
+            position, decision, generation, token = [txn.version_of(identity) for identity in self.ids()]
+            seen = txn.version_of(self.seen_id())
+            identity = identity_of(str(txn.metadata()["id"]))
+        formats.check_marker(f"Delta table {self.target}", version or 1, MARKER_VERSION, self.name)
+        fence = Actor(generation, token) if generation is not None and token is not None else None
+        marker = None
+        if position is not None and decision is not None and position > 0:
+            marker = Marker(position, decision, self.digest_at(txn, position))
+        return SinkState(identity, fence, self.still_shown(txn, marker, seen))
+
+    def still_shown(self, txn: Transaction | Snapshot, marker: Marker | None, seen: int | None) -> Marker | None:
+        """The marker whose rows the table has, after a RESTORE an older one; each version is read once by a start.
+
+        None ``seen``: no start has looked for one yet, so what was before is not asked.
+        """
+        if seen is None:
+            return marker
+        position, decision, _, _ = self.ids()
+        lineage = Lineage(txn.read, (position, decision), self.name)
+        with self.say.unavailable("the table's log"):
+            shown = lineage.marker(txn.version, max(seen, self.seen or seen), marker)
+        if shown == marker:
+            self.seen = txn.version
+        return shown
+
+    def ids(self) -> tuple[str, str, str, str]:
+        marker = f"epochal:{self.looked()}:{self.name}"
+        return marker, f"{marker}:decision", f"{marker}:generation", f"{marker}:token"
+
+    def seen_id(self) -> str:
+        return f"epochal:{self.looked()}:{self.name}:seen"
+
+    def version_id(self) -> str:
+        return f"epochal:{self.looked()}:{self.name}:version"
+
+    def digest_ids(self) -> tuple[str, str, str]:
+        marker = f"epochal:{self.looked()}:{self.name}"
+        return f"{marker}:digested", f"{marker}:rows", f"{marker}:digest"
+
+    def digest_at(self, txn: Transaction | Snapshot, position: Position) -> Digest | None:
+        """That of the newest epoch, where it was applied; an older one's stays in the log, under its position."""
+        with self.say.unavailable("the table's log"):
+            digested, rows, total = [txn.version_of(identity) for identity in self.digest_ids()]
+        return Digest(rows, total) if digested == position and rows is not None and total is not None else None
+
+    def put(
+        self, txn: Transaction, actions: Iterable[Json], query: str, epoch: int, note: str, mode: str = "Append"
+    ) -> Answer:
+        try:
+            txn.commit(actions, query_id=query, epoch=epoch, user_metadata=note, output_mode=mode)
+        except JavaFailure as failure:
+            conflict = failure.is_a("DeltaConcurrentModificationException")
+            return Answer(Kind.CONFLICT if conflict else Kind.NONE, failure.message)
+        return Answer(Kind.DONE)
+
+    def close(self) -> None:
+        """Nothing is held open: the Spark session is the user's."""
+        self.app = self.tried = self.known = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without transactions, which are objects of this process's JVM."""
+        return {**self.__dict__, "tried": None, "known": None}
+
+
+def is_moved(state: SinkState) -> bool:
+    return state.marker is not None and state.marker.is_moved
+
+
+def identity_of(table_id: str) -> str:
+    return f"delta:{table_id}"
+
+
+def txn_action(identity: str, version: int) -> Json:
+    return {"txn": {"appId": identity, "version": version, "lastUpdated": int(time.time() * 1000)}}

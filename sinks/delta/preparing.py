@@ -1,0 +1,238 @@
+"""Prepare: data files that the table's log does not name yet, or a MERGE that is not committed yet."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Committable,
+    Digest,
+    Epoch,
+    EpochNumber,
+    Json,
+)
+from epochal.coordinator.model.failpoints import Point
+from epochal.sinks.conditions import marker_of
+from epochal.sinks.delta import gates, jvm, modes
+from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
+from epochal.sinks.delta.merge import SOURCE, Work
+from epochal.sinks.delta.modes import Merge
+from epochal.sinks.delta.staged import Note, Staged
+from epochal.sinks.delta.target import quoted
+from epochal.sinks.rows.digest import watched
+from epochal.sinks.spark.stage import read_copy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, Tried
+
+UNKEPT = (
+    "a column that partitions the table has a value that Delta gives back as another one: an empty text, bytes that are"
+    " no text, Hive's word for NULL, or a time in the hour that clocks repeat in the session's time zone"
+)
+VIOLATIONS = ("InvariantViolationException", "DeltaInvariantViolationException")
+
+
+def without_row_ids(add: Json) -> Json:
+    """Row ids are given by the commit that shows the file, so that two appends cannot get the same."""
+    return {key: value for key, value in add.items() if key not in ("baseRowId", "defaultRowCommitVersion")}
+
+
+def count_rows(table: Table, adds: Sequence[Json]) -> int:
+    counts = [json.loads(add.get("stats") or "{}").get("numRecords") for add in adds]
+    if None in counts:
+        return table.count_rows([str(add["path"]) for add in adds])
+    return sum(counts)
+
+
+def hit_between_rows(sink: str, epoch: EpochNumber) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A pass over the rows that is there only while the failpoint in a task is armed."""
+
+    def strike(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.slice(0, 1)
+            failpoints.hit(Point.IN_WRITE, sink, epoch)
+            yield batch.slice(1)
+
+    return strike
+
+
+def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable:
+    """Write the data files and the note that says whose they are; the log names none of them.
+
+    A sink that merges writes them from the durable copy, on the table as it is now.
+    """
+    app = sink.looked()
+    table = sink.table()
+    known = None if isinstance(sink.mode, Merge) else sink.known
+    txn = sink.existing(sink.begin(table, known=known))
+    metadata = txn.metadata()
+    check_table(sink, txn, metadata, epoch.number)
+    written = sink.written(sink.projected(rows.schema), jvm.schema_of(metadata).names)
+    if sink.merge_schema and sink.added(written, metadata):
+        txn = with_columns(sink, table, txn, sink.added(written, metadata), epoch, by)
+        metadata = txn.metadata()
+    if isinstance(sink.mode, Merge):
+        return prepare_merge(sink, sink.mode, table, txn, epoch, rows, by)
+    rows, digest = watched(rows) if epoch.digest else (rows, None)
+    fitting = fitting_rows(sink, sink.projection.apply(rows), metadata, epoch.number)
+    with sink.projection.evaluating(epoch.number):
+        adds = write_files(sink, txn, fitting, epoch.number)
+        left_out = sink.projection.left_out(rows) if epoch.copy is not None else 0
+    files = [str(add["path"]) for add in adds]
+    with sink.say.unavailable("the prepared files", epoch.number):
+        Staged(table, app, sink.name).note(Note(epoch.position, by, epoch.decision.id), files)
+        read_back(sink, table, adds, epoch.number)
+        count = count_rows(table, adds)
+    payload = {"adds": adds, "table": gates.fingerprint(metadata, txn.protocol())}
+    return vote_for(sink, epoch, count, payload, left_out, digest() if digest is not None else None)
+
+
+def prepare_merge(
+    sink: Core, mode: Merge, table: Table, txn: Transaction, epoch: Epoch, rows: DataFrame, by: Actor
+) -> Committable:
+    """Merge on this snapshot, up to the commit; the transaction is kept, as its commit may be just this."""
+    if epoch.copy is None:
+        raise sink.say.refused("a sink that merges has no durable copy to merge", epoch.number)
+    sink.conditions.check_prepare(sink.state(txn), by, marker_of(epoch), epoch.number)
+    metadata = txn.metadata()
+    table_names = jvm.schema_of(metadata).names
+    plan = sink.planned(mode, sink.projection.check(rows.schema).names, table_names)
+    work = Work.of(epoch.copy, sink.projection, plan, rows.sparkSession)
+    session = work.session(rows.sparkSession)
+    with sink.projection.evaluating(epoch.number):
+        given = work.rows(session)
+        refuse_rows(sink, plan.written(given.schema), metadata, epoch.number)
+        count = plan.check(given, sink.name, epoch.number)
+        left_out = sink.projection.left_out(read_copy(session, epoch.copy))
+        with refusing_violations(sink, epoch.number):
+            written = merged_by_delta(sink, txn, work, session, count, epoch.number)
+    with sink.say.unavailable("the prepared files", epoch.number):
+        note = Note(epoch.position, by, epoch.decision.id)
+        Staged(table, sink.looked(), sink.name).note(note, written.files)
+    sink.tried = Tried(epoch.decision.id, txn, written)
+    return vote_for(sink, epoch, count, {"work": work.to_json(), "table": {"id": metadata["id"]}}, left_out)
+
+
+def vote_for(
+    sink: Core, epoch: Epoch, count: int, payload: Json, left_out: int, digest: Digest | None = None
+) -> Committable:
+    failpoints.hit(Point.BEFORE_VOTE, sink.name, epoch.number)
+    mode = modes.name_of(sink.mode)
+    versioned = {"version": 1} if mode == "append" else {"version": PAYLOAD_VERSION, "mode": mode}
+    about = {"offsets": epoch.offsets, "watermark": epoch.watermark}
+    payload = {**versioned, **payload, **about}
+    return Committable(sink.name, epoch.decision, epoch.position, count, payload, left_out=left_out, digest=digest)
+
+
+def check_table(sink: Core, txn: Transaction, metadata: Json, epoch: EpochNumber) -> None:
+    """What ``check`` has refused at the start may have come since."""
+    forgets = gates.forgets(metadata)
+    problems = [*([forgets] if forgets else []), *gates.table_problems(metadata, sink.adds_only)]
+    if problems:
+        raise sink.say.refused("; ".join(problems), epoch)
+    try:
+        txn.check_writable()
+    except JavaFailure as failure:
+        raise sink.say.refused("Delta refuses to write to the table", epoch, failure.message) from failure
+
+
+def with_columns(sink: Core, table: Table, txn: Transaction, added: StructType, epoch: Epoch, by: Actor) -> Transaction:
+    """The table with these columns, all NULL as yet, whatever becomes of the epoch; a snapshot that has them."""
+    from pyspark.errors import PySparkException
+
+    sink.conditions.check_owner(sink.state(txn), by, epoch.number)
+    failed: PySparkException | None = None
+    try:
+        jvm.session(sink.name).sql(sink.add_columns(added))
+    except PySparkException as error:  # perhaps somebody else has added them meanwhile
+        failed = error
+    txn = sink.existing(sink.begin(table))
+    if sink.added(added, txn.metadata()).fields:
+        what = f"Delta does not add the columns {added.names}"
+        state = str(failed) if failed is not None else "it said that it did, and the table has not got them"
+        raise sink.say.refused(what, epoch.number, state) from failed
+    return txn
+
+
+def fitting_rows(sink: Core, rows: DataFrame, metadata: Json, epoch: EpochNumber) -> DataFrame:
+    """The rows as files of the table hold them; ``PrepareRefused`` where they do not."""
+    refuse_rows(sink, rows.schema, metadata, epoch)
+    table, case_sensitive = jvm.schema_of(metadata), sink.case_sensitive()
+    fitting = with_failpoint(sink, rows, epoch).to(gates.projection(rows.schema, table, case_sensitive=case_sensitive))
+    return kept_in_partitions(sink, fitting, metadata)
+
+
+def kept_in_partitions(sink: Core, rows: DataFrame, metadata: Json) -> DataFrame:
+    """The rows, of which one whose partition would not keep its values ends the job."""
+    from pyspark.sql import functions as f
+
+    for field in gates.partitions(metadata):
+        for name in gates.in_both(rows.columns, [field.name], case_sensitive=sink.case_sensitive()):
+            column = f.col(quoted(name))
+            if (unkept := gates.is_unkept(column, field.dataType)) is not None:
+                rows = rows.withColumn(name, f.when(unkept, f.raise_error(f.lit(UNKEPT))).otherwise(column))
+    return rows
+
+
+def refuse_rows(sink: Core, rows: StructType, metadata: Json, epoch: EpochNumber) -> None:
+    problems = sink.row_problems(rows, metadata)
+    if problems:
+        raise sink.say.refused("; ".join(problems), epoch, help=sink.remedy(sink.added(rows, metadata)))
+
+
+def with_failpoint(sink: Core, rows: DataFrame, epoch: EpochNumber) -> DataFrame:
+    if failpoints.is_armed(Point.IN_WRITE):
+        return rows.mapInArrow(hit_between_rows(sink.name, epoch), rows.schema)
+    return rows
+
+
+def write_files(sink: Core, txn: Transaction, rows: DataFrame, epoch: EpochNumber) -> list[Json]:
+    with refusing_violations(sink, epoch):
+        return [without_row_ids(action["add"]) for action in txn.write_files(rows)]
+
+
+@contextlib.contextmanager
+def refusing_violations(sink: Core, epoch: EpochNumber) -> Iterator[None]:
+    try:
+        yield
+    except JavaFailure as failure:
+        if UNKEPT in failure.message:
+            help_line = (
+                "give such rows another value, keep them out with where=, or partition by another column; for"
+                " times set spark.sql.session.timeZone to UTC"
+            )
+            raise sink.say.refused(UNKEPT, epoch, help=help_line) from failure
+        if failure.is_a(*VIOLATIONS):
+            raise sink.say.refused("rows violate a constraint of the table", epoch, failure.message) from failure
+        raise
+
+
+def read_back(sink: Core, table: Table, adds: Sequence[Json], epoch: EpochNumber) -> None:
+    for add in adds:
+        size = table.size(str(add["path"]))
+        if size != add["size"]:
+            raise sink.say.refused(
+                f"a file that was written is not there: {add['path']}", epoch, f"{size} bytes, not {add['size']}"
+            )
+
+
+def merged_by_delta(
+    sink: Core, txn: Transaction, work: Work, session: SparkSession, count: int, epoch: EpochNumber
+) -> Written:
+    """What Delta's MERGE makes of the snapshot and the epoch's rows."""
+    if count == 0:
+        return Written([], [])
+    table = jvm.schema_of(txn.metadata())
+    rows = work.plan.fitting(work.rows(session), table, case_sensitive=sink.case_sensitive())
+    rows = kept_in_partitions(sink, rows, txn.metadata())
+    with_failpoint(sink, work.plan.source(rows), epoch).createOrReplaceTempView(SOURCE)
+    return txn.merge(session, work.plan.statement(sink.target.sql))

@@ -1,0 +1,93 @@
+"""Create the table, and refuse before a start what can never work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model.epoch import (
+    Json,
+    Query,
+)
+from epochal.coordinator.model.errors import (
+    Misconfigured,
+)
+from epochal.sinks.conditions import check_name
+from epochal.sinks.delta import gates, jvm
+from epochal.sinks.delta.jvm import JavaFailure
+from epochal.sinks.delta.target import SESSION_CATALOG
+from epochal.sinks.spark.executors import clone
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+from epochal.sinks.delta.core import Core
+
+
+def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
+    """Make the table if there is none; ``Misconfigured`` for types that no Delta table holds."""
+    from pyspark.errors import PySparkException
+
+    check_name("app", query.app, sink.name)
+    rows = sink.projected(schema)
+    schema = sink.written(rows, rows.names)
+    sink.say.refuse_set_up(gates.unholdable(schema), "change the query's types with a cast")
+    table = sink.find()
+    if table is not None and sink.begin(table).exists:
+        return []
+    try:
+        create_table(sink, schema)
+    except (JavaFailure, PySparkException) as error:
+        raise sink.say.misconfigured(f"Delta does not make the table {sink.target}", str(error)) from error
+    return [f"created Delta table {sink.target}"]
+
+
+def create_table(sink: Core, schema: StructType) -> None:
+    try:
+        from delta.tables import DeltaTable
+    except ImportError as error:
+        raise Misconfigured(
+            "the Python package delta-spark is missing", sink=sink.name, help="pip install 'epochal[delta]'"
+        ) from error
+    session = clone(jvm.session(sink.name))
+    session.catalog.setCurrentCatalog(SESSION_CATALOG)
+    session.conf.unset(gates.RETENTION_DEFAULT)  # else the table would be made as one that is refused
+    table = DeltaTable.createIfNotExists(session).addColumns(schema)
+    table = sink.target.named(table)
+    if sink.partition_by:
+        table = table.partitionedBy(*sink.partition_by)
+    with jvm.java_errors():
+        table.execute()
+
+
+def check(sink: Core, query: Query, schema: StructType) -> None:
+    """Refuse what can never work: no table, other columns, types that it cannot hold exactly."""
+    check_name("app", query.app, sink.name)
+    table = sink.table()
+    txn = sink.existing(sink.begin(table))
+    metadata = txn.metadata()
+    refuse_forgetful(sink, metadata)
+    sink.say.refuse_set_up(gates.table_problems(metadata, sink.adds_only), "write to a table without it")
+    rows = sink.written(sink.projected(schema), jvm.schema_of(metadata).names)
+    problems, added = sink.row_problems(rows, metadata), sink.added(rows, metadata)
+    sink.say.refuse_set_up(problems, sink.remedy(added))
+    try:
+        txn.check_writable()
+    except JavaFailure as failure:
+        raise sink.say.misconfigured("Delta refuses to write to the table", failure.message) from failure
+    with sink.say.unavailable("the table"):
+        closed = [folder for folder in (".", "_delta_log") if not table.may_write(folder)]
+    if closed:
+        raise Misconfigured(
+            f"this process may not write to the Delta table {sink.target}",
+            sink=sink.name,
+            state=f"folders without write permission: {closed}",
+            help="give its user the right to make files there",
+        )
+
+
+def refuse_forgetful(sink: Core, metadata: Json) -> None:
+    """A marker that Delta may forget proves nothing."""
+    forgets = gates.forgets(metadata)
+    if forgets is not None:
+        statement = f"ALTER TABLE {sink.target.sql} UNSET TBLPROPERTIES ('{gates.RETENTION}')"
+        sink.say.refuse_set_up([forgets], f"{statement}; markers that are gone by then are refused as lost")
