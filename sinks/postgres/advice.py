@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.postgres import ddl, staging
+from epochal.sinks.postgres import ddl, rights, staging
 from epochal.sinks.postgres.ddl import PgColumn, Target, quoted
 from epochal.sinks.postgres.modes import Staging
 
@@ -45,7 +45,7 @@ def script(
     indexes = [_index(target.own, name, kinds[name]) for name in filters]
     if mode is not None:
         steps = staging.all_steps(app, sink, target, mode, columns, exists=False)
-        more = (target.plain, staging.rights(mode))
+        more = (target.plain, staging.table_rights(mode))
         return Script([step.sql for step in steps], _grants(target, target.plain, more), None, indexes, _STAGED)
     steps = ddl.all_steps(app, sink, target, columns, adopt=False)
     view = ddl.view_query(app, sink, target, [column.name for column in columns])
@@ -72,7 +72,7 @@ def existing_columns(session: Session, sink: str, target: Target) -> list[PgColu
 
 def _grants(target: Target, reader: str, *more: tuple[str, str]) -> list[str]:
     schema = [f"GRANT USAGE ON SCHEMA {quoted(target.view_schema)} TO <reader>"] if target.view_schema else []
-    writer = [f"GRANT {grant} TO <writer>" for grant in ddl.grants(target, *more)]
+    writer = [f"GRANT {grant} TO <writer>" for grant in rights.grants(target, *more)]
     return [*writer, *schema, f"GRANT SELECT ON {reader} TO <reader>"]
 
 

@@ -44,7 +44,7 @@ from epochal.coordinator.model.errors import (
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked, marker_of, refusing
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Retention, Wanted
-from epochal.sinks.postgres import advice, audit, ddl, modes, staging
+from epochal.sinks.postgres import advice, audit, checking, creating, ddl, modes, rights, staging
 from epochal.sinks.postgres.address import Address, Dsn, Limits, ServerRefused
 from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.blockers import Row, ending_blockers
@@ -192,7 +192,7 @@ class PostgresSink:
             added = self._evolution(query.app, columns).run(session) if self._evolves else []
             if self._staging is not None:
                 return [*added, *staging.create(session, *where, self._staging, columns)]
-            return [*added, *ddl.create(session, *where, columns)]
+            return [*added, *creating.create(session, *where, columns)]
 
     def check(self, query: Query, schema: Schema) -> None:
         """Refuse what can never work: server, table, types, constraints, key, view, rights, executors."""
@@ -206,14 +206,14 @@ class PostgresSink:
             if self._staging is not None:
                 staging.check(session, *where, self._staging, columns)
             else:
-                ddl.check(session, *where, columns)
+                checking.check(session, *where, columns)
             self._warn_of_retention(session)
         reach = partial(reached, place, self._name, self._limits)
         check_executors(self._name, ["psycopg", "numpy"], "'epochal[postgres]' pyarrow", reach)
 
     def _warn_of_retention(self, session: Session) -> None:
         """Not refused: a role that was granted what an older Epochal asked for goes on, and forgets nothing."""
-        grant = ddl.lacks_retention(session)
+        grant = rights.lacks_retention(session)
         if grant is not None and self._retention != Retention(None, None):
             log.warning(
                 "sink %s: the audit in epochal.epochs is not bounded, as this role may not delete there: %s",
@@ -379,7 +379,7 @@ class PostgresSink:
             if self._staging is not None:
                 staging.refuse_rows(session, self._name, self._target, self._staging, columns, fewer=self._evolves)
             else:
-                ddl.refuse_rows(session, self._name, self._target, columns, fewer=self._evolves)
+                checking.refuse_rows(session, self._name, self._target, columns, fewer=self._evolves)
 
     def _evolve(self, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
         """Add the columns that are new, as the one who may prepare: nobody who was fenced alters a table."""
@@ -696,7 +696,7 @@ class PostgresSink:
         if self._also is None:
             return
         with self._connector.session() as session:
-            ddl.refuse_no_owner(session, self._name, self._target, has_view=self._staging is None)
+            rights.refuse_no_owner(session, self._name, self._target, has_view=self._staging is None)
 
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         """One transaction; with the row its history, and the reader view that names it, go under this name."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.postgres import ddl
+from epochal.sinks.postgres import checking, creating, ddl, rights
 from epochal.sinks.postgres.ddl import Step, Target, quoted
 from epochal.sinks.postgres.modes import Staging, Upsert
 from epochal.sinks.postgres.publish import Publish, Staged
@@ -91,17 +91,17 @@ def create(
     check_mode(mode, columns, sink)
     session.run("SELECT pg_advisory_xact_lock(hashtextextended('epochal.create', 0))")
     done: list[str] = []
-    done += ddl.make_housekeeping(session)
+    done += creating.make_housekeeping(session)
     if ddl.find(session, target.plain) is None:
         done += ddl.run_steps(session, [table_step(target, mode, columns)])
     _refuse_table(session, sink, target, mode, columns)
     if ddl.find(session, target.rows) is None:
         done += ddl.run_steps(session, staged_steps(target, columns, columns_of(session, target.plain)))
     _refuse_staged(session, sink, target, mode, columns)
-    ddl.refuse_other_owner(session, app, sink, target)
+    checking.refuse_other_owner(session, app, sink, target)
     if ddl.registered(session, app, sink) is None:
         done += ddl.run_steps(session, [ddl.sink_step(app, sink, target)])
-    return [*done, ddl.needed(target, (target.plain, rights(mode)))] if done else []
+    return [*done, rights.needed(target, (target.plain, table_rights(mode)))] if done else []
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def create(
 def check(session: Session, app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
     """Refuse, writing nothing, what can never work."""
     check_mode(mode, columns, sink)
-    ddl.refuse_server(session, sink)
+    checking.refuse_server(session, sink)
     if not ddl.has_housekeeping(session):
         raise ddl.missing(session, "the schema epochal and its tables", sink)
     for table in (target.plain, target.rows):
@@ -118,10 +118,10 @@ def check(session: Session, app: str, sink: str, target: Target, mode: Staging, 
             raise ddl.missing(session, f"the table {table}", sink)
     _refuse_table(session, sink, target, mode, columns)
     _refuse_staged(session, sink, target, mode, columns)
-    ddl.refuse_other_owner(session, app, sink, target)
+    checking.refuse_other_owner(session, app, sink, target)
     if ddl.registered(session, app, sink) is None:
         raise ddl.missing(session, f"the row of app {app!r} in epochal.sinks", sink)
-    ddl.refuse_rights(session, sink, target, (target.plain, rights(mode)))
+    rights.refuse_rights(session, sink, target, (target.plain, table_rights(mode)))
     plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
 
 
@@ -143,7 +143,7 @@ def plan_of(session: Session, target: Target, mode: Staging, columns: Sequence[P
     return Publish.of(mode, [c.name for c in columns], [c.name for c in columns_of(session, target.plain)])
 
 
-def rights(mode: Staging) -> str:
+def table_rights(mode: Staging) -> str:
     """On the table itself, of a role that only runs the query."""
     if not isinstance(mode, Upsert):
         return "INSERT"
@@ -177,7 +177,7 @@ def _refuse_relation(session: Session, sink: str, table: str) -> None:
     for name, kind, persistence, secured, root, inherits in tree:
         why = None
         if kind not in ("r", "p"):
-            why = f"is {ddl.KINDS.get(kind, 'no table')}"
+            why = f"is {checking.KINDS.get(kind, 'no table')}"
         elif persistence != "p":
             why = "is unlogged or temporary: a crash of the server would empty it"
         elif root and secured:
@@ -259,7 +259,7 @@ def _refuse_staged(
     session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn], *, fewer: bool = False
 ) -> None:
     """The staging table fits the rows, and finds equal what the table finds equal."""
-    ddl.refuse_rows(session, sink, target, columns, fewer=fewer)
+    checking.refuse_rows(session, sink, target, columns, fewer=fewer)
     table = {column.name: column for column in columns_of(session, target.plain)}
     for column in columns_of(session, target.rows):
         wanted = table.get(column.name)
