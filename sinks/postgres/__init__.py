@@ -12,8 +12,9 @@ table itself.  Read in this order:
 - ``publish.py``  how staged rows go into the table, and what is asked of them before
 - ``rows.py``     Spark's types as Postgres's
 - ``binary.py``   Arrow columns as rows of binary COPY
-- ``ddl.py``      names, SQL and look-ups of what must exist; ``creating.py`` makes it, ``checking.py`` and ``rights.py``
-  refuse what does not fit
+- ``ddl.py``      names, SQL and look-ups of what must exist
+- ``creating.py`` makes what is missing
+- ``checking.py`` refuses what can never work; ``rights.py``: which rights a role needs
 - ``staging.py``  the same for the modes that stage
 - ``evolution.py`` columns that are new in the query
 - ``audit.py``    what the audit says of the epochs that are shown, and for how long

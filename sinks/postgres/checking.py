@@ -46,7 +46,7 @@ def check(session: Session, app: str, sink: str, target: Target, columns: Sequen
 
 
 def refuse_server(session: Session, sink: str) -> None:
-    """Refuse a server of an untested version, a read-only replica, or a database that is not in UTF-8."""
+    """Refuse a server of an unsupported version, a read-only replica, or a database that is not in UTF-8."""
     ((version, recovery, encoding),) = session.run(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding')"
     )
