@@ -37,7 +37,7 @@ def script(
     unknown = [name for name in filters if name not in kinds]
     if unknown:
         raise Misconfigured(
-            f"readers cannot filter by {unknown}, which are no columns",
+            f"readers cannot filter by {unknown}: the table has no such columns",
             sink=sink,
             state=f"columns {list(kinds)}",
             help="name columns of the table",

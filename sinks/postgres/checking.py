@@ -144,7 +144,7 @@ def refuse_relation(session: Session, sink: str, name: str) -> None:
     elif parent:
         why = "is part of an inheritance tree"
     if why is not None:
-        raise Misconfigured(f"{name} {why}", sink=sink, help="name another table=, it can be made by pipeline.create()")
+        raise Misconfigured(f"{name} {why}", sink=sink, help="name another table=, which pipeline.create() can make")
     _refuse_constraints(session, sink, name)
 
 

@@ -64,9 +64,7 @@ class PostgresInspection:
         self.complete = True
         self.content = f"the rows of {target.rows}"
         self.unattributed = (
-            f"rows are written into {target.plain} itself, which has no column of ours that tells their epoch"
-            if stages
-            else ""
+            f"rows are written into {target.plain} itself, which has no column for their epoch" if stages else ""
         )
 
     def counts(self, first: Position, last: Position) -> Iterator[Counted]:

@@ -53,7 +53,7 @@ class Staged:
 class Publish(Upsertion):
     """How the staged rows of one epoch go into the table."""
 
-    # --- publish -----------------------------------------------------------------------------
+    # --- publish ---------------------------------------------------------------------------------
 
     def run(self, staged: Staged) -> None:
         """Write the rows into the table within the caller's transaction, which the caller commits or rolls back.
@@ -88,11 +88,8 @@ class Publish(Upsertion):
     def _count_missing_keys(self, staged: Staged) -> int:
         """How many of the rows to insert have a key that the table does not have now."""
         there = f"SELECT FROM {staged.target.plain} shown WHERE {self._same_key()}"
-        return int(
-            staged.ask(f"SELECT count(*) FROM (SELECT * {self._insert_from(staged)}) new WHERE NOT EXISTS ({there})")[
-                0
-            ][0]
-        )
+        rows = f"SELECT * {self._insert_from(staged)}"
+        return int(staged.ask(f"SELECT count(*) FROM ({rows}) new WHERE NOT EXISTS ({there})")[0][0])
 
     def _count_undeleted(self, staged: Staged) -> int:
         """How many of the rows to delete are still in the table."""
@@ -126,9 +123,9 @@ class Publish(Upsertion):
         return int(staged.ask(f"SELECT count(*) {self._insert_from(staged)}")[0][0])
 
     def _insert_from(self, staged: Staged) -> str:
-        return f"FROM ({self._last_per_key(staged)}) new" + (
-            f" WHERE NOT {self._is_deletion()}" if self.delete_when else ""
-        )
+        """The rows that go into the table, which are all but those that ask for a deletion."""
+        where = f" WHERE NOT {self._is_deletion()}" if self.delete_when else ""
+        return f"FROM ({self._last_per_key(staged)}) new{where}"
 
     def _is_deletion(self) -> str:
         return f"(new.{quoted(self.delete_when or '')} IS TRUE)"
@@ -144,7 +141,7 @@ class Publish(Upsertion):
     def _newest_first(self) -> str:
         return ", ".join(f"{quoted(name)} DESC" for name in self.order)
 
-    # --- checks before the decision -------------------------------------------------
+    # --- checks before the decision --------------------------------------------------------------
 
     def check(self, staged: Staged, *, trial: bool) -> None:
         """Raise ``PrepareRefused`` for rows that cannot be published; the caller's transaction is rolled back.
@@ -185,7 +182,7 @@ class Publish(Upsertion):
 def _rows_left_out(staged: Staged, what: str) -> ServerRefused:
     return ServerRefused(
         f"{staged.target.plain} {what}",
-        state="a trigger or a rule of the table decided so, and raised no error",
+        state="a trigger or a rule of the table caused this, and raised no error",
         help="drop it, or have it raise an error",
         **staged.where,
     )

@@ -70,7 +70,7 @@ def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
             why = (
                 "is Epochal's own"
                 if name in ISOLATION
-                else "stands twice"
+                else "occurs twice"
                 if name in seen
                 else f"is empty or longer than the {_NAME_BYTES} bytes of a Postgres name"
             )

@@ -185,7 +185,7 @@ class Session:
             raise OutcomeUnknown(
                 f"{self.where} did not answer COMMIT: {_line(error)}",
                 sink=self._sink,
-                help="nothing to do: the marker is asked",
+                help="nothing to do: Epochal reads the marker to learn the outcome",
             ) from error
         if status != "COMMIT":  # in a failed transaction the server answers ROLLBACK, without an error
             raise SinkUnavailable(f"{self.where} answered COMMIT with {status}", sink=self._sink, help="try again")
@@ -216,7 +216,7 @@ class Session:
                 help="grant the right, or change the rows or the table, as the server's message says",
             )
         return SinkUnavailable(
-            f"{self.where} did not do what was asked: {_line(error)}",
+            f"{self.where} did not complete the statement: {_line(error)}",
             sink=self._sink,
             state=f"SQLSTATE {state or 'none'}",
             help="see whether the server is up and what its log says",

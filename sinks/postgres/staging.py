@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT = ' COLLATE pg_catalog."default"'
-"""The clause for a column whose collation is that of its type."""
+"""The clause for a column that has no collation of its own."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def staged_steps(target: Target, columns: Sequence[PgColumn], table: Sequence[Ta
 def all_steps(
     app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn], exists: bool
 ) -> list[Step]:
-    """All steps for a database that has none of these objects; with ``exists`` it has the table (default collations)."""
+    """All steps for a database that has none of these objects; with ``exists`` it has the table itself."""
     check_mode(mode, columns, sink)
     return [
         *ddl.housekeeping_steps(),
@@ -229,7 +229,7 @@ def _refuse_other_case(sink: str, target: Target, mode: Staging, name: str, tabl
         raise Misconfigured(
             f"order_by= names the column {quoted(name)}, and {target.plain} has {quoted(alike[0])}",
             sink=sink,
-            help=f"name it alike in the query, to have it written ({name} AS {alike[0]}), or unlike, to have it not",
+            help=f"to have it written, name it as the table does ({name} AS {alike[0]}); else give it another name",
         )
 
 
