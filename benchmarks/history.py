@@ -269,7 +269,7 @@ class _Postgres:
         app = str(self._vote.payload["app"])
         if self._opened is None:
             with self._sink._connector.session() as session:
-                place = session.place()
+                place = session.address()
             self._opened = place, open_session(place, self._sink.name, Limits())
         place, session = self._opened
         task = self._sink._task(place, app, epoch, by, self._columns, ())

@@ -157,8 +157,8 @@ def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
     made = np.empty(len(column), kind)
     made["digits"], made["weight"], made["scale"] = count, before - 1, scale
     made["sign"] = np.where(negative, 0x4000, 0)
-    for place in range(count - 1, -1, -1):
-        made["each"][:, place] = _take_digit(limbs)
+    for position in range(count - 1, -1, -1):
+        made["each"][:, position] = _take_digit(limbs)
     rest = reduce(np.bitwise_or, limbs)
     if rest[_plain(column.is_valid())].any():
         raise OverflowError(f"a value has more digits than its type, {column.type}")
@@ -172,8 +172,8 @@ def _unscaled(column: pa.Array) -> tuple[NDArray[np.bool_], list[NDArray[np.uint
     flip = np.where(negative, _LOW, np.uint64(0))
     carry = negative.astype(np.uint64)
     limbs = []
-    for place in range(4):
-        total = (words[:, place].astype(np.uint64) ^ flip) + carry
+    for position in range(4):
+        total = (words[:, position].astype(np.uint64) ^ flip) + carry
         limbs.append(total & _LOW)
         carry = total >> _LIMB
     return negative, limbs
@@ -196,10 +196,10 @@ def _times(limbs: Sequence[NDArray[np.uint64]], factor: int) -> list[NDArray[np.
 def _take_digit(limbs: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     """Divide ``limbs`` by the base in place, and return the remainder: the lowest digit."""
     rest = np.zeros(len(limbs[0]), np.uint64)
-    for place in range(len(limbs) - 1, -1, -1):
-        value = (rest << _LIMB) | limbs[place]
-        limbs[place] = value // _BASE
-        rest = value - limbs[place] * _BASE
+    for position in range(len(limbs) - 1, -1, -1):
+        value = (rest << _LIMB) | limbs[position]
+        limbs[position] = value // _BASE
+        rest = value - limbs[position] * _BASE
     return rest
 
 

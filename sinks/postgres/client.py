@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 
-def open_session(place: Address, sink: str, limits: Limits) -> Session:
+def open_session(address: Address, sink: str, limits: Limits) -> Session:
     """Open a new session.  If psycopg is not installed, the error says so, and where to install it."""
     try:
         from epochal.sinks.postgres.session import Session
@@ -27,7 +27,7 @@ def open_session(place: Address, sink: str, limits: Limits) -> Session:
             sink=sink,
             help="pip install 'epochal[postgres]' on the driver and on every executor",
         ) from error
-    return Session.open(place, sink, limits)
+    return Session.open(address, sink, limits)
 
 
 class Connector:
@@ -42,13 +42,13 @@ class Connector:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_idle": []}
 
-    def place(self) -> Address:
+    def address(self) -> Address:
         """The address of the server.  A function is called each time, since its secret may change."""
         return Address(self._dsn() if callable(self._dsn) else self._dsn)
 
     def open(self) -> Session:
         """Open a new session, which the caller closes."""
-        return open_session(self.place(), self._sink, self.limits)
+        return open_session(self.address(), self._sink, self.limits)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:

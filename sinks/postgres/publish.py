@@ -170,8 +170,8 @@ class Publish(Upsertion):
     def _refuse_duplicate_keys(self, staged: Staged) -> None:
         key, rows = _list(self.key), staged.rows
         if self.order:
-            place = f"rank() OVER (PARTITION BY {key} ORDER BY {self._newest_first()})"
-            rows = f"FROM (SELECT {key}, {place} AS place {staged.rows}) ranked WHERE place = 1"
+            rank = f"rank() OVER (PARTITION BY {key} ORDER BY {self._newest_first()})"
+            rows = f"FROM (SELECT {key}, {rank} AS place {staged.rows}) ranked WHERE place = 1"
         found = staged.ask(
             f"SELECT count(*), count(*) OVER (), {', '.join(f'left({quoted(name)}::text, 80)' for name in self.key)}"
             f" {rows} GROUP BY {key} HAVING count(*) > 1 ORDER BY count(*) DESC, {key} LIMIT {TOLD}"

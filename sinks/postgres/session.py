@@ -86,9 +86,9 @@ class Session:
         self._limits = limits
 
     @classmethod
-    def open(cls, place: Address, sink: str, limits: Limits) -> Session:
+    def open(cls, address: Address, sink: str, limits: Limits) -> Session:
         """Connect within ``limits.connect`` seconds; ``SinkUnavailable`` names the server, never the password."""
-        options = _options(place, sink, limits)
+        options = _options(address, sink, limits)
         where = _where(options)
         try:
             connection = _Connection.connect(
@@ -134,7 +134,7 @@ class Session:
         self._connection.limit = (limit or self._limits.answer) + GRACE_S
         return self._connection.execute(statement.encode(), values or None)
 
-    def place(self) -> Address:
+    def address(self) -> Address:
         """The address of this session's server, complete for another process.
 
         It contains all that libpq found here: environment, service file, password file and user name.  So the other
@@ -235,10 +235,10 @@ def _ms(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
-def _options(place: Address, sink: str, limits: Limits) -> dict[str, Any]:
+def _options(address: Address, sink: str, limits: Limits) -> dict[str, Any]:
     """The options that the user gave, and Epochal's defaults for the others."""
     try:
-        given = conninfo_to_dict(place.conninfo)
+        given = conninfo_to_dict(address.conninfo)
     except psycopg.Error:
         given = None  # libpq's message quotes the string, which may hold a password
     if given is None or "@" in str(given.get("host", "")):

@@ -201,7 +201,7 @@ class PostgresSink:
 
         where, columns = (self._checked(query.app), self._name, self._target), self._columns(schema)
         with self._connector.session() as session:
-            place = session.place()
+            address = session.address()
             if self._evolves:
                 columns = self._evolution(query.app, columns).known(session)
             if self._staging is not None:
@@ -209,7 +209,7 @@ class PostgresSink:
             else:
                 checking.check(session, *where, columns)
             self._warn_of_retention(session)
-        reach = partial(reached, place, self._name, self._limits)
+        reach = partial(reached, address, self._name, self._limits)
         check_executors(self._name, ["psycopg", "numpy"], "'epochal[postgres]' pyarrow", reach)
 
     def _warn_of_retention(self, session: Session) -> None:
@@ -305,7 +305,7 @@ class PostgresSink:
         app = self._looked()
         with self._connector.anew() as session:
             self._conditions.check_prepare(self._state(session, app), by, marker_of(epoch), epoch.number)
-            place = session.place()
+            address = session.address()
         self._end = self._noted(epoch)
         self._projection.check(rows.schema)
         rows, digest = watched(rows) if epoch.digest else (rows, None)
@@ -316,7 +316,7 @@ class PostgresSink:
         self._refuse_columns(epoch, columns)
         written, flagged = holdable(held)
         with self._projection.evaluating(epoch.number):
-            votes = self._written(written, self._task(place, app, epoch, by, columns, flagged))
+            votes = self._written(written, self._task(address, app, epoch, by, columns, flagged))
             left_out = self._left_out(epoch, rows) if epoch.copy is not None else 0
         self._raise_refusals(votes, epoch, by)
         attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
@@ -418,7 +418,7 @@ class PostgresSink:
 
     def _task(
         self,
-        place: Address,
+        address: Address,
         app: str,
         epoch: Epoch,
         by: Actor,
@@ -429,7 +429,7 @@ class PostgresSink:
 
         names = ", ".join([*(ddl.quoted(column.name) for column in columns), "_epoch", "_attempt"])
         return Task(
-            place=place,
+            address=address,
             limits=self._limits,
             app=app,
             sink=self._name,

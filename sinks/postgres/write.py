@@ -36,7 +36,7 @@ VOTE = "vote string"
 class Task:
     """What every task of one epoch receives.  It is never shown, as it holds the connection string."""
 
-    place: Address
+    address: Address
     limits: Limits
     app: str
     sink: str
@@ -65,10 +65,10 @@ class _Stale(Exception):
         super().__init__(str(self.vote))
 
 
-def reached(place: Address, sink: str, limits: Limits) -> str:
+def reached(address: Address, sink: str, limits: Limits) -> str:
     """Why this worker cannot connect to the server; empty if it can."""
     try:
-        open_session(place, sink, limits).close()
+        open_session(address, sink, limits).close()
     except EpochalError as error:
         return error.what
     return ""
@@ -93,7 +93,7 @@ def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
     if first is None:
         return {}
     try:
-        session = open_session(task.place, task.sink, task.limits)
+        session = open_session(task.address, task.sink, task.limits)
     except Misconfigured as error:
         return {"client": error.what}
     try:
