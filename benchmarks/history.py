@@ -271,7 +271,7 @@ class _Postgres:
         app = str(self._vote.payload["app"])
         if self._opened is None:
             with self._sink._core.connector.session() as session:
-                place = session.place()
+                place = session.address()
             self._opened = place, open_session(place, self._sink.name, Limits())
         place, session = self._opened
         task = preparing.task_of(self._sink._core, place, app, epoch, by, self._columns, ())

@@ -1,8 +1,8 @@
-"""An epoch log in Postgres: for checkpoints on object stores, where no name can be created at most once.
+"""An epoch log in Postgres, for checkpoints on object stores that have no create-if-absent.
 
-Each verb is one short transaction on a connection of its own.  An append holds the floor's row
-``FOR SHARE`` and a compaction ``FOR UPDATE``, so no record appears below a floor; the primary key
-lets one of several writers have a position.  What compaction keeps simply stays in the table.
+Each call is one short transaction on a connection of its own.  An append locks the floor's row ``FOR SHARE`` and a
+compaction locks it ``FOR UPDATE``, so no record can appear below the floor.  The primary key lets only one of several
+writers take a position.  Records that compaction keeps stay in the table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CREATE = (
     log_name text PRIMARY KEY,
     floor bigint NOT NULL CHECK (floor >= 0))""",
 )
-"""What :meth:`PostgresLog.create` runs, for people whose DBA does."""
+"""The statements that :meth:`PostgresLog.create` runs, for a DBA who runs them by hand."""
 
 _EXISTS = "SELECT to_regclass('epochal.log') IS NOT NULL AND to_regclass('epochal.log_floor') IS NOT NULL"
 _NAME = "INSERT INTO epochal.log_floor (log_name, floor) VALUES (%s, 0) ON CONFLICT DO NOTHING"
@@ -74,7 +74,7 @@ class PostgresLog:
         return f"{self._server}, log {self._name!r}"
 
     def create(self) -> None:
-        """Make schema, tables and this log's row where they are missing; several may do so at once."""
+        """Create schema, tables and this log's row if they are missing; several processes may do so at once."""
         for _ in range(10):
             with contextlib.suppress(*self._made_meanwhile()), self._transaction("create") as connection:
                 if not _one(connection.execute(_EXISTS))[0]:
@@ -106,7 +106,7 @@ class PostgresLog:
             return inserted
 
     def compact(self, floor: LogPosition, kept: Sequence[Entry]) -> None:
-        """See :meth:`EpochLog.compact`; raising and deleting are one transaction."""
+        """See :meth:`EpochLog.compact`.  One transaction raises the floor and deletes the records."""
         what = f"compaction to floor {floor}"
         with self._transaction(what) as connection:
             row = connection.execute(_FLOOR_TO_RAISE, [self._name]).fetchone()
@@ -133,7 +133,7 @@ class PostgresLog:
 
     @contextlib.contextmanager
     def _transaction(self, what: str) -> Iterator[psycopg.Connection[Any]]:
-        """Left without :meth:`_commit` it had no effect; its errors are named, its waits bounded."""
+        """A transaction that has no effect without :meth:`_commit`.  It names its errors and bounds its waits."""
         psycopg = _driver()
         try:
             with contextlib.closing(self._connect()) as connection, self._deadline(connection):
@@ -158,7 +158,7 @@ class PostgresLog:
     def _commit(
         self, connection: psycopg.Connection[Any], what: str, after: Point | None = None, epoch: int = -1
     ) -> None:
-        """From the request on the outcome is unknown until it is answered."""
+        """Commit.  From the request until its answer the outcome is unknown."""
         try:
             connection.commit()
             if after is not None:
@@ -172,7 +172,7 @@ class PostgresLog:
 
     @contextlib.contextmanager
     def _deadline(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Cut the line when the server stays silent; its own timeouts do not help then."""
+        """Shut the connection down if the server stays silent, since the server's own timeouts do not help then."""
         line = socket.socket(fileno=socket.dup(connection.fileno()))
         timer = threading.Timer(self._timeout + 5, _cut, [line])
         timer.daemon = True
@@ -189,7 +189,7 @@ class PostgresLog:
     # --- names and errors -----------------------------------------------------------------------
 
     def _parameters(self) -> dict[str, Any]:
-        """The DSN taken apart.  A malformed one is not shown: it may hold a password."""
+        """The parts of the DSN.  A malformed DSN is not shown, as it may hold a password."""
         psycopg = _driver()
         dsn = self._dsn if isinstance(self._dsn, str) else self._dsn()
         try:
@@ -204,6 +204,7 @@ class PostgresLog:
         return parameters
 
     def _text(self, error: Exception) -> str:
+        """The error's text without the password."""
         text = str(error).strip() or type(error).__name__
         return text.replace(self._secret, "***") if self._secret else text
 
@@ -232,7 +233,7 @@ class PostgresLog:
 
 
 def _server(given: Mapping[str, Any]) -> str:
-    """Whom the connection string means; what it leaves out libpq takes from the environment, or from a service file."""
+    """The server that the connection string names; libpq takes other parts from the environment or a service file."""
     if given.get("service"):
         return f"postgres service {given['service']!r}"
     defaults = {o.keyword.decode(): o.val.decode() for o in _driver().pq.Conninfo.get_defaults() if o.val is not None}

@@ -89,7 +89,7 @@ class PostgresReader:
     def _query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         import psycopg
 
-        dsn = self.of._core.connector.place().conninfo
+        dsn = self.of._core.connector.address().conninfo
         options = f"-c statement_timeout={TIMEOUT_S}s"
         with psycopg.connect(dsn, options=options, connect_timeout=TIMEOUT_S, autocommit=True) as connection:
             return connection.execute(text.encode(), values).fetchall()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import (
@@ -18,17 +17,14 @@ from epochal.coordinator.model.errors import (
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, history, jvm, modes
+from epochal.sinks.delta.core import ATTEMPTS, PAYLOAD_VERSION, Answer, Core, Kind, identity_of, txn_action
+from epochal.sinks.delta.fencing import take_log
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
 from epochal.sinks.delta.merge import Work
+from epochal.sinks.delta.preparing import VIOLATIONS, merged_by_delta
 from epochal.sinks.delta.staged import Staged
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.rows import formats
-
-if TYPE_CHECKING:
-    pass
-from epochal.sinks.delta.core import ATTEMPTS, PAYLOAD_VERSION, Answer, Core, Kind, identity_of, txn_action
-from epochal.sinks.delta.fencing import take_log
-from epochal.sinks.delta.preparing import VIOLATIONS, merged_by_delta
 
 CHANGED_MEANWHILE = ("DeltaConcurrentModificationException", "FileNotFoundException", "SparkFileNotFoundException")
 """What a MERGE meets when another changes the table under it; it is made again, on a new snapshot."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from epochal.coordinator.model.epoch import (
     MOVED,
     Actor,
@@ -13,14 +11,11 @@ from epochal.coordinator.model.epoch import (
     SinkState,
 )
 from epochal.sinks.conditions import check_name
+from epochal.sinks.delta.core import ATTEMPTS, MARKER_VERSION, Answer, Core, Kind, is_moved, txn_action
 from epochal.sinks.delta.jvm import Table, Transaction
 from epochal.sinks.delta.staged import Staged
 from epochal.sinks.delta.without_spark import Snapshot
 from epochal.sinks.spark.executors import running_session
-
-if TYPE_CHECKING:
-    pass
-from epochal.sinks.delta.core import ATTEMPTS, MARKER_VERSION, Answer, Core, Kind, is_moved, txn_action
 
 
 def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:

@@ -19,6 +19,7 @@ from epochal.coordinator.model.epoch import (
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, jvm, modes
+from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, Tried
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, Work
 from epochal.sinks.delta.modes import Merge
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, Tried
 
 UNKEPT = (
     "a column that partitions the table has a value that Delta gives back as another one: an empty text, bytes that are"

@@ -50,7 +50,8 @@ from epochal.coordinator.model.errors import (
     Misconfigured,
 )
 from epochal.sinks.conditions import check_name
-from epochal.sinks.delta import history, jvm, modes
+from epochal.sinks.delta import committing, fencing, history, jvm, modes, preparing, starting
+from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.inspection import DeltaInspection
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from epochal.sinks.epochs import Epochs, Wanted
@@ -60,8 +61,6 @@ from epochal.sinks.spark.executors import running_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-from epochal.sinks.delta import committing, fencing, preparing, starting
-from epochal.sinks.delta.core import Core
 
 
 class DeltaSink(SessionSink):

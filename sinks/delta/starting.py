@@ -14,13 +14,13 @@ from epochal.coordinator.model.errors import (
 )
 from epochal.sinks.conditions import check_name
 from epochal.sinks.delta import gates, jvm
+from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.delta.target import SESSION_CATALOG
 from epochal.sinks.spark.executors import clone
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-from epochal.sinks.delta.core import Core
 
 
 def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:

@@ -19,8 +19,16 @@ from epochal.coordinator.model.errors import (
 from epochal.sinks.conditions import marker_of, refusing
 from epochal.sinks.kafka import objections, produce, slots
 from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.committing import _SHOWN, attempt_until_shown, keep_from, may_use_barrier
+from epochal.sinks.kafka.core import EXACT, Core
+from epochal.sinks.kafka.fencing import bar_and_read
+from epochal.sinks.kafka.judging import (
+    judged_records,
+    topics_of,
+)
 from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.objections import Objection
+from epochal.sinks.kafka.preparing import refuse_large_marker
 from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows
@@ -29,14 +37,6 @@ from epochal.sinks.spark.executors import first_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-from epochal.sinks.kafka.committing import _SHOWN, attempt_until_shown, keep_from, may_use_barrier
-from epochal.sinks.kafka.core import EXACT, Core
-from epochal.sinks.kafka.fencing import bar_and_read
-from epochal.sinks.kafka.judging import (
-    judged_records,
-    topics_of,
-)
-from epochal.sinks.kafka.preparing import refuse_large_marker
 
 
 def as_applied(outcome: CommitOutcome, state: State) -> Applied:

@@ -28,6 +28,11 @@ from epochal.sinks.conditions import marker_of
 from epochal.sinks.epochs import KEPT_ALWAYS
 from epochal.sinks.kafka import audit, produce, slots, topics
 from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
+from epochal.sinks.kafka.fencing import bar_and_read, what_topics
+from epochal.sinks.kafka.judging import (
+    record_columns,
+)
 from epochal.sinks.kafka.marker import Before, MarkerTopic
 from epochal.sinks.kafka.produce import Answer, Outcome, Plan
 from epochal.sinks.kafka.rows import Encoding
@@ -40,11 +45,6 @@ from epochal.sinks.spark.threads import Threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
-from epochal.sinks.kafka.fencing import bar_and_read, what_topics
-from epochal.sinks.kafka.judging import (
-    record_columns,
-)
 
 ATTEMPTS = 10
 """How often an attempt may be interrupted by another producer before the epoch is given back."""

@@ -20,6 +20,13 @@ from epochal.coordinator.model.errors import (
 from epochal.sinks.conditions import check_above_zero, check_name, looked
 from epochal.sinks.epochs import Retention
 from epochal.sinks.kafka import objections, topics
+from epochal.sinks.kafka.arguments import (
+    check_bad_rows,
+    check_partitioner,
+    check_slots_argument,
+    check_tombstones,
+    declared_topics,
+)
 from epochal.sinks.kafka.client import Link, Options, check_options, read_options
 from epochal.sinks.kafka.encode import Encoder, MakeValue
 from epochal.sinks.kafka.marker import MarkerTopic
@@ -34,13 +41,6 @@ from epochal.sinks.spark.executors import clone, running_session
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
-from epochal.sinks.kafka.arguments import (
-    check_bad_rows,
-    check_partitioner,
-    check_slots_argument,
-    check_tombstones,
-    declared_topics,
-)
 
 KEEP_EPOCHS = 1_000
 """By default, of the audit: a source with many partitions has offsets of some kilobytes."""

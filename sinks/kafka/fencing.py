@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import (
     MOVED,
@@ -22,13 +21,10 @@ from epochal.coordinator.model.errors import (
 )
 from epochal.sinks.kafka import marker, produce, slots, topics
 from epochal.sinks.kafka.client import Link, kafka
-from epochal.sinks.kafka.marker import Before, MarkerTopic, State
-from epochal.sinks.kafka.topics import Topics
-
-if TYPE_CHECKING:
-    pass
 from epochal.sinks.kafka.core import Core
+from epochal.sinks.kafka.marker import Before, MarkerTopic, State
 from epochal.sinks.kafka.starting import create
+from epochal.sinks.kafka.topics import Topics
 
 FENCE_ATTEMPTS = 10
 _NOT_YET = "kafka: no marker topic yet"

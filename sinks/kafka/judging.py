@@ -16,7 +16,9 @@ from epochal.coordinator.model.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.kafka import objections, topics
+from epochal.sinks.kafka.core import Core, Judging, Watched
 from epochal.sinks.kafka.encode import SLOT
+from epochal.sinks.kafka.fencing import what_topics
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES, WHOLE_ROW, Encoding
 from epochal.sinks.kafka.topics import Topics
@@ -27,8 +29,6 @@ from epochal.sinks.spark import stage
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
-from epochal.sinks.kafka.core import Core, Judging, Watched
-from epochal.sinks.kafka.fencing import what_topics
 
 
 def quoted(name: str) -> str:

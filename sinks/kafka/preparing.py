@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import (
     Actor,
@@ -18,14 +16,6 @@ from epochal.coordinator.model.errors import (
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.kafka import marker, slots
-from epochal.sinks.kafka.marker import Before, MarkerTopic, State
-from epochal.sinks.kafka.topics import Topics
-from epochal.sinks.protocol import Rows
-from epochal.sinks.rows import rejects
-from epochal.sinks.spark import stage
-
-if TYPE_CHECKING:
-    pass
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
 from epochal.sinks.kafka.judging import (
     check_rows,
@@ -33,6 +23,11 @@ from epochal.sinks.kafka.judging import (
     reasons,
     topics_of,
 )
+from epochal.sinks.kafka.marker import Before, MarkerTopic, State
+from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.protocol import Rows
+from epochal.sinks.rows import rejects
+from epochal.sinks.spark import stage
 
 MARKER_SPARE = 1000
 """Bytes of a marker's record that are known when it is written: the digest, slots, the record's frame."""

@@ -21,17 +21,16 @@ from epochal.coordinator.model.epoch import (
     SinkState,
 )
 from epochal.sinks.epochs import Epochs, Wanted
-from epochal.sinks.kafka import audit, slots
+from epochal.sinks.kafka import applying, audit, committing, fencing, judging, preparing, slots, starting
 from epochal.sinks.kafka.client import Options
+from epochal.sinks.kafka.core import KEEP_EPOCHS, Core
 from epochal.sinks.kafka.encode import MakeValue
+from epochal.sinks.kafka.fencing import bar_producer
 from epochal.sinks.kafka.inspection import KafkaInspection
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-from epochal.sinks.kafka import applying, committing, fencing, judging, preparing, starting
-from epochal.sinks.kafka.core import KEEP_EPOCHS, Core
-from epochal.sinks.kafka.fencing import bar_producer
 
 
 class KafkaSink:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import (
     Query,
 )
 from epochal.sinks.kafka import encode, produce, topics
 from epochal.sinks.kafka.client import kafka, log
+from epochal.sinks.kafka.core import Core
 from epochal.sinks.protocol import Schema
 from epochal.sinks.spark.executors import check_executors
-
-if TYPE_CHECKING:
-    pass
-from epochal.sinks.kafka.core import Core
 
 
 def create(sink: Core, query: Query, schema: Schema) -> Sequence[str]:

@@ -5,8 +5,10 @@ Prepared rows lie in ``<table>__rows`` (or ``<table>__staged``) under the next p
 The verbs, in the driver: ``sink.py`` has the arguments and the list of verbs, ``core.py`` what all verbs share;
 ``starting.py``, ``fencing.py``, ``preparing.py`` and ``committing.py`` are the verbs.
 In a task: ``write.py`` copies rows and registers them, ``binary.py`` makes rows of binary COPY.
-What Postgres holds: ``ddl.py`` tables and view, ``staging.py`` and ``publish.py`` the modes that stage (``modes.py``),
-``audit.py`` past epochs, ``rows.py`` types and values, ``evolution.py`` new columns, ``advice.py`` SQL for a DBA.
+What Postgres holds: ``ddl.py`` the SQL of tables and view, ``creating.py`` makes them, ``checking.py`` refuses what
+can never work, ``rights.py`` the rights that a role needs; ``staging.py`` and ``publish.py`` the modes that stage
+(``modes.py``), ``audit.py`` past epochs, ``rows.py`` types and values, ``evolution.py`` new columns, ``advice.py`` SQL
+for a DBA.
 Connections: ``address.py``, ``client.py``, ``session.py`` (the only file that imports psycopg), ``blockers.py``.
 """
 

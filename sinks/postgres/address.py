@@ -1,4 +1,7 @@
-"""Where the server is, and how long anything may take.  Free of psycopg."""
+"""Where the server is, how long each wait may take, and the error of a statement that the server refuses.
+
+This file does not import psycopg.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,21 @@ Dsn = str | Callable[[], str]
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that anything may take; each is enforced by the server and, a little later, by the client."""
+    """Time limits in seconds.  The server enforces each of them, and the client does so a little later."""
 
     connect: float = 10.0
-    lock: float = 15.0  # waiting for the sink's row
-    answer: float = 30.0  # any statement that touches a few rows, COMMIT included
-    bulk: float = 300.0  # any statement whose time grows with the epoch: count, delete, the end of COPY
-    copy: float = 3600.0  # one task's COPY as a whole, which waits for Spark
+    lock: float = 15.0  # a wait for the sink's row
+    answer: float = 30.0  # a statement that touches a few rows, COMMIT included
+    bulk: float = 300.0  # a statement whose time grows with the epoch: count, delete, the end of COPY
+    copy: float = 3600.0  # the whole COPY of one task, which waits for Spark's rows
 
 
 class ServerRefused(Misconfigured):
-    """The server understood the statement and said no: rights, constraints, values, missing objects."""
+    """The server read the statement and refused it: a right, a constraint, a value or an object that does not exist."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A connection string that is never shown."""
+    """A connection string.  ``repr`` never shows it, as it may hold a password."""
 
     conninfo: str = field(repr=False)

@@ -1,4 +1,4 @@
-"""SQL for people who run it themselves: what makes a sink, who needs which right, what helps readers."""
+"""SQL for a DBA who runs it by hand: what makes a sink, which rights each role needs, and indexes for readers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.postgres import ddl, staging
+from epochal.sinks.postgres import ddl, rights, staging
 from epochal.sinks.postgres.ddl import PgColumn, Target, quoted
 from epochal.sinks.postgres.modes import Staging
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
-_GROWS = ("timestamp with time zone", "timestamp without time zone", "date")
-"""Columns that usually grow with the epochs: a block range index of a few pages tells where they are."""
+_ASCENDING = ("timestamp with time zone", "timestamp without time zone", "date")
+"""Types whose values usually ascend with the epochs: for them a block range index of a few pages is enough."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """Statements by what they are for, each without its semicolon."""
+    """SQL statements by their purpose, without semicolons, and notes for the DBA."""
 
     ddl: Sequence[str]
     grants: Sequence[str]
@@ -32,12 +32,12 @@ class Script:
 def script(
     app: str, sink: str, target: Target, mode: Staging | None, columns: Sequence[PgColumn], filters: Sequence[str]
 ) -> Script:
-    """For a sink with these columns; ``filters``: those that readers filter by."""
+    """The script for a sink with these columns; ``filters``: the columns that readers filter by."""
     kinds = {column.name: column.types[0] for column in columns}
     unknown = [name for name in filters if name not in kinds]
     if unknown:
         raise Misconfigured(
-            f"readers cannot filter by {unknown}, which are no columns",
+            f"readers cannot filter by {unknown}: the table has no such columns",
             sink=sink,
             state=f"columns {list(kinds)}",
             help="name columns of the table",
@@ -45,25 +45,25 @@ def script(
     indexes = [_index(target.own, name, kinds[name]) for name in filters]
     if mode is not None:
         steps = staging.all_steps(app, sink, target, mode, columns, exists=False)
-        more = (target.plain, staging.rights(mode))
-        return Script([step.sql for step in steps], _grants(target, target.plain, more), None, indexes, _STAGED)
+        more = (target.plain, staging.table_rights(mode))
+        return Script([step.sql for step in steps], _grants(target, target.plain, more), None, indexes, _STAGED_NOTES)
     steps = ddl.all_steps(app, sink, target, columns, adopt=False)
     view = ddl.view_query(app, sink, target, [column.name for column in columns])
-    return Script([step.sql for step in steps], _grants(target, target.reader), view, indexes, _APPENDED)
+    return Script([step.sql for step in steps], _grants(target, target.reader), view, indexes, _APPEND_NOTES)
 
 
-_APPENDED = (
+_APPEND_NOTES = (
     "The BRIN index on _epoch is what commits and clean-ups use; readers of the view do not need it.",
     "No unique index: it would see rows that are prepared and not yet committed. mode=Upsert(key=...) has one.",
     "Readers get SELECT on the view alone; with SELECT on the rows table they would see prepared rows.",
 )
-_STAGED = (
+_STAGED_NOTES = (
     "The index on _epoch of the staging table is for commits; the table itself has the indexes that you give it.",
 )
 
 
 def existing_columns(session: Session, sink: str, target: Target) -> list[PgColumn]:
-    """The columns of the sink's table as it is; ``Misconfigured`` where there is none."""
+    """The columns that the sink's table has now; ``Misconfigured`` if the table does not exist."""
     found = ddl.columns_of(session, target.own)
     if not found:
         raise ddl.missing(session, f"the table {target.own}", sink)
@@ -72,10 +72,10 @@ def existing_columns(session: Session, sink: str, target: Target) -> list[PgColu
 
 def _grants(target: Target, reader: str, *more: tuple[str, str]) -> list[str]:
     schema = [f"GRANT USAGE ON SCHEMA {quoted(target.view_schema)} TO <reader>"] if target.view_schema else []
-    writer = [f"GRANT {grant} TO <writer>" for grant in ddl.grants(target, *more)]
+    writer = [f"GRANT {grant} TO <writer>" for grant in rights.grants(target, *more)]
     return [*writer, *schema, f"GRANT SELECT ON {reader} TO <reader>"]
 
 
 def _index(table: str, column: str, kind: str) -> str:
-    using = " USING brin" if kind in _GROWS else ""
+    using = " USING brin" if kind in _ASCENDING else ""
     return f"CREATE INDEX CONCURRENTLY ON {table}{using} ({quoted(column)})"

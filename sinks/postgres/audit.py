@@ -1,8 +1,8 @@
-"""What ``epochal.epochs`` says of the epochs that a sink shows, and how it is kept bounded.
+"""The audit ``epochal.epochs``: one row for each epoch that the sink shows, and how old rows are deleted.
 
-A row is written by the transaction that publishes its epoch, so it is there exactly when the epoch is shown.  The same
-transaction deletes the rows that fall out of retention, a bounded number of the oldest: the publish of an epoch takes
-the same time with a long audit, and one that was cut short by its user shrinks over the next epochs.
+The transaction that publishes an epoch writes its row, so the row exists exactly when the epoch is shown.  The same
+transaction deletes the oldest rows that retention no longer keeps, up to a fixed number.  So a long audit does not make
+a publish slower, and after a user shortens retention the audit shrinks over the next epochs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from epochal.sinks.epochs import KEPT_ALWAYS, Epochs, Retention, ShownEpoch, Wan
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
-MOST = 100
-"""Rows that one epoch deletes at most."""
+DELETED_AT_MOST = 100
+"""How many rows one publish deletes at most."""
 
 _COLUMNS = (
     "position, epoch, incarnation, decision, offsets, row_count, watermark, digest_rows, digest_sum, committed_at"
@@ -25,7 +25,7 @@ _COLUMNS = (
 
 
 def write(session: Session, app: str, c: Committable) -> None:
-    """The row of an epoch, within the transaction that shows it."""
+    """Insert the row of an epoch, within the transaction that shows the epoch."""
     session.run(
         "INSERT INTO epochal.epochs"
         " (app, sink, position, epoch, incarnation, decision, offsets, row_count, watermark,"
@@ -45,20 +45,21 @@ def write(session: Session, app: str, c: Committable) -> None:
     )
 
 
-def _upto(newest: Position, keep: Retention) -> Position:
-    """The highest position that ``keep`` may let go; below 1 there is none."""
+def _newest_to_examine(newest: Position, keep: Retention) -> Position:
+    """The highest position whose row retention may delete; below 1 there is none."""
     return keep.keep_from(newest) - 1 if keep.days is None else newest - KEPT_ALWAYS
 
 
 def is_due(newest: Position, keep: Retention) -> bool:
-    """Whether there may be rows to forget, asked of nobody."""
-    return _upto(newest, keep) >= 1
+    """Whether there may be rows to delete.  This does not ask the server."""
+    return _newest_to_examine(newest, keep) >= 1
 
 
 def forget(session: Session, app: str, sink: str, newest: Position, keep: Retention) -> int:
-    """Delete the oldest rows that ``keep`` no longer keeps, within the transaction that shows ``newest``; how many.
+    """Delete the oldest rows that ``keep`` no longer keeps, in the transaction that shows ``newest``; return how many.
 
-    Rows are named by their whole key, so that it takes time by the row that is deleted (or looked at, with days).
+    The statement names rows by their whole key, so its time grows only with the rows that it deletes (or, with
+    ``keep_days``, looks at).
     """
     return session.change(
         "DELETE FROM epochal.epochs WHERE app = $1 AND sink = $2 AND position = ANY (ARRAY("
@@ -67,15 +68,15 @@ def forget(session: Session, app: str, sink: str, newest: Position, keep: Retent
         " WHERE position <= $5::bigint OR committed_at < clock_timestamp() - $6::float8 * interval '1 day'))",
         app,
         sink,
-        _upto(newest, keep),
-        MOST,
+        _newest_to_examine(newest, keep),
+        DELETED_AT_MOST,
         keep.keep_from(newest) - 1,
         keep.days,
     )
 
 
 def read(session: Session, app: str, sink: str, wanted: Wanted) -> Epochs:
-    """By the primary key, from the newest back."""
+    """The epochs that are wanted, read by the primary key from the newest to the oldest."""
     found = session.run(
         f"SELECT {_COLUMNS} FROM epochal.epochs WHERE app = $1 AND sink = $2 AND position >= $3"
         " AND position <= $4 ORDER BY position DESC LIMIT $5::bigint",

@@ -1,11 +1,12 @@
-"""Arrow columns as rows of Postgres's binary COPY, a batch at a time; no loop over rows.
+"""Converts Arrow columns to rows of Postgres's binary COPY, one batch at a time and without a loop over rows.
 
-A row is the number of its fields, and per field its length (-1: NULL) and its bytes, all big-endian.  Fields of a fixed
-length that stand side by side, and the lengths of others, are laid into one array of records; Arrow then joins these
-and the texts row by row.  (Postgres's documentation, "COPY", "Binary Format"; of ``numeric``: ``numeric_recv``.)
+A row is the number of its fields; then, for each field, its length (-1: NULL) and its bytes.  All numbers are
+big-endian.  Neighbouring fields of fixed length, and the lengths of the other fields, go into one array of records.
+Arrow then joins these records with the texts, row by row.  (Postgres's documentation, "COPY", "Binary Format"; for
+``numeric`` the server's source, ``numeric_recv``.)
 
-An Arrow type tells the Postgres type: ``rows.py`` sees to it that the two fit, and the server takes a field of no other
-length than its column's.
+The Arrow type decides the Postgres type.  ``rows.py`` makes sure that the two fit, and the server accepts a field only
+if it has the length of its column's type.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-"""Goes before the first row: signature, no flags, no extension."""
+"""The bytes before the first row: signature, no flags, no extension."""
 TRAILER = b"\xff\xff"
-"""Goes after the last."""
+"""The bytes after the last row."""
 
-_BYTES = pa.large_binary()  # a batch may have more than 2 GiB of them
+_BYTES = pa.large_binary()  # a batch may have more than 2 GiB
 _NULL = large_binary(b"\xff\xff\xff\xff")
-_NOTHING = large_binary(b"")
-_DAYS = 10957  # from 1970 to 2000, where Postgres counts from
-_MICROS = _DAYS * 86_400_000_000
+_EMPTY = large_binary(b"")
+_DAYS = 10957  # from 1970-01-01 to 2000-01-01, Postgres's epoch
+_MICROSECONDS = _DAYS * 86_400_000_000
 _NUMBERS = {
     pa.bool_(): ">i1",
     pa.int16(): ">i2",
@@ -44,7 +45,7 @@ _NUMBERS = {
 
 
 def rows(columns: Sequence[pa.Array], constants: Sequence[int]) -> memoryview:
-    """All rows of a batch; ``constants``: fields of type ``bigint`` at the end of each."""
+    """All rows of a batch, encoded; ``constants``: ``bigint`` fields at the end of every row."""
     made = _Rows(len(columns[0]))
     made.fixed(">i2", len(columns) + len(constants))
     for column in columns:
@@ -56,26 +57,28 @@ def rows(columns: Sequence[pa.Array], constants: Sequence[int]) -> memoryview:
 
 
 class _Rows:
-    """Rows that grow to the right, by a value for each of them or by one for all."""
+    """Rows that are built field by field; each call adds one field to all of them."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._parts: list[pa.Array] = []
-        self._open: list[tuple[Any, Any]] = []  # fields of a fixed length since the last part
+        self._open: list[tuple[Any, Any]] = []  # fields of fixed length since the last part
 
     def fixed(self, kind: Any, values: Any) -> None:
+        """Add a field of fixed length: an array with one value per row, or one value for all rows."""
         self._open.append((kind, values))
 
     def variable(self, values: pa.Array) -> None:
-        """Of ``large_binary``, without NULL."""
+        """Add a part whose length varies; ``values`` are ``large_binary`` without NULL."""
         self._close()
         self._parts.append(values)
 
     def joined(self) -> memoryview:
+        """The bytes of all rows, one row after another."""
         self._close()
         whole = self._parts[0]
         if len(self._parts) > 1:
-            whole = pc.binary_join_element_wise(*self._parts, _NOTHING)
+            whole = pc.binary_join_element_wise(*self._parts, _EMPTY)
         _, offsets, data = whole.buffers()
         return memoryview(data)[: np.frombuffer(offsets, np.int64)[self._count]]
 
@@ -86,7 +89,7 @@ class _Rows:
 
 
 def _records(count: int, fields: Sequence[tuple[Any, Any]]) -> pa.Array:
-    """Each record the bytes of its fields, one after another."""
+    """One value per row, which holds the bytes of these fields one after another."""
     made = np.empty(count, [(str(number), kind) for number, (kind, _) in enumerate(fields)])
     for number, (_, values) in enumerate(fields):
         made[str(number)] = values
@@ -95,10 +98,11 @@ def _records(count: int, fields: Sequence[tuple[Any, Any]]) -> pa.Array:
 
 
 def _add(made: _Rows, column: pa.Array) -> None:
+    """Add one column as a field."""
     if _is_text(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         lengths = pc.binary_length(column)
         made.fixed(">i4", _plain(lengths.fill_null(of_bytes(lengths.type, b"\xff" * 8))))  # -1
-        made.variable(column.cast(_BYTES).fill_null(_NOTHING))
+        made.variable(column.cast(_BYTES).fill_null(_EMPTY))
         return
     kind, values = _decimals(column) if pa.types.is_decimal128(column.type) else _numbers(column)
     size = np.dtype(kind).itemsize
@@ -111,24 +115,25 @@ def _add(made: _Rows, column: pa.Array) -> None:
 
 
 def _numbers(column: pa.Array) -> tuple[Any, NDArray[Any]]:
-    """Of a NULL any number."""
+    """The column's number format and its values.  A NULL has any value."""
     if pa.types.is_date32(column.type):
         return ">i4", _plain(column.view(pa.int32())) - np.int32(_DAYS)
-    if pa.types.is_timestamp(column.type):  # one that wraps is out of Postgres's range, and flagged
-        return ">i8", _plain(column.view(pa.int64())) - np.int64(_MICROS)
+    if pa.types.is_timestamp(column.type):  # a value that wraps is out of Postgres's range, and its flag is set
+        return ">i8", _plain(column.view(pa.int64())) - np.int64(_MICROSECONDS)
     return _NUMBERS[column.type], _plain(column)
 
 
 def _plain(column: pa.Array) -> NDArray[Any]:
+    """The values as a numpy array.  A NULL has any value."""
     if column.null_count:
         column = column.fill_null(of_bytes(column.type, bytes(8)))
-    if pa.types.is_boolean(column.type):  # of which Arrow has a bit each
+    if pa.types.is_boolean(column.type):  # Arrow stores one bit per value
         return _stored(column.cast(pa.int8()), "i1").view(np.bool_)
     return _stored(column, _NUMBERS[column.type].replace(">", "="))
 
 
 def _stored(column: pa.Array, form: str) -> NDArray[Any]:
-    """The numbers as they lie in memory, without a copy."""
+    """The numbers as they are in memory, without a copy."""
     kind = np.dtype(form)
     return np.frombuffer(column.buffers()[1] or b"", kind, len(column), column.offset * kind.itemsize)
 
@@ -141,7 +146,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
-    """As many digits for every row, zeros among them: the server drops those that lead and trail."""
+    """The column as ``numeric``.  All rows get the same number of digits; the server drops outer zeros."""
     precision, scale = column.type.precision, column.type.scale
     before, after = -(-(precision - scale) // 4), -(-scale // 4)
     padding = 4 * after - scale
@@ -152,8 +157,8 @@ def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
     made = np.empty(len(column), kind)
     made["digits"], made["weight"], made["scale"] = count, before - 1, scale
     made["sign"] = np.where(negative, 0x4000, 0)
-    for place in range(count - 1, -1, -1):
-        made["each"][:, place] = _take_digit(limbs)
+    for position in range(count - 1, -1, -1):
+        made["each"][:, position] = _take_digit(limbs)
     rest = reduce(np.bitwise_or, limbs)
     if rest[_plain(column.is_valid())].any():
         raise OverflowError(f"a value has more digits than its type, {column.type}")
@@ -161,21 +166,21 @@ def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
 
 
 def _unscaled(column: pa.Array) -> tuple[NDArray[np.bool_], list[NDArray[np.uint64]]]:
-    """Whether each is negative; without its sign, 32 bits at a time, the lowest first.  A NULL is anything."""
+    """The signs, and the absolute values in 32-bit limbs, the lowest first.  A NULL has any value."""
     words = np.frombuffer(column.buffers()[1], "<u4").reshape(-1, 4)[column.offset : column.offset + len(column)]
     negative = (words[:, 3] >> 31).astype(bool)
     flip = np.where(negative, _LOW, np.uint64(0))
     carry = negative.astype(np.uint64)
     limbs = []
-    for place in range(4):
-        total = (words[:, place].astype(np.uint64) ^ flip) + carry
+    for position in range(4):
+        total = (words[:, position].astype(np.uint64) ^ flip) + carry
         limbs.append(total & _LOW)
         carry = total >> _LIMB
     return negative, limbs
 
 
 def _times(limbs: Sequence[NDArray[np.uint64]], factor: int) -> list[NDArray[np.uint64]]:
-    """Without those that are zero in every row, at the top."""
+    """The limbs multiplied by ``factor``, without the highest limbs that are zero in every row."""
     carry = np.zeros(len(limbs[0]), np.uint64)
     made = []
     for limb in limbs:
@@ -189,20 +194,20 @@ def _times(limbs: Sequence[NDArray[np.uint64]], factor: int) -> list[NDArray[np.
 
 
 def _take_digit(limbs: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """The lowest digit; ``limbs`` are divided by the base."""
+    """Divide ``limbs`` by the base in place, and return the remainder: the lowest digit."""
     rest = np.zeros(len(limbs[0]), np.uint64)
-    for place in range(len(limbs) - 1, -1, -1):
-        value = (rest << _LIMB) | limbs[place]
-        limbs[place] = value // _BASE
-        rest = value - limbs[place] * _BASE
+    for position in range(len(limbs) - 1, -1, -1):
+        value = (rest << _LIMB) | limbs[position]
+        limbs[position] = value // _BASE
+        rest = value - limbs[position] * _BASE
     return rest
 
 
 # --- text ---------------------------------------------------------------------------------------
 
 
-def no_text(column: pa.Array) -> int:
-    """How many values Postgres does not take as text: UTF-8 without NUL."""
+def count_invalid_text(column: pa.Array) -> int:
+    """How many values Postgres does not accept as text, which must be UTF-8 without NUL."""
     if not _is_text(column.type):
         return 0
     try:
@@ -211,7 +216,7 @@ def no_text(column: pa.Array) -> int:
             return 0
     except pa.ArrowInvalid:
         pass
-    return sum(not _holds(value) for value in column.cast(_BYTES).to_pylist() if value is not None)
+    return sum(not _is_valid_text(value) for value in column.cast(_BYTES).to_pylist() if value is not None)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -227,7 +232,7 @@ def _data(column: pa.Array) -> bytes:
     return bytes(memoryview(data)[bounds[column.offset] : bounds[column.offset + len(column)]])
 
 
-def _holds(value: bytes) -> bool:
+def _is_valid_text(value: bytes) -> bool:
     try:
         return b"\0" not in value and value.decode() is not None
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Ends back-ends that hold the sink's row for too long: a start must not wait for what an older one left open."""
+"""Ends back-ends that hold the sink's row for too long: a start must not wait for another's open transaction."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 PATIENCE_S = 2.0
-"""How long a fence, or its owner, waits for somebody else's transaction before it ends that back-end."""
+"""How many seconds the owner of the row waits for another transaction before it ends that back-end."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The sink's row that is waited for, and who waits."""
+    """The row that is waited for, and the actor that waits."""
 
     app: str
     sink: str
@@ -31,9 +31,9 @@ class Row:
 
 @contextlib.contextmanager
 def ending_blockers(session: Session, connector: Connector, row: Row) -> Iterator[None]:
-    """While the body waits too long for a lock, end those that hold it, and name whom we may not end.
+    """End the back-ends that keep the body waiting for a lock; the error names those that this role may not end.
 
-    Nobody is ended once a newer actor owns the row: what holds it may be that one's.
+    Once a newer actor owns the row nobody is ended, since the newer actor may be the one that holds the row.
     """
     over, held_by = threading.Event(), list[str]()
     args = (connector, row, session.backend(), over, held_by)
@@ -67,7 +67,7 @@ def _end_blockers(connector: Connector, row: Row, pid: int, over: threading.Even
 
 
 def _end_each(session: Session, row: Row, pid: int, held_by: list[str]) -> None:
-    """Only who holds is ended: who waits like us is not in the way for long."""
+    """End the back-ends that hold the lock.  A back-end that itself waits for a lock does not block for long."""
     blockers = session.run(
         "SELECT pid, coalesce(application_name, ''), coalesce(state, 'unknown') FROM pg_stat_activity"
         " WHERE pid = ANY(pg_blocking_pids($1)) AND wait_event_type IS DISTINCT FROM 'Lock' AND NOT EXISTS"

@@ -1,6 +1,7 @@
 """Opens sessions, and keeps the idle ones.
 
-Free of psycopg, so that a sink can be declared, pickled and refused by name where it is missing.
+This file does not import psycopg, so that a sink can be declared and pickled, and refused with a clear error, where
+psycopg is not installed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 
-def open_session(place: Address, sink: str, limits: Limits) -> Session:
-    """A new session; where psycopg is missing the error says so, and on which side."""
+def open_session(address: Address, sink: str, limits: Limits) -> Session:
+    """Open a new session.  If psycopg is not installed, the error says so, and where to install it."""
     try:
         from epochal.sinks.postgres.session import Session
     except ImportError as error:
@@ -26,11 +27,11 @@ def open_session(place: Address, sink: str, limits: Limits) -> Session:
             sink=sink,
             help="pip install 'epochal[postgres]' on the driver and on every executor",
         ) from error
-    return Session.open(place, sink, limits)
+    return Session.open(address, sink, limits)
 
 
 class Connector:
-    """Opens sessions for one sink and keeps the idle ones; pickled without them."""
+    """Opens sessions for one sink and keeps the idle ones.  A pickled connector has no sessions."""
 
     def __init__(self, dsn: Dsn, sink: str, limits: Limits) -> None:
         self._dsn = dsn
@@ -41,18 +42,18 @@ class Connector:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_idle": []}
 
-    def place(self) -> Address:
-        """Where to connect to; a callable is asked each time, as its secret may change."""
+    def address(self) -> Address:
+        """The address of the server.  A function is called each time, since its secret may change."""
         return Address(self._dsn() if callable(self._dsn) else self._dsn)
 
     def open(self) -> Session:
-        """A new session that the caller closes."""
-        return open_session(self.place(), self._sink, self.limits)
+        """Open a new session, which the caller closes."""
+        return open_session(self.address(), self._sink, self.limits)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
-        """An idle session that still answers, or a new one; after an error it is closed, never used again."""
-        session = self._awake() or self.open()
+        """An idle session that still answers, or a new one.  After an error the session is closed, not used again."""
+        session = self._idle_that_answers() or self.open()
         try:
             yield session
         except BaseException:
@@ -61,11 +62,12 @@ class Connector:
         self._idle.append(session)
 
     def anew(self) -> contextlib.AbstractContextManager[Session]:
-        """A new session in the place of the idle ones: it knows the secret that holds now."""
+        """Close the idle sessions and open a new one, which uses the secret that is valid now."""
         self.close()
         return self.session()
 
-    def _awake(self) -> Session | None:
+    def _idle_that_answers(self) -> Session | None:
+        """An idle session that still answers, or None."""
         while self._idle:
             session = self._idle.pop()
             try:
@@ -76,5 +78,6 @@ class Connector:
         return None
 
     def close(self) -> None:
+        """Close the idle sessions."""
         while self._idle:
             self._idle.pop().close()

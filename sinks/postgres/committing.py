@@ -21,6 +21,7 @@ from epochal.coordinator.model.failpoints import Point, hit
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.postgres import audit
 from epochal.sinks.postgres.address import ServerRefused
+from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, attempts_of, tell_attempts
 from epochal.sinks.postgres.modes import Append
 from epochal.sinks.postgres.publish import Publish
 from epochal.sinks.protocol import CommitOutcome
@@ -28,7 +29,6 @@ from epochal.sinks.rows import formats
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
-from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, attempts_of, tell_attempts
 
 log = logging.getLogger("epochal.sinks.postgres")
 

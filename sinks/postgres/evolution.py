@@ -1,7 +1,7 @@
-"""``schema_evolution=True``: columns that are new in the query are added to the tables, and to the reader view.
+"""``schema_evolution=True``: adds columns that are new in the query to the tables and to the reader view.
 
-Only ever added, as columns that may be NULL: rows of earlier epochs are NULL there, and an epoch that is decided and
-not yet published fits as before.  A changed type, a dropped column or a view that somebody wrote anew are refused.
+Columns are only ever added, and may be NULL: rows of earlier epochs have NULL there, and an epoch that is decided but
+not yet published still fits.  A changed type, a dropped column, and a view that ``create`` did not make are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evolution:
-    """What ``columns`` need that a sink's tables do not have; nothing at all where a table is still to be made."""
+    """The columns that a sink's tables lack.  A table that does not exist yet lacks none."""
 
     app: str
     sink: str
@@ -31,7 +31,7 @@ class Evolution:
     columns: Sequence[PgColumn]
 
     def lacking(self, session: Session) -> dict[str, list[PgColumn]]:
-        """Per table: the columns that it will be given."""
+        """For each table, the columns that it lacks."""
         found = {}
         for table, columns in self._wanted().items():
             there = {name for name, *_ in ddl.columns_of(session, table)}
@@ -41,17 +41,17 @@ class Evolution:
         return found
 
     def known(self, session: Session) -> list[PgColumn]:
-        """The columns without those to come, which this role must be able to add; writes nothing."""
+        """The columns that the tables have already.  Refuses a role that cannot add the others; writes nothing."""
         lacking = self.lacking(session)
         for table, columns in lacking.items():
-            self._refuse_role(session, table, columns)
+            self._refuse_non_owner(session, table, columns)
         if lacking and self.mode is None:
-            self._refuse_role(session, self.target.reader, lacking[self.target.rows])
+            self._refuse_non_owner(session, self.target.reader, lacking[self.target.rows])
         new = {column.name for columns in lacking.values() for column in columns}
         return [column for column in self.columns if column.name not in new]
 
     def run(self, session: Session) -> list[str]:
-        """Add them within the caller's transaction; what was done, a line each."""
+        """Add the columns within the caller's transaction; return a line for each thing that was done."""
         lacking = self.lacking(session)
         steps = [
             Step(
@@ -63,18 +63,19 @@ class Evolution:
         ]
         done = ddl.run_steps(session, steps)
         if lacking and self.mode is None and ddl.find(session, self.target.reader) is not None:
-            done += self._show(session, [column.name for column in lacking[self.target.rows]])
+            done += self._extend_view(session, [column.name for column in lacking[self.target.rows]])
         return done
 
     def _wanted(self) -> dict[str, Sequence[PgColumn]]:
+        """For each table, the columns that it must have."""
         if self.mode is None:
             return {self.target.rows: self.columns}
-        unwritten = staging.unwritten(self.mode)
-        own = [column for column in self.columns if column.name not in unwritten]
+        only_staged = staging.only_staged(self.mode)
+        own = [column for column in self.columns if column.name not in only_staged]
         return {self.target.rows: self.columns, self.target.plain: own}
 
-    def _show(self, session: Session, new: Sequence[str]) -> list[str]:
-        """The view with the new columns at its end, if it is the one that ``create`` made."""
+    def _extend_view(self, session: Session, new: Sequence[str]) -> list[str]:
+        """Add the new columns at the end of the reader view, if the view is the one that ``create`` made."""
         shown = [name for name, *_ in ddl.columns_of(session, self.target.reader)]
         ours = ddl.view_query(self.app, self.sink, self.target, shown)
         session.run(f"CREATE TEMPORARY VIEW epochal_same AS {ours}")
@@ -94,14 +95,15 @@ class Evolution:
         ((options,),) = session.run(
             "SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE oid = to_regclass($1)", self.target.reader
         )
-        kept = f" WITH ({options})" if options else ""  # without them they would be reset
+        kept = f" WITH ({options})" if options else ""  # CREATE OR REPLACE VIEW without them would reset them
         step = Step(
             f"CREATE OR REPLACE VIEW {self.target.reader}{kept} AS {query}",
             f"added them to the view {self.target.reader}",
         )
         return ddl.run_steps(session, [step])
 
-    def _refuse_role(self, session: Session, relation: str, columns: Sequence[PgColumn]) -> None:
+    def _refuse_non_owner(self, session: Session, relation: str, columns: Sequence[PgColumn]) -> None:
+        """Refuse a role that does not own the relation: only its owner may add columns."""
         ((owns, owner, user),) = session.run(
             "SELECT pg_has_role(relowner, 'USAGE'), relowner::regrole::text, quote_ident(current_user)"
             " FROM pg_class WHERE oid = to_regclass($1)",

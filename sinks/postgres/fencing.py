@@ -13,11 +13,11 @@ from epochal.coordinator.model.epoch import (
     Query,
     SinkState,
 )
-from epochal.sinks.postgres import ddl
+from epochal.sinks.postgres import ddl, rights
+from epochal.sinks.postgres.core import Core, State
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
-from epochal.sinks.postgres.core import Core, State
 
 
 def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
@@ -88,7 +88,7 @@ def check_mark(sink: Core, query: Query) -> None:
     if sink.also is None:
         return
     with sink.connector.session() as session:
-        ddl.refuse_no_owner(session, sink.name, sink.target, has_view=sink.staging is None)
+        rights.refuse_no_owner(session, sink.name, sink.target, has_view=sink.staging is None)
 
 
 def mark(sink: Core, query: Query, marker: Marker | None, by: Actor) -> None:

@@ -1,6 +1,6 @@
-"""What the console command asks of a Postgres sink: see ``epochal.sinks.inspection``.
+"""What the console command reads from a Postgres sink: see ``epochal.sinks.inspection``.
 
-Rows that are appended carry their position; rows that are written into the user's own table do not.
+Rows that are appended carry their position.  Rows that are written into the user's own table do not.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ _KINDS = {
     "timestamp with time zone": "timestamp",
     "timestamp without time zone": "timestamp_ntz",
 }
-_SQL = {  # a column of that kind as the value that is compared
+_SQL = {
     "date": "({0} - DATE '1970-01-01')",
     "timestamp": "(extract(epoch FROM {0}) * 1000000)::bigint",
     "timestamp_ntz": "(extract(epoch FROM {0}) * 1000000)::bigint",
     "decimal": "trim_scale({0})::text",
 }
+"""For each kind of column, the SQL of the value that is compared; other kinds are compared as they are."""
 
 
 class PostgresInspection:
-    """Implements :class:`~epochal.sinks.inspection.Inspection`; ``row``: the sink's own, locked if asked."""
+    """Implements :class:`~epochal.sinks.inspection.Inspection`; ``row`` reads the sink's own row and may lock it."""
 
     def __init__(
         self,
@@ -63,13 +64,11 @@ class PostgresInspection:
         self.complete = True
         self.content = f"the rows of {target.rows}"
         self.unattributed = (
-            f"rows are written into {target.plain} itself, which has no column of ours that tells their epoch"
-            if stages
-            else ""
+            f"rows are written into {target.plain} itself, which has no column for their epoch" if stages else ""
         )
 
     def counts(self, first: Position, last: Position) -> Iterator[Counted]:
-        """One statement, counted by the server."""
+        """The server counts the rows of all positions in one statement."""
         with self._connector.session() as session:
             found = session.run(
                 f"SELECT _epoch, count(*) FROM {self._target.rows} WHERE _epoch BETWEEN $1 AND $2"
@@ -93,24 +92,24 @@ class PostgresInspection:
             yield from session.stream(statement, position)
 
     def leftovers(self) -> Sequence[Leftover]:
-        """What is registered above ``published``, and rows there that nobody registered."""
+        """Attempts that are registered above ``published``, and rows there that no attempt has registered."""
         with self._connector.session() as session:
             published = _published(self._row(session, False))
             return [*self._registered(session, published), *self._unregistered(session, published)]
 
     def remove(self, newest: Actor) -> Sequence[str]:
-        """As an abort does, under the sink's row, and of lower generations alone."""
+        """Delete, under the sink's row as an abort does, what actors of lower generations left above ``published``."""
         with self._connector.session() as session, session.transaction(bulk=True):
             held = self._row(session, True)
             self._conditions.check_owner(held, newest)
             dead = (self._app, self._conditions.sink, _published(held), newest.generation)
             deleted = session.change(
                 f"DELETE FROM {self._target.rows} WHERE _epoch > $3 AND _attempt IN (SELECT attempt FROM"
-                f" epochal.attempts WHERE {_DEAD})",
+                f" epochal.attempts WHERE {_OF_LOWER_GENERATIONS})",
                 *dead,
                 limit=self._connector.limits.bulk,
             )
-            attempts = session.change(f"DELETE FROM epochal.attempts WHERE {_DEAD}", *dead)
+            attempts = session.change(f"DELETE FROM epochal.attempts WHERE {_OF_LOWER_GENERATIONS}", *dead)
         return [f"deleted {deleted} prepared rows of {attempts} attempts from {self._target.rows}"]
 
     def close(self) -> None:
@@ -140,7 +139,7 @@ class PostgresInspection:
         return [Leftover(what, int(position), None, int(rows)) for position, rows in found]
 
 
-_DEAD = "app = $1 AND sink = $2 AND position > $3 AND generation < $4"
+_OF_LOWER_GENERATIONS = "app = $1 AND sink = $2 AND position > $3 AND generation < $4"
 
 
 def _published(held: Held) -> Position:
@@ -148,6 +147,7 @@ def _published(held: Held) -> Position:
 
 
 def _kind(kind: str) -> str:
+    """The kind of a Postgres type, in the words of the console."""
     if kind.startswith("character varying"):
         return "text"
     return "decimal" if kind.startswith("numeric") else _KINDS.get(kind, kind)

@@ -1,7 +1,7 @@
-"""How an epoch becomes visible: three modes, of which a sink has one.
+"""The three modes in which an epoch becomes visible.  A sink has one of them.
 
-``mode=`` is one value, so that a sink cannot ask for two things at once, and what belongs to a mode stands
-inside it.  Free of psycopg and pyspark, as a sink is declared where both may be missing.
+``mode=`` is one value, so that nobody can ask for two modes at once, and each mode holds its own options.  This file
+imports neither psycopg nor pyspark, since a sink is declared where both may be missing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from epochal.sinks.rows.keyed import Keyed
 
 @dataclass(frozen=True)
 class Append:
-    """Rows lie in ``<table>__rows``, and readers use a view: publishing an epoch moves one number, whatever its size.
+    """Rows lie in ``<table>__rows`` and readers use a view: a publish changes one number, whatever the epoch's size.
 
-    No unique or exclusion constraint: it would see rows that are prepared.
+    The rows table may have no unique or exclusion constraint, which would see prepared rows.
     """
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Rows are staged, and one transaction inserts them into ``table``, which has no column of ours.
+    """Rows are staged, and one transaction inserts them into ``table``, which has no column of Epochal's own.
 
-    Any constraint is allowed, and readers need no view; publishing takes time by the row.
+    The table may have any constraint, and readers need no view.  The time of a publish grows with the number of rows.
 
     ``trial``: every prepare inserts the rows in a transaction that is rolled back, so that what a constraint or a
-    trigger refuses is refused before the decision.  It takes about two thirds of the time of the publish itself.
-    Without it, rows that the table does not take end the query with ``CommitInDoubt``, until the table takes them.
+    trigger refuses is refused before the decision.  The trial takes about two thirds of the time of the publish itself.
+    Without it, rows that the table does not accept end the query with ``CommitInDoubt``, until the table accepts them.
     """
 
     trial: bool = True
@@ -37,9 +37,9 @@ class Plain:
 
 @dataclass(frozen=True)
 class Upsert(Keyed):
-    """Rows are staged, and one transaction inserts them into ``table``, or updates the rows that have their key.
+    """Rows are staged, and one transaction inserts them into ``table``, or updates the rows that have the same key.
 
-    The table has a unique constraint on just the columns of ``key``; this and the other columns are those of
+    The table needs a unique constraint on exactly the columns of ``key``.  ``key`` and the other options are those of
     :class:`~epochal.sinks.rows.keyed.Keyed`.
 
     ``trial``: as for :class:`Plain`.
@@ -50,11 +50,11 @@ class Upsert(Keyed):
 
 Mode = Append | Plain | Upsert
 Staging = Plain | Upsert
-"""The modes that write into the table itself, and stage before."""
+"""The modes that stage rows first and then write them into the table itself."""
 
 
 def check(mode: Mode, view: str | None, sink: str) -> None:
-    """``Misconfigured`` for what can never be, whatever the rows are."""
+    """Raise ``Misconfigured`` for options that can never work, whatever the rows are."""
     if not isinstance(mode, Append | Plain | Upsert):
         raise Misconfigured(
             f"mode={mode!r} is none of the modes of epochal.sinks.postgres",

@@ -22,8 +22,9 @@ from epochal.coordinator.model.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.conditions import marker_of, refusing
-from epochal.sinks.postgres import ddl, staging
+from epochal.sinks.postgres import checking, ddl, staging
 from epochal.sinks.postgres.address import Address, ServerRefused
+from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, State, tell_attempts
 from epochal.sinks.postgres.modes import Staging
 from epochal.sinks.postgres.publish import Publish
 from epochal.sinks.protocol import Rows
@@ -35,7 +36,6 @@ from epochal.sinks.spark.executors import lacks_epochal
 if TYPE_CHECKING:
     from epochal.sinks.postgres.ddl import PgColumn
     from epochal.sinks.postgres.write import Task
-from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, State, tell_attempts
 
 
 def sums_of(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -54,7 +54,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     app = sink.looked()
     with sink.connector.anew() as session:
         sink.conditions.check_prepare(sink.state(session, app), by, marker_of(epoch), epoch.number)
-        place = session.place()
+        address = session.address()
     sink.end = noted_end(sink, epoch)
     sink.projection.check(rows.schema)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
@@ -65,7 +65,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     refuse_columns(sink, epoch, columns)
     written, flagged = holdable(held)
     with sink.projection.evaluating(epoch.number):
-        votes = written_by(sink, written, task_of(sink, place, app, epoch, by, columns, flagged))
+        votes = written_by(sink, written, task_of(sink, address, app, epoch, by, columns, flagged))
         left_out = left_out_of(sink, rows) if epoch.copy is not None else 0
     raise_refusals(sink, votes, epoch, by)
     attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
@@ -136,7 +136,7 @@ def refuse_columns(sink: Core, epoch: Epoch, columns: Sequence[PgColumn]) -> Non
         if sink.staging is not None:
             staging.refuse_rows(session, sink.name, sink.target, sink.staging, columns, fewer=sink.evolves)
         else:
-            ddl.refuse_rows(session, sink.name, sink.target, columns, fewer=sink.evolves)
+            checking.refuse_rows(session, sink.name, sink.target, columns, fewer=sink.evolves)
 
 
 def evolve(sink: Core, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
@@ -174,7 +174,7 @@ def tried(
 
 def task_of(
     sink: Core,
-    place: Address,
+    address: Address,
     app: str,
     epoch: Epoch,
     by: Actor,
@@ -185,7 +185,7 @@ def task_of(
 
     names = ", ".join([*(ddl.quoted(column.name) for column in columns), "_epoch", "_attempt"])
     return Task(
-        place=place,
+        address=address,
         limits=sink.limits,
         app=app,
         sink=sink.name,

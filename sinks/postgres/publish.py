@@ -1,7 +1,7 @@
-"""What the modes that stage run: the statements of one publish, and what is asked of the staged rows before.
+"""The statements that publish staged rows, and the checks of these rows before the decision.
 
-A plan (:class:`Publish`) is made by prepare and rides in the committable, so that whoever commits runs what was
-tried, with no need of the query's schema.  In all statements ``$1`` is the position, ``$2`` the attempts that won.
+Prepare makes the plan (:class:`Publish`) and puts it into the committable.  So whoever commits runs exactly what was
+tried, and does not need the query's schema.  In all statements ``$1`` is the position, and ``$2`` the winning attempts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Staged:
-    """The rows of one epoch that won, and the transaction that looks at them."""
+    """The staged rows of one epoch's winning attempts, and the session whose transaction reads them."""
 
     session: Session
     target: Target
@@ -41,72 +41,74 @@ class Staged:
 
     @property
     def rows(self) -> str:
+        """The part of a SELECT that names these rows."""
         return f"FROM {self.target.rows} WHERE _epoch = $1 AND _attempt = ANY($2::bigint[])"
 
     @property
     def where(self) -> dict[str, Any]:
-        """What an error says of it."""
+        """What every error about these rows says."""
         return {"sink": self.sink, "epoch": self.epoch}
 
 
 class Publish(Upsertion):
     """How the staged rows of one epoch go into the table."""
 
-    # --- the publish -----------------------------------------------------------------------------
+    # --- publish ---------------------------------------------------------------------------------
 
     def run(self, staged: Staged) -> None:
-        """Write the rows into the table, within the caller's transaction, which decides what comes of it.
+        """Write the rows into the table within the caller's transaction, which the caller commits or rolls back.
 
-        Constraints that were deferred are looked at here and not at COMMIT; ``ServerRefused``, also where a
-        trigger or a rule leaves out a row without a word.
+        Deferred constraints are checked here and not at COMMIT.  Raises ``ServerRefused``, also if a trigger or a rule
+        leaves out a row without an error.
         """
         if self.delete_when is not None:
             staged.change(self._delete(staged))
         written = staged.change(self._insert(staged))
         staged.session.run("SET CONSTRAINTS ALL IMMEDIATE", limit=staged.limit)
-        wanted = self._count(staged)
-        if written != wanted and (self.update or not self.key):  # DO NOTHING is meant to write fewer
-            raise _left_out(staged, f"took {written} of {wanted} rows")
-        absent = self._absent(staged) if written != wanted else 0
+        wanted = self._count_wanted(staged)
+        if written != wanted and (self.update or not self.key):  # DO NOTHING may write fewer rows
+            raise _rows_left_out(staged, f"took {written} of {wanted} rows")
+        absent = self._count_missing_keys(staged) if written != wanted else 0
         if absent:
-            raise _left_out(staged, f"has no row for {absent} of {wanted} keys")
-        kept = self._kept(staged)
+            raise _rows_left_out(staged, f"has no row for {absent} of {wanted} keys")
+        kept = self._count_undeleted(staged)
         if kept:
-            raise _left_out(staged, f"kept {kept} of the rows to be deleted")
+            raise _rows_left_out(staged, f"kept {kept} of the rows to be deleted")
 
     def explain(self, staged: Staged) -> None:
-        """The server plans what :meth:`run` runs, and looks at the rights."""
+        """Let the server plan what :meth:`run` runs; this checks names, types and rights."""
         if self.delete_when is not None:
             staged.ask(f"EXPLAIN {self._delete(staged)}")
         staged.ask(f"EXPLAIN {self._insert(staged)}")
 
     def _delete(self, staged: Staged) -> str:
-        return f"DELETE FROM {staged.target.plain} shown USING ({self._last(staged)}) new WHERE {self._to_delete()}"
+        last = self._last_per_key(staged)
+        return f"DELETE FROM {staged.target.plain} shown USING ({last}) new WHERE {self._delete_where()}"
 
-    def _absent(self, staged: Staged) -> int:
-        """How many rows were inserted whose key is not there now."""
-        there = f"SELECT FROM {staged.target.plain} shown WHERE {self._same()}"
-        return int(
-            staged.ask(f"SELECT count(*) FROM (SELECT * {self._written(staged)}) new WHERE NOT EXISTS ({there})")[0][0]
-        )
+    def _count_missing_keys(self, staged: Staged) -> int:
+        """How many of the rows to insert have a key that the table does not have now."""
+        there = f"SELECT FROM {staged.target.plain} shown WHERE {self._same_key()}"
+        rows = f"SELECT * {self._insert_from(staged)}"
+        return int(staged.ask(f"SELECT count(*) FROM ({rows}) new WHERE NOT EXISTS ({there})")[0][0])
 
-    def _kept(self, staged: Staged) -> int:
+    def _count_undeleted(self, staged: Staged) -> int:
+        """How many of the rows to delete are still in the table."""
         if self.delete_when is None:
             return 0
-        found = f"FROM {staged.target.plain} shown, ({self._last(staged)}) new WHERE {self._to_delete()}"
+        found = f"FROM {staged.target.plain} shown, ({self._last_per_key(staged)}) new WHERE {self._delete_where()}"
         return int(staged.ask(f"SELECT count(*) {found}")[0][0])
 
-    def _to_delete(self) -> str:
-        return f"{self._same()} AND {self._deleted()}"
+    def _delete_where(self) -> str:
+        return f"{self._same_key()} AND {self._is_deletion()}"
 
-    def _same(self) -> str:
+    def _same_key(self) -> str:
         return " AND ".join(f"shown.{quoted(name)} = new.{quoted(name)}" for name in self.key)
 
     def _insert(self, staged: Staged) -> str:
-        names = _list(self.columns)
-        return f"INSERT INTO {staged.target.plain} ({names}) SELECT {names} {self._written(staged)}{self._conflict()}"
+        names, source = _list(self.columns), self._insert_from(staged)
+        return f"INSERT INTO {staged.target.plain} ({names}) SELECT {names} {source}{self._on_conflict()}"
 
-    def _conflict(self) -> str:
+    def _on_conflict(self) -> str:
         if not self.key:
             return ""
         if not self.update:
@@ -114,40 +116,42 @@ class Publish(Upsertion):
         sets = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.update)
         return f" ON CONFLICT ({_list(self.key)}) DO UPDATE SET {sets}"
 
-    def _count(self, staged: Staged) -> int:
-        """How many rows there are to insert; each key stands once where no order says which is the last."""
+    def _count_wanted(self, staged: Staged) -> int:
+        """How many rows must be inserted.  Without an order, each key occurs only once."""
         if self.delete_when is None and not self.order:
             return sum(staged.attempts.values())
-        return int(staged.ask(f"SELECT count(*) {self._written(staged)}")[0][0])
+        return int(staged.ask(f"SELECT count(*) {self._insert_from(staged)}")[0][0])
 
-    def _written(self, staged: Staged) -> str:
-        return f"FROM ({self._last(staged)}) new" + (f" WHERE NOT {self._deleted()}" if self.delete_when else "")
+    def _insert_from(self, staged: Staged) -> str:
+        """The rows that go into the table, which are all but those that ask for a deletion."""
+        where = f" WHERE NOT {self._is_deletion()}" if self.delete_when else ""
+        return f"FROM ({self._last_per_key(staged)}) new{where}"
 
-    def _deleted(self) -> str:
+    def _is_deletion(self) -> str:
         return f"(new.{quoted(self.delete_when or '')} IS TRUE)"
 
-    def _last(self, staged: Staged) -> str:
-        """The epoch's rows, of each key the last one."""
+    def _last_per_key(self, staged: Staged) -> str:
+        """The query for the epoch's rows; with an order, for the last row of each key."""
         if not self.order:
             return f"SELECT * {staged.rows}"
         return (
-            f"SELECT DISTINCT ON ({_list(self.key)}) * {staged.rows} ORDER BY {_list(self.key)}, {self._last_first()}"
+            f"SELECT DISTINCT ON ({_list(self.key)}) * {staged.rows} ORDER BY {_list(self.key)}, {self._newest_first()}"
         )
 
-    def _last_first(self) -> str:
+    def _newest_first(self) -> str:
         return ", ".join(f"{quoted(name)} DESC" for name in self.order)
 
-    # --- what is asked of the staged rows before -------------------------------------------------
+    # --- checks before the decision --------------------------------------------------------------
 
     def check(self, staged: Staged, *, trial: bool) -> None:
-        """``PrepareRefused`` for what publishing could not do; the caller's transaction is rolled back.
+        """Raise ``PrepareRefused`` for rows that cannot be published; the caller's transaction is rolled back.
 
-        That is a row that has no key or no place in the order, a key that names several rows and, after a trial,
-        whatever else the table does not take.
+        These are rows whose key or order is NULL, keys that name several rows and, with ``trial``, what the table
+        refuses.
         """
         if self.key:
-            self._refuse_null(staged)
-            self._refuse_twice(staged)
+            self._refuse_null_keys(staged)
+            self._refuse_duplicate_keys(staged)
         if trial:
             try:
                 self.run(staged)
@@ -155,7 +159,7 @@ class Publish(Upsertion):
                 what = f"the table does not take the rows: {error.what}"
                 raise PrepareRefused(what, state=error.state, help=error.help, **staged.where) from error
 
-    def _refuse_null(self, staged: Staged) -> None:
+    def _refuse_null_keys(self, staged: Staged) -> None:
         named = (*self.key, *self.order)
         (counts,) = staged.ask(
             f"SELECT {', '.join(f'count(*) FILTER (WHERE {quoted(name)} IS NULL)' for name in named)} {staged.rows}"
@@ -163,11 +167,11 @@ class Publish(Upsertion):
         counted = dict(zip(named, map(int, counts), strict=True))
         check_nulls(counted, staged.sink, staged.epoch)
 
-    def _refuse_twice(self, staged: Staged) -> None:
+    def _refuse_duplicate_keys(self, staged: Staged) -> None:
         key, rows = _list(self.key), staged.rows
         if self.order:
-            place = f"rank() OVER (PARTITION BY {key} ORDER BY {self._last_first()})"
-            rows = f"FROM (SELECT {key}, {place} AS place {staged.rows}) ranked WHERE place = 1"
+            rank = f"rank() OVER (PARTITION BY {key} ORDER BY {self._newest_first()})"
+            rows = f"FROM (SELECT {key}, {rank} AS place {staged.rows}) ranked WHERE place = 1"
         found = staged.ask(
             f"SELECT count(*), count(*) OVER (), {', '.join(f'left({quoted(name)}::text, 80)' for name in self.key)}"
             f" {rows} GROUP BY {key} HAVING count(*) > 1 ORDER BY count(*) DESC, {key} LIMIT {TOLD}"
@@ -175,10 +179,10 @@ class Publish(Upsertion):
         check_twice(self, Upsert.__name__, found, staged.sink, staged.epoch)
 
 
-def _left_out(staged: Staged, what: str) -> ServerRefused:
+def _rows_left_out(staged: Staged, what: str) -> ServerRefused:
     return ServerRefused(
         f"{staged.target.plain} {what}",
-        state="a trigger or a rule of the table decided so, and raised no error",
+        state="a trigger or a rule of the table caused this, and raised no error",
         help="drop it, or have it raise an error",
         **staged.where,
     )

@@ -1,7 +1,7 @@
-"""Spark's types as Postgres's: nothing is bent.
+"""The Postgres type for each Spark type.  Values are kept exactly, or refused.
 
-A value that Postgres cannot hold is counted by a flag that rides along with the row, so that no second evaluation is
-needed to name column and rows.
+A flag in each row marks a value that Postgres cannot hold.  So column and number of rows can be named without a second
+evaluation of the query.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import PgColumn
 
 ISOLATION = ("_epoch", "_attempt")
-"""The columns that the rows table has and the view does not."""
+"""Columns of the rows table that the reader view does not show."""
 
 _NAME_BYTES = 63
 
@@ -34,8 +34,8 @@ _EXACT: dict[type[T.DataType], tuple[str, ...]] = {
     T.TimestampNTZType: ("timestamp without time zone",),
     T.BinaryType: ("bytea",),
 }
-_AS_THEY_ARE = (
-    T.StringType(),  # that is without a collation
+_UNCHANGED = (
+    T.StringType(),  # the type without a collation
     T.BooleanType(),
     T.ShortType(),
     T.IntegerType(),
@@ -46,8 +46,8 @@ _AS_THEY_ARE = (
 )
 _NESTED = (T.ArrayType, T.MapType, T.StructType)
 
-FIRST_DAY = -2440588  # 4714-11-24 BC, days since 1970: Postgres's first date
-LAST_DAY = 2145042905  # 5874897-12-31: its last date (its last timestamp lies beyond Spark's)
+FIRST_DAY = -2440588  # 4714-11-24 BC in days since 1970: Postgres's first date
+LAST_DAY = 2145042905  # 5874897-12-31: Postgres's last date (its last timestamp is later than Spark's)
 _FIRST_INSTANT = "TIMESTAMP_NTZ'-4713-11-24 00:00:00'"
 _1970 = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
 
@@ -61,7 +61,7 @@ _JSON = {
 
 
 def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
-    """The schema in Postgres's words; ``Misconfigured`` names the first column that cannot be held exactly."""
+    """The schema in Postgres's types; ``Misconfigured`` names the first column that Postgres cannot hold exactly."""
     if not schema.fields:
         raise Misconfigured("the rows have no columns", sink=sink, help="select at least one column")
     seen: set[str] = set()
@@ -70,7 +70,7 @@ def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
             why = (
                 "is Epochal's own"
                 if name in ISOLATION
-                else "stands twice"
+                else "occurs twice"
                 if name in seen
                 else f"is empty or longer than the {_NAME_BYTES} bytes of a Postgres name"
             )
@@ -86,12 +86,12 @@ def _pg_types(name: str, kind: T.DataType, sink: str) -> tuple[str, ...]:
         _check_json(name, kind, sink)
         return ("json",)
     if type(kind) not in _EXACT:
-        raise _no_type(name, kind, sink)
+        raise _unsupported_type(name, kind, sink)
     return _EXACT[type(kind)]
 
 
 def _check_json(name: str, kind: T.DataType, sink: str) -> None:
-    """All that lies inside can be written as JSON and read back exactly."""
+    """Refuse a type if a type inside it cannot be written as JSON and read back exactly."""
     if isinstance(kind, T.ArrayType):
         _check_json(f"{name}[]", kind.elementType, sink)
     elif isinstance(kind, T.MapType):
@@ -106,10 +106,10 @@ def _check_json(name: str, kind: T.DataType, sink: str) -> None:
         for field in kind.fields:
             _check_json(f"{name}.{field.name}", field.dataType, sink)
     elif type(kind) not in _EXACT and not isinstance(kind, T.DecimalType):
-        raise _no_type(name, kind, sink)
+        raise _unsupported_type(name, kind, sink)
 
 
-def _no_type(name: str, kind: T.DataType, sink: str) -> Misconfigured:
+def _unsupported_type(name: str, kind: T.DataType, sink: str) -> Misconfigured:
     return Misconfigured(
         f"column {name!r} has the type {kind.simpleString()}, which Postgres cannot hold exactly",
         sink=sink,
@@ -118,18 +118,18 @@ def _no_type(name: str, kind: T.DataType, sink: str) -> Misconfigured:
 
 
 def holdable(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-    """The columns in Postgres's types, and one flag per column that may hold what Postgres cannot; the flags' columns.
+    """The columns in Postgres's types, a flag for each column that Postgres may not hold, and the names of these.
 
-    (Strings need no flag: the task sees whether they are UTF-8 without NUL.)
+    Strings need no flag: the task checks that they are UTF-8 without NUL.
     """
-    if all(_is_held(field.dataType) for field in rows.schema.fields):
-        return rows, ()  # a column that is made costs ten calls into the JVM
+    if all(_fits_unchanged(field.dataType) for field in rows.schema.fields):
+        return rows, ()  # each column expression costs ten calls into the JVM
     values: list[Column] = []
     flags: list[Column] = []
     flagged: list[str] = []
     for number, field in enumerate(rows.schema.fields):
         column = F.col(f"`{field.name.replace('`', '``')}`")
-        values.append(_held(column, field.dataType).alias(f"c{number}"))
+        values.append(_converted(column, field.dataType).alias(f"c{number}"))
         wrong = _unholdable(column, field.dataType)
         if wrong is not None:
             flags.append(F.coalesce(wrong, F.lit(False)).alias(f"flag{len(flags)}"))
@@ -138,31 +138,33 @@ def holdable(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
 
 
 def reason(schema: T.StructType) -> Column:
-    """Why Postgres cannot hold a row, in words; NULL where it can.  Asks of text what a task sees by itself."""
-    told: list[Column] = []
+    """Why Postgres cannot hold a row, as text; NULL if it can.  This checks strings too, as a task does otherwise."""
+    reasons: list[Column] = []
     for field in schema.fields:
         column = F.col(f"`{field.name.replace('`', '``')}`")
-        wrong = _no_text(column) if isinstance(field.dataType, T.StringType) else _unholdable(column, field.dataType)
+        wrong = (
+            _invalid_text(column) if isinstance(field.dataType, T.StringType) else _unholdable(column, field.dataType)
+        )
         if wrong is not None:
-            told.append(F.when(wrong, F.lit(repr(field.name))))
-    names = F.concat_ws(", ", *told) if told else F.lit("")
+            reasons.append(F.when(wrong, F.lit(repr(field.name))))
+    names = F.concat_ws(", ", *reasons) if reasons else F.lit("")
     return F.when(names != "", F.concat(F.lit("Postgres cannot hold the value of column "), names))
 
 
-def _no_text(column: Column) -> Column:
+def _invalid_text(column: Column) -> Column:
     plain = column.cast(T.StringType())
     return ~F.is_valid_utf8(plain) | F.contains(plain, F.lit("\0"))
 
 
-def _is_held(kind: T.DataType) -> bool:
-    """Whether Postgres holds every value, in the type that it has."""
-    return isinstance(kind, T.DecimalType) or kind in _AS_THEY_ARE
+def _fits_unchanged(kind: T.DataType) -> bool:
+    """Whether Postgres holds every value of the type without a conversion."""
+    return isinstance(kind, T.DecimalType) or kind in _UNCHANGED
 
 
-def _held(column: Column, kind: T.DataType) -> Column:
-    """The value in the type whose Arrow form is written as it is."""
+def _converted(column: Column, kind: T.DataType) -> Column:
+    """The value in the type whose Arrow form ``binary.py`` encodes."""
     if isinstance(kind, T.StringType):
-        return column.cast(T.StringType())  # without its collation
+        return column.cast(T.StringType())  # drops the collation
     if isinstance(kind, _NESTED):
         return F.to_json(column, _JSON)
     if isinstance(kind, T.ByteType):
@@ -171,12 +173,12 @@ def _held(column: Column, kind: T.DataType) -> Column:
 
 
 def _in_utc(column: Column) -> Column:
-    """The instant as a clock in Greenwich shows it; a cast would take the session's time zone."""
+    """The timestamp's UTC wall clock; a cast would use the session's time zone."""
     return F.timestamp_add("MICROSECOND", F.unix_micros(column), F.expr(_1970))
 
 
 def _unholdable(column: Column, kind: T.DataType) -> Column | None:
-    """True where Postgres cannot hold the value; None if it can, or where the bytes tell."""
+    """True where Postgres cannot hold the value; None if Postgres holds all values, or if the task checks the bytes."""
     if isinstance(kind, T.DateType):
         return ~F.unix_date(column).between(FIRST_DAY, LAST_DAY)
     if isinstance(kind, T.TimestampNTZType):
@@ -189,7 +191,7 @@ def _unholdable(column: Column, kind: T.DataType) -> Column | None:
 
 
 def _not_json(value: Column, kind: T.DataType) -> Column | None:
-    """True where something inside has no JSON: NaN, infinities, bytes that are no UTF-8."""
+    """True where something inside the value has no JSON form: NaN, infinity, or a string that is not UTF-8."""
     if isinstance(kind, T.FloatType | T.DoubleType):
         return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
     if isinstance(kind, T.StringType):

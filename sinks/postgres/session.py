@@ -1,7 +1,7 @@
-"""One connection to Postgres whose every wait is bounded, and which knows when an outcome is unknown.
+"""One connection to Postgres.  It bounds every wait, and knows when the outcome of a COMMIT is unknown.
 
-The only file that imports psycopg.  psycopg's errors end here: what leaves is ``SinkUnavailable`` (no
-effect), ``ServerRefused`` (the server said no) or, for COMMIT alone, ``OutcomeUnknown``.
+This is the only file that imports psycopg, and no error of psycopg leaves it.  It raises ``SinkUnavailable`` (no
+effect), ``ServerRefused`` (the server refused the statement) or, for COMMIT alone, ``OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 GRACE_S = 5.0
-"""How much later than the server the client gives up, so that the server's own words are heard."""
+"""How many seconds after the server the client gives up, so that normally the server's own error arrives first."""
 
-_SAID_NO = ("0A", "22", "23", "28", "3D", "3F", "42", "44", "54", "XX")
-"""SQLSTATE classes that a repetition does not cure."""
+_REFUSALS = ("0A", "22", "23", "28", "3D", "3F", "42", "44", "54", "XX")
+"""SQLSTATE classes of errors that a repetition does not cure."""
 
 _KEEPALIVE = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
 
 
-_FILES = ("service", "servicefile", "passfile")
-"""Options whose files have been read by then."""
+_FILE_OPTIONS = ("service", "servicefile", "passfile")
+"""Options that name files.  libpq has already read these files when the options are sent to another process."""
 
-_ELSEWHERE = ("hostaddr", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir", "requirepeer")
-"""Options that are not given by default, and that another environment may give (``PGHOSTADDR``): empty is not given."""
+_EMPTY_UNLESS_SET = ("hostaddr", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir", "requirepeer")
+"""Options without a default, which another environment may set (``PGHOSTADDR``).  An empty value means unset."""
 
-_UTF8 = ("UTF8", "UNICODE")
+_UTF8 = ("UTF8", "UNICODE")  # two names of one encoding
 
 
 class _Silence(psycopg.OperationalError):
@@ -45,7 +45,7 @@ class _Silence(psycopg.OperationalError):
 
 
 class _Connection(psycopg.Connection[Row]):
-    """Gives up waiting after ``limit`` seconds: a half-open connection would be waited for without end."""
+    """A connection that gives up a wait after ``limit`` seconds; psycopg would wait for ever if it is half-open."""
 
     limit: float = 30.0
 
@@ -54,8 +54,8 @@ class _Connection(psycopg.Connection[Row]):
         self._process = os.getpid()
 
     def __del__(self, *_: object) -> None:
-        """Idle connections of a sink that nobody holds are closed without psycopg's warning."""
-        if os.getpid() == self._process:  # a forked child must not say goodbye on its parent's connection
+        """Close the idle connections of a sink that is no longer referenced, without psycopg's warning."""
+        if os.getpid() == self._process:  # a forked child must not close its parent's connection
             self.close()
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
@@ -63,7 +63,7 @@ class _Connection(psycopg.Connection[Row]):
 
 
 def _bounded(gen: Generator[Any, Any, T], limit: float) -> Generator[Any, Any, T]:
-    """``gen``, which psycopg resumes with 0 while nothing happens, until ``limit`` seconds are over."""
+    """Run ``gen`` for at most ``limit`` seconds; psycopg resumes it with 0 while nothing happens."""
     deadline = time.monotonic() + limit
     try:
         want = next(gen)
@@ -77,18 +77,18 @@ def _bounded(gen: Generator[Any, Any, T], limit: float) -> Generator[Any, Any, T
 
 
 class Session:
-    """A connection in autocommit mode; :meth:`transaction` makes the exceptions."""
+    """A connection in autocommit mode, except within :meth:`transaction` and :meth:`rehearsal`."""
 
     def __init__(self, connection: _Connection, sink: str, where: str, limits: Limits) -> None:
         self._connection = connection
         self._sink = sink
-        self.where = where  # server and database, to people
+        self.where = where  # server and database, for errors
         self._limits = limits
 
     @classmethod
-    def open(cls, place: Address, sink: str, limits: Limits) -> Session:
+    def open(cls, address: Address, sink: str, limits: Limits) -> Session:
         """Connect within ``limits.connect`` seconds; ``SinkUnavailable`` names the server, never the password."""
-        options = _options(place, sink, limits)
+        options = _options(address, sink, limits)
         where = _where(options)
         try:
             connection = _Connection.connect(
@@ -107,7 +107,7 @@ class Session:
         return cls(connection, sink, where, limits)
 
     def run(self, statement: str, *values: object, limit: float | None = None) -> list[Row]:
-        """The statement's rows; ``$1`` is the first value.  Without values it may be several statements."""
+        """Run a statement, return its rows; ``$1`` is the first value.  Without values it may be several statements."""
         try:
             cursor = self._executed(statement, values, limit)
             return cursor.fetchall() if cursor.description is not None else []
@@ -115,7 +115,7 @@ class Session:
             raise self._translated(error) from error
 
     def stream(self, statement: str, *values: object) -> Iterator[Row]:
-        """The statement's rows one after another, never all at once; no other statement before they are read."""
+        """Yield the statement's rows one by one, never all at once.  Run no other statement until all are read."""
         self._connection.limit = self._limits.bulk + GRACE_S
         try:
             with self._connection.cursor() as cursor:
@@ -124,7 +124,7 @@ class Session:
             raise self._translated(error) from error
 
     def change(self, statement: str, *values: object, limit: float | None = None) -> int:
-        """How many rows the statement wrote or deleted, by the server's own count."""
+        """Run a statement and return how many rows it wrote or deleted, by the server's own count."""
         try:
             return self._executed(statement, values, limit).rowcount
         except psycopg.Error as error:
@@ -134,27 +134,28 @@ class Session:
         self._connection.limit = (limit or self._limits.answer) + GRACE_S
         return self._connection.execute(statement.encode(), values or None)
 
-    def place(self) -> Address:
-        """How this session was had, for another process: nothing is left to its environment and its files to fill in.
+    def address(self) -> Address:
+        """The address of this session's server, complete for another process.
 
-        All that libpq found here is in it: environment, service file, password file, the name of the user.
+        It contains all that libpq found here: environment, service file, password file and user name.  So the other
+        process takes nothing from its own environment and files.
         """
         used = {o.keyword.decode(): o.val.decode() for o in self._connection.pgconn.info if o.val is not None}
-        password = (self._connection.pgconn.password or b"").decode()  # also one out of a password file
-        named = {name: value for name, value in used.items() if name not in _FILES}
-        return Address(make_conninfo(**{**dict.fromkeys(_ELSEWHERE, ""), **named, "password": password}))
+        password = (self._connection.pgconn.password or b"").decode()  # also a password from a password file
+        named = {name: value for name, value in used.items() if name not in _FILE_OPTIONS}
+        return Address(make_conninfo(**{**dict.fromkeys(_EMPTY_UNLESS_SET, ""), **named, "password": password}))
 
     def backend(self) -> int:
-        """The server's process id of this transaction's back-end: a pooler may give the next one another."""
+        """The process id of the back-end that runs this transaction; a pooler may run the next one in another."""
         assert self._connection.info.transaction_status is not TransactionStatus.IDLE, "asked within a transaction"
         return int(self.run("SELECT pg_backend_pid()")[0][0])
 
     @contextlib.contextmanager
     def transaction(self, answered: Callable[[], None] = lambda: None, bulk: bool = False) -> Iterator[None]:
-        """READ COMMITTED, bounded by ``SET LOCAL`` alone (poolers in transaction mode).
+        """A READ COMMITTED transaction, bounded by ``SET LOCAL`` alone: this works with poolers in transaction mode.
 
-        Only COMMIT can end in ``OutcomeUnknown``; ``answered`` is called once its answer is there, and may
-        lose it.  After an error the session must be closed, which rolls back.
+        Only COMMIT can end in ``OutcomeUnknown``.  ``answered`` is called when COMMIT was answered; a failpoint in it
+        may drop that answer.  After an error the caller must close the session, which rolls back.
         """
         self._begin(bulk)
         yield
@@ -162,7 +163,7 @@ class Session:
 
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Like :meth:`transaction`, for many rows, and rolled back: of what the body did nothing stays."""
+        """Like :meth:`transaction` with ``bulk``, but rolled back: nothing of what the body did stays."""
         self._begin(bulk=True)
         yield
         self.run("ROLLBACK")
@@ -178,19 +179,19 @@ class Session:
     def _commit(self, answered: Callable[[], None]) -> None:
         self._connection.limit = self._limits.answer + GRACE_S
         try:
-            said = self._connection.execute("COMMIT").statusmessage
+            status = self._connection.execute("COMMIT").statusmessage
             answered()
         except (psycopg.Error, ConnectionError) as error:
             raise OutcomeUnknown(
                 f"{self.where} did not answer COMMIT: {_line(error)}",
                 sink=self._sink,
-                help="nothing to do: the marker is asked",
+                help="nothing to do: Epochal reads the marker to learn the outcome",
             ) from error
-        if said != "COMMIT":  # a failed transaction answers COMMIT with ROLLBACK, and calls it success
-            raise SinkUnavailable(f"{self.where} answered COMMIT with {said}", sink=self._sink, help="try again")
+        if status != "COMMIT":  # in a failed transaction the server answers ROLLBACK, without an error
+            raise SinkUnavailable(f"{self.where} answered COMMIT with {status}", sink=self._sink, help="try again")
 
     def copy_in(self, statement: str, chunks: Iterable[bytes | memoryview]) -> None:
-        """COPY FROM STDIN; an exception out of ``chunks`` leaves the COPY unfinished."""
+        """Run COPY FROM STDIN; an exception out of ``chunks`` leaves the COPY unfinished."""
         self._connection.limit = self._limits.bulk + GRACE_S
         try:
             with self._connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
@@ -200,13 +201,14 @@ class Session:
             raise self._translated(error) from error
 
     def close(self) -> None:
-        """Roll back what is open; idempotent."""
+        """Close the connection, which rolls back an open transaction; may be called again."""
         self._connection.close()
 
     def _translated(self, error: psycopg.Error) -> EpochalError:
+        """Epochal's error for psycopg's error."""
         state = error.sqlstate or ""
         ours = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError)
-        if state[:2] in _SAID_NO or not ours:
+        if state[:2] in _REFUSALS or not ours:
             return ServerRefused(
                 f"{self.where} refused: {_line(error)}",
                 sink=self._sink,
@@ -214,7 +216,7 @@ class Session:
                 help="grant the right, or change the rows or the table, as the server's message says",
             )
         return SinkUnavailable(
-            f"{self.where} did not do what was asked: {_line(error)}",
+            f"{self.where} did not complete the statement: {_line(error)}",
             sink=self._sink,
             state=f"SQLSTATE {state or 'none'}",
             help="see whether the server is up and what its log says",
@@ -225,7 +227,7 @@ _BEGIN = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
     " SET LOCAL synchronous_commit = on; SET LOCAL lock_timeout = {lock};"
     " SET LOCAL statement_timeout = {statement}; SET LOCAL idle_in_transaction_session_timeout = {idle};"
-    " SET LOCAL enable_seqscan = off"  # the rows of one epoch are few: without statistics, too, use the index
+    " SET LOCAL enable_seqscan = off"  # an epoch has few of the rows: use the index also where statistics are missing
 )
 
 
@@ -233,12 +235,12 @@ def _ms(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
-def _options(place: Address, sink: str, limits: Limits) -> dict[str, Any]:
-    """What the user gave, and our defaults for what was not given."""
+def _options(address: Address, sink: str, limits: Limits) -> dict[str, Any]:
+    """The options that the user gave, and Epochal's defaults for the others."""
     try:
-        given = conninfo_to_dict(place.conninfo)
+        given = conninfo_to_dict(address.conninfo)
     except psycopg.Error:
-        given = None  # libpq's message quotes the string, in which a password may be
+        given = None  # libpq's message quotes the string, which may hold a password
     if given is None or "@" in str(given.get("host", "")):
         raise Misconfigured(
             "the connection string cannot be read (it is not shown, as it may hold a password)",
@@ -256,7 +258,7 @@ def _options(place: Address, sink: str, limits: Limits) -> dict[str, Any]:
 
 
 def _where(options: dict[str, Any]) -> str:
-    """Where we are about to connect to, as far as it is known before libpq has read its files."""
+    """The server to connect to, for errors, as far as it is known before libpq has read its files."""
     if options.get("service"):
         return f"Postgres, service {options['service']!r}"
     environment = {o.keyword.decode(): o.val.decode() for o in Conninfo.get_defaults() if o.val is not None}
@@ -266,9 +268,9 @@ def _where(options: dict[str, Any]) -> str:
 
 
 def _refuse_encoding(connection: _Connection, sink: str, where: str) -> None:
-    """Rows are sent as UTF-8: under another encoding the server would keep other characters, without an error."""
+    """Refuse a connection whose encoding is not UTF-8: the server would store other characters, without an error."""
     encoding = connection.info.parameter_status("client_encoding") or "unknown"
-    if encoding.upper().replace("-", "") not in _UTF8:  # a pooler repeats what it was asked for, in our letters
+    if encoding.upper().replace("-", "") not in _UTF8:  # a pooler returns the name as the client spelled it
         connection.close()
         raise Misconfigured(
             f"the connection's client_encoding is {encoding}",
@@ -279,21 +281,23 @@ def _refuse_encoding(connection: _Connection, sink: str, where: str) -> None:
 
 
 def _remedy(error: psycopg.Error) -> str:
-    said = str(error)
-    if "certificate" in said or "SSL" in said:
+    text = str(error)
+    if "certificate" in text or "SSL" in text:
         return (
             "sslrootcert= names the certificate of the authority that signed the server's, or is `system`; host= is a"
             " name in the server's certificate; the server has ssl=on"
         )
-    if "service" in said:
+    if "service" in text:
         return "PGSERVICEFILE, or ~/.pg_service.conf, of the driver's user defines the service"
     return "see whether the server is up and whether the connection string is right"
 
 
 def _text(error: BaseException, options: dict[str, Any]) -> str:
+    """The error's text without the password."""
     text, password = _line(error), options.get("password")
     return text.replace(str(password), "***") if password else text
 
 
 def _line(error: BaseException) -> str:
+    """The error's text on one line."""
     return "; ".join(part.strip() for part in str(error).splitlines() if part.strip()) or type(error).__name__

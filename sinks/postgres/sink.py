@@ -6,7 +6,7 @@ This file has the arguments and the list of verbs; each verb stands in a file of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from epochal.coordinator.model.epoch import (
     Actor,
@@ -19,42 +19,39 @@ from epochal.coordinator.model.epoch import (
     SinkState,
 )
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Wanted
-from epochal.sinks.postgres import audit, ddl, staging
+from epochal.sinks.postgres import audit, committing, ddl, fencing, preparing, staging, starting
 from epochal.sinks.postgres.address import Dsn
 from epochal.sinks.postgres.advice import Script
+from epochal.sinks.postgres.core import Core
 from epochal.sinks.postgres.inspection import PostgresInspection
 from epochal.sinks.postgres.modes import Append, Mode
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
-
-if TYPE_CHECKING:
-    pass
-from epochal.sinks.postgres import committing, fencing, preparing, starting
-from epochal.sinks.postgres.core import Core
 
 
 class PostgresSink:
     """Writes every epoch to a table, exactly once.
 
-    ``dsn``: a libpq connection string or URI, or a function that returns one (asked on the driver).  What it leaves
-    out comes from the driver's environment, service file and password file; tasks are sent what was found there.
+    ``dsn``: a libpq connection string or URI, or a function that returns one (it runs on the driver).  Parts that it
+    leaves out come from the driver's environment, service file and password file; tasks receive what was found there.
     ``table``: ``[schema.]name``.
     ``mode``: ``Append()``, ``Plain()`` or ``Upsert(key=...)`` of ``epochal.sinks.postgres``: how an epoch becomes
     visible, and to whom.
-    ``view``: with ``Append()``, whose rows lie in ``<table>__rows``, the readers' name, by default that of the table.
+    ``view``: the name that readers use with ``Append()``, whose rows lie in ``<table>__rows``; by default the table's.
     ``name``: the sink's stable name, by default ``postgres-<table>``.
-    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.rows.projection``); key and other
-    columns of ``mode`` are among them.
-    ``bad_rows``: the sink of rows with values that Postgres cannot hold, which else refuse the epoch
+    ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``); the key and
+    other columns that ``mode`` names must be among them.
+    ``bad_rows``: the sink that gets rows with values that Postgres cannot hold; without it such rows refuse the epoch
     (``epochal.sinks.rows.rejects``).
-    ``schema_evolution``: columns that are new in the query are added, by ``create`` or by the first epoch that has
-    them, instead of refused.
-    ``connections``: how many tasks write at once, each on a connection of its own.
-    ``connect_timeout``: seconds for a connection.
-    ``lock_timeout``: seconds for the sink's row while another holds it.
+    ``schema_evolution``: ``create``, or the first epoch that has them, adds columns that are new in the query; without
+    it such columns are refused.
+    ``connections``: how many tasks write at once, each on its own connection.
+    ``connect_timeout``: seconds for opening a connection.
+    ``lock_timeout``: seconds to wait for the sink's row while another transaction holds it.
     ``answer_timeout``: seconds for a statement that touches a few rows, COMMIT included.
-    ``bulk_timeout``: seconds for one whose time grows with the epoch (writing, counting, publishing, deleting).
+    ``bulk_timeout``: seconds for a statement whose time grows with the epoch (writing, counting, publishing, deleting).
     ``keep_epochs``: how many epochs the audit in ``epochal.epochs`` keeps; rows of the table itself are never touched.
-    ``keep_days``: for how many days; by default for any (``epochal.sinks.epochs.Retention``).
+    ``keep_days``: how many days the audit keeps an epoch; by default its age does not matter
+    (``epochal.sinks.epochs.Retention``).
     """
 
     def __init__(

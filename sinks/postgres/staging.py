@@ -1,7 +1,7 @@
-"""What must exist for the modes that stage: the table itself, as its owner wants it, and ``<table>__staged``.
+"""The tables of the modes that stage: the table itself, as its owner wants it, and ``<table>__staged``.
 
-The table has no column of ours and may have any constraint, since rows come into it by one transaction that
-nobody sees half of.  ``create`` makes it where it is missing; what is there is never altered.
+The table has no column of Epochal's own and may have any constraint: one transaction writes the rows into it, and no
+reader sees half of that.  ``create`` makes the table if it is missing, and never alters a table that exists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.postgres import ddl
+from epochal.sinks.postgres import checking, creating, ddl, rights
 from epochal.sinks.postgres.ddl import Step, Target, quoted
 from epochal.sinks.postgres.modes import Staging, Upsert
 from epochal.sinks.postgres.publish import Publish, Staged
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 
 
 DEFAULT = ' COLLATE pg_catalog."default"'
+"""The clause for a column that has no collation of its own."""
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the table; ``collate`` is the clause that makes another one sort and compare as this one."""
+    """A column of the table; ``collate`` is the clause that gives a column of another table the same collation."""
 
     name: str
     kind: str
     collate: str
-    filled: bool  # by a default, an identity, a generation expression, or with NULL
-    own: str | None  # why nobody else may write it
+    filled: bool  # a default, an identity, a generation expression or NULL fills it
+    generated: str | None  # how the table generates it, so that nobody else may write it
 
 
 def columns_of(session: Session, table: str) -> list[TableColumn]:
@@ -49,19 +50,22 @@ def columns_of(session: Session, table: str) -> list[TableColumn]:
     return [TableColumn(*row) for row in found]
 
 
-# --- what is made ---------------------------------------------------------------------------------
+# --- create ---------------------------------------------------------------------------------
 
 
 def table_step(target: Target, mode: Staging, columns: Sequence[PgColumn]) -> Step:
-    """The table, where there is none: as the rows are, with the key that upserts need."""
-    lines = [f"{quoted(c.name)} {c.types[0]}" for c in columns if c.name not in unwritten(mode)]
+    """The step that makes the table: the columns of the rows, and for upserts the key."""
+    lines = [f"{quoted(c.name)} {c.types[0]}" for c in columns if c.name not in only_staged(mode)]
     if isinstance(mode, Upsert):
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, mode.keys))})")
     return Step(f"CREATE TABLE {target.plain} ({', '.join(lines)})", f"made the table {target.plain}")
 
 
 def staged_steps(target: Target, columns: Sequence[PgColumn], table: Sequence[TableColumn] = ()) -> list[Step]:
-    """The staging table: found by position alone, emptied by every publish, and compared as ``table`` is."""
+    """The steps that make the staging table, whose columns have the collations of ``table``.
+
+    It has an index by position alone, as every publish empties it.
+    """
     collate = {column.name: column.collate for column in table}
     lines = [f"{quoted(c.name)} {c.types[0]}{collate.get(c.name, '')}" for c in columns]
     body = ", ".join([*lines, "_epoch bigint NOT NULL", "_attempt bigint NOT NULL"])
@@ -74,7 +78,7 @@ def staged_steps(target: Target, columns: Sequence[PgColumn], table: Sequence[Ta
 def all_steps(
     app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn], exists: bool
 ) -> list[Step]:
-    """Everything, for a database that has nothing (but the table itself, of the database's own collation)."""
+    """All steps for a database that has none of these objects; with ``exists`` it has the table itself."""
     check_mode(mode, columns, sink)
     return [
         *ddl.housekeeping_steps(),
@@ -87,30 +91,30 @@ def all_steps(
 def create(
     session: Session, app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]
 ) -> list[str]:
-    """Make what is missing, within the caller's transaction; what was done, a line each."""
+    """Make what is missing, within the caller's transaction; return a line for each thing that was made."""
     check_mode(mode, columns, sink)
     session.run("SELECT pg_advisory_xact_lock(hashtextextended('epochal.create', 0))")
     done: list[str] = []
-    done += ddl.make_housekeeping(session)
+    done += creating.make_housekeeping(session)
     if ddl.find(session, target.plain) is None:
         done += ddl.run_steps(session, [table_step(target, mode, columns)])
     _refuse_table(session, sink, target, mode, columns)
     if ddl.find(session, target.rows) is None:
         done += ddl.run_steps(session, staged_steps(target, columns, columns_of(session, target.plain)))
     _refuse_staged(session, sink, target, mode, columns)
-    ddl.refuse_other_owner(session, app, sink, target)
+    checking.refuse_other_owner(session, app, sink, target)
     if ddl.registered(session, app, sink) is None:
         done += ddl.run_steps(session, [ddl.sink_step(app, sink, target)])
-    return [*done, ddl.needed(target, (target.plain, rights(mode)))] if done else []
+    return [*done, rights.needed(target, (target.plain, table_rights(mode)))] if done else []
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- check ------------------------------------------------------------------------------
 
 
 def check(session: Session, app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
-    """Refuse, writing nothing, what can never work."""
+    """Refuse, without writing anything, what can never work."""
     check_mode(mode, columns, sink)
-    ddl.refuse_server(session, sink)
+    checking.refuse_server(session, sink)
     if not ddl.has_housekeeping(session):
         raise ddl.missing(session, "the schema epochal and its tables", sink)
     for table in (target.plain, target.rows):
@@ -118,23 +122,23 @@ def check(session: Session, app: str, sink: str, target: Target, mode: Staging, 
             raise ddl.missing(session, f"the table {table}", sink)
     _refuse_table(session, sink, target, mode, columns)
     _refuse_staged(session, sink, target, mode, columns)
-    ddl.refuse_other_owner(session, app, sink, target)
+    checking.refuse_other_owner(session, app, sink, target)
     if ddl.registered(session, app, sink) is None:
         raise ddl.missing(session, f"the row of app {app!r} in epochal.sinks", sink)
-    ddl.refuse_rights(session, sink, target, (target.plain, rights(mode)))
+    rights.refuse_rights(session, sink, target, (target.plain, table_rights(mode)))
     plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
 
 
 def refuse_rows(
     session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn], *, fewer: bool
 ) -> None:
-    """Rows of these columns do not go into the tables as they are; ``fewer``: NULL in those of an earlier epoch."""
+    """Refuse rows that do not fit the tables as they are; with ``fewer`` rows may lack columns, which are then NULL."""
     _refuse_columns(session, sink, target, mode, columns)
     _refuse_staged(session, sink, target, mode, columns, fewer=fewer)
 
 
-def unwritten(mode: Staging) -> tuple[str, ...]:
-    """The columns of the query that are staged and go into no table."""
+def only_staged(mode: Staging) -> tuple[str, ...]:
+    """The columns of the query that are staged and not written into the table."""
     return mode.deletes if isinstance(mode, Upsert) else ()
 
 
@@ -143,8 +147,8 @@ def plan_of(session: Session, target: Target, mode: Staging, columns: Sequence[P
     return Publish.of(mode, [c.name for c in columns], [c.name for c in columns_of(session, target.plain)])
 
 
-def rights(mode: Staging) -> str:
-    """On the table itself, of a role that only runs the query."""
+def table_rights(mode: Staging) -> str:
+    """The rights on the table itself that a role needs to run the query."""
     if not isinstance(mode, Upsert):
         return "INSERT"
     update = "" if mode.updates == () else ", UPDATE"
@@ -152,7 +156,7 @@ def rights(mode: Staging) -> str:
 
 
 def check_mode(mode: Staging, columns: Sequence[PgColumn], sink: str) -> None:
-    """Every column that the mode names is in the rows; and the one that deletes is true or false."""
+    """Require that the rows have every column that the mode names, and that the column that deletes is boolean."""
     if isinstance(mode, Upsert):
         keyed.check_columns(mode, {column.name: column.types[0] for column in columns}, sink)
 
@@ -165,7 +169,7 @@ def _refuse_table(session: Session, sink: str, target: Target, mode: Staging, co
 
 
 def _refuse_relation(session: Session, sink: str, table: str) -> None:
-    """A logged table, or one of partitions, all of whose rows are written in our transaction."""
+    """Require a logged table, or a partitioned one, all of whose rows one transaction writes."""
     tree = session.run(
         "WITH RECURSIVE tree AS (SELECT to_regclass($1)::oid AS member"
         " UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = member)"
@@ -177,7 +181,7 @@ def _refuse_relation(session: Session, sink: str, table: str) -> None:
     for name, kind, persistence, secured, root, inherits in tree:
         why = None
         if kind not in ("r", "p"):
-            why = f"is {ddl.KINDS.get(kind, 'no table')}"
+            why = f"is {checking.KINDS.get(kind, 'no table')}"
         elif persistence != "p":
             why = "is unlogged or temporary: a crash of the server would empty it"
         elif root and secured:
@@ -190,7 +194,7 @@ def _refuse_relation(session: Session, sink: str, table: str) -> None:
 
 
 def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
-    """What is written is there, of the same type and not the table's own to fill; the rest fills itself."""
+    """Require that the table has the written columns, of the same types and writable; other columns need a default."""
     table = {column.name: column for column in columns_of(session, target.plain)}
     written = plan_of(session, target, mode, columns).columns
     for column in columns:
@@ -202,9 +206,9 @@ def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, 
             raise ddl.no_column(sink, target.plain, column, list(table))
         if found.kind not in column.types:
             raise ddl.other_type(sink, target.plain, column, found.kind)
-        if found.own is not None:
+        if found.generated is not None:
             raise Misconfigured(
-                f"column {quoted(column.name)} of {target.plain} is {found.own}: the table alone writes it",
+                f"column {quoted(column.name)} of {target.plain} is {found.generated}: the table alone writes it",
                 sink=sink,
                 help="leave it out of the query, or have it generated by default",
             )
@@ -219,18 +223,18 @@ def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, 
 
 
 def _refuse_other_case(sink: str, target: Target, mode: Staging, name: str, table: Sequence[str]) -> None:
-    """A column of the order is written where the table has it: to the letter, as every other column."""
+    """Refuse a column of the order whose name differs from a column of the table only in upper and lower case."""
     alike = [other for other in table if other.lower() == name.lower()]
     if isinstance(mode, Upsert) and name in mode.order and alike:
         raise Misconfigured(
             f"order_by= names the column {quoted(name)}, and {target.plain} has {quoted(alike[0])}",
             sink=sink,
-            help=f"name it alike in the query, to have it written ({name} AS {alike[0]}), or unlike, to have it not",
+            help=f"to have it written, name it as the table does ({name} AS {alike[0]}); else give it another name",
         )
 
 
 def _refuse_key(session: Session, sink: str, target: Target, key: Sequence[str]) -> None:
-    """ON CONFLICT needs a unique index on just the key, that compares as the columns do and looks at once."""
+    """Require what ON CONFLICT needs: a unique index on exactly the key, with its collations and not deferrable."""
     fits = session.run(
         "SELECT FROM pg_index WHERE indrelid = to_regclass($1) AND indisunique AND indisvalid AND indimmediate"
         " AND indpred IS NULL AND indexprs IS NULL AND indnkeyatts = cardinality($2::text[])"
@@ -258,8 +262,8 @@ def _refuse_key(session: Session, sink: str, target: Target, key: Sequence[str])
 def _refuse_staged(
     session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn], *, fewer: bool = False
 ) -> None:
-    """The staging table fits the rows, and finds equal what the table finds equal."""
-    ddl.refuse_rows(session, sink, target, columns, fewer=fewer)
+    """Require that the staging table fits the rows, and that it compares keys as the table does."""
+    checking.refuse_rows(session, sink, target, columns, fewer=fewer)
     table = {column.name: column for column in columns_of(session, target.plain)}
     for column in columns_of(session, target.rows):
         wanted = table.get(column.name)
@@ -274,22 +278,23 @@ def _refuse_staged(
             )
 
 
-# --- what is promised -----------------------------------------------------------------------------
+# --- guarantee -----------------------------------------------------------------------------
 
 
 def guarantee(target: Target, mode: Staging) -> str:
+    """What a sink in a mode that stages promises."""
     return (
         f"for whoever reads the table {target.plain}, which needs no view and no column of ours;"
         " each statement sees the epochs up to one point, and none in part."
-        f" {_way(mode)} Rows wait in {target.rows}; one transaction writes them into the table together with the"
-        f" marker, and takes time by the row; {ddl.ONE_EVALUATION} {_seen_before(mode)}; then the query ends with"
+        f" {_write_promise(mode)} Rows wait in {target.rows}; one transaction writes them into the table together with"
+        f" the marker, and takes time by the row; {ddl.ONE_EVALUATION} {_trial_promise(mode)}; then the query ends with"
         " CommitInDoubt, and its next start finishes the epoch once the table takes it."
         " Conditions: fsync=on and full_page_writes=on on the server, nobody edits the staging table or the schema"
         " epochal by hand, and nobody else writes these rows."
     )
 
 
-def _seen_before(mode: Staging) -> str:
+def _trial_promise(mode: Staging) -> str:
     if not mode.trial:
         return "As nothing is tried before (trial=False), a constraint or a trigger may refuse a decided epoch"
     return (
@@ -299,7 +304,7 @@ def _seen_before(mode: Staging) -> str:
     )
 
 
-def _way(mode: Staging) -> str:
+def _write_promise(mode: Staging) -> str:
     if not isinstance(mode, Upsert):
         return "Rows are inserted."
     return keyed.way(mode)

@@ -11,15 +11,15 @@ from epochal.coordinator.model.epoch import (
     Query,
 )
 from epochal.sinks.epochs import Retention
-from epochal.sinks.postgres import advice, ddl, staging
+from epochal.sinks.postgres import advice, checking, creating, ddl, rights, staging
 from epochal.sinks.postgres.advice import Script
+from epochal.sinks.postgres.core import Core
 from epochal.sinks.postgres.inspection import PostgresInspection
 from epochal.sinks.protocol import Schema
 from epochal.sinks.spark.executors import check_executors
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
-from epochal.sinks.postgres.core import Core
 
 log = logging.getLogger("epochal.sinks.postgres")
 
@@ -44,7 +44,7 @@ def create(sink: Core, query: Query, schema: Schema) -> Sequence[str]:
         added = sink.evolution(query.app, columns).run(session) if sink.evolves else []
         if sink.staging is not None:
             return [*added, *staging.create(session, *where, sink.staging, columns)]
-        return [*added, *ddl.create(session, *where, columns)]
+        return [*added, *creating.create(session, *where, columns)]
 
 
 def check(sink: Core, query: Query, schema: Schema) -> None:
@@ -53,21 +53,21 @@ def check(sink: Core, query: Query, schema: Schema) -> None:
 
     where, columns = (sink.checked(query.app), sink.name, sink.target), sink.columns(schema)
     with sink.connector.session() as session:
-        place = session.place()
+        address = session.address()
         if sink.evolves:
             columns = sink.evolution(query.app, columns).known(session)
         if sink.staging is not None:
             staging.check(session, *where, sink.staging, columns)
         else:
-            ddl.check(session, *where, columns)
+            checking.check(session, *where, columns)
         warn_of_retention(sink, session)
-    reach = partial(reached, place, sink.name, sink.limits)
+    reach = partial(reached, address, sink.name, sink.limits)
     check_executors(sink.name, ["psycopg", "numpy"], "'epochal[postgres]' pyarrow", reach)
 
 
 def warn_of_retention(sink: Core, session: Session) -> None:
     """Not refused: a role that was granted what an older Epochal asked for goes on, and forgets nothing."""
-    grant = ddl.lacks_retention(session)
+    grant = rights.lacks_retention(session)
     if grant is not None and sink.retention != Retention(None, None):
         log.warning(
             "sink %s: the audit in epochal.epochs is not bounded, as this role may not delete there: %s",

@@ -1,8 +1,8 @@
-"""A task's part of prepare: COPY its rows, register them, look at the fence, COMMIT, vote.
+"""The part of prepare that a task runs: COPY its rows, register them, check the fence, COMMIT, and vote.
 
-Runs in Spark's Python workers.  One vote per partition comes back, as data: refusals too, since an error
-reaches the driver as text only.  Whatever else fails is raised, so that Spark tries the task again; rows
-of an attempt whose vote never arrived are losers, which commit deletes.
+The code runs in Spark's Python workers.  Each partition returns one vote as data.  A refusal is a vote too, because an
+exception reaches the driver only as text.  Every other failure is raised, so that Spark runs the task again.  If the
+vote of an attempt never arrives, its rows are losers, which commit deletes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.ddl import PgColumn
 from epochal.sinks.spark.workers import answer, promptly
 
-if TYPE_CHECKING:  # it needs psycopg, which may be what a task has to say no about
+if TYPE_CHECKING:  # session.py imports psycopg, and a task must be able to report that psycopg is missing
     import pyarrow as pa
 
     from epochal.sinks.postgres.session import Session
 
 VOTE = "vote string"
-"""Spark's schema of the answer: one JSON text per partition, see :func:`write_partition`."""
+"""Spark's schema of the result: one JSON text for each partition, see :func:`write_partition`."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every task of one epoch is told; never shown, as it holds the connection string."""
+    """What every task of one epoch receives.  It is never shown, as it holds the connection string."""
 
-    place: Address
+    address: Address
     limits: Limits
     app: str
     sink: str
@@ -45,12 +45,12 @@ class Task:
     actor: Actor
     copy: str  # COPY ... FROM STDIN (FORMAT binary); its last two columns are _epoch and _attempt
     table: str
-    columns: tuple[PgColumn, ...]  # in the order of the batches
-    flagged: tuple[str, ...]  # those whose flags follow
+    columns: tuple[PgColumn, ...]  # in the order of the batches' columns
+    flagged: tuple[str, ...]  # the columns whose flags follow them in a batch
 
 
 class _Unholdable(Exception):
-    """Rows that Postgres cannot hold: how many, per column."""
+    """Some rows have values that Postgres cannot hold; ``rows`` counts them by column."""
 
     def __init__(self, rows: Counter[str]) -> None:
         self.rows = rows
@@ -58,17 +58,17 @@ class _Unholdable(Exception):
 
 
 class _Stale(Exception):
-    """The sink's row is not what this task was started under."""
+    """The sink's row has another fence or another position than when this task was made."""
 
     def __init__(self, fence: Actor | None, published: int) -> None:
         self.vote: Json = {"fence": fence.to_json() if fence else None, "published": published}
         super().__init__(str(self.vote))
 
 
-def reached(place: Address, sink: str, limits: Limits) -> str:
-    """Why this worker has no session with the server; empty where it has one."""
+def reached(address: Address, sink: str, limits: Limits) -> str:
+    """Why this worker cannot connect to the server; empty if it can."""
     try:
-        open_session(place, sink, limits).close()
+        open_session(address, sink, limits).close()
     except EpochalError as error:
         return error.what
     return ""
@@ -86,21 +86,21 @@ def writer(task: Task) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
 def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
     """The vote: ``{"attempt", "rows"}`` yes, ``{}`` no rows; ``unholdable``, ``refused``, ``stale``, ``client`` no."""
     try:
-        importlib.import_module("epochal.sinks.postgres.binary")  # while the JVM makes the first batch
+        importlib.import_module("epochal.sinks.postgres.binary")  # now, while the JVM makes the first batch
     except ImportError as error:
         return {"client": f"numpy is missing here: {error}"}
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return {}
     try:
-        session = open_session(task.place, task.sink, task.limits)
+        session = open_session(task.address, task.sink, task.limits)
     except Misconfigured as error:
         return {"client": error.what}
     try:
         return _write(task, session, first, batches)
     except _Unholdable as error:
         return {"unholdable": dict(error.rows)}
-    except Misconfigured as error:  # the server refused, or the table is another by now
+    except Misconfigured as error:  # the server refused the rows, or the table was altered
         return {"refused": error.what, "state": error.state}
     except _Stale as error:
         return {"stale": error.vote}
@@ -109,7 +109,7 @@ def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
 
 
 def _write(task: Task, session: Session, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Json:
-    """Rows and registration in one transaction; the fence is asked last, and held until COMMIT."""
+    """Write rows and registration in one transaction; the fence is checked last, and its row is locked until COMMIT."""
     with session.transaction():
         chunks = _Chunks(task, int(session.run("SELECT nextval('epochal.attempt')")[0][0]))
         session.run(f"SET LOCAL statement_timeout = {int(task.limits.copy * 1000)}")
@@ -117,13 +117,13 @@ def _write(task: Task, session: Session, first: pa.RecordBatch, rest: Iterator[p
         session.run(f"SET LOCAL statement_timeout = {int(task.limits.answer * 1000)}")
         _check_types(task, session)
         _register(task, session, chunks.attempt, chunks.rows)
-        _share(task, session)
+        _check_fence(task, session)
     hit(Point.BEFORE_VOTE, task.sink, task.epoch)
     return {"attempt": chunks.attempt, "rows": chunks.rows}
 
 
 class _Chunks:
-    """The batches as binary COPY, counted on the way."""
+    """Encodes the batches for binary COPY, and counts their rows."""
 
     def __init__(self, task: Task, attempt: int) -> None:
         self._task = task
@@ -132,7 +132,7 @@ class _Chunks:
         self.rows = 0
 
     def of(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[bytes | memoryview]:
-        """Nothing more is sent once a value cannot be held, but all are counted."""
+        """Yield the encoded rows.  After a value that Postgres cannot hold nothing is sent, but all are counted."""
         from epochal.sinks.postgres import binary
 
         yield binary.HEADER
@@ -150,7 +150,7 @@ class _Chunks:
 
         names = [column.name for column in self._task.columns]
         columns, flags = batch.columns[: len(names)], batch.columns[len(names) :]
-        unholdable = {name: binary.no_text(column) for name, column in zip(names, columns, strict=True)}
+        unholdable = {name: binary.count_invalid_text(column) for name, column in zip(names, columns, strict=True)}
         for name, flag in zip(self._task.flagged, flags, strict=True):
             unholdable[name] = max(unholdable[name], flag.true_count)
         self._unholdable.update({name: count for name, count in unholdable.items() if count})
@@ -160,9 +160,9 @@ class _Chunks:
 
 
 def _check_types(task: Task, session: Session) -> None:
-    """The table has the types that the rows were written for: COPY takes any eight bytes for a number of eight bytes.
+    """Require that the table has the types that the rows were encoded for: COPY takes any eight bytes as a ``bigint``.
 
-    Asked under COPY's own lock, which lets nobody alter the table until this transaction ends.
+    The check runs under COPY's own lock, so nobody can alter the table before this transaction ends.
     """
     there = {name: kind for name, kind, _ in ddl.columns_of(session, task.table)}
     for column in task.columns:
@@ -171,6 +171,7 @@ def _check_types(task: Task, session: Session) -> None:
 
 
 def _register(task: Task, session: Session, attempt: int, rows: int) -> None:
+    """Record in the same transaction that this attempt wrote these rows."""
     session.run(
         "INSERT INTO epochal.attempts (app, sink, position, attempt, generation, token, row_count)"
         " VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -184,8 +185,8 @@ def _register(task: Task, session: Session, attempt: int, rows: int) -> None:
     )
 
 
-def _share(task: Task, session: Session) -> None:
-    """A late twin or a zombie ends here; whoever fences or publishes waits for our COMMIT."""
+def _check_fence(task: Task, session: Session) -> None:
+    """Lock the sink's row, and end a late twin or a zombie; whoever fences or publishes waits for this COMMIT."""
     found = session.run(
         "SELECT generation, token, published FROM epochal.sinks WHERE app = $1 AND sink = $2 FOR SHARE",
         task.app,

@@ -107,14 +107,14 @@ def test_values_that_a_function_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     names = run_example(MADE_VALUES, names)
     value = names["avro"]()
     assert value({"n": 1}, "flights") == b"s http://registry {'n': 1} ('flights', 'value')"
-    assert names["sink"]._make_value is names["avro"]
+    assert names["sink"]._core.make_value is names["avro"]
 
 
 def test_options_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "of-the-environment")
     names = {"KafkaSink": KafkaSink, "KAFKA": "localhost:1", "CERTIFICATE": "ca.pem"}
     sink = run_example(SECRETS, names)["sink"]
-    assert sink._link().options["sasl.password"] == "of-the-environment"
+    assert sink._core.link().options["sasl.password"] == "of-the-environment"
 
 
 @pytest.mark.timeout(400)

@@ -176,13 +176,13 @@ def test_text_that_is_none_is_counted_value_by_value(kind: pa.DataType) -> None:
     wide = pa.large_binary() if kind == pa.large_string() else pa.binary()
 
     def count(*values: bytes | None) -> int:
-        return binary.no_text(pa.array([b"\0", *values], wide).view(kind).slice(1))
+        return binary.count_invalid_text(pa.array([b"\0", *values], wide).view(kind).slice(1))
 
     assert count(b"fine", "é\U0001f600".encode(), None, b"") == 0
     assert count(b"a\0b", b"fine", None) == 1
     assert count(b"\xc3(", b"\xed\xa0\x80", b"\0") == 3
     assert count(b"\xc3", b"\xa9") == 2, "halves of a character are none, side by side either"
-    assert binary.no_text(pa.array([1, 2])) == 0
+    assert binary.count_invalid_text(pa.array([1, 2])) == 0
 
 
 @pytest.mark.parametrize("unscaled", [12345678, -1_000_000, 2**120], ids=["digits", "negative", "limbs"])

@@ -40,7 +40,7 @@ POSTGRES = """
 from epochal.sinks.postgres import binary, session, write
 for batch in batches:
     for column in batch.columns:
-        assert not binary.no_text(column)
+        assert not binary.count_invalid_text(column)
     assert binary.rows(batch.columns, (1, 2))
 """
 KAFKA = """

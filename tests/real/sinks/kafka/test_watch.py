@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from epochal.chaos import servers
 from epochal.coordinator.model.epoch import Committable, Decision, Epoch
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused, SinkUnavailable
-from epochal.sinks.kafka import KafkaSink
+from epochal.sinks.kafka import KafkaSink, judging, preparing
 from epochal.sinks.protocol import WatchingSink
 from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY
@@ -66,7 +66,7 @@ def test_what_cannot_be_written_is_refused_in_the_same_words(
     sink = make(rows.schema, **options)
     with pytest.raises(PrepareRefused) as of_the_copy:
         vote(sink, stage, rows, watched=None)
-    monkeypatch.setattr(sink, "_check_rows", no_pass_over_the_copy)
+    monkeypatch.setattr(preparing, "check_rows", no_pass_over_the_copy)
     with pytest.raises(PrepareRefused) as while_copied:
         vote(sink, stage, rows, watched=FIRST)
     assert str(while_copied.value) == str(of_the_copy.value)
@@ -81,7 +81,7 @@ def test_a_vote_counts_what_was_seen_and_reads_nothing(
     assert isinstance(sink, WatchingSink)
     assert sink.watch(OTHER, rows).schema == rows.schema
     of_the_copy = vote(sink, stage, rows, watched=None)
-    monkeypatch.setattr(sink, "_check_rows", no_pass_over_the_copy)
+    monkeypatch.setattr(preparing, "check_rows", no_pass_over_the_copy)
     while_copied = vote(sink, stage, rows, watched=FIRST)
     assert while_copied.rows == of_the_copy.rows == 5
     assert while_copied.payload["encoding"] == of_the_copy.payload["encoding"]
@@ -166,12 +166,12 @@ def test_a_topic_that_takes_less_by_the_time_of_the_vote_is_asked_of_the_copy(
 def test_brokers_that_do_not_answer_leave_it_to_the_vote(
     spark: SparkSession, make: Callable[..., KafkaSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_: object) -> Any:
+    def away(*_: object) -> Any:
         raise SinkUnavailable("no broker", help="wait")
 
     rows = spark.range(3).toDF("id")
     sink = make(rows.schema)
-    monkeypatch.setattr(sink, "_as_looked_at", away)
+    monkeypatch.setattr(judging, "as_looked_at", away)
     assert sink.watch(FIRST, rows) is rows
 
 

@@ -76,7 +76,7 @@ def registered(dsn: str) -> list[tuple[Any, ...]]:
 def task(dsn: str, by: Actor = ONE, position: int = 1, **changed: Any) -> Task:
     """One task of prepare, to be run in this process by `write_partition`."""
     given: dict[str, Any] = {
-        "place": Address(with_password(dsn)),
+        "address": Address(with_password(dsn)),
         "limits": Limits(connect=3.0, lock=4.0, answer=3.0, bulk=10.0),
         "app": QUERY.app,
         "sink": "out",

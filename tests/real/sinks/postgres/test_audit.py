@@ -83,7 +83,7 @@ def test_an_audit_that_cannot_be_shortened_keeps_no_epoch_from_its_readers(
 
 def test_a_long_audit_is_shortened_epoch_by_epoch_and_others_are_let_alone(pg_database: str) -> None:
     sink = ready(pg_database, keep_epochs=10)
-    count = audit.MOST + 50
+    count = audit.DELETED_AT_MOST + 50
     stand_at(pg_database, count)
     observe(
         pg_database,
@@ -91,7 +91,7 @@ def test_a_long_audit_is_shortened_epoch_by_epoch_and_others_are_let_alone(pg_da
         " VALUES ('flights', 'other', 1, 0, 'q', 1, '', 0), ('others', 'out', 1, 0, 'q', 1, '', 0)",
     )
     show(sink, pg_database, count + 1)
-    assert told(sink) == list(range(audit.MOST + 1, count + 2))
+    assert told(sink) == list(range(audit.DELETED_AT_MOST + 1, count + 2))
     show(sink, pg_database, count + 2)
     assert told(sink) == list(range(count - 7, count + 3))
     assert observe(pg_database, "SELECT count(*) FROM epochal.epochs WHERE (app, sink) <> ('flights', 'out')") == [(2,)]

@@ -200,8 +200,8 @@ def test_a_server_of_the_environment_is_named_though_it_does_not_answer(monkeypa
     "more", ["client_encoding=latin1", "options='-c client_encoding=latin1' client_encoding=''"], ids=["it", "option"]
 )
 def test_another_encoding_which_would_change_characters_is_refused(pg_database: str, more: str) -> None:
-    place: dict[str, Any] = conninfo_to_dict(pg_database)
-    dsn = f"{make_conninfo(**place)} {more}"
+    parts: dict[str, Any] = conninfo_to_dict(pg_database)
+    dsn = f"{make_conninfo(**parts)} {more}"
     sink = PostgresSink(dsn, table="flights", **LIMITS)
     with pytest.raises(Misconfigured, match="client_encoding is LATIN1"):
         sink.create(QUERY, SCHEMA)
@@ -216,7 +216,7 @@ def test_what_another_environment_says_does_not_count(
 ) -> None:
     """Neither an address, under which another server would be written to, nor files that are not there."""
     first = open_session(Address(WAYS[way](keywords, tmp_path, monkeypatch)), "out", Limits())
-    sent = first.place()
+    sent = first.address()
     with monkeypatch.context() as elsewhere:
         for name, value in {
             "PGHOSTADDR": "127.0.0.9",

@@ -185,7 +185,7 @@ def test_a_column_name_that_cannot_be_is_refused(spark: SparkSession, pg_databas
 def test_rows_without_columns_and_columns_twice_are_refused(spark: SparkSession, pg_database: str) -> None:
     with pytest.raises(Misconfigured, match="no columns"):
         support.sink(pg_database).check(support.QUERY, spark.range(1).drop("id").schema)
-    with pytest.raises(Misconfigured, match="stands twice"):
+    with pytest.raises(Misconfigured, match="occurs twice"):
         support.sink(pg_database).check(support.QUERY, spark.range(1).selectExpr("id", "id").schema)
 
 

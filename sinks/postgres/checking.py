@@ -1,0 +1,206 @@
+"""Refuses, without writing anything, what can never work: server, table, columns, view and owner of a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.environment import versions
+from epochal.coordinator.model.errors import Misconfigured
+from epochal.sinks.postgres.ddl import (
+    Found,
+    PgColumn,
+    Target,
+    columns_of,
+    find,
+    has_housekeeping,
+    missing,
+    no_column,
+    other_type,
+    quoted,
+    registered,
+)
+from epochal.sinks.postgres.rights import refuse_rights
+
+if TYPE_CHECKING:
+    from epochal.sinks.postgres.session import Session
+
+
+KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p": "a partitioned table"}
+"""Names for ``pg_class.relkind`` in errors."""
+
+
+def check(session: Session, app: str, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
+    """All checks of a sink in the mode ``Append``."""
+    refuse_server(session, sink)
+    if not has_housekeeping(session):
+        raise missing(session, "the schema epochal and its tables", sink)
+    if find(session, target.rows) is None:
+        raise missing(session, f"the table {target.rows}", sink)
+    refuse_rows(session, sink, target, columns)
+    refuse_other_owner(session, app, sink, target)
+    if registered(session, app, sink) is None:
+        raise missing(session, f"the row of app {app!r} in epochal.sinks", sink)
+    _refuse_view(session, sink, target, columns)
+    refuse_rights(session, sink, target)
+
+
+def refuse_server(session: Session, sink: str) -> None:
+    """Refuse a server of an unsupported version, a read-only replica, or a database that is not in UTF-8."""
+    ((version, recovery, encoding),) = session.run(
+        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding')"
+    )
+    versions.check(versions.POSTGRES_SERVER, str(version // 10000), sink)
+    if recovery:
+        raise Misconfigured(
+            "the server is a read-only replica",
+            sink=sink,
+            state=session.where,
+            help="connect to the primary (target_session_attrs=read-write)",
+        )
+    if encoding != "UTF8":
+        raise Misconfigured(
+            f"the database's encoding is {encoding}, which cannot hold all strings",
+            sink=sink,
+            state=session.where,
+            help="use a UTF8 database",
+        )
+
+
+def refuse_other_owner(session: Session, app: str, sink: str, target: Target) -> None:
+    """Refuse a table of another sink, and a sink whose table is not the one that it was registered with."""
+    oid = find(session, target.own)
+    owners = session.run("SELECT app, sink FROM epochal.sinks WHERE rows_table = $1::bigint::oid", oid)
+    if owners and tuple(owners[0]) != (app, sink):
+        raise Misconfigured(
+            f"the table {target.own} belongs to sink {owners[0][1]!r} of app {owners[0][0]!r}",
+            sink=sink,
+            state=f"table oid {oid}, asked for by sink {sink!r} of app {app!r}",
+            help="give each sink a table of its own; if it is that sink under a new name, say so with `epochal rename`",
+        )
+    mine = registered(session, app, sink)
+    if mine is not None and mine != oid:
+        raise Misconfigured(
+            f"app {app!r} wrote this sink into another table than {target.own}, or that table was made anew",
+            sink=sink,
+            state=f"registered: table oid {mine}; {target.own}: oid {oid}",
+            help="name the table it wrote, restore it, or give the sink another name=",
+        )
+
+
+def refuse_rows(
+    session: Session, sink: str, target: Target, columns: Sequence[PgColumn], *, fewer: bool = False
+) -> None:
+    """Refuse a rows table that does not fit; with ``fewer`` the rows may lack columns, which are then NULL."""
+    refuse_relation(session, sink, target.rows)
+    found = columns_of(session, target.rows)
+    isolation = {name: kind for name, kind, _ in found if name in ("_epoch", "_attempt")}
+    if isolation != {"_epoch": "bigint", "_attempt": "bigint"}:
+        raise Misconfigured(
+            f"the table {target.rows} lacks the columns _epoch and _attempt (bigint)",
+            sink=sink,
+            state=f"columns {', '.join(f'{name} {kind}' for name, kind, _ in found)}",
+            help="rename that table; the name is needed for the rows of this sink",
+        )
+    given = {column.name for column in columns}
+    held = [c for c in found if c[0] not in isolation and (c[0] in given or not fewer)]
+    refuse_columns(sink, target.rows, held, columns)
+
+
+def refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Sequence[PgColumn]) -> None:
+    """Names and types must match exactly, in any order.  Other columns of the table must have a default."""
+    there = {column: kind for column, kind, _ in found}
+    for column in columns:
+        if column.name not in there:
+            raise no_column(sink, name, column, list(there))
+        if there[column.name] not in column.types:
+            raise other_type(sink, name, column, there[column.name])
+    wanted = {column.name for column in columns}
+    unfilled = [column for column, _, filled in found if not filled and column not in wanted]
+    if unfilled:
+        raise Misconfigured(
+            f"column {quoted(unfilled[0])} of {name} is not in the rows and has no default",
+            sink=sink,
+            state=f"all such columns: {unfilled}",
+            help="select it in the query, or give it a default",
+        )
+
+
+def refuse_relation(session: Session, sink: str, name: str) -> None:
+    """Require a plain, logged table, on which nothing acts on rows before they are committed."""
+    ((kind, persistence, secured, parent),) = session.run(
+        "SELECT relkind::text, relpersistence::text, relrowsecurity,"
+        " EXISTS (SELECT FROM pg_inherits WHERE inhparent = pg_class.oid OR inhrelid = pg_class.oid)"
+        " FROM pg_class WHERE oid = to_regclass($1)",
+        name,
+    )
+    why = None
+    if kind != "r":
+        why = f"is {KINDS.get(kind, 'no table')}"
+    elif persistence != "p":
+        why = "is unlogged or temporary: a crash of the server would empty it"
+    elif secured:
+        why = "has row-level security, under which COPY does not work"
+    elif parent:
+        why = "is part of an inheritance tree"
+    if why is not None:
+        raise Misconfigured(f"{name} {why}", sink=sink, help="name another table=, which pipeline.create() can make")
+    _refuse_constraints(session, sink, name)
+
+
+def _refuse_constraints(session: Session, sink: str, name: str) -> None:
+    """Refuse unique constraints, exclusion constraints and triggers: they act on prepared rows too."""
+    found = session.run(
+        "SELECT 'unique or exclusion constraint ' || indexrelid::regclass FROM pg_index"
+        " WHERE indrelid = to_regclass($1) AND (indisunique OR indisexclusion)"
+        " UNION ALL SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger"
+        " WHERE tgrelid = to_regclass($1) AND NOT tgisinternal AND tgenabled <> 'D' ORDER BY 1",
+        name,
+    )
+    if found:
+        raise Misconfigured(
+            f"{name} has the {found[0][0]}, which would see rows that are prepared and not yet committed",
+            sink=sink,
+            state=", ".join(str(each) for (each,) in found),
+            help="drop it, name another table=, or give mode=Plain() or mode=Upsert(key=...), which stage the rows",
+        )
+
+
+def refuse_dependents(session: Session, sink: str, name: str) -> None:
+    """Refuse views on a table that is adopted: they would still read the table, and so show prepared rows."""
+    views = session.run(
+        "SELECT DISTINCT ev_class::regclass::text FROM pg_rewrite JOIN pg_depend ON pg_depend.objid = pg_rewrite.oid"
+        " AND classid = 'pg_rewrite'::regclass WHERE refobjid = to_regclass($1) AND ev_class <> refobjid ORDER BY 1",
+        name,
+    )
+    if views:
+        raise Misconfigured(
+            f"{name} cannot be adopted: the view {views[0][0]} reads it and would see prepared rows",
+            sink=sink,
+            state=f"views {', '.join(str(view) for (view,) in views)}",
+            help="drop the view, call create, and make it again on top of the reader view",
+        )
+
+
+def _refuse_view(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
+    """Require that the reader view reads the rows table and ``epochal.sinks``, and shows every column."""
+    if find(session, target.reader) is None:
+        raise missing(session, f"the reader view {target.reader}", sink)
+    ((kind, reads),) = session.run(
+        "SELECT relkind::text, (SELECT count(DISTINCT refobjid) FROM pg_rewrite JOIN pg_depend"
+        " ON pg_depend.objid = pg_rewrite.oid AND classid = 'pg_rewrite'::regclass WHERE ev_class = pg_class.oid"
+        " AND refobjid IN (to_regclass($2), to_regclass('epochal.sinks')))"
+        " FROM pg_class WHERE oid = to_regclass($1)",
+        target.reader,
+        target.rows,
+    )
+    shown = {name for name, *_ in columns_of(session, target.reader)}
+    hidden = [column.name for column in columns if column.name not in shown]
+    if kind != "v" or reads != 2 or hidden:
+        raise Misconfigured(
+            f"{target.reader} is not the reader view of {target.rows}"
+            + (f": it lacks the column {quoted(hidden[0])}" if hidden else ""),
+            sink=sink,
+            state=f"it is {KINDS.get(kind, 'a table')} with the columns {sorted(shown)}",
+            help="drop or rename it and call pipeline.create(), or name another view=",
+        )
