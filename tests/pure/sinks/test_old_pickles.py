@@ -1,0 +1,83 @@
+"""Sinks that an earlier version pickled are still read."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from typing import Any
+
+import pytest
+
+from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.delta import Merge
+from epochal.sinks.postgres import Upsert
+
+# Made by the release before the verbs of a sink became files of their own.
+PICKLES = {
+    "postgres": """
+gASVowQAAAAAAACMG2Vwb2NoYWwuc2lua3MucG9zdGdyZXMuc2lua5SMDFBvc3RncmVzU2lua5STlCmBlH2UKIwKX21hZGVfd2l0aJR9lCiMA2
+RzbpSMEXBvc3RncmVzcWw6Ly9oL2RilIwFdGFibGWUjANzLnSUjARtb2RllIwcZXBvY2hhbC5zaW5rcy5wb3N0Z3Jlcy5tb2Rlc5SMBlVwc2Vy
+dJSTlCmBlH2UKIwDa2V5lIwCaWSUjAZ1cGRhdGWUTowLZGVsZXRlX3doZW6UTowIb3JkZXJfYnmUKYwFdHJpYWyUiHVijARuYW1llIwCcGeUjA
+R2aWV3lE6MBnNlbGVjdJRdlChoEowBbpRljAV3aGVyZZROjAhiYWRfcm93c5SMBGZhaWyUjBBzY2hlbWFfZXZvbHV0aW9ulImMC2Nvbm5lY3Rp
+b25zlEsEjA9jb25uZWN0X3RpbWVvdXSUR0AkAAAAAAAAjAxsb2NrX3RpbWVvdXSUR0AuAAAAAAAAjA5hbnN3ZXJfdGltZW91dJRHQD4AAAAAAA
+CMDGJ1bGtfdGltZW91dJRHQHLAAAAAAACMC2tlZXBfZXBvY2hzlE0QJ4wJa2VlcF9kYXlzlE51jAVfYWxzb5ROjAVfbmFtZZRoGIwIX3N0YWdp
+bmeUaA+MB190YXJnZXSUjBplcG9jaGFsLnNpbmtzLnBvc3RncmVzLmRkbJSMBlRhcmdldJSTlCmBlH2UKIwGc2NoZW1hlIwBc5RoCYwBdJSMC3
+ZpZXdfc2NoZW1hlGgyaBloM4wGc3VmZml4lIwIX19zdGFnZWSUdWKMC19wcm9qZWN0aW9ulIwYZXBvY2hhbC5zaW5rcy5wcm9qZWN0aW9ulIwK
+UHJvamVjdGlvbpSTlCmBlH2UKIwEc2lua5RoGGgaaBJoHIaUaB1OjAhfY2hlY2tlZJR9lHViaB5OjAhfZXZvbHZlc5SJjA9sZWF2ZXNfcm93c1
+9vdXSUiYwKX3JldGVudGlvbpSMFGVwb2NoYWwuc2lua3MuZXBvY2hzlIwJUmV0ZW50aW9ulJOUKYGUfZQojAZlcG9jaHOUTRAnjARkYXlzlE51
+YowMX2Nvbm5lY3Rpb25zlEsEjAdfbGltaXRzlIwdZXBvY2hhbC5zaW5rcy5wb3N0Z3Jlcy5jbGllbnSUjAZMaW1pdHOUk5QpgZR9lCiMB2Nvbm
+5lY3SUR0AkAAAAAAAAjARsb2NrlEdALgAAAAAAAIwGYW5zd2VylEdAPgAAAAAAAIwEYnVsa5RHQHLAAAAAAACMBGNvcHmUR0CsIAAAAAAAdWKM
+Cl9jb25uZWN0b3KUaE2MCUNvbm5lY3RvcpSTlCmBlH2UKIwEX2RzbpRoCIwFX3NpbmuUaBiMBmxpbWl0c5RoUIwFX2lkbGWUXZR1YowLX2Nvbm
+RpdGlvbnOUjBhlcG9jaGFsLnNpbmtzLmNvbmRpdGlvbnOUjApDb25kaXRpb25zlJOUKYGUfZQoaD1oGGgdjCh0YWJsZSAicyIuInQiLCBoaXN0
+b3J5IGluIGVwb2NoYWwuZXBvY2hzlHVijARfYXBwlE6MBF9lbmSUTnViLg==
+    """,
+    "kafka": """
+gASVSAQAAAAAAACMGGVwb2NoYWwuc2lua3Mua2Fma2Euc2lua5SMCUthZmthU2lua5STlCmBlH2UKIwKX21hZGVfd2l0aJR9lCiMEWJvb3RzdH
+JhcF9zZXJ2ZXJzlIwDaDoxlIwFdG9waWOUjAF0lIwGdG9waWNzlE6MA2tleZSMAmlklIwFdmFsdWWUTowHaGVhZGVyc5ROjAlwYXJ0aXRpb26U
+TowKdG9tYnN0b25lc5SJjAVzbG90c5RLAowGc2VsZWN0lE6MBXdoZXJllE6MCGJhZF9yb3dzlIwEZmFpbJSMBG5hbWWUTowLcGFydGl0aW9uZX
+KUjA5tdXJtdXIyX3JhbmRvbZSME3RyYW5zYWN0aW9uX3RpbWVvdXSUTowPcmVxdWVzdF90aW1lb3V0lEdAPgAAAAAAAIwHb3B0aW9uc5ROjApw
+YXJ0aXRpb25zlE6MC3JlcGxpY2F0aW9ulE6MDHRvcGljX2NvbmZpZ5ROjAtrZWVwX2Vwb2Noc5RN6AOMCWtlZXBfZGF5c5ROdYwFX2Fsc2+UTo
+wHX2lzX25ld5SJjApfYm9vdHN0cmFwlGgIjAZfdG9waWOUaAqMBV9uYW1llIwHa2Fma2EtdJSMCV9kZWNsYXJlZJSMGmVwb2NoYWwuc2lua3Mu
+a2Fma2EudG9waWNzlIwIRGVjbGFyZWSUk5QpgZR9lCiMBW5hbWVzlGgKhZSMB3NldmVyYWyUiXVijAtfbWFrZV92YWx1ZZROjAlfZW5jb2Rpbm
+eUjBhlcG9jaGFsLnNpbmtzLmthZmthLnJvd3OUjAhFbmNvZGluZ5STlCmBlH2UKGgMaA1oDk5oGGgZjApwcm9qZWN0aW9ulIwYZXBvY2hhbC5z
+aW5rcy5wcm9qZWN0aW9ulIwKUHJvamVjdGlvbpSTlCmBlH2UKIwEc2lua5RoJ2gTTmgUTowIX2NoZWNrZWSUfZR1YowIc2V0dGluZ3OUfZRoCU
+5oEE5oD06MBG1hZGWUiXViaBVOjAZfc2xvdHOUSwKMCl9ldmVyX3VzZWSUSwGMC190b21ic3RvbmVzlImMFF90cmFuc2FjdGlvbl90aW1lb3V0
+lE6MEF9yZXF1ZXN0X3RpbWVvdXSUR0A+AAAAAAAAjAhfb3B0aW9uc5ROjAtfcGFydGl0aW9uc5ROjAxfcmVwbGljYXRpb26UTowNX3RvcGljX2
+NvbmZpZ5R9lIwKX3JldGVudGlvbpSMFGVwb2NoYWwuc2lua3MuZXBvY2hzlIwJUmV0ZW50aW9ulJOUKYGUfZQojAZlcG9jaHOUTegDjARkYXlz
+lE51YowFX2FnZWSUTowKX2p1ZGdlZF9ieZROjAdfbG9va2VklE6MCF9sb25nZXN0lE6MCF9zZXNzaW9ulE6MCV9zZXR0aW5nc5R9lIwIX2p1ZG
+dpbmeUTowIX3dhdGNoZWSUTowKX2V2YWx1YXRlZJROdWIu
+    """,
+    "delta": """
+gASVzQIAAAAAAACMGGVwb2NoYWwuc2lua3MuZGVsdGEuc2lua5SMCURlbHRhU2lua5STlCmBlH2UKIwKX21hZGVfd2l0aJR9lCiMBHBhdGiUjA
+cvbGFrZS90lIwFdGFibGWUTowEbW9kZZSMGWVwb2NoYWwuc2lua3MuZGVsdGEubW9kZXOUjAVNZXJnZZSTlCmBlH2UKIwDa2V5lIwCaWSUjAZ1
+cGRhdGWUTowLZGVsZXRlX3doZW6UTowIb3JkZXJfYnmUKXVijARuYW1llE6MDHBhcnRpdGlvbl9ieZQpjAxtZXJnZV9zY2hlbWGUiYwGc2VsZW
+N0lE6MBXdoZXJllE51jAdfdGFyZ2V0lIwaZXBvY2hhbC5zaW5rcy5kZWx0YS50YXJnZXSUjAZUYXJnZXSUk5QpgZR9lChoB2gIaAlOdWKMBV9u
+YW1llIwHZGVsdGEtdJSMBV9tb2RllGgOjApuZWVkc19jb3B5lIiMDV9wYXJ0aXRpb25fYnmUKYwNX21lcmdlX3NjaGVtYZSJjAtfcHJvamVjdG
+lvbpSMGGVwb2NoYWwuc2lua3MucHJvamVjdGlvbpSMClByb2plY3Rpb26Uk5QpgZR9lCiMBHNpbmuUaCFoGE5oGU6MCF9jaGVja2VklH2UdWKM
+D2xlYXZlc19yb3dzX291dJSJjARfc2F5lIwcZXBvY2hhbC5zaW5rcy5kZWx0YS5yZWZ1c2Fsc5SMCFJlZnVzYWxzlJOUKYGUfZQoaCxoIYwGdG
+FyZ2V0lGgedWKMC19jb25kaXRpb25zlIwYZXBvY2hhbC5zaW5rcy5jb25kaXRpb25zlIwKQ29uZGl0aW9uc5STlCmBlH2UKGgsaCFoGYwTRGVs
+dGEgdGFibGUgL2xha2UvdJR1YowEX2FwcJROjAZfdHJpZWSUTowFX3NlZW6UTowGX2tub3dulE6MBV9hbHNvlE51Yi4=
+    """,
+}
+
+
+def now(sink: str) -> Any:
+    """The same sink, made by this version."""
+    if sink == "postgres":
+        return PostgresSink("postgresql://h/db", table="s.t", mode=Upsert(key="id"), name="pg", select=["id", "n"])
+    if sink == "kafka":
+        return KafkaSink("h:1", topic="t", key="id", slots=2)
+    return DeltaSink("/lake/t", mode=Merge(key="id"))
+
+
+@pytest.mark.parametrize("sink", PICKLES)
+def test_an_old_pickle_is_the_same_sink(sink: str) -> None:
+    old = pickle.loads(base64.b64decode(PICKLES[sink]))
+    assert type(old) is type(now(sink))
+    assert (old.name, repr(old), old.guarantee()) == (now(sink).name, repr(now(sink)), now(sink).guarantee())
+
+
+@pytest.mark.parametrize("sink", PICKLES)
+def test_a_pickle_of_today_is_the_same_sink(sink: str) -> None:
+    read = pickle.loads(pickle.dumps(now(sink)))
+    assert (read.name, repr(read), read.guarantee()) == (now(sink).name, repr(now(sink)), now(sink).guarantee())
