@@ -65,13 +65,13 @@ def test_the_answer_to_commit_is_lost_for_good_and_asked_later(
 def test_the_answer_to_commit_is_lost_and_the_marker_answers(
     sink: PostgresSink, vote: Committable, postgres_proxy: Proxy, pg_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close = sink.close
+    close = sink._core.close
 
     def close_and_heal() -> None:
         close()
         postgres_proxy.clear()
 
-    monkeypatch.setattr(sink, "close", close_and_heal)
+    monkeypatch.setattr(sink._core, "close", close_and_heal)
     with failpoints.handler(Strike(postgres_proxy, Point.BEFORE_PUBLISH, "lose_answer")):
         assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
     assert visible(pg_database) == [1, 2]
