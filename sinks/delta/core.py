@@ -8,20 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Digest,
-    Json,
-    Marker,
-    Position,
-    SinkState,
-)
+from epochal.coordinator.model.epoch import Actor, Digest, Json, Marker, Position, SinkState
 from epochal.sinks.conditions import Conditions, check_name, looked
 from epochal.sinks.delta import gates, jvm, modes
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.lineage import Lineage
 from epochal.sinks.delta.merge import MergePlan
-from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
+from epochal.sinks.delta.modes import Append, Merge, Mode
 from epochal.sinks.delta.refusals import Refusals
 from epochal.sinks.delta.target import Target
 from epochal.sinks.delta.without_spark import Snapshot
@@ -70,30 +63,24 @@ class Core:
 
     def __init__(
         self,
-        path: str | None = None,
+        path: str | None,
         *,
-        table: str | None = None,
-        mode: Mode = Append(),  # noqa: B008  # frozen
-        name: str | None = None,
-        partition_by: Sequence[str] = (),
-        merge_schema: bool = False,
-        select: Sequence[str] | None = None,
-        where: str | None = None,
+        table: str | None,
+        mode: Mode,
+        name: str | None,
+        partition_by: Sequence[str],
+        merge_schema: bool,
+        select: Sequence[str] | None,
+        where: str | None,
     ) -> None:
-        self.made_with = {what: value for what, value in locals().items() if what != "self"}
         self.target = Target.of(path, table)
         self.name = self.target.default_name if name is None else name
         check_name("sink name", self.name)
         modes.check(mode, self.name)
         self.mode = mode
-        if isinstance(mode, Merge):
-            self.needs_copy = True  # a RedoSink then: what it merges lies in the durable copy
-        if isinstance(mode, Overwrite):
-            self.replaces = True  # a ReplacingSink then
         self.partition_by = tuple(partition_by)
         self.merge_schema = merge_schema
         self.projection = Projection.of(self.name, select, where)
-        self.leaves_rows_out = where is not None  # a FilteringSink
         self.say = Refusals(self.name, self.target)
         self.conditions = Conditions(self.name, f"Delta table {self.target}")
         self.app: str | None = None

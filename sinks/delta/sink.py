@@ -37,24 +37,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Epoch,
-    Marker,
-    Position,
-    Query,
-    SinkState,
-)
-from epochal.coordinator.model.errors import (
-    Misconfigured,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Marker, Position, Query, SinkState
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import check_name
 from epochal.sinks.delta import committing, fencing, history, jvm, modes, preparing, starting
 from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.inspection import DeltaInspection
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from epochal.sinks.epochs import Epochs, Wanted
+from epochal.sinks.pickles import take_state
 from epochal.sinks.protocol import CommitOutcome, SessionSink
 from epochal.sinks.spark.executors import running_session
 
@@ -92,9 +83,9 @@ class DeltaSink(SessionSink):
         select: Sequence[str] | None = None,
         where: str | None = None,
     ) -> None:
-        given = {what: value for what, value in locals().items() if what != "self"}
-        self._core = Core(**given)
-        self.leaves_rows_out = self._core.leaves_rows_out  # a FilteringSink
+        self._made_with = {what: value for what, value in locals().items() if what != "self"}
+        self._core = Core(**self._made_with)
+        self.leaves_rows_out = where is not None  # a FilteringSink
         if isinstance(mode, Merge):
             self.needs_copy = True  # a RedoSink then: what it merges lies in the durable copy
         if isinstance(mode, Overwrite):
@@ -117,10 +108,7 @@ class DeltaSink(SessionSink):
         return f"DeltaSink({table}{str(self._core.target)!r}, name={self._core.name!r})"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_core" in state:
-            self.__dict__.update(state)
-        else:  # pickled by an earlier version, which kept its arguments beside all else
-            self.__init__(**state["_made_with"])  # type: ignore[misc]
+        take_state(self, state)
 
     def create(self, query: Query, schema: StructType) -> Sequence[str]:
         """Make the table if there is none; ``Misconfigured`` for types that no Delta table holds."""
@@ -158,7 +146,7 @@ class DeltaSink(SessionSink):
 
     def renamed(self, name: str) -> tuple[DeltaSink, DeltaSink]:
         """See ``epochal.sinks.protocol``; the table keeps fence and marker of each name."""
-        here, there = (DeltaSink(**{**self._core.made_with, "name": each}) for each in (self._core.name, name))
+        here, there = (DeltaSink(**{**self._made_with, "name": each}) for each in (self._core.name, name))
         here._core.also, there._core.also = there._core, here._core
         return here, there
 

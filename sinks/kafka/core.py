@@ -7,16 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from epochal.coordinator.model.epoch import (
-    Digest,
-    Epoch,
-    Position,
-    Query,
-)
-from epochal.coordinator.model.errors import (
-    Misconfigured,
-    PrepareRefused,
-)
+from epochal.coordinator.model.epoch import Digest, Epoch, Position, Query
+from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.conditions import check_above_zero, check_name, looked
 from epochal.sinks.epochs import Retention
 from epochal.sinks.kafka import objections, topics
@@ -97,28 +89,27 @@ class Core:
         bootstrap_servers: str,
         *,
         topic: str,
-        topics: Sequence[str] | None = None,
-        key: str | None = None,
-        value: str | MakeValue | None = None,
-        headers: str | None = None,
-        partition: str | None = None,
-        tombstones: bool = False,
-        slots: int = 1,
-        select: Sequence[str] | None = None,
-        where: str | None = None,
-        bad_rows: Sink | Literal["fail"] = "fail",
-        name: str | None = None,
-        partitioner: str = "murmur2_random",
-        transaction_timeout: float | None = None,
-        request_timeout: float = 30.0,
-        options: Options | Callable[[], Options] | None = None,
-        partitions: int | None = None,
-        replication: int | None = None,
-        topic_config: Mapping[str, str] | None = None,
-        keep_epochs: int | None = KEEP_EPOCHS,
-        keep_days: float | None = None,
+        topics: Sequence[str] | None,
+        key: str | None,
+        value: str | MakeValue | None,
+        headers: str | None,
+        partition: str | None,
+        tombstones: bool,
+        slots: int,
+        select: Sequence[str] | None,
+        where: str | None,
+        bad_rows: Sink | Literal["fail"],
+        name: str | None,
+        partitioner: str,
+        transaction_timeout: float | None,
+        request_timeout: float,
+        options: Options | Callable[[], Options] | None,
+        partitions: int | None,
+        replication: int | None,
+        topic_config: Mapping[str, str] | None,
+        keep_epochs: int | None,
+        keep_days: float | None,
     ) -> None:
-        self.made_with = {what: value for what, value in locals().items() if what != "self"}
         self.also: Core | None = None  # the same under its other name, of a sink that is renamed
         self.is_new = False  # under this name, of a sink that is renamed: its marker topic may be missing
         self.bootstrap = bootstrap_servers

@@ -9,17 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Digest,
-    Epoch,
-    Json,
-    Marker,
-    Position,
-    Query,
-    SinkState,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, Json, Marker, Position, Query, SinkState
 from epochal.sinks.epochs import Epochs, Wanted
 from epochal.sinks.kafka import applying, audit, committing, fencing, judging, preparing, slots, starting
 from epochal.sinks.kafka.client import Options
@@ -27,6 +17,7 @@ from epochal.sinks.kafka.core import KEEP_EPOCHS, Core
 from epochal.sinks.kafka.encode import MakeValue
 from epochal.sinks.kafka.fencing import bar_producer
 from epochal.sinks.kafka.inspection import KafkaInspection
+from epochal.sinks.pickles import take_state
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Sink
 
 if TYPE_CHECKING:
@@ -94,8 +85,8 @@ class KafkaSink:
         keep_epochs: int | None = KEEP_EPOCHS,
         keep_days: float | None = None,
     ) -> None:
-        given = {what: value for what, value in locals().items() if what != "self"}
-        self._core = Core(**given)
+        self._made_with = {what: value for what, value in locals().items() if what != "self"}
+        self._core = Core(**self._made_with)
         self.bad_rows = self._core.bad_rows
 
     @property
@@ -107,10 +98,7 @@ class KafkaSink:
         return f"KafkaSink({self._core.bootstrap!r}, topic={self._core.topic!r}{several}, name={self._core.name!r})"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_core" in state:
-            self.__dict__.update(state)
-        else:  # pickled by an earlier version, which kept its arguments beside all else
-            self.__init__(**state["_made_with"])  # type: ignore[misc]
+        take_state(self, state)
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
         """Make the target topic and the marker topic where they are missing."""
@@ -166,7 +154,7 @@ class KafkaSink:
 
     def renamed(self, name: str) -> tuple[KafkaSink, KafkaSink]:
         """See ``epochal.sinks.protocol``; each name has a marker topic, that of the new one is made by its fence."""
-        here, there = (KafkaSink(**{**self._core.made_with, "name": each}) for each in (self._core.name, name))
+        here, there = (KafkaSink(**{**self._made_with, "name": each}) for each in (self._core.name, name))
         here._core.also, there._core.also = there._core, here._core
         there._core.is_new = True
         return here, there

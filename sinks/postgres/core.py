@@ -8,20 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from epochal.coordinator.model.epoch import (
-    UNKNOWN_DECISION,
-    Actor,
-    Committable,
-    Marker,
-    Position,
-)
-from epochal.coordinator.model.errors import (
-    Misconfigured,
-    OutcomeUnknown,
-    SinkUnavailable,
-)
+from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Actor, Committable, Marker, Position
+from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked
-from epochal.sinks.epochs import KEEP_EPOCHS, Retention
+from epochal.sinks.epochs import Retention
 from epochal.sinks.postgres import ddl, modes
 from epochal.sinks.postgres.address import Dsn, Limits, ServerRefused
 from epochal.sinks.postgres.blockers import Row, ending_blockers
@@ -67,22 +57,21 @@ class Core:
         dsn: Dsn,
         *,
         table: str,
-        mode: Mode = Append(),  # noqa: B008  # frozen
-        name: str | None = None,
-        view: str | None = None,
-        select: Sequence[str] | None = None,
-        where: str | None = None,
-        bad_rows: Sink | Literal["fail"] = "fail",
-        schema_evolution: bool = False,
-        connections: int = 4,
-        connect_timeout: float = 10.0,
-        lock_timeout: float = 15.0,
-        answer_timeout: float = 30.0,
-        bulk_timeout: float = 300.0,
-        keep_epochs: int | None = KEEP_EPOCHS,
-        keep_days: float | None = None,
+        mode: Mode,
+        name: str | None,
+        view: str | None,
+        select: Sequence[str] | None,
+        where: str | None,
+        bad_rows: Sink | Literal["fail"],
+        schema_evolution: bool,
+        connections: int,
+        connect_timeout: float,
+        lock_timeout: float,
+        answer_timeout: float,
+        bulk_timeout: float,
+        keep_epochs: int | None,
+        keep_days: float | None,
     ) -> None:
-        self.made_with = {what: value for what, value in locals().items() if what != "self"}
         self.also: str | None = None  # the other name, of a sink that is renamed
         self.name = "postgres-" + re.sub(r"[^A-Za-z0-9._-]", "_", table) if name is None else name
         check_name("sink name", self.name)
@@ -92,7 +81,6 @@ class Core:
         self.projection = Projection.of(self.name, select, where)
         self.bad_rows = rejects.check_bad_rows(bad_rows, self.name)
         self.evolves = schema_evolution
-        self.leaves_rows_out = where is not None or self.bad_rows is not None  # a FilteringSink
         check_above_zero(
             self.name,
             connections=connections,

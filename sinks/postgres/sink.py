@@ -8,17 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Epoch,
-    Json,
-    Marker,
-    Position,
-    Query,
-    SinkState,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Wanted
+from epochal.sinks.pickles import take_state
 from epochal.sinks.postgres import audit, committing, ddl, fencing, preparing, staging, starting
 from epochal.sinks.postgres.address import Dsn
 from epochal.sinks.postgres.advice import Script
@@ -74,10 +66,10 @@ class PostgresSink:
         keep_epochs: int | None = KEEP_EPOCHS,
         keep_days: float | None = None,
     ) -> None:
-        given = {what: value for what, value in locals().items() if what != "self"}
-        self._core = Core(**given)
+        self._made_with = {what: value for what, value in locals().items() if what != "self"}
+        self._core = Core(**self._made_with)
         self.bad_rows = self._core.bad_rows
-        self.leaves_rows_out = self._core.leaves_rows_out  # a FilteringSink
+        self.leaves_rows_out = where is not None or self.bad_rows is not None  # a FilteringSink
 
     @property
     def name(self) -> str:
@@ -87,10 +79,7 @@ class PostgresSink:
         return f"PostgresSink(table={self._core.target.table!r}, name={self._core.name!r})"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_core" in state:
-            self.__dict__.update(state)
-        else:  # pickled by an earlier version, which kept its arguments beside all else
-            self.__init__(**state["_made_with"])  # type: ignore[misc]
+        take_state(self, state)
 
     def ddl(self, app: str, schema: Schema, *, adopt: bool = False) -> str:
         """The SQL that ``create`` runs in an empty database; with ``adopt`` the plain table is there."""
@@ -146,7 +135,7 @@ class PostgresSink:
         return here, there
 
     def _named(self, name: str) -> PostgresSink:
-        return PostgresSink(**{**self._core.made_with, "name": name})
+        return PostgresSink(**{**self._made_with, "name": name})
 
     def check_mark(self, query: Query) -> None:
         """See ``epochal.sinks.protocol.MarkedSink``."""
