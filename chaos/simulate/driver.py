@@ -7,17 +7,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from epochal.chaos.observe.history import (
-    Started,
-)
+from epochal.chaos.observe.history import Started
 from epochal.chaos.simulate.network import LogWorld, RemoteLog, WatchedServer, WatchedStage
 from epochal.chaos.simulate.pipelines import Checkpoint, ConcurrentUpdate, Pipeline, SimulatedCrash, StateMissing
-from epochal.coordinator.model.epoch import (
-    TWO_PHASE,
-    EpochNumber,
-    EpochRequest,
-    Query,
-)
+from epochal.coordinator.model.epoch import TWO_PHASE, EpochNumber, EpochRequest, Query
 from epochal.coordinator.model.errors import EpochalError
 from epochal.coordinator.model.events import EventPublisher
 from epochal.coordinator.protocol.actions import OperatorAction, Rename

@@ -9,21 +9,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from epochal.chaos.observe.history import (
-    Changed,
-    History,
-    TookOver,
-    actor_name,
-)
+from epochal.chaos.observe.history import Changed, History, TookOver, actor_name
 from epochal.chaos.simulate.schedule import Action
 from epochal.checkpoints.log import Entry, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Copy,
-    EpochNumber,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, EpochNumber
 from epochal.coordinator.model.errors import OutcomeUnknown, SinkUnavailable
 from epochal.sinks.memory import Delivery, MemoryServer, MemoryStage, Table
 from epochal.sinks.memory import Row as StoredRow

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from epochal.checkpoints.memory import MemoryLog
-from epochal.coordinator.model.epoch import (
-    IDEMPOTENT,
-    TWO_PHASE,
-)
+from epochal.coordinator.model.epoch import IDEMPOTENT, TWO_PHASE
 
 
 class SimulatedCrash(BaseException):

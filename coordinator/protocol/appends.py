@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from epochal.checkpoints.log import (
-    Commit,
-    Entry,
-    Fence,
-    LogPosition,
-    Record,
-    encode,
-)
+from epochal.checkpoints.log import Commit, Entry, Fence, LogPosition, Record, encode
 from epochal.coordinator.model.errors import (
     CommitInDoubt,
     EpochalError,

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochal.checkpoints.log import (
-    Apply,
-    SinkPosition,
-)
-from epochal.coordinator.model.epoch import (
-    Committable,
-    Decision,
-    Digest,
-    Epoch,
-)
-from epochal.coordinator.model.errors import (
-    NonDeterministicReplay,
-    PrepareRefused,
-)
+from epochal.checkpoints.log import Apply, SinkPosition
+from epochal.coordinator.model.epoch import Committable, Decision, Digest, Epoch
+from epochal.coordinator.model.errors import NonDeterministicReplay, PrepareRefused
 from epochal.coordinator.model.events import Step
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.coordinator.protocol import judge
@@ -27,12 +16,7 @@ from epochal.coordinator.protocol.commit import show
 from epochal.coordinator.protocol.pairs import judged_as_before
 from epochal.coordinator.protocol.prepare import ask_vote
 from epochal.coordinator.protocol.start import Start
-from epochal.sinks.protocol import (
-    Applied,
-    ApplySink,
-    CommitOutcome,
-    MicroBatch,
-)
+from epochal.sinks.protocol import Applied, ApplySink, CommitOutcome, MicroBatch
 
 
 def apply(start: Start, batch: MicroBatch, again: bool) -> dict[str, CommitOutcome]:

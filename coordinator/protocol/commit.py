@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from epochal.coordinator.model.epoch import (
-    Committable,
-    Copy,
-    Epoch,
-)
-from epochal.coordinator.model.errors import (
-    PreparedLost,
-    PrepareRefused,
-)
+from epochal.coordinator.model.epoch import Committable, Copy, Epoch
+from epochal.coordinator.model.errors import PreparedLost, PrepareRefused
 from epochal.coordinator.model.events import Step
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.coordinator.protocol import judge
@@ -25,9 +18,7 @@ from epochal.coordinator.protocol.doubt import no_answer
 from epochal.coordinator.protocol.pairs import judged_as_before
 from epochal.coordinator.protocol.prepare import prepare_from
 from epochal.coordinator.protocol.start import Start
-from epochal.sinks.protocol import (
-    CommitOutcome,
-)
+from epochal.sinks.protocol import CommitOutcome
 
 
 def commit(start: Start) -> dict[str, CommitOutcome]:

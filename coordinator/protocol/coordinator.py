@@ -26,13 +26,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from epochal.checkpoints.log import (
-    Apply,
-    Commit,
-    EpochLog,
-    Fence,
-    Operator,
-)
+from epochal.checkpoints.log import Apply, Commit, EpochLog, Fence, Operator
 from epochal.coordinator.model.epoch import (
     IDEMPOTENT,
     TWO_PHASE,
@@ -43,12 +37,7 @@ from epochal.coordinator.model.epoch import (
     Phase,
     Query,
 )
-from epochal.coordinator.model.errors import (
-    CommitInDoubt,
-    Fenced,
-    Misconfigured,
-    OutcomeUnknown,
-)
+from epochal.coordinator.model.errors import CommitInDoubt, Fenced, Misconfigured, OutcomeUnknown
 from epochal.coordinator.model.events import EventPublisher
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.coordinator.protocol import judge

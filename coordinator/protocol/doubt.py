@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochal.coordinator.model.epoch import (
-    EpochNumber,
-)
+from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     CommitInDoubt,

@@ -7,18 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from epochal.coordinator.model.epoch import (
-    Epoch,
-    Json,
-)
-from epochal.coordinator.model.errors import (
-    PrepareRefused,
-)
+from epochal.coordinator.model.epoch import Epoch, Json
+from epochal.coordinator.model.errors import PrepareRefused
 from epochal.coordinator.protocol.start import Start
-from epochal.sinks.protocol import (
-    PairedSink,
-    Rows,
-)
+from epochal.sinks.protocol import PairedSink, Rows
 
 
 def ask_judgements(start: Start, epoch: Epoch, rows: Callable[[], Rows]) -> dict[str, Json]:

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from epochal.checkpoints.log import (
-    Commit,
-    Participant,
-)
-from epochal.coordinator.model.epoch import (
-    Committable,
-    Copy,
-    Decision,
-    Epoch,
-)
-from epochal.coordinator.model.errors import (
-    PrepareRefused,
-)
+from epochal.checkpoints.log import Commit, Participant
+from epochal.coordinator.model.epoch import Committable, Copy, Decision, Epoch
+from epochal.coordinator.model.errors import PrepareRefused
 from epochal.coordinator.model.events import Step
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.cleanup import abort_quietly
 from epochal.coordinator.protocol.pairs import ask_judgements
 from epochal.coordinator.protocol.start import Start
-from epochal.sinks.protocol import (
-    MicroBatch,
-    Rows,
-    Sink,
-)
+from epochal.sinks.protocol import MicroBatch, Rows, Sink
 
 
 def prepare(start: Start, batch: MicroBatch, again: bool) -> Commit:

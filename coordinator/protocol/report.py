@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    EpochNumber,
-    Phase,
-)
-from epochal.sinks.protocol import (
-    CommitOutcome,
-)
+from epochal.coordinator.model.epoch import Actor, EpochNumber, Phase
+from epochal.sinks.protocol import CommitOutcome
 
 
 @dataclass(frozen=True)

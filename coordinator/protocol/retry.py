@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from epochal.coordinator.model.errors import (
-    Misconfigured,
-)
+from epochal.coordinator.model.errors import Misconfigured
 
 T = TypeVar("T")
 Runner = Callable[[Sequence[Callable[[], T]]], list[T | Exception]]

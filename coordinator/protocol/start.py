@@ -10,45 +10,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from epochal.checkpoints.log import (
-    Commit,
-    EpochLog,
-    EpochRecord,
-    LogPosition,
-)
-from epochal.coordinator.model.epoch import (
-    NEXT,
-    Actor,
-    Digest,
-    Epoch,
-    Marker,
-    Phase,
-    Position,
-    Query,
-)
-from epochal.coordinator.model.errors import (
-    CommitInDoubt,
-    Misconfigured,
-    OutcomeUnknown,
-    SinkUnavailable,
-)
+from epochal.checkpoints.log import Commit, EpochLog, EpochRecord, LogPosition
+from epochal.coordinator.model.epoch import NEXT, Actor, Digest, Epoch, Marker, Phase, Position, Query
+from epochal.coordinator.model.errors import CommitInDoubt, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.events import EventPublisher
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.actions import OperatorAction
-from epochal.coordinator.protocol.doubt import (
-    NOT_CURED_BY_RESTART,
-    gravest,
-    remedy_of,
-    what_of,
-)
+from epochal.coordinator.protocol.doubt import NOT_CURED_BY_RESTART, gravest, remedy_of, what_of
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.protocol.report import EpochReport
 from epochal.coordinator.protocol.retry import Retry, Runner
-from epochal.sinks.protocol import (
-    Sink,
-    Stage,
-    WatchingSink,
-)
+from epochal.sinks.protocol import Sink, Stage, WatchingSink
 
 T = TypeVar("T")
 

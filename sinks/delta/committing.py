@@ -6,14 +6,8 @@ import contextlib
 from collections.abc import Sequence
 
 from epochal.coordinator.model import failpoints
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Json,
-)
-from epochal.coordinator.model.errors import (
-    CheckpointMismatch,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Json
+from epochal.coordinator.model.errors import CheckpointMismatch
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, history, jvm, modes

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from epochal.coordinator.model.epoch import (
-    MOVED,
-    Actor,
-    Json,
-    Marker,
-    Query,
-    SinkState,
-)
+from epochal.coordinator.model.epoch import MOVED, Actor, Json, Marker, Query, SinkState
 from epochal.sinks.conditions import check_name
 from epochal.sinks.delta.core import ATTEMPTS, MARKER_VERSION, Answer, Core, Kind, is_moved, txn_action
 from epochal.sinks.delta.jvm import Table, Transaction

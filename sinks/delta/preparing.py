@@ -8,14 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model import failpoints
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Digest,
-    Epoch,
-    EpochNumber,
-    Json,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, EpochNumber, Json
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, jvm, modes

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import (
-    Json,
-    Query,
-)
-from epochal.coordinator.model.errors import (
-    Misconfigured,
-)
+from epochal.coordinator.model.epoch import Json, Query
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import check_name
 from epochal.sinks.delta import gates, jvm
 from epochal.sinks.delta.core import Core

@@ -7,25 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Digest,
-    Epoch,
-)
-from epochal.coordinator.model.errors import (
-    Misconfigured,
-    PrepareRefused,
-)
+from epochal.coordinator.model.epoch import Actor, Digest, Epoch
+from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.conditions import marker_of, refusing
 from epochal.sinks.kafka import objections, produce, slots
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.committing import _SHOWN, attempt_until_shown, keep_from, may_use_barrier
 from epochal.sinks.kafka.core import EXACT, Core
 from epochal.sinks.kafka.fencing import bar_and_read
-from epochal.sinks.kafka.judging import (
-    judged_records,
-    topics_of,
-)
+from epochal.sinks.kafka.judging import judged_records, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.preparing import refuse_large_marker

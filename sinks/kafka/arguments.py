@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.errors import (
-    Misconfigured,
-)
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.kafka import encode, topics
 from epochal.sinks.kafka.encode import MakeValue
 from epochal.sinks.kafka.topics import Declared

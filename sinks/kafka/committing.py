@@ -9,13 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Copy,
-    Json,
-    Position,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, Json, Position
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     CommitInDoubt,
@@ -30,9 +24,7 @@ from epochal.sinks.kafka import audit, produce, slots, topics
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
 from epochal.sinks.kafka.fencing import bar_and_read, what_topics
-from epochal.sinks.kafka.judging import (
-    record_columns,
-)
+from epochal.sinks.kafka.judging import record_columns
 from epochal.sinks.kafka.marker import Before, MarkerTopic
 from epochal.sinks.kafka.produce import Answer, Outcome, Plan
 from epochal.sinks.kafka.rows import Encoding

@@ -7,18 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from epochal.coordinator.model.epoch import (
-    MOVED,
-    Actor,
-    Marker,
-    Query,
-    SinkState,
-)
-from epochal.coordinator.model.errors import (
-    CheckpointMismatch,
-    Misconfigured,
-    SinkUnavailable,
-)
+from epochal.coordinator.model.epoch import MOVED, Actor, Marker, Query, SinkState
+from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, SinkUnavailable
 from epochal.sinks.kafka import marker, produce, slots, topics
 from epochal.sinks.kafka.client import Link, kafka
 from epochal.sinks.kafka.core import Core

@@ -6,15 +6,8 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import (
-    Copy,
-    Epoch,
-    Json,
-)
-from epochal.coordinator.model.errors import (
-    PrepareRefused,
-    SinkUnavailable,
-)
+from epochal.coordinator.model.epoch import Copy, Epoch, Json
+from epochal.coordinator.model.errors import PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka import objections, topics
 from epochal.sinks.kafka.core import Core, Judging, Watched
 from epochal.sinks.kafka.encode import SLOT

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from epochal.coordinator.model import failpoints
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Copy,
-    Epoch,
-    Json,
-)
-from epochal.coordinator.model.errors import (
-    PrepareRefused,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, Epoch, Json
+from epochal.coordinator.model.errors import PrepareRefused
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.kafka import marker, slots
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
-from epochal.sinks.kafka.judging import (
-    check_rows,
-    judged_while_copied,
-    reasons,
-    topics_of,
-)
+from epochal.sinks.kafka.judging import check_rows, judged_while_copied, reasons, topics_of
 from epochal.sinks.kafka.marker import Before, MarkerTopic, State
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.protocol import Rows

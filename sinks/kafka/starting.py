@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochal.coordinator.model.epoch import (
-    Query,
-)
+from epochal.coordinator.model.epoch import Query
 from epochal.sinks.kafka import encode, produce, topics
 from epochal.sinks.kafka.client import kafka, log
 from epochal.sinks.kafka.core import Core

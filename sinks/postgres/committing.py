@@ -7,16 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Position,
-)
-from epochal.coordinator.model.errors import (
-    OutcomeUnknown,
-    PreparedLost,
-    SinkUnavailable,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Position
+from epochal.coordinator.model.errors import OutcomeUnknown, PreparedLost, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.postgres import audit

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Digest,
-    Marker,
-    Position,
-    Query,
-    SinkState,
-)
+from epochal.coordinator.model.epoch import Actor, Digest, Marker, Position, Query, SinkState
 from epochal.sinks.postgres import ddl, rights
 from epochal.sinks.postgres.core import Core, State
 

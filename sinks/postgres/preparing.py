@@ -7,13 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.model.epoch import (
-    Actor,
-    Committable,
-    Epoch,
-    Json,
-    Position,
-)
+from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Json, Position
 from epochal.coordinator.model.errors import (
     EpochalError,
     Misconfigured,

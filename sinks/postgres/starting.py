@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import (
-    Query,
-)
+from epochal.coordinator.model.epoch import Query
 from epochal.sinks.epochs import Retention
 from epochal.sinks.postgres import advice, checking, creating, ddl, rights, staging
 from epochal.sinks.postgres.advice import Script
