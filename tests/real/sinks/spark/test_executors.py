@@ -76,7 +76,7 @@ def test_kafka(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
 def test_postgres(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch, asked: bool, what: str) -> None:
     """Also where the one executor that is asked at start has it, and another has not."""
     if not asked:
-        monkeypatch.setattr("epochal.sinks.postgres.sink.check_executors", lambda *_: None)
+        monkeypatch.setattr("epochal.sinks.postgres.starting.check_executors", lambda *_: None)
     pipeline = made(job, PostgresSink(pg_database, table="flights"))
     error = refused_without("psycopg", job, pipeline)
     assert what in error.what
@@ -115,7 +115,7 @@ def test_epochal_itself(job: Job, kafka_server: servers.Kafka, topic_name: str) 
 
 
 def test_epochal_itself_in_a_task(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("epochal.sinks.postgres.sink.check_executors", lambda *_: None)
+    monkeypatch.setattr("epochal.sinks.postgres.starting.check_executors", lambda *_: None)
     pipeline = made(job, PostgresSink(pg_database, table="flights"))
     error = refused_without("epochal", job, pipeline)
     assert "Epochal is not installed on the executors" in error.what
