@@ -67,7 +67,7 @@ def test_without_an_archive_drivers_start_all_the_same(tmp_path: Path, monkeypat
         return "no such option"
 
     found = jvm.jars_of_sessions()
-    monkeypatch.setattr(jvm, "_jars", lambda: found)
+    monkeypatch.setattr(jvm, "jars_of_sessions", lambda: found)
     monkeypatch.setattr(jvm, "_make", fails)
     monkeypatch.setenv("EPOCHAL_CACHE", str(tmp_path))
     assert jvm.short_lived() == jvm.short_lived()
