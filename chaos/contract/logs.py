@@ -17,7 +17,7 @@ from epochal.coordinator.model.epoch import Actor, Committable, Copy, CopyFile, 
 from epochal.coordinator.model.errors import LogCorrupt, OutcomeUnknown
 from epochal.coordinator.model.failpoints import FailpointError, Point
 
-WAIT_S = 30
+WAIT_S = 120
 UNICODE = 'Zürich 北京 \U0001f6eb ​ \u2028 \u0085 \x00 \r\n\t"quoted" back\\slash'
 
 

@@ -89,7 +89,7 @@ def read_postgres(dsn: str, relation: str) -> pa.Table:
     text = io.BytesIO()
     options = "-c timezone=UTC -c statement_timeout=60s"
     with (
-        psycopg.connect(dsn, options=options, connect_timeout=10) as connection,
+        psycopg.connect(dsn, options=options, connect_timeout=60) as connection,
         connection.cursor().copy(query) as copy,
     ):
         for block in copy:
@@ -168,9 +168,9 @@ def _ends(bootstrap: str, topic: str) -> dict[int, int]:
 
     consumer = _consumer(bootstrap, "read_uncommitted")
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
         return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1]
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1]
             for partition in partitions
         }
     finally:
@@ -208,7 +208,7 @@ def count_postgres(dsn: str, relation: str) -> int:
     import psycopg
     from psycopg import sql
 
-    with psycopg.connect(dsn, options="-c statement_timeout=60s", connect_timeout=10) as connection:
+    with psycopg.connect(dsn, options="-c statement_timeout=60s", connect_timeout=60) as connection:
         row = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(relation))).fetchone()
     assert row is not None
     return int(row[0])

@@ -45,6 +45,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sample", type=int, default=SAMPLE, help="how many in sinks/, beside those of guards")
     parser.add_argument("--suite", action="append", help="tests to use, instead of all")
+    parser.add_argument("--proof", action="store_true", help="only the tests that `make test` runs")
+    parser.add_argument("--only-guards", action="store_true", help="only mechanical mutants that take a guard away")
     parser.add_argument("--fast", action="store_true", help="only the tests that need neither Spark nor servers")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds of tests for one mutant")
     return parser.parse_args(arguments)
@@ -55,19 +57,22 @@ def _run(options: argparse.Namespace) -> int:
         print(line, file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
 
     run: MechanicalRun | PlantedRun
+    proof = ("--proof",) if options.proof else ()
     if options.mechanical:
         run = mechanical(
             budget=options.budget,
             seed=options.seed,
             sample=options.sample,
             only=options.only,
+            only_guards=options.only_guards,
             jobs=options.jobs,
+            options=proof,
             suite=options.suite or (FAST if options.fast else (*FAST, *SERVERS)),
             patience=options.patience,
             tell=tell,
         )
     else:
-        run = planted(only=options.only, jobs=options.jobs, tell=tell)
+        run = planted(only=options.only, jobs=options.jobs, options=proof, tell=tell)
     text = json.dumps(run.to_json(), indent=1)
     if options.json == "-":
         print(text)

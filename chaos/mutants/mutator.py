@@ -101,9 +101,12 @@ class MechanicalRun:
         return f"{self.generated} mutants, {len(self.tried)} chosen: {told}{control}"
 
 
-def choose(root: Path, *, sample: int = SAMPLE, seed: int = 0, only: Sequence[str] = ()) -> tuple[list[Mutant], int]:
+def choose(
+    root: Path, *, sample: int = SAMPLE, seed: int = 0, only: Sequence[str] = (), only_guards: bool = False
+) -> tuple[list[Mutant], int]:
     """All of ``WHOLE``; of ``SAMPLED`` every mutant that takes a guard, and ``sample`` of the others by ``seed``.
 
+    ``only``: of all mutants those whose name contains one of these; ``only_guards``: those that take a guard.
     The second answer is how many there are in all.
     """
     whole, sampled = (list(_of(root, folders)) for folders in (WHOLE, SAMPLED))
@@ -113,6 +116,8 @@ def choose(root: Path, *, sample: int = SAMPLE, seed: int = 0, only: Sequence[st
     chosen = whole + guards + others[:sample]
     if only:
         chosen = [m for m in whole + sampled if any(part in m.key or part in m.name for part in only)]
+    if only_guards:
+        chosen = [m for m in chosen if m.takes_a_guard]
     return chosen, len(whole) + len(sampled)
 
 
@@ -266,8 +271,10 @@ def mechanical(
     seed: int = 0,
     sample: int = SAMPLE,
     only: Sequence[str] = (),
+    only_guards: bool = False,
     jobs: int = 2,
     suite: Sequence[str] = (*FAST, *SERVERS),
+    options: Sequence[str] = (),
     patience: float = 60.0,
     grace: float = 30.0,
     root: Path | None = None,
@@ -275,12 +282,14 @@ def mechanical(
 ) -> MechanicalRun:
     """Try the chosen mutants (``choose``) for ``budget`` seconds; a line to ``tell`` for each that was not caught.
 
+    ``options`` of pytest say which tests of ``suite`` count: ``--proof`` leaves out what ``make test`` does.
+
     The recording of who reaches what, which is also the control, is made first and is not part of the budget.
     Errors: ``NoCheckout`` where there is none around the current directory (or ``root``).
     """
     root = checkout.find(root)
-    chosen, generated = choose(root, sample=sample, seed=seed, only=only)
-    reach = recorded(root, suite, tell)
+    chosen, generated = choose(root, sample=sample, seed=seed, only=only, only_guards=only_guards)
+    reach = recorded(root, suite, tell, options)
     if reach.red:
         run = MechanicalRun(tuple(Tried(m, "not run", "a control is red") for m in chosen), generated, reach.red)
         tell(str(run))

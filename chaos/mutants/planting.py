@@ -142,10 +142,14 @@ def judge(code: int, output: str) -> tuple[str, str]:
 
 @dataclass
 class Planter:
-    """Runs suites on copies of ``root``; ``seconds``: how long one run of a suite may take."""
+    """Runs suites on copies of ``root``.
+
+    ``seconds``: how long one run of a suite may take; ``options`` of pytest: which tests of it count.
+    """
 
     root: Path
     seconds: float = 900.0
+    options: Sequence[str] = ()
     _live: set[int] = field(default_factory=set)
     _ending: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -190,7 +194,8 @@ class Planter:
         """pytest's exit code and output on a copy; the copy's code, not the checkout's, is imported."""
         if trouble := checkout.what_is_imported(self.root, tree):
             return 99, trouble
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *suite]
+        quiet = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", *quiet, *self.options, *suite]
         with self._lock:
             if self._ending:
                 return 97, "interrupted"
@@ -236,10 +241,13 @@ def planted(
     only: Sequence[str] = (),
     jobs: int = 2,
     seconds: float = 900.0,
+    options: Sequence[str] = (),
     root: Path | None = None,
     tell: Callable[[str], None] = print,
 ) -> PlantedRun:
     """Plant every bug whose name contains one of ``only`` (all, if empty); a line to ``tell`` for each.
+
+    ``options`` of pytest say which tests count: ``--proof`` leaves out what ``make test`` does.
 
     Errors: ``NoCheckout`` where there is none around the current directory (or ``root``).
     """
@@ -248,7 +256,7 @@ def planted(
     if not chosen:
         tell(f"no planted bug has a name with {' or '.join(map(repr, only))} in it")
     results = []
-    for result in Planter(root, seconds).run(chosen, jobs):
+    for result in Planter(root, seconds, options).run(chosen, jobs):
         tell(str(result))
         results.append(result)
     run = PlantedRun(tuple(results))

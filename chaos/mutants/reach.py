@@ -100,17 +100,20 @@ def needs_spark(test: str) -> bool:
     return is_slow(test) and not test.startswith("tests/real/checkpoints/test_")
 
 
-def recorded(root: Path, suite: Sequence[str], tell: Callable[[str], None]) -> Reach:
-    """What is kept for this state of the checkout, else new recordings, which run all tests below ``suite``."""
+def recorded(root: Path, suite: Sequence[str], tell: Callable[[str], None], options: Sequence[str] = ()) -> Reach:
+    """What is kept for this state of the checkout, else new recordings, which run all tests below ``suite``.
+
+    ``options`` of pytest: which tests are left out.
+    """
     fast = tuple(path for path in suite if not is_slow(path))
     reach = Reach()
     for paths in filter(None, (fast, *((path,) for path in suite if is_slow(path)))):
-        kept = cache_dir() / "mutants" / f"reach-{_state(root, paths)}.json"
+        kept = cache_dir() / "mutants" / f"reach-{_state(root, paths, options)}.json"
         if kept.is_file():
             reach.add(Reach(paths, **json.loads(kept.read_text(encoding="utf-8"))))
             continue
         tell(f"recording which test of {' '.join(paths)} reaches which line, with nothing planted")
-        new = _record(root, paths)
+        new = _record(root, paths, options)
         if not new.red:
             _keep(kept, new)
         reach.add(new)
@@ -128,14 +131,14 @@ def _keep(kept: Path, reach: Reach) -> None:
     whole.replace(kept)
 
 
-def _record(root: Path, paths: tuple[str, ...]) -> Reach:
+def _record(root: Path, paths: tuple[str, ...], options: Sequence[str]) -> Reach:
     slow = is_slow(paths[0])
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(Servers()) if slow else None
         tree = stack.enter_context(checkout.fresh_copy(root))
         runner = stack.enter_context(Runner(root, tree, servers=servers))
         file = tree / ".reach.json"
-        answer = runner.run(None, paths, seconds=7200, record=file, spark=needs_spark(paths[0]))
+        answer = runner.run(None, paths, seconds=7200, record=file, spark=needs_spark(paths[0]), options=options)
         if not file.is_file() or answer.outside or not answer.ran:
             raise RuntimeError(f"the tests could not be run with nothing planted: {answer}")
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -148,13 +151,13 @@ def _record(root: Path, paths: tuple[str, ...]) -> Reach:
     return Reach(paths, data["seconds"], reached, red, list(answer.modules), alone)
 
 
-def _state(root: Path, paths: Iterable[str]) -> str:
+def _state(root: Path, paths: Iterable[str], options: Sequence[str]) -> str:
     """A hash of what a recording of ``paths`` depends on: all but the other tests."""
     folders = tuple(paths)
-    digest = hashlib.sha256(f"{VERSION} {' '.join(folders)}\n".encode())
+    digest = hashlib.sha256(f"{VERSION} {' '.join((*folders, *options))}\n".encode())
     for name in checkout.files(root):
         is_test = PurePath(name).name.startswith("test_")
-        if not name.endswith((".py", "pyproject.toml")) or name.startswith("chaos/mutants/"):
+        if not name.endswith((".py", ".toml")) or name.startswith("chaos/mutants/"):
             continue
         if (root / name).is_symlink() or (is_test and not name.startswith(folders)):
             continue

@@ -83,8 +83,12 @@ class Runner:
         each: Sequence[float] = (),
         record: Path | None = None,
         spark: bool = False,
+        options: Sequence[str] = (),
     ) -> Answer:
-        """``tests`` in this order up to the first red one, or all below ``paths``; ``each``: seconds for each test."""
+        """``tests`` in this order up to the first red one, or all below ``paths``; ``each``: seconds for each test.
+
+        ``options``: more of pytest's.
+        """
         if spark and self._shares and self._java is None:
             self._java = Java(self._root, self.tree)
         order = {
@@ -93,6 +97,7 @@ class Runner:
             "seconds": seconds,
             "each": list(each),
             "record": str(record) if record is not None else None,
+            "options": list(options),
             "java": self._java.address if spark and self._java is not None else None,
         }
         answer = Answer.from_json(self._say(order))

@@ -114,6 +114,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
             arguments.append("-x")
         else:
             plugins.append(Recorder(stack.enter_context(_measured(order["record"], chosen))))
+        arguments += order["options"]
         code, trouble = _main([*arguments, *order["paths"]], plugins)
     return {
         "code": code,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 POSTGRES_IMAGE = os.environ.get("EPOCHAL_POSTGRES_IMAGE", f"postgres:{POSTGRES[0]}")
 KAFKA_IMAGE = os.environ.get("EPOCHAL_KAFKA_IMAGE", f"apache/kafka:{KAFKA_BROKER}")
 KAFKA_DATA = "/var/lib/kafka/data"  # a volume of both images, which a second container can see
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 60
 NO_ENGINE = 3
 
 # testcontainers' own watchdog is an image of its own, which need not be reachable.
@@ -192,7 +192,7 @@ def engine_missing() -> str | None:
     import docker
 
     try:
-        client = docker.from_env(timeout=10)
+        client = docker.from_env(timeout=60)
         client.ping()
         client.close()
     except docker.errors.DockerException as error:

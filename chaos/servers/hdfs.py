@@ -53,7 +53,7 @@ class HdfsServer(Server):
     def synced(self) -> int:
         """How often the data node has synced a block to its disk, since it started; up to some seconds old."""
         query = "qry=Hadoop:service=DataNode,name=DataNodeActivity*"
-        with urllib.request.urlopen(f"http://{LOOPBACK}:{self._http_port}/jmx?{query}", timeout=10) as page:
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{self._http_port}/jmx?{query}", timeout=60) as page:
             return sum(int(bean["FsyncCount"]) for bean in json.load(page)["beans"])
 
     def _prepare(self) -> None:

@@ -14,7 +14,7 @@ from epochal.chaos.servers import cache, java
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.coordinator.environment.versions import Jars
 
-RESOLVE_TIMEOUT_S = 300
+RESOLVE_TIMEOUT_S = 900
 
 
 def resolve(jars: Jars) -> list[Path]:

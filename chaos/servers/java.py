@@ -50,7 +50,7 @@ def use_java() -> Path:
 def supported(java: Path) -> bool:
     """Whether a `java` runs, and is of a version that no start refuses."""
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     told = re.search(r'version "(\d[^"]*)', done.stderr + done.stdout)

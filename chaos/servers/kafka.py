@@ -53,8 +53,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 CONTROLLER_ACTIVE = "Performing controller activation"
 FENCED = "Fencing broker 1 "
 FENCING = re.compile(FENCED + r"[\s\S]*?Read-write operation (maybeFenceStaleBroker\(\d+\)) will be completed")
-FENCE_TIMEOUT_S = 30
-FORMAT_TIMEOUT_S = 60
+FENCE_TIMEOUT_S = 120
+FORMAT_TIMEOUT_S = 180
 LOG4J = """\
 status = error
 appender.out.type = Console
@@ -85,8 +85,8 @@ class Topics:
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        made = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=20)
-        made[name].result(timeout=30)
+        made = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=120)
+        made[name].result(timeout=130)
 
     def answers(self) -> bool:
         """Whether a broker answers; blocks for no more than some seconds."""

@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, str] = {
     "max_connections": "100",
     "log_min_messages": "warning",
 }
-INITDB_TIMEOUT_S = 60
+INITDB_TIMEOUT_S = 180
 AS_MAPPED_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--")
 
 
@@ -73,7 +73,7 @@ class Databases:
     def _execute(self, statement: str) -> None:
         import psycopg
 
-        with psycopg.connect(self.dsn, connect_timeout=10, autocommit=True) as connection:
+        with psycopg.connect(self.dsn, connect_timeout=60, autocommit=True) as connection:
             connection.execute(statement.encode())
 
 

@@ -25,9 +25,9 @@ from epochal.chaos.servers import guard
 from epochal.chaos.servers.errors import ServerUnavailable
 
 LOOPBACK = "127.0.0.1"
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
-GONE_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60.0
+GONE_TIMEOUT_S = 60.0
 
 # Below the range that the kernel takes for outgoing connections: a port from that range may be taken by any
 # client while its server is down, even by a client that connects to itself, and then the restart fails.

@@ -16,7 +16,7 @@ from epochal.chaos.servers import guard, jars, java
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import LOOPBACK, Command, Server, free_port, wait_until
 
-EXECUTOR_TIMEOUT_S = 60.0
+EXECUTOR_TIMEOUT_S = 180.0
 NOT_INHERITED = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS")
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 

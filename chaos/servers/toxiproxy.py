@@ -20,7 +20,7 @@ from epochal.coordinator.environment.versions import GO_WHEEL, TOXIPROXY
 
 MODULE = "github.com/Shopify/toxiproxy/v2"
 BUILD_TIMEOUT_S = 400
-REQUEST_TIMEOUT_S = 5
+REQUEST_TIMEOUT_S = 60
 HELD_MS = 600_000  # longer than any test
 
 

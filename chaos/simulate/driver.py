@@ -112,7 +112,7 @@ class Driver:
                 _thread.start_new_thread(self._live, ())
             else:
                 self._live()
-        if not self._rest.acquire(timeout=60):
+        if not self._rest.acquire(timeout=300):
             raise AssertionError(f"{self.name} neither ended nor paused")
         self.world.current = before
         if self._broken is not None:
@@ -123,7 +123,7 @@ class Driver:
         """Stand still, as a stopped process does, until ``go``."""
         self.paused = True
         self._rest.release()
-        if not self._wake.acquire(timeout=60):
+        if not self._wake.acquire(timeout=300):
             raise SimulatedCrash
 
     def _live(self) -> None:

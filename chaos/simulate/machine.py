@@ -411,7 +411,7 @@ class _Call:
     def _run(self, wake: Callable[[], None]) -> None:
         with failpoints.handler(self._hit):
             wake()
-            if not self._rest.acquire(timeout=60):
+            if not self._rest.acquire(timeout=300):
                 raise AssertionError("a call neither ended nor stood still")
         if self._error is not None:
             raise self._error
@@ -431,7 +431,7 @@ class _Call:
         if point is self._point:
             self._point = None
             self._rest.release()
-            self._wake.acquire(timeout=60)
+            self._wake.acquire(timeout=300)
             if self._killed:
                 raise SimulatedCrash
 

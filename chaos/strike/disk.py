@@ -17,7 +17,7 @@ from epochal.chaos.strike.nemesis import NotCounted, poll
 
 SIZE_MB = 96
 BLOCK = 1 << 20
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 BUSY_S = 10
 """Seconds that a disk may refuse to become read-only before it is called busy."""
 

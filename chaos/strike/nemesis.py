@@ -28,9 +28,9 @@ from epochal.chaos.servers import guard
 from epochal.chaos.servers.process import Server
 from epochal.coordinator.model import failpoints
 
-SEEN_TIMEOUT_S = 10.0
-GONE_TIMEOUT_S = 20.0
-STOP_TIMEOUT_S = 20.0
+SEEN_TIMEOUT_S = 60.0
+GONE_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 POLL_S = 0.02
 PTRACE_SEIZE = 0x4206
 WALL = 0x40000000  # of waitpid: also those that are no children of ours

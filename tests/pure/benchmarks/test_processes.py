@@ -111,7 +111,7 @@ def test_peaks_tell_a_driver_from_a_worker_after_memory_was_given_back() -> None
         assert driver.stdout is not None
         driver.stdout.readline()
         with peaks.Peaks(driver.pid) as found:
-            limit = time.monotonic() + 30
+            limit = time.monotonic() + 120
             while "worker" not in found.of():
                 assert driver.poll() is None
                 assert time.monotonic() < limit, f"no worker among {found.of()}"
@@ -129,7 +129,7 @@ def test_what_ends_the_looking_ends_the_measurement(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(peaks, "memory", unreadable)
     with pytest.raises(PermissionError, match="status"), peaks.Peaks(os.getpid()) as found:
-        found._thread.join(10)
+        found._thread.join(120)
 
 
 def test_what_ends_the_feeding_ends_the_measurement(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_what_ends_the_feeding_ends_the_measurement(tmp_path: Path) -> None:
     feeder = latency.Feeder(tmp_path / "taken")
     feeder.check()
     feeder.start()
-    feeder.join(10)
+    feeder.join(120)
     with pytest.raises(OSError, match="taken"):
         feeder.check()
 

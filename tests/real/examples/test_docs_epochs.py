@@ -47,7 +47,7 @@ def test_the_examples(
 ) -> None:
     bootstrap, topic = kafka_server.bootstrap, f"flights-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(120)
     sinks: list[Any] = [
         PostgresSink(pg_database, table="flights"),
         KafkaSink(bootstrap, topic=f"{topic}-out", value="tailnum"),

@@ -156,7 +156,7 @@ class Job:
         return {sink: readers[sink]() for sink in self.sinks}
 
     def _postgres(self) -> Counter[Row]:
-        with psycopg.connect(self.dsn, connect_timeout=10) as connection:
+        with psycopg.connect(self.dsn, connect_timeout=60) as connection:
             found = connection.execute(f'SELECT id, attempt FROM "{self.table}"').fetchall()
         return Counter((int(i), str(a)) for i, a in found)
 
@@ -170,7 +170,7 @@ class Job:
 
     def stored_in_postgres(self) -> int:
         """All rows that lie in the table, visible or not."""
-        with psycopg.connect(self.dsn, connect_timeout=10) as connection:
+        with psycopg.connect(self.dsn, connect_timeout=60) as connection:
             row = connection.execute(f'SELECT count(*) FROM "{self.table}__rows"').fetchone()
         assert row is not None
         return int(row[0])

@@ -56,7 +56,7 @@ STEPS = (
     Point.AFTER_ABORT,
     Point.BEFORE_CLEAN,
 )
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 class Renamed(Job):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).parents[3] / "docs" / "runbook.md"
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 def section(title: str) -> str:

@@ -111,8 +111,8 @@ def test_postgres_restored_from_an_older_backup(corner: MakeCorner, tmp_path: Pa
 def test_kafka_topic_recreated(corner: MakeCorner, kafka_server: servers.Kafka) -> None:
     job = corner("Kafka topic recreated")
     admin = Link(job.bootstrap, "topic", 10.0, {}).admin()
-    admin.delete_topics([job.topic])[job.topic].result(20)
-    wait_until(lambda: job.topic not in admin.list_topics(timeout=10).topics or None, 20)
+    admin.delete_topics([job.topic])[job.topic].result(120)
+    wait_until(lambda: job.topic not in admin.list_topics(timeout=120).topics or None, 120)
     kafka_server.create_topic(job.topic)
     job.add(4)
     job.fails()

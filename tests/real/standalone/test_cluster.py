@@ -159,7 +159,7 @@ def test_what_is_submitted_ends_with_whoever_started_it() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as child:
         assert child.stdin is not None
         child.stdin.close()
-        assert child.wait(30) == -signal.SIGKILL
+        assert child.wait(120) == -signal.SIGKILL
 
 
 def test_three_sinks_are_exact_though_an_executor_is_killed_in_a_write(

@@ -171,6 +171,15 @@ def test_only_some_are_planted(small: Path) -> None:
     assert lines[0] == "no planted bug has a name with 'three' in it"
 
 
+LEFT_OUT = ("--deselect", REFUSED)
+
+
+def test_what_is_left_out_catches_no_planted_bug(small: Path) -> None:
+    (small / "tests/planted/bugs.toml").write_text(bug("one", *NOT_REFUSED))
+    run = planted(root=small, options=LEFT_OUT, tell=lambda _: None)
+    assert told(run)["one"] == ("survived", "")
+
+
 def result(name: str, verdict: str, by: str = "") -> Result:
     return Result(name, "guard", "file.py", verdict, by, 1.5, ("tests/pure",))
 
@@ -260,6 +269,13 @@ def test_mutants_are_caught_survive_or_do_not_end(small: Path) -> None:
     assert [line for line in lines if "self.last" in line and line.startswith("survived")]
     assert (small / "coordinator/account.py").read_bytes() == before
     assert run.to_json()["counts"]["survived"] == 1
+
+
+def test_what_is_left_out_catches_no_mutant(small: Path) -> None:
+    assert REFUSED in {tried.by for tried in mutate(small)[0].tried}
+    run, _ = mutate(small, options=LEFT_OUT, only_guards=True)
+    assert {tried.mutant.takes_a_guard for tried in run.tried} == {True}
+    assert by_key(run)['Account.take drop-raise: raise Empty(f"only {self.held + 0}")'].verdict == "survived"
 
 
 def test_what_the_budget_does_not_reach_is_not_run(small: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_pass_that_fails_tells_nothing_and_is_no_pass() -> None:
 
 def test_it_goes_on_reading_when_a_reader_fails() -> None:
     with watcher(OSError("down"), OSError("down"), {"a": out(0)}) as watched:
-        assert watched.wait_passes(3, timeout=30)
+        assert watched.wait_passes(3, timeout=120)
         assert watched.troubles == ["OSError: down"] * 2
     told = len(watched.history.events)
     time.sleep(0.3)
@@ -123,7 +123,7 @@ def test_nobody_tells_anything_in_between() -> None:
     inside = threading.Event()
 
     def other() -> None:
-        inside.wait(10)
+        inside.wait(120)
         history.add(Read({"b": ()}))
 
     thread = threading.Thread(target=other)
@@ -133,7 +133,7 @@ def test_nobody_tells_anything_in_between() -> None:
         inside.set()
         time.sleep(0.2)
         history.add(Read({"a": ()}))
-    thread.join(10)
+    thread.join(120)
     assert [list(read.content) for _, read in history.of(Read)] == [["a"], ["a"], ["b"]]
     assert len(history.times) == 3
 

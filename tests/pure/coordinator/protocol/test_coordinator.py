@@ -532,19 +532,19 @@ def test_a_call_while_another_is_running_is_refused() -> None:
         @property
         def rows(self) -> list[dict[str, Any]]:
             inside.set()
-            assert go.wait(10)
+            assert go.wait(120)
             return super().rows
 
     start = world.start(world.sink("a"))
     thread = threading.Thread(target=start.run, args=(Slow(0),))
     thread.start()
     try:
-        assert inside.wait(10)
+        assert inside.wait(120)
         with pytest.raises(Misconfigured, match="a second call came while the first is still running"):
             start.run(Batch(1))
     finally:
         go.set()
-        thread.join(10)
+        thread.join(120)
     assert world.server.visible("app", "a") == [{"id": "row-0"}]
     start.run(Batch(1))
 

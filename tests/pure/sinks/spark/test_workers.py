@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Lin
 def connection() -> Iterator[socket.socket]:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        yield stack.enter_context(socket.create_connection(server.getsockname(), timeout=5))
+        yield stack.enter_context(socket.create_connection(server.getsockname(), timeout=60))
 
 
 def is_prompt(connection: socket.socket) -> bool:

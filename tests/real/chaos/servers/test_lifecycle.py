@@ -22,7 +22,7 @@ from epochal.chaos.servers.toxiproxy import ToxiproxyServer
 from epochal.coordinator.environment.versions import KAFKA_BROKER
 from tests.real.sinks.kafka.support import await_markers, read_topic
 
-GONE_S = 10
+GONE_S = 60
 
 
 class Sleeper(Server):

@@ -48,4 +48,4 @@ def test_rows_whose_markers_are_owed_are_waited_for(kafka_server: servers.Kafka,
         committed = pool.submit(commit_later)
         await_markers(kafka_server.bootstrap, topic_name)
         assert [r.value for r in read_topic(kafka_server.bootstrap, topic_name)] == [b"late"]
-        committed.result(30)
+        committed.result(120)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SINKS = ("table", "topic", "lake")
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 DOCUMENTED = (Path(__file__).parents[4] / "docs" / "console.md").read_text()
 JOB = """
 import epochal
@@ -37,8 +37,8 @@ from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 
 def pipeline():
     sinks = [
-        PostgresSink({dsn!r}, table="rows", name="table", connect_timeout=3.0),
-        KafkaSink({bootstrap!r}, topic={topic!r}, name="topic", key="name", select=["id", "name"], request_timeout=5.0),
+        PostgresSink({dsn!r}, table="rows", name="table"),
+        KafkaSink({bootstrap!r}, topic={topic!r}, name="topic", key="name", select=["id", "name"]),
         DeltaSink({lake!r}, name="lake"),
     ]
     return epochal.Pipeline(app={app!r}, sinks=sinks)

@@ -57,10 +57,10 @@ def test_sigterm_in_the_middle_of_an_epoch(tmp_path: Path, pg_database: str, poi
     try:
         assert blocked(tmp_path, first) == first.pid
         first.terminate()
-        assert first.wait(30) == -signal.SIGTERM
+        assert first.wait(120) == -signal.SIGTERM
     finally:
         first.kill()
-        first.wait(30)
+        first.wait(120)
     assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
     assert ids(pg_database) == [0]
     second = driver(tmp_path, pg_database)
@@ -68,7 +68,7 @@ def test_sigterm_in_the_middle_of_an_epoch(tmp_path: Path, pg_database: str, poi
         assert second.wait(WAIT) == 0, (tmp_path / "output").read_text()
     finally:
         second.kill()
-        second.wait(30)
+        second.wait(120)
     assert ids(pg_database) == [0, 1]
 
 

@@ -13,13 +13,15 @@ from tests.real.sinks.kafka.support import APP, OPTIONS
 
 ONE = Actor(1, 11)
 TWO = Actor(2, 22)
+PATIENT_S = 60.0
+"""A limit that a machine which stands still for a while does not reach."""
 QUERY = Query(APP, "q1", "r1", "memory:/checkpoint")
 
 
 class Target:
     """One topic with a sink on it, fenced by ``ONE``, and plans for its epochs."""
 
-    def __init__(self, bootstrap: str, topic: str, *, timeout: float = 30, partitions: int = 1) -> None:
+    def __init__(self, bootstrap: str, topic: str, *, partitions: int = 1) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.sink = KafkaSink(
@@ -28,13 +30,22 @@ class Target:
             name=topic,
             options=OPTIONS,
             partitions=partitions,
-            request_timeout=timeout,
+            request_timeout=PATIENT_S,
         )
         self.place = MarkerTopic(APP, topic)
-        self.link = Link(bootstrap, topic, timeout, OPTIONS)
+        self.link = Link(bootstrap, topic, PATIENT_S, OPTIONS)
         self.sink.create(QUERY, None)
         self.sink.look(QUERY)
         self.sink.fence(QUERY, ONE)
+
+    def set_timeout(self, seconds: float) -> None:
+        """From now on a request may take so long, also of attempts that are under way.
+
+        A test that waits for the limit makes it short when the wait begins.  Before, and after, it is long: what
+        must succeed has time.
+        """
+        object.__setattr__(self.link, "timeout", seconds)
+        self.sink._core.request_timeout = seconds
 
     def plan(self, epoch: int, rows: Sequence[Row], *, by: Actor = ONE, redo: int = 0) -> Plan:
         """Epoch n of ``ONE`` at position n + 1."""

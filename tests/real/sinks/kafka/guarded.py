@@ -59,13 +59,13 @@ class GuardedKafka(KafkaServer):
         what = kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*"
         granted = [AclBinding(*what, AclOperation[right], AclPermissionType.ALLOW) for right in rights]
         for done in admin.create_acls(granted).values():
-            done.result(20)
+            done.result(120)
         all_of_it = AclBindingFilter(*what, AclOperation.ANY, AclPermissionType.ANY)
 
         def known() -> bool | None:
-            return set(granted) <= set(admin.describe_acls(all_of_it).result(20)) or None
+            return set(granted) <= set(admin.describe_acls(all_of_it).result(120)) or None
 
-        assert wait_until(known, 20)
+        assert wait_until(known, 120)
 
 
 class SecuredKafka(GuardedKafka):
@@ -81,7 +81,7 @@ class SecuredKafka(GuardedKafka):
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         added = UserScramCredentialUpsertion(USER, info, SECRET.encode())
-        admin.alter_user_scram_credentials([added])[USER].result(20)
+        admin.alter_user_scram_credentials([added])[USER].result(120)
 
     def _prepare(self) -> None:
         self._make_certificate()

@@ -57,7 +57,7 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
         }
     )
     try:
-        partitions = set(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+        partitions = set(consumer.list_topics(topic, timeout=120).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
         found = []
         while partitions:
@@ -80,7 +80,7 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
 def hanging(bootstrap: str, topic: str) -> list[str]:
     """The partitions whose last stable offset is below the high watermark."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    known = admin.list_topics(timeout=20).topics
+    known = admin.list_topics(timeout=120).topics
     if topic not in known:
         return []
     partitions = [TopicPartition(topic, p) for p in known[topic].partitions]
@@ -93,7 +93,7 @@ def set_max_message_bytes(bootstrap: str, topic: str, value: int) -> None:
     entry = ConfigEntry("max.message.bytes", str(value), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(120)
     time.sleep(0.5)  # brokers apply it a moment after they have answered
 
 
@@ -102,7 +102,7 @@ def await_markers(bootstrap: str, topic: str) -> None:
 
     One that was crashed answers before that; a reader that comes first finds the end in front of the committed rows.
     """
-    written = wait_until(lambda: None if hanging(bootstrap, topic) else True, 60)
+    written = wait_until(lambda: None if hanging(bootstrap, topic) else True, 120)
     assert written, hanging(bootstrap, topic)
 
 
@@ -117,10 +117,10 @@ def _ends(bootstrap: str, partitions: Sequence[TopicPartition], isolation: str) 
 
 def _end(consumer: Consumer, partition: TopicPartition) -> int:
     """The end of a partition; a broker that has just restarted leads it a moment later."""
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 120
     while True:
         try:
-            return int(consumer.get_watermark_offsets(partition, timeout=20)[1])
+            return int(consumer.get_watermark_offsets(partition, timeout=120)[1])
         except KafkaException as error:
             if time.monotonic() > limit or error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
                 raise

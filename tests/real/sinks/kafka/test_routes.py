@@ -79,7 +79,7 @@ def headers_of(server: servers.Kafka, topic: str) -> list[list[tuple[str, bytes 
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "outside", "log_level": 0})
     try:
         place = TopicPartition(topic, 0, 0)
-        end = consumer.get_watermark_offsets(place, timeout=20)[1]
+        end = consumer.get_watermark_offsets(place, timeout=120)[1]
         consumer.assign([place])
         found: list[Any] = []
         while len(found) < end - 1:  # the last offset is the transaction's end
@@ -220,7 +220,7 @@ def test_a_topic_that_is_gone_is_named_before_the_decision(spark: SparkSession, 
     rows = spark.sql(f"select 1 AS id, '{both[0]}' AS dest")
     job.write(rows)
     admin = AdminClient({"bootstrap.servers": job.server.bootstrap})
-    admin.delete_topics([both[1]])[both[1]].result(20)
+    admin.delete_topics([both[1]])[both[1]].result(120)
     with pytest.raises(Misconfigured, match=rf"topics \['{both[1]}'\] do not exist"):
         job.prepare(rows)
     job.server.create_topic(both[1])
@@ -236,7 +236,7 @@ def test_a_decided_epoch_of_a_topic_that_was_made_anew_is_refused(
     job = make(topic="dest", topics=both)
     committable = job.prepare(spark.sql(f"select 1 AS id, '{both[0]}' AS dest"))
     admin = AdminClient({"bootstrap.servers": job.server.bootstrap})
-    admin.delete_topics([both[1]])[both[1]].result(20)
+    admin.delete_topics([both[1]])[both[1]].result(120)
     job.server.create_topic(both[1])
     with pytest.raises(CheckpointMismatch, match="is not the one that the epoch was prepared for"):
         job.sink.commit(committable, ONE)

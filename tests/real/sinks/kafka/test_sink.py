@@ -188,7 +188,7 @@ def test_another_topic_of_the_same_name_is_not_the_same(
     committable = prepared(sink, spark, stage)
     identity = sink.look(QUERY).identity
     admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
+    admin.delete_topics([topic])[topic].result(120)
     kafka_server.create_topic(topic)
     with pytest.raises(CheckpointMismatch, match="is not the one that the epoch was prepared for"):
         sink.commit(committable, ONE)

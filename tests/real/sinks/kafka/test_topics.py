@@ -19,7 +19,7 @@ from tests.real.sinks.kafka.support import APP
 def settings(bootstrap: str, topic: str) -> dict[str, str]:
     """A topic's settings, asked for from outside."""
     admin, resource = AdminClient({"bootstrap.servers": bootstrap}), ConfigResource(ResourceType.TOPIC, topic)
-    found = admin.describe_configs([resource])[resource].result(20)
+    found = admin.describe_configs([resource])[resource].result(120)
     return {name: str(entry.value) for name, entry in found.items()}
 
 

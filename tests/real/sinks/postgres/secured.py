@@ -57,7 +57,7 @@ class SecuredPostgres(PostgresServer):
 
     def database_of_user(self, name: str) -> None:
         """An empty database that belongs to the user, who is made with the first."""
-        with psycopg.connect(self.dsn, autocommit=True, connect_timeout=10) as connection:
+        with psycopg.connect(self.dsn, autocommit=True, connect_timeout=60) as connection:
             if connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [USER]).fetchone() is None:
                 connection.execute(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'".encode())
                 connection.execute(f"GRANT EXECUTE ON FUNCTION pg_control_system() TO {USER}".encode())

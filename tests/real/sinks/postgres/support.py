@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,13 +18,30 @@ from epochal.sinks.postgres.ddl import PgColumn
 from epochal.sinks.postgres.write import Task
 
 PASSWORD = "open-Sesame-42"
-QUICK: dict[str, Any] = {"connect_timeout": 3.0, "lock_timeout": 4.0, "answer_timeout": 3.0, "bulk_timeout": 10.0}
-"""Limits short enough to be waited for."""
+PATIENT = Limits(connect=60.0, lock=60.0, answer=60.0, bulk=300.0, copy=300.0)
+"""Limits that a machine which stands still for a while does not reach."""
 
 ONE = Actor(1, 11)
 TWO = Actor(2, 22)
 QUERY = Query("flights", "q1", "r1", "file:/checkpoint")
 SCHEMA = StructType().add("id", LongType()).add("attempt", StringType())
+
+
+_LIMITS = {f"{name}_timeout": seconds for name, seconds in dataclasses.asdict(PATIENT).items() if name != "copy"}
+
+
+def set_limits(limits: Limits, **seconds: float) -> None:
+    """Change limits in place, also for sessions that are open.
+
+    A limit that a test waits for is made short when the wait begins.  Before, and after, it is long: what must
+    succeed has time.
+    """
+    for name, limit in seconds.items():
+        object.__setattr__(limits, name, limit)
+
+
+HASTY = {"connect": 2.0, "lock": 2.0, "answer": 2.0, "bulk": 2.0}
+"""For ``set_limits``: a link that is down is given up soon."""
 
 
 def with_password(dsn: str) -> str:
@@ -32,7 +50,7 @@ def with_password(dsn: str) -> str:
 
 
 def sink(dsn: str, **options: Any) -> PostgresSink:
-    return PostgresSink(with_password(dsn), **{"table": "flights", "name": "out", **QUICK, **options})
+    return PostgresSink(with_password(dsn), **{"table": "flights", "name": "out", **_LIMITS, **options})
 
 
 def ready(dsn: str, by: Actor = ONE, **options: Any) -> PostgresSink:
@@ -55,7 +73,7 @@ def epoch(number: int = 0, by: Actor = ONE, position: int | None = None, redo: i
 
 def observe(dsn: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
     """What a second connection sees, or does."""
-    with psycopg.connect(dsn, autocommit=True, connect_timeout=5) as connection:
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=60) as connection:
         cursor = connection.execute(statement.encode(), values or None)
         return cursor.fetchall() if cursor.description is not None else []
 
@@ -77,7 +95,7 @@ def task(dsn: str, by: Actor = ONE, position: int = 1, **changed: Any) -> Task:
     """One task of prepare, to be run in this process by `write_partition`."""
     given: dict[str, Any] = {
         "address": Address(with_password(dsn)),
-        "limits": Limits(connect=3.0, lock=4.0, answer=3.0, bulk=10.0),
+        "limits": dataclasses.replace(PATIENT),
         "app": QUERY.app,
         "sink": "out",
         "epoch": position - 1,

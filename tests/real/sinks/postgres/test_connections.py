@@ -25,9 +25,7 @@ from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
 from tests.real.sinks.kafka.test_secured import plans
 from tests.real.sinks.postgres.secured import SecuredPostgres
-from tests.real.sinks.postgres.support import PASSWORD, QUERY, QUICK, SCHEMA, observe
-
-LIMITS: dict[str, Any] = dict(QUICK)
+from tests.real.sinks.postgres.support import PASSWORD, QUERY, SCHEMA, observe
 
 ENVIRONMENT = {
     "host": "PGHOST",
@@ -142,7 +140,7 @@ def test_an_epoch_is_written_over_verified_tls_and_no_secret_is_shown(
 
 def refusals(dsn: str) -> Iterator[EpochalError]:
     """What a start says, and what the log says."""
-    sink = PostgresSink(dsn, table="flights", **LIMITS)
+    sink = PostgresSink(dsn, table="flights")
     for verb in (lambda: sink.check(QUERY, SCHEMA), PostgresLog(dsn, "flights", timeout=3).read):
         with pytest.raises(SinkUnavailable) as refused:
             verb()
@@ -202,7 +200,7 @@ def test_a_server_of_the_environment_is_named_though_it_does_not_answer(monkeypa
 def test_another_encoding_which_would_change_characters_is_refused(pg_database: str, more: str) -> None:
     parts: dict[str, Any] = conninfo_to_dict(pg_database)
     dsn = f"{make_conninfo(**parts)} {more}"
-    sink = PostgresSink(dsn, table="flights", **LIMITS)
+    sink = PostgresSink(dsn, table="flights")
     with pytest.raises(Misconfigured, match="client_encoding is LATIN1"):
         sink.create(QUERY, SCHEMA)
 
@@ -245,7 +243,7 @@ def test_tasks_are_sent_the_secret_that_holds_now(pg_database: str, spark: Spark
         asked.append(f"secret-{len(asked)}")
         return pg_database.replace("postgres@", f"postgres:{asked[-1]}@")
 
-    sink = PostgresSink(dsn, table="flights", name="out", **LIMITS)
+    sink = PostgresSink(dsn, table="flights", name="out")
     sink.create(QUERY, SCHEMA)
     sink.look(QUERY)
     sink.fence(QUERY, support.ONE)

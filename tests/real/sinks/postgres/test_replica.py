@@ -33,7 +33,7 @@ def standby(primary: PostgresServer) -> Iterator[PostgresServer]:
 def caught_up(primary: PostgresServer, replica: PostgresServer) -> None:
     """Wait until the replica has replayed all that the primary has committed."""
     [(written,)] = observe(primary.dsn, "SELECT pg_current_wal_lsn()::text")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while observe(replica.dsn, "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", written) != [(True,)]:
         assert time.monotonic() < deadline, f"the replica did not come to {written}"
         time.sleep(0.05)

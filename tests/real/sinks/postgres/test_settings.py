@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,19 @@ from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.postgres import support
-from tests.real.sinks.postgres.support import ONE, QUERY, TWO, batches, epoch, observe, ready, task, visible, voted
+from tests.real.sinks.postgres.support import (
+    ONE,
+    PATIENT,
+    QUERY,
+    TWO,
+    batches,
+    epoch,
+    observe,
+    ready,
+    task,
+    visible,
+    voted,
+)
 
 HOSTILE = {
     "database": {
@@ -40,8 +53,8 @@ OURS = {
     "transaction_isolation": "read committed",
     "transaction_read_only": "off",
     "synchronous_commit": "on",
-    "lock_timeout": "4s",
-    "idle_in_transaction_session_timeout": "3s",
+    "lock_timeout": "40s",
+    "idle_in_transaction_session_timeout": "30s",
     "enable_seqscan": "off",
 }
 SETTINGS = [*OURS, "statement_timeout"]
@@ -61,7 +74,7 @@ def hostile(request: pytest.FixtureRequest, pg_database: str) -> str:
 
 @pytest.fixture
 def sink(hostile: str) -> Iterator[PostgresSink]:
-    made = support.sink(hostile)
+    made = support.sink(hostile, lock_timeout=40.0, answer_timeout=30.0, bulk_timeout=100.0)
     made.look(QUERY)
     yield made
     made.close()
@@ -89,10 +102,12 @@ def seen(dsn: str, table: str) -> dict[str, str]:
 
 
 def test_a_task_of_prepare(hostile: str) -> None:
-    vote = write_partition(task(hostile, limits=Limits(connect=3.0, lock=4.0, answer=3.0, copy=50.0)), batches([1]))
+    vote = write_partition(
+        task(hostile, limits=dataclasses.replace(PATIENT, lock=40.0, answer=30.0, copy=50.0)), batches([1])
+    )
     assert vote["rows"] == 1
     assert seen(hostile, "flights__rows") == {**OURS, "statement_timeout": "50s"}
-    assert seen(hostile, "attempts") == {**OURS, "statement_timeout": "3s"}
+    assert seen(hostile, "attempts") == {**OURS, "statement_timeout": "30s"}
 
 
 def test_a_commit(hostile: str, sink: PostgresSink) -> None:
@@ -100,14 +115,14 @@ def test_a_commit(hostile: str, sink: PostgresSink) -> None:
     assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
     assert visible(hostile) == [1]
     for table in ("epochs", "sinks"):
-        assert seen(hostile, table) == {**OURS, "statement_timeout": "10s"}
+        assert seen(hostile, table) == {**OURS, "statement_timeout": "100s"}
 
 
 def test_a_fence_and_an_abort(hostile: str, sink: PostgresSink) -> None:
     sink.fence(QUERY, TWO)
-    assert seen(hostile, "sinks") == {**OURS, "statement_timeout": "3s"}
+    assert seen(hostile, "sinks") == {**OURS, "statement_timeout": "30s"}
     sink.abort(QUERY, TWO)
-    assert seen(hostile, "flights__rows") == {**OURS, "statement_timeout": "10s"}
+    assert seen(hostile, "flights__rows") == {**OURS, "statement_timeout": "100s"}
 
 
 def test_nothing_of_it_outlives_the_transaction(hostile: str) -> None:

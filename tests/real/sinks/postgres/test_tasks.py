@@ -24,7 +24,7 @@ def held(started: threading.Event, go: threading.Event, ids: list[int]) -> Itera
     """Half of the rows, then a pause until ``go``, then the other half."""
     yield from batches(ids[:1])
     started.set()
-    assert go.wait(30)
+    assert go.wait(120)
     yield from batches(ids[1:])
 
 
@@ -51,11 +51,11 @@ def test_a_zombie_whose_copy_began_before_the_fence_leaves_nothing(pg_database: 
         target=lambda: votes.append(write_partition(task(pg_database), held(started, go, [1, 2])))
     )
     zombie.start()
-    assert started.wait(30)
+    assert started.wait(120)
     sink.fence(QUERY, TWO)
     sink.abort(QUERY, TWO)
     go.set()
-    zombie.join(30)
+    zombie.join(120)
     assert votes == [{"stale": {"fence": TWO.to_json(), "published": 0}}]
     assert (stored(pg_database), registered(pg_database)) == ([], [])
 
@@ -66,11 +66,11 @@ def test_a_twin_that_comes_after_the_publish_leaves_nothing(pg_database: str) ->
     votes: list[object] = []
     twin = threading.Thread(target=lambda: votes.append(write_partition(task(pg_database), held(started, go, [1, 2]))))
     twin.start()
-    assert started.wait(30)
+    assert started.wait(120)
     winner = write_partition(task(pg_database), batches([1, 2]))
     assert sink.commit(support.voted([winner], epoch()), ONE) is CommitOutcome.COMMITTED
     go.set()
-    twin.join(30)
+    twin.join(120)
     assert votes == [{"stale": {"fence": ONE.to_json(), "published": 1}}]
     assert stored(pg_database) == [(1, 1), (1, 2)]
     assert visible(pg_database) == [1, 2]
@@ -98,11 +98,11 @@ def test_a_publish_waits_for_a_twin_that_has_looked_and_deletes_it(pg_database: 
     twin = threading.Thread(target=write_partition, args=(task(pg_database), batches([1, 2])))
     twin.start()
     lingering = "SELECT 1 FROM pg_stat_activity WHERE query = 'COMMIT' AND wait_event = 'PgSleep'"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not support.observe(pg_database, lingering):
         assert time.monotonic() < deadline
     assert sink.commit(support.voted([winner], epoch()), ONE) is CommitOutcome.COMMITTED
-    twin.join(30)
+    twin.join(120)
     assert visible(pg_database) == [1, 2]
     assert stored(pg_database) == [(1, 1), (1, 2)]
 
