@@ -137,6 +137,7 @@ def brought_up(tables: Tables, *, said: str = "", refusals: int = 1) -> None:
     tables.check_exact()
 
 
+@pytest.mark.wide
 def test_what_a_function_reads_has_changed_when_the_epoch_is_replayed(tables: Tables) -> None:
     brought_up(tables, said="evaluated more than once, and not to the same rows", refusals=2)
 

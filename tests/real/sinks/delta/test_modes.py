@@ -308,18 +308,17 @@ def test_a_merge_is_made_again_where_the_table_was_put_back(spark: SparkSession,
 
 
 def test_a_merge_whose_files_are_gone_is_made_again(spark: SparkSession, path: Path) -> None:
-    """VACUUM by a client that writes nothing of it into the log."""
-    shape = "id string, a string"
-    start = ready(spark, path, KEYED, shape)
-    support.foreign_append(spark, path, [("y", "old")], shape)
+    """VACUUM by a client that writes nothing of it into the log.  What the epoch deletes is deleted again, too."""
+    start = ready(spark, path, Merge(key="id", delete_when="gone"))
+    support.foreign_append(spark, path, [("y", "old", 0), ("z", "old", 0)], "id string, a string, seq long")
     before = support.data_files(path)
-    vote = start.prepare(spark.createDataFrame([("1", "one"), ("y", "ours")], shape).coalesce(1))
+    vote = start.prepare(changes(spark, ("1", "one", 1, None), ("y", "ours", 1, False), ("z", None, 1, True)))
     tried = support.data_files(path) - before
     assert tried
     for file in tried:
         (path / file).unlink()
     assert start.commit(vote) is CommitOutcome.COMMITTED
-    assert rows(path) == [("1", "one"), ("y", "ours")]
+    assert rows(path) == [("1", "one", 1), ("y", "ours", 1)]
 
 
 @pytest.mark.parametrize("strike", [foreign_delete, foreign_insert_of_a_key], ids=["delete", "insert"])

@@ -101,6 +101,20 @@ def test_upsert_inserts_updates_and_deletes(spark: SparkSession, pg_database: st
     assert staged(pg_database) == []
 
 
+def test_an_upsert_that_is_redone_deletes_as_well(spark: SparkSession, pg_database: str) -> None:
+    frame = changes(spark, (1, "one", 1, None), (2, "two", 1, None))
+    sink = ready(pg_database, frame, mode=Upsert(key="id", delete_when="gone"))
+    show(sink, frame)
+    frame = changes(spark, (1, "uno", 2, False), (2, None, 2, True))
+    lost = sink.prepare(epoch(1), frame, ONE)
+    observe(pg_database, "DELETE FROM flights__staged")
+    with pytest.raises(PreparedLost):
+        sink.commit(lost, ONE)
+    redone = sink.prepare(epoch(1, redo=1), frame, ONE)
+    assert sink.commit(redone, ONE) is CommitOutcome.COMMITTED
+    assert observe(pg_database, "SELECT * FROM flights") == [(1, "uno", 2)]
+
+
 def test_upsert_changes_the_columns_that_it_may_and_no_others(spark: SparkSession, pg_database: str) -> None:
     table = "CREATE TABLE flights (id bigint UNIQUE, a text, seq bigint, gone boolean, more text DEFAULT 'mine')"
     sink = ready(pg_database, changes(spark), table, mode=Upsert(key="id", update=["a"]))
