@@ -19,7 +19,7 @@ from epochal.sinks.kafka.judging import judged_records, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.preparing import refuse_large_marker
-from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan
+from epochal.sinks.kafka.produce import AttemptResult, Evaluation, Outcome, Plan
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows
 from epochal.sinks.rows.projection import of_an_expression
@@ -35,7 +35,7 @@ def as_applied(outcome: CommitOutcome, state: State) -> Applied:
     return Applied(outcome, state.marker.digest)
 
 
-def unanswered(plan: Plan, error: Exception) -> Answer:
+def unanswered(plan: Plan, error: Exception) -> AttemptResult:
     """The job of an epoch that is applied has failed: what became of the epoch is known at once."""
     what = "the Spark job that evaluates and produces the rows failed"
     answer = produce.landed(plan, what, error)
@@ -44,12 +44,12 @@ def unanswered(plan: Plan, error: Exception) -> Answer:
     cause = of_an_expression(error)
     refusal = PrepareRefused(
         f"{what}: {plan.link.scrub(cause or last_words(first_cause(error))):.500}",
-        sink=plan.place.sink,
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state="nothing of the epoch is visible in Kafka",
         help="see what Spark says of the job; an expression of select= or where= must have a result for every row",
     )
-    return Answer(Outcome.STOPPED if cause is not None else Outcome.LOST, refusal)
+    return AttemptResult(Outcome.STOPPED if cause is not None else Outcome.LOST, refusal)
 
 
 def last_words(cause: str) -> str:
@@ -71,18 +71,18 @@ def check_apply(sink: Core) -> None:
 
 def apply(sink: Core, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
     """Evaluate and produce in one job: what is objected to, or is not as agreed, is found before its commit."""
-    place, _ = sink.seen()
+    marker_topic, _ = sink.seen()
     link = sink.link()
-    state = slots.read_all(link, place)
-    if place.conditions.already_committed(state, by, marker_of(epoch), epoch.number):
-        return as_applied(CommitOutcome.ALREADY_COMMITTED, bar_and_read(sink, link, place, state.slots))
+    state = slots.read_all(link, marker_topic)
+    if marker_topic.conditions.already_committed(state, by, marker_of(epoch), epoch.number):
+        return as_applied(CommitOutcome.ALREADY_COMMITTED, bar_and_read(sink, link, marker_topic, state.slots))
     with refusing(sink.name, epoch.number):
         check_one_slot(sink, state.slots)
         check_session(sink, epoch, rows.sparkSession)
         now = topics_of(sink, epoch)
-        refuse_large_marker(sink, epoch, place, now, by)
+        refuse_large_marker(sink, epoch, marker_topic, now, by)
         records, found = judged_records(sink, rows, now)
-        plan = plan_to_apply(sink, link, place, epoch, now, found, by)
+        plan = plan_to_apply(sink, link, marker_topic, epoch, now, found, by)
     return apply_until_shown(sink, plan, records, found, agreed)
 
 
@@ -113,11 +113,11 @@ def check_session(sink: Core, epoch: Epoch, session: SparkSession) -> None:
 
 
 def plan_to_apply(
-    sink: Core, link: Link, place: MarkerTopic, epoch: Epoch, now: Topics, found: Sequence[Objection], by: Actor
+    sink: Core, link: Link, marker_topic: MarkerTopic, epoch: Epoch, now: Topics, found: Sequence[Objection], by: Actor
 ) -> Plan:
     return Plan(
         link=link,
-        place=place,
+        marker_topic=marker_topic,
         topics=sink.declared.names,
         by=by,
         decision=epoch.decision.id,
@@ -130,7 +130,7 @@ def plan_to_apply(
         about={"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark},
         targets=dict(now.ids) if now.several else {},
         largest=frozenset(number for number, objection in enumerate(found) if objection.largest),
-        keep_from=keep_from(sink, link, place, epoch.position),
+        keep_from=keep_from(sink, link, marker_topic, epoch.position),
     )
 
 
@@ -141,7 +141,7 @@ def apply_until_shown(
     if sink.evaluated is not None and sink.evaluated[0] != plan.decision:
         sink.evaluated = None
 
-    def attempt() -> Answer:
+    def attempt() -> AttemptResult:
         first = sink.evaluated[1] if sink.evaluated is not None else None
         answer = evaluate_once(sink, replace(plan, agreed=agreed if agreed is not None else first), records, found)
         if answer.digest is not None and first is None:
@@ -153,7 +153,7 @@ def apply_until_shown(
     return Applied(_SHOWN[answer.outcome], answer.digest)
 
 
-def evaluate_once(sink: Core, plan: Plan, records: DataFrame, found: Sequence[Objection]) -> Answer:
+def evaluate_once(sink: Core, plan: Plan, records: DataFrame, found: Sequence[Objection]) -> AttemptResult:
     """One attempt: rows are evaluated wherever Spark likes, and produced in one task."""
     barrier = may_use_barrier(records.sparkSession)
     answers = records.repartition(1).mapInArrow(partial(produce.task, plan), "answer string", barrier=barrier)
@@ -163,7 +163,7 @@ def evaluate_once(sink: Core, plan: Plan, records: DataFrame, found: Sequence[Ob
         return unanswered(plan, error)
     if not told:  # Spark knows that there are no rows, and starts no task for them
         return produce.attempt(plan, Evaluation(()))
-    answer = Answer.from_json(told[0]["answer"])
+    answer = AttemptResult.from_json(told[0]["answer"])
     if answer.met is None:
         return answer
     met, state = answer.met, "the transaction was aborted, nothing of the epoch is visible"

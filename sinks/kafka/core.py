@@ -161,14 +161,14 @@ class Core:
         self.watched: Watched | None = None
         self.evaluated: tuple[int, Digest] | None = None  # the newest epoch that was applied, and its rows
 
-    def place(self, query: Query) -> MarkerTopic:
-        return self.place_of(query.app)
+    def marker_topic(self, query: Query) -> MarkerTopic:
+        return self.marker_topic_of(query.app)
 
-    def place_of(self, app: str) -> MarkerTopic:
+    def marker_topic_of(self, app: str) -> MarkerTopic:
         check_name("app", app, self.name)
-        place = MarkerTopic(app, self.name)
-        topics.check_length(place)
-        return place
+        marker_topic = MarkerTopic(app, self.name)
+        topics.check_length(marker_topic)
+        return marker_topic
 
     def seen(self) -> tuple[MarkerTopic, Topics]:
         return looked(self.looked, self.name)

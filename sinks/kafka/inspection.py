@@ -30,14 +30,14 @@ class KafkaInspection:
     def __init__(
         self,
         link: Link,
-        place: MarkerTopic,
+        marker_topic: MarkerTopic,
         topics: Sequence[str],
         slots: Callable[[], int],
         projection: Json,
         bar: Callable[[MarkerTopic], None],
     ) -> None:
         self._link = link
-        self._place = place
+        self._marker_topic = marker_topic
         self._topics = topics
         self._slots = slots
         self._bar = bar
@@ -54,7 +54,7 @@ class KafkaInspection:
     def rows(self, position: Position, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
         raise SinkUnavailable(
             f"the rows of position {position} cannot be told: {self.unattributed}",
-            sink=self._place.sink,
+            sink=self._marker_topic.sink,
             state=f"columns {list(columns)}",
             help="compare what the sinks' own records of the epoch say",
         )
@@ -74,19 +74,19 @@ class KafkaInspection:
     @property
     def ids(self) -> Sequence[str]:
         """The transactional ids of all slots that were ever used."""
-        return [self._place.of_slot(slot).transactional_id for slot in range(self._slots())]
+        return [self._marker_topic.of_slot(slot).transactional_id for slot in range(self._slots())]
 
     def transactions(self) -> Sequence[Open]:
         """Every partition of the marker topic and the targets in which one is open now."""
         slots = range(self._slots())
-        ours = [self._open(self._place.topic, n, self._place.of_slot(n).transactional_id) for n in slots]
+        ours = [self._open(self._marker_topic.topic, n, self._marker_topic.of_slot(n).transactional_id) for n in slots]
         theirs = [self._open(topic, n, "") for topic in self._topics for n in self._partitions(topic)]
         return [found for found in (*ours, *theirs) if found is not None]
 
     def abort(self) -> Sequence[str]:
         """Init every id: what was open under it is aborted, and its producer, if one lives, is barred."""
         for slot in range(self._slots()):
-            self._bar(self._place.of_slot(slot))
+            self._bar(self._marker_topic.of_slot(slot))
         return self.ids
 
     def _partitions(self, topic: str) -> Sequence[int]:

@@ -89,11 +89,11 @@ def is_watchable(sink: Core, rows: DataFrame) -> bool:
 
 def as_looked_at(sink: Core, epoch: Epoch) -> Topics:
     """The topics as they are now, if they are those that were looked at."""
-    place, seen = sink.seen()
-    now = topics.describe(sink.link(), sink.declared, place)
+    marker_topic, seen = sink.seen()
+    now = topics.describe(sink.link(), sink.declared, marker_topic)
     if (now.identity, now.ids) != (seen.identity, seen.ids):
         raise PrepareRefused(
-            f"{what_topics(now, place)} is not the one that was looked at",
+            f"{what_topics(now, marker_topic)} is not the one that was looked at",
             sink=sink.name,
             epoch=epoch.number,
             state=f"was {seen.identity}, {seen.ids}; is {now.identity}, {now.ids}",

@@ -75,7 +75,7 @@ class MarkerTopic:
 
 
 @dataclass(frozen=True)
-class Before:
+class PreviousEpoch:
     """What a sink showed when an epoch was prepared: its marker, and in how many slots that epoch was."""
 
     marker: Marker | None = None
@@ -89,7 +89,7 @@ class Before:
         return {"marker": _marker_json(self.marker), "span": self.span}
 
     @classmethod
-    def from_json(cls, data: Json) -> Before:
+    def from_json(cls, data: Json) -> PreviousEpoch:
         return cls(_marker(data["marker"]), int(data["span"]))
 
 
@@ -102,26 +102,26 @@ class State:
     targets: Mapping[str, str] = field(default_factory=dict)  # of a list of topics, name to id at the newest epoch
     slots: int = 1  # ever used, the owner of the fence included
     span: int = 1  # in how many of them the newest epoch is
-    before: Before = field(default_factory=Before)  # that epoch
+    before: PreviousEpoch = field(default_factory=PreviousEpoch)  # that epoch
     kept: Position | None = None  # the lowest one whose record has a key of its own; of partition 0
 
 
-def key(place: MarkerTopic, position: Position) -> bytes:
+def key(marker_topic: MarkerTopic, position: Position) -> bytes:
     """That of an epoch's record: its own in partition 0."""
-    return b"marker-%d" % position if place.slot == 0 else b"marker"
+    return b"marker-%d" % position if marker_topic.slot == 0 else b"marker"
 
 
 LARGEST = 1_000_000
 """Bytes that a record may have, whatever the topics of the rows take: librdkafka's own limit."""
 
 
-def record(place: MarkerTopic, state: State, about: Json | None = None) -> bytes:
+def record(marker_topic: MarkerTopic, state: State, about: Json | None = None) -> bytes:
     """The value of a record: the whole state, and what people may want to know about the epoch."""
     assert state.fence is not None, "nothing is written before the first fence"
     value: Json = {
         "version": 1,
-        "app": place.app,
-        "sink": place.sink,
+        "app": marker_topic.app,
+        "sink": marker_topic.sink,
         "fence": state.fence.to_json(),
         "marker": _marker_json(state.marker),
         "epoch": about,
@@ -148,13 +148,13 @@ def _marker(data: Json | None) -> Marker | None:
     return Marker(int(data["position"]), int(data["decision"]), digest)
 
 
-def parse(place: MarkerTopic, value: bytes | None) -> State:
+def parse(marker_topic: MarkerTopic, value: bytes | None) -> State:
     """The state that a record holds; ``Misconfigured`` for one that is foreign, or of a newer version."""
     try:
         data: Json = json.loads(value or b"")
-        if (data["app"], data["sink"]) != (place.app, place.sink):
+        if (data["app"], data["sink"]) != (marker_topic.app, marker_topic.sink):
             raise ValueError("of another app or sink")
-        check_marker(f"topic {place.topic}", int(data["version"]), VERSION, place.sink)
+        check_marker(f"topic {marker_topic.topic}", int(data["version"]), VERSION, marker_topic.sink)
         kept = int(data["kept"]) if "kept" in data else None
         old = State(Actor.from_json(data["fence"]), _marker(data["marker"]), kept=kept)
         if data["version"] == 1:
@@ -164,18 +164,18 @@ def parse(place: MarkerTopic, value: bytes | None) -> State:
             targets=dict(data["targets"]),
             slots=int(data["slots"]),
             span=int(data["span"]),
-            before=Before.from_json(data["before"]),
+            before=PreviousEpoch.from_json(data["before"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Misconfigured(
-            f"topic {place.topic} holds a record that is not this sink's: {value!r:.300}",
-            sink=place.sink,
-            state=f"app {place.app}, version {VERSION}: {error}",
+            f"topic {marker_topic.topic} holds a record that is not this sink's: {value!r:.300}",
+            sink=marker_topic.sink,
+            state=f"app {marker_topic.app}, version {VERSION}: {error}",
             help="give the sink another name; nobody but the sink may write to that topic",
         ) from None
 
 
-def read(link: Link, place: MarkerTopic, *, final: bool) -> State:
+def read(link: Link, marker_topic: MarkerTopic, *, final: bool) -> State:
     """The newest state, with the marker of the place's slot.
 
     Not ``final``: up to the last stable offset as it is, disturbing and awaiting nobody.  ``final`` (after
@@ -183,90 +183,95 @@ def read(link: Link, place: MarkerTopic, *, final: bool) -> State:
     is not seen now will never be seen.  Of another slot's partition, where the fence is, only what is readable
     is read.
     """
-    if place.slot == 0:
-        return read_slot(link, place, final=final)
-    owner = read_slot(link, place.of_slot(0), final=False)
-    return replace(read_slot(link, place, final=final), fence=owner.fence, slots=owner.slots)
+    if marker_topic.slot == 0:
+        return read_slot(link, marker_topic, final=final)
+    owner = read_slot(link, marker_topic.of_slot(0), final=False)
+    return replace(read_slot(link, marker_topic, final=final), fence=owner.fence, slots=owner.slots)
 
 
-def read_slot(link: Link, place: MarkerTopic, *, final: bool) -> State:
+def read_slot(link: Link, marker_topic: MarkerTopic, *, final: bool) -> State:
     """What the slot's own partition tells."""
-    value = link.ask(f"for the newest record of {place.topic}[{place.slot}]", lambda: _read(link, place, final))
-    return parse(place, value) if value is not None else State()
+    value = link.ask(
+        f"for the newest record of {marker_topic.topic}[{marker_topic.slot}]", lambda: _read(link, marker_topic, final)
+    )
+    return parse(marker_topic, value) if value is not None else State()
 
 
-def _read(link: Link, place: MarkerTopic, final: bool) -> bytes | None:
+def _read(link: Link, marker_topic: MarkerTopic, final: bool) -> bytes | None:
     """The newest committed value, from a tail that is lengthened until it holds one."""
     with link.consumer() as consumer:
-        end = _settled_end(link, place, consumer) if final else _end(link, place, consumer)
+        end = _settled_end(link, marker_topic, consumer) if final else _end(link, marker_topic, consumer)
         reach = TAIL
         while True:
             start = max(0, end - reach)
-            value = _newest(link, place, consumer, start, end) if end else None
+            value = _newest(link, marker_topic, consumer, start, end) if end else None
             if value is not None or start == 0:
                 return value
             reach *= 20
 
 
-def read_back(link: Link, place: MarkerTopic) -> Iterator[list[Message]]:
+def read_back(link: Link, marker_topic: MarkerTopic) -> Iterator[list[Message]]:
     """The committed records of the place's partition, from the newest back: one stretch after another, each longer.
 
     Within a stretch they are in their own order.
     """
     with link.consumer() as consumer:
-        first, end = _ends(link, place, consumer)
+        first, end = _ends(link, marker_topic, consumer)
         reach = TAIL
         while end > first:
             start = max(first, end - reach)
-            yield list(records(link, place, consumer, start, end))
+            yield list(records(link, marker_topic, consumer, start, end))
             end, reach = start, reach * 20
 
 
-def _ends(link: Link, place: MarkerTopic, consumer: Consumer) -> tuple[int, int]:
+def _ends(link: Link, marker_topic: MarkerTopic, consumer: Consumer) -> tuple[int, int]:
     """The first offset, and the last stable one for a read_committed consumer, else the high watermark."""
-    marks = consumer.get_watermark_offsets(kafka().TopicPartition(place.topic, place.slot), timeout=link.timeout)
+    marks = consumer.get_watermark_offsets(
+        kafka().TopicPartition(marker_topic.topic, marker_topic.slot), timeout=link.timeout
+    )
     if marks is None:
-        raise TimeoutError(f"no offsets of {place.topic}")
+        raise TimeoutError(f"no offsets of {marker_topic.topic}")
     return int(marks[0]), int(marks[1])
 
 
-def _end(link: Link, place: MarkerTopic, consumer: Consumer) -> int:
-    return _ends(link, place, consumer)[1]
+def _end(link: Link, marker_topic: MarkerTopic, consumer: Consumer) -> int:
+    return _ends(link, marker_topic, consumer)[1]
 
 
-def _settled_end(link: Link, place: MarkerTopic, consumer: Consumer) -> int:
+def _settled_end(link: Link, marker_topic: MarkerTopic, consumer: Consumer) -> int:
     """The high watermark, once the last stable offset has reached it."""
     with link.consumer("read_uncommitted") as uncommitted:
-        end = _end(link, place, uncommitted)
+        end = _end(link, marker_topic, uncommitted)
     deadline = link.deadline()
-    while (stable := _end(link, place, consumer)) < end:
+    while (stable := _end(link, marker_topic, consumer)) < end:
         if time.monotonic() > deadline:
             raise SinkUnavailable(
-                f"a transaction of another transactional id is open in {place.topic}[{place.slot}]",
-                sink=place.sink,
+                f"a transaction of another transactional id is open in {marker_topic.topic}[{marker_topic.slot}]",
+                sink=marker_topic.sink,
                 state=f"last stable offset {stable}, high watermark {end}, after {link.timeout:g} s",
-                help=f"nobody but {place.transactional_id} may write to this partition; find and abort the transaction",
+                help=f"only {marker_topic.transactional_id} may write to this partition; find and abort the other"
+                " transaction",
             )
         time.sleep(0.02)
     return end
 
 
-def _newest(link: Link, place: MarkerTopic, consumer: Consumer, start: int, end: int) -> bytes | None:
+def _newest(link: Link, marker_topic: MarkerTopic, consumer: Consumer, start: int, end: int) -> bytes | None:
     """The value of the last committed record in ``[start, end)``, None if there is none."""
     value = None
-    for message in records(link, place, consumer, start, end):
+    for message in records(link, marker_topic, consumer, start, end):
         value = message.value()
     return value
 
 
-def records(link: Link, place: MarkerTopic, consumer: Consumer, start: int, end: int) -> Iterator[Message]:
+def records(link: Link, marker_topic: MarkerTopic, consumer: Consumer, start: int, end: int) -> Iterator[Message]:
     """The committed records in ``[start, end)``.
 
     The end is reached by position, not by counting records: compaction and aborted transactions leave
     gaps, and the last offsets of a partition are control records that no consumer is shown.
     """
     deadline, k = link.deadline(), kafka()
-    consumer.assign([k.TopicPartition(place.topic, place.slot, start)])
+    consumer.assign([k.TopicPartition(marker_topic.topic, marker_topic.slot, start)])
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is None:
@@ -281,4 +286,4 @@ def records(link: Link, place: MarkerTopic, consumer: Consumer, start: int, end:
             return
         elif error is None:
             yield message
-    raise TimeoutError(f"{place.topic} was not read up to offset {end}")
+    raise TimeoutError(f"{marker_topic.topic} was not read up to offset {end}")

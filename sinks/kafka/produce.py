@@ -7,7 +7,7 @@
 
 Invariants: no row is produced before init, fence and marker were read in this order by this producer;
 a transaction whose commit was asked for is never aborted, its producer is dropped and the marker decides;
-whatever happens comes back as an :class:`Answer`, never as the text of an exception.
+whatever happens comes back as an :class:`AttemptResult`, never as the text of an exception.
 
 Of an epoch that is *applied* (idempotent mode) there is no copy and was no vote: the records are those of an
 :class:`Evaluation`, whose digest and objections are known once all are read.  They are judged then, before the commit
@@ -38,7 +38,7 @@ from epochal.coordinator.model.errors import (
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
-from epochal.sinks.kafka.marker import Before, MarkerTopic, State
+from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES
 from epochal.sinks.spark import workers
 
@@ -68,7 +68,7 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Met:
+class ObjectionCount:
     """The first objection that records of an evaluation meet: its number, how many do, and what is shown of them."""
 
     number: int
@@ -77,13 +77,13 @@ class Met:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AttemptResult:
     """What an attempt has to say, as plain data."""
 
     outcome: Outcome
     error: EpochalError | None = None
     digest: Digest | None = None  # that of the marker, if it shows the epoch; else of the rows that were evaluated
-    met: Met | None = None  # STOPPED by it, and the error is for the driver to tell
+    met: ObjectionCount | None = None  # STOPPED by it, and the error is for the driver to tell
 
     def to_json(self) -> str:
         e = self.error
@@ -93,10 +93,10 @@ class Answer:
         return json.dumps({"outcome": self.outcome.value, "error": told, "digest": digest, "met": met})
 
     @classmethod
-    def from_json(cls, text: str) -> Answer:
+    def from_json(cls, text: str) -> AttemptResult:
         data: Json = json.loads(text)
         digest = Digest.from_json(data["digest"]) if data["digest"] is not None else None
-        met = Met(*data["met"]) if data["met"] is not None else None
+        met = ObjectionCount(*data["met"]) if data["met"] is not None else None
         return cls(Outcome(data["outcome"]), _error(data["error"]), digest, met)
 
 
@@ -113,7 +113,7 @@ class Plan:
     """One epoch as a task gets it; picklable, and holds secrets."""
 
     link: Link
-    place: MarkerTopic
+    marker_topic: MarkerTopic
     topics: tuple[str, ...]  # of several, every row names its own
     by: Actor
     decision: int
@@ -126,7 +126,7 @@ class Plan:
     about: Json
     targets: Mapping[str, str] = field(default_factory=dict)  # of several topics, name to id
     span: int = 1  # slots of the epoch; `place` is that of one of them, `rows` are its rows
-    before: Before | None = None  # with several slots: where each of them must stand
+    before: PreviousEpoch | None = None  # with several slots: where each of them must stand
     agreed: Digest | None = None  # of every other evaluation, when it is applied
     largest: frozenset[int] = frozenset()  # the objections of which the largest number is told
     keep_from: Position = 1  # the lowest position whose record the audit keeps
@@ -148,7 +148,7 @@ class Plan:
 
     def after(self, state: State, digest: Digest | None = None) -> State:
         """What the slot's partition says once it is committed, where it said ``state``."""
-        before = self.before if self.before is not None else Before(state.marker, state.span)
+        before = self.before if self.before is not None else PreviousEpoch(state.marker, state.span)
         set_, kept = replace(self.marker, digest=digest), self.forgotten(state).stop or None
         new = replace(state, fence=self.by, marker=set_, targets=self.targets, span=self.span, before=before)
         return replace(new, kept=kept)
@@ -158,7 +158,7 @@ class Plan:
 
         Of records that an older Epochal wrote under one key, or that were kept before one ran, nothing is known.
         """
-        if self.place.slot > 0:
+        if self.marker_topic.slot > 0:
             return range(0)
         oldest = state.kept if state.kept is not None else self.position
         return range(oldest, max(oldest, min(self.keep_from, oldest + MOST)))
@@ -167,15 +167,15 @@ class Plan:
         """Whether the slot shows the epoch; an error unless it does, or may be written now."""
         before = None
         if self.before is not None:
-            stood = self.before.of_slot(self.place.slot)
+            stood = self.before.of_slot(self.marker_topic.slot)
             before = stood.position if stood is not None else 0
-        return self.place.conditions.already_committed(state, self.by, self.marker, self.epoch, before)
+        return self.marker_topic.conditions.already_committed(state, self.by, self.marker, self.epoch, before)
 
 
-class Objected(Exception):
+class RecordsRefused(Exception):
     """Inside an attempt: nothing of the epoch may be committed, as records meet an objection."""
 
-    def __init__(self, met: Met) -> None:
+    def __init__(self, met: ObjectionCount) -> None:
         super().__init__(met)
         self.met = met
 
@@ -203,15 +203,17 @@ class Evaluation:
     def judge(self, plan: Plan) -> Digest:
         """``NonDeterministicReplay``, or what is objected to; the digest where there is nothing."""
         assert self.digest is not None, "judged when all records are read"
-        plan.place.conditions.check_digest(self.digest, plan.agreed, plan.epoch)
+        plan.marker_topic.conditions.check_digest(self.digest, plan.agreed, plan.epoch)
         if self.met is not None:
-            raise Objected(self.met)
+            raise RecordsRefused(self.met)
         return self.digest
 
     @property
-    def met(self) -> Met | None:
+    def met(self) -> ObjectionCount | None:
         """The first objection of all that were met so far."""
-        return min((Met(number, *of) for number, of in self._met.items()), key=lambda met: met.number, default=None)
+        return min(
+            (ObjectionCount(number, *of) for number, of in self._met.items()), key=lambda met: met.number, default=None
+        )
 
     def _meet(self, number: int, shown: str | None) -> None:
         rows, before = self._met.get(number, (0, None))
@@ -234,13 +236,13 @@ def _digest(hashes: pyarrow.Array) -> Digest:
 class Transaction:
     """The one transaction of one producer, in one process.  Every call is bounded."""
 
-    def __init__(self, link: Link, place: MarkerTopic, timeout: float, more: Options) -> None:
+    def __init__(self, link: Link, marker_topic: MarkerTopic, timeout: float, more: Options) -> None:
         self._link = link
-        self._place = place
+        self._marker_topic = marker_topic
         self._timeout = timeout
         self._pid = os.getpid()
         self._began = time.monotonic()
-        self._made: Producer | None = link.producer(place.transactional_id, timeout, more)
+        self._made: Producer | None = link.producer(marker_topic.transactional_id, timeout, more)
 
     @property
     def _producer(self) -> Producer:
@@ -248,23 +250,25 @@ class Transaction:
         if os.getpid() != self._pid:
             raise Misconfigured(
                 f"a Kafka producer of process {self._pid} was used in process {os.getpid()}, after a fork",
-                sink=self._place.sink,
+                sink=self._marker_topic.sink,
                 help="make the producer in the process that uses it",
             )
         if self._made is None:
-            raise Misconfigured("a Kafka producer was used after its end", sink=self._place.sink, help="make a new one")
+            raise Misconfigured(
+                "a Kafka producer was used after its end", sink=self._marker_topic.sink, help="make a new one"
+            )
         return self._made
 
     def init(self) -> None:
         """Bar every older producer of this transactional id; what it had open is aborted."""
         producer, timeout = self._producer, self._link.timeout
         for _ in range(2):  # without it the first coordinator look-up waits for a timer of 500 ms
-            producer.list_topics(self._place.topic, timeout)
+            producer.list_topics(self._marker_topic.topic, timeout)
         producer.init_transactions(timeout)
 
     def bar(self) -> None:
         """``init``, with an error that says what was asked for."""
-        with self._link.asking(f"to init_transactions of {self._place.transactional_id}"):
+        with self._link.asking(f"to init_transactions of {self._marker_topic.transactional_id}"):
             self.init()
 
     def begin(self) -> None:
@@ -312,8 +316,8 @@ class Transaction:
 
     def send_state(self, key: bytes, state: State, about: Json | None = None) -> None:
         """Hand a record of the marker topic to the client: the whole state, into the slot's own partition."""
-        value = marker.record(self._place, state, about)
-        self.send(self._place.topic, [(key, value, (None, self._place.slot, None))])
+        value = marker.record(self._marker_topic, state, about)
+        self.send(self._marker_topic.topic, [(key, value, (None, self._marker_topic.slot, None))])
 
     def flush(self) -> None:
         """Wait until the brokers have answered for every row, for as long as the transaction may last."""
@@ -341,16 +345,16 @@ class Transaction:
 
 
 def guarded(
-    link: Link, place: MarkerTopic, timeout: float, judge: Callable[[State], bool], more: Options
+    link: Link, marker_topic: MarkerTopic, timeout: float, judge: Callable[[State], bool], more: Options
 ) -> tuple[Transaction, State, bool]:
     """A producer that has barred all others, the final state it then read, and what ``judge`` says of it.
 
     Errors leave no producer behind and have had no effect.
     """
-    transaction = Transaction(link, place, timeout, more)
+    transaction = Transaction(link, marker_topic, timeout, more)
     try:
         transaction.bar()
-        state = marker.read(link, place, final=True)
+        state = marker.read(link, marker_topic, final=True)
         return transaction, state, judge(state)
     except BaseException:
         transaction.drop()
@@ -387,7 +391,7 @@ def _routed(
     return (topic or default, value, key, -1 if partition is None else partition, nobody, nobody, now, pairs)
 
 
-def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
+def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> AttemptResult:
     """Produce the epoch unless it is there; never raises an ``Exception``.
 
     An epoch that is applied comes as an :class:`Evaluation`, and whatever the outcome, its digest is told where known.
@@ -398,26 +402,26 @@ def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
     return answer
 
 
-def _attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
+def _attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> AttemptResult:
     try:
         transaction, state, already = guarded(
-            plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
+            plan.link, plan.marker_topic, plan.transaction_timeout, plan.already_committed, _tuning(plan)
         )
     except EpochalError as error:
-        return Answer(Outcome.STOPPED, error)
+        return AttemptResult(Outcome.STOPPED, error)
     if already:
         transaction.drop()
-        return Answer(Outcome.ALREADY_COMMITTED, digest=_digest_of(state))
+        return AttemptResult(Outcome.ALREADY_COMMITTED, digest=_digest_of(state))
     try:
         _write(plan, transaction, state, batches)
-        failpoints.hit(Point.BEFORE_PUBLISH, plan.place.sink, plan.epoch)
+        failpoints.hit(Point.BEFORE_PUBLISH, plan.marker_topic.sink, plan.epoch)
     except Exception as error:
         answer = _failed(plan, transaction, error)
         transaction.abort()
         return answer
     try:
         transaction.commit()
-        failpoints.hit(Point.AFTER_PUBLISH, plan.place.sink, plan.epoch)
+        failpoints.hit(Point.AFTER_PUBLISH, plan.marker_topic.sink, plan.epoch)
     except Exception as error:
         late = transaction.is_overdue
         transaction.drop()
@@ -443,7 +447,7 @@ def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable
     transaction.begin()
     for batch in batches:
         sent += transaction.send(plan.topics[0], batch[:1])
-        failpoints.hit(Point.IN_WRITE, plan.place.sink, plan.epoch)
+        failpoints.hit(Point.IN_WRITE, plan.marker_topic.sink, plan.epoch)
         sent += transaction.send(plan.topics[0], batch[1:])
     digest, about = None, plan.about
     if isinstance(batches, Evaluation):
@@ -452,7 +456,7 @@ def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable
         _check_count(plan, sent)
     _forget(plan, transaction, state)
     transaction.flush()
-    transaction.send_state(marker.key(plan.place, plan.position), plan.after(state, digest), about)
+    transaction.send_state(marker.key(plan.marker_topic, plan.position), plan.after(state, digest), about)
     transaction.flush()
 
 
@@ -461,17 +465,19 @@ def _forget(plan: Plan, transaction: Transaction, state: State) -> None:
 
     Else both could share a batch, which may be no larger than that record alone was judged to be.
     """
-    own_partition = (None, plan.place.slot, None)
-    tombstones: list[Row] = [(marker.key(plan.place, gone), None, own_partition) for gone in plan.forgotten(state)]
+    own_partition = (None, plan.marker_topic.slot, None)
+    tombstones: list[Row] = [
+        (marker.key(plan.marker_topic, gone), None, own_partition) for gone in plan.forgotten(state)
+    ]
     if tombstones:
-        transaction.send(plan.place.topic, tombstones)
+        transaction.send(plan.marker_topic.topic, tombstones)
 
 
 def _check_count(plan: Plan, sent: int) -> None:
     if sent != plan.rows:
         raise CommitInDoubt(
             f"the durable copy gave {sent} rows, and {plan.rows} were voted for",
-            sink=plan.place.sink,
+            sink=plan.marker_topic.sink,
             epoch=plan.epoch,
             state="the transaction was aborted, nothing of the epoch is visible",
             help="bring the copy back as it was (from a backup of the checkpoint), then restart the query",
@@ -482,12 +488,12 @@ def _digest_of(state: State) -> Digest | None:
     return state.marker.digest if state.marker is not None else None
 
 
-def _failed(plan: Plan, transaction: Transaction, error: Exception) -> Answer:
+def _failed(plan: Plan, transaction: Transaction, error: Exception) -> AttemptResult:
     """What an error before the commit request means: in any case nothing is visible."""
-    if isinstance(error, Objected):
-        return Answer(Outcome.STOPPED, met=error.met)
+    if isinstance(error, RecordsRefused):
+        return AttemptResult(Outcome.STOPPED, met=error.met)
     if isinstance(error, EpochalError):
-        return Answer(Outcome.STOPPED, error)
+        return AttemptResult(Outcome.STOPPED, error)
     return _explain(plan, _first_cause(transaction, error), transaction.is_overdue)
 
 
@@ -505,23 +511,23 @@ def _first_cause(transaction: Transaction, error: Exception) -> Exception:
     return error
 
 
-def _explain(plan: Plan, error: Exception, late: bool) -> Answer:
+def _explain(plan: Plan, error: Exception, late: bool) -> AttemptResult:
     """Nothing is visible: go again, or stop."""
     k = kafka()
     if isinstance(error, k.KafkaException):
         cause = error.args[0]
         if is_fenced(cause):
-            return Answer(Outcome.EXPIRED if late else Outcome.INTERRUPTED)
+            return AttemptResult(Outcome.EXPIRED if late else Outcome.INTERRUPTED)
         if is_refused(cause):
-            return Answer(Outcome.STOPPED, _refused(plan, f"{cause.name()}: {cause.str()}"))
+            return AttemptResult(Outcome.STOPPED, _refused(plan, f"{cause.name()}: {cause.str()}"))
     if late:
-        return Answer(Outcome.EXPIRED)
+        return AttemptResult(Outcome.EXPIRED)
     if isinstance(error, (k.KafkaException, ConnectionError, TimeoutError)):
-        return Answer(Outcome.STOPPED, _unavailable(plan, error))
-    return Answer(Outcome.STOPPED, _refused(plan, f"{type(error).__name__}: {error}"))
+        return AttemptResult(Outcome.STOPPED, _unavailable(plan, error))
+    return AttemptResult(Outcome.STOPPED, _refused(plan, f"{type(error).__name__}: {error}"))
 
 
-def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> Answer:
+def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> AttemptResult:
     """The commit was asked for: bar that producer, then the marker decides.
 
     Also after a clear answer: the broker gives it once the commit is certain and lets readers go on a
@@ -532,28 +538,30 @@ def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> 
     return answer if answer is not None else _explain(plan, error, late)
 
 
-def landed(plan: Plan, what: str, error: Exception) -> Answer | None:
+def landed(plan: Plan, what: str, error: Exception) -> AttemptResult | None:
     """Bar whoever produces the epoch, then ask the marker; None: nothing of it is visible.
 
     ``what`` happened, with ``error``: so it is told where the marker cannot be read.
     """
     try:
         transaction, state, shown = guarded(
-            plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
+            plan.link, plan.marker_topic, plan.transaction_timeout, plan.already_committed, _tuning(plan)
         )
     except (SinkUnavailable, Misconfigured) as unreachable:
-        return Answer(Outcome.STOPPED, unknown(plan, what, error, f"the marker could not be read: {unreachable.what}"))
+        return AttemptResult(
+            Outcome.STOPPED, unknown(plan, what, error, f"the marker could not be read: {unreachable.what}")
+        )
     except EpochalError as stopped:
-        return Answer(Outcome.STOPPED, stopped)
+        return AttemptResult(Outcome.STOPPED, stopped)
     transaction.drop()
-    return Answer(Outcome.COMMITTED, digest=_digest_of(state)) if shown else None
+    return AttemptResult(Outcome.COMMITTED, digest=_digest_of(state)) if shown else None
 
 
 def unknown(plan: Plan, what: str, error: Exception, state: str) -> OutcomeUnknown:
     """The commit may have been asked for, and no marker was read since; ``error`` is why."""
     return OutcomeUnknown(
         f"{what}: {_text(plan, error)}",
-        sink=plan.place.sink,
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state=state,
         help="commit again: the marker is asked before anything is written",
@@ -563,7 +571,7 @@ def unknown(plan: Plan, what: str, error: Exception, state: str) -> OutcomeUnkno
 def _unavailable(plan: Plan, error: Exception) -> SinkUnavailable:
     return SinkUnavailable(
         f"Kafka at {plan.link.bootstrap} did not take {plan.what}: {_text(plan, error)}",
-        sink=plan.place.sink,
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state="the transaction was not committed, nothing of the epoch is visible",
         help="see whether the brokers are up and can be reached from the executors",
@@ -575,14 +583,14 @@ def _refused(plan: Plan, why: str) -> EpochalError:
     if plan.is_applied:
         return PrepareRefused(
             f"the rows cannot be produced into {where}: {plan.link.scrub(why)}",
-            sink=plan.place.sink,
+            sink=plan.marker_topic.sink,
             epoch=plan.epoch,
             state="nothing of the epoch is visible in Kafka",
             help="remove what the broker objects to (rights, settings of the topic), then restart the query",
         )
     return CommitInDoubt(
         f"{plan.rows} rows that were voted for cannot be produced into {where}: {plan.link.scrub(why)}",
-        sink=plan.place.sink,
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state="nothing of the epoch is visible in Kafka; it is decided, and must become visible",
         help="remove what the broker objects to (rights, settings of the topic), then restart the query",

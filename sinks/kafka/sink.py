@@ -110,12 +110,12 @@ class KafkaSink:
 
     def inspection(self, query: Query) -> KafkaInspection:
         """See ``epochal.sinks.inspection``."""
-        place, link = self._core.place(query), self._core.link()
+        marker_topic, link = self._core.marker_topic(query), self._core.link()
         return KafkaInspection(
             link,
-            place,
+            marker_topic,
             self._core.declared.names,
-            lambda: slots.read_all(link, place).slots,
+            lambda: slots.read_all(link, marker_topic).slots,
             {**self._core.encoding.projection.to_json(), "bad_rows": self.bad_rows is not None},
             lambda slot: bar_producer(self._core, link, slot),
         )
@@ -183,8 +183,8 @@ class KafkaSink:
         self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
     ) -> Epochs:
         """See :class:`~epochal.sinks.protocol.AuditedSink`; out of the marker topic, which takes READ and DESCRIBE."""
-        place, wanted = self._core.place_of(app), Wanted.of(self._core.name, first, last, limit)
-        return audit.read(self._core.link(), place, wanted)
+        marker_topic, wanted = self._core.marker_topic_of(app), Wanted.of(self._core.name, first, last, limit)
+        return audit.read(self._core.link(), marker_topic, wanted)
 
     def guarantee(self) -> str:
         return (

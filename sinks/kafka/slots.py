@@ -58,7 +58,7 @@ LOOKS = 10
 """How often the slots are read again while a running query moves them on."""
 
 
-def read_all(link: Link, place: MarkerTopic) -> State:
+def read_all(link: Link, marker_topic: MarkerTopic) -> State:
     """The sink's state, from all slots as they can be read now; disturbs and awaits nobody.
 
     Slots are read one after another, so a running query may move on in between: what does not fit is read again,
@@ -66,11 +66,11 @@ def read_all(link: Link, place: MarkerTopic) -> State:
     """
     seen: list[State] = []
     for _ in range(LOOKS):
-        first = marker.read_slot(link, place, final=False)
-        others = [place.of_slot(slot) for slot in range(1, first.slots)]
+        first = marker.read_slot(link, marker_topic, final=False)
+        others = [marker_topic.of_slot(slot) for slot in range(1, first.slots)]
         states = [first, *(marker.read_slot(link, other, final=False) for other in others)]
         try:
-            return shown(place, states)
+            return shown(marker_topic, states)
         except MarkerLost as error:
             if states == seen:
                 raise
@@ -78,7 +78,7 @@ def read_all(link: Link, place: MarkerTopic) -> State:
     raise last
 
 
-def shown(place: MarkerTopic, states: Sequence[State]) -> State:
+def shown(marker_topic: MarkerTopic, states: Sequence[State]) -> State:
     """The sink's state of the states of its slots: the newest epoch if every slot of it has it, else that before.
 
     ``MarkerLost``: a slot stands at neither.
@@ -86,12 +86,12 @@ def shown(place: MarkerTopic, states: Sequence[State]) -> State:
     owner, newest = states[0], max(states, key=_position)
     for slot in range(newest.span, len(states)):
         if states[slot].marker is not None:
-            raise _lost(place, slot, states, None)
+            raise _lost(marker_topic, slot, states, None)
     late = [n for n, state in enumerate(states[: newest.span]) if state.marker != newest.marker]
     for slot in late:
         expected = newest.before.of_slot(slot)
         if states[slot].marker != expected:
-            raise _lost(place, slot, states, expected)
+            raise _lost(marker_topic, slot, states, expected)
     if not late:
         return replace(newest, fence=owner.fence, slots=owner.slots)
     return replace(owner, marker=newest.before.marker, span=max(newest.before.span, 1))
@@ -101,12 +101,12 @@ def _position(state: State) -> int:
     return state.marker.position if state.marker is not None else 0
 
 
-def _lost(place: MarkerTopic, slot: int, states: Sequence[State], expected: Marker | None) -> MarkerLost:
+def _lost(marker_topic: MarkerTopic, slot: int, states: Sequence[State], expected: Marker | None) -> MarkerLost:
     return MarkerLost(
         f"slot {slot} shows {states[slot].marker or 'no epoch'}, and has to show the newest epoch or"
         f" {expected or 'none'}",
-        sink=place.sink,
-        state=f"topic {place.topic}, by partition: {', '.join(str(state.marker or 'none') for state in states)}",
+        sink=marker_topic.sink,
+        state=f"topic {marker_topic.topic}, by partition: {', '.join(str(state.marker or 'none') for state in states)}",
         help="a partition of the marker topic has lost records: restore it; nothing was written",
     )
 

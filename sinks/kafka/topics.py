@@ -82,31 +82,33 @@ class Topics:
         return {name: topic.id for name, topic in self.targets.items()}
 
 
-def describe(link: Link, declared: Declared, place: MarkerTopic) -> Topics:
+def describe(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
     """What the topics are; ``Misconfigured`` names those that do not exist."""
-    return link.ask(f"what {', '.join(declared.names)} and {place.topic} are", lambda: _topics(link, declared, place))
+    return link.ask(
+        f"what {', '.join(declared.names)} and {marker_topic.topic} are", lambda: _topics(link, declared, marker_topic)
+    )
 
 
-def has_marker(link: Link, place: MarkerTopic) -> bool:
+def has_marker(link: Link, marker_topic: MarkerTopic) -> bool:
     """Whether the sink's marker topic is there."""
-    return link.ask(f"for {place.topic}", lambda: _describe(link, link.admin(), place.topic)) is not None
+    return link.ask(f"for {marker_topic.topic}", lambda: _describe(link, link.admin(), marker_topic.topic)) is not None
 
 
-def _topics(link: Link, declared: Declared, place: MarkerTopic) -> Topics:
+def _topics(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
     admin = link.admin()
     cluster = admin.describe_cluster(request_timeout=link.timeout)
-    found = _describe_all(link, admin, (*declared.names, place.topic))
+    found = _describe_all(link, admin, (*declared.names, marker_topic.topic))
     missing = [name for name, topic in found.items() if topic is None]
     if missing:
         raise Misconfigured(
             f"topics {missing} do not exist",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"bootstrap servers {link.bootstrap}",
             help="call pipeline.create(schema) once, or have them made; if a sink got a new name, say so with"
             " `epochal rename`, which makes its marker topic",
         )
     there = {name: topic for name, topic in found.items() if topic is not None}
-    marker = there.pop(place.topic)
+    marker = there.pop(marker_topic.topic)
     return Topics(str(link.answer(admin, cluster).cluster_id), there, marker, declared.several)
 
 
@@ -133,7 +135,7 @@ def _longest_transaction(link: Link) -> float | None:
 def create(
     link: Link,
     declared: Declared,
-    place: MarkerTopic,
+    marker_topic: MarkerTopic,
     partitions: int | None,
     replication: int | None,
     config: Mapping[str, str],
@@ -150,59 +152,59 @@ def create(
         in_sync = [int(t.config["min.insync.replicas"]) for t in targets if "min.insync.replicas" in t.config]
         if in_sync:
             safe["min.insync.replicas"] = str(max(in_sync))
-        if _make(link, place.topic, slots, max(target.replicas for target in targets), safe):
-            said.append(f"created topic {place.topic} (fence and marker: one partition per slot, compacted)")
-        if (there := _await(link, place.topic).partitions) < slots:
-            _grow(link, place.topic, slots)
-            said.append(f"topic {place.topic} has {slots} partitions now, one per slot; it had {there}")
+        if _make(link, marker_topic.topic, slots, max(target.replicas for target in targets), safe):
+            said.append(f"created topic {marker_topic.topic} (fence and marker: one partition per slot, compacted)")
+        if (there := _await(link, marker_topic.topic).partitions) < slots:
+            _grow(link, marker_topic.topic, slots)
+            said.append(f"topic {marker_topic.topic} has {slots} partitions now, one per slot; it had {there}")
     return said
 
 
 def check(
-    link: Link, topics: Topics, place: MarkerTopic, key: str | None, transaction_timeout: float, slots: int
+    link: Link, topics: Topics, marker_topic: MarkerTopic, key: str | None, transaction_timeout: float, slots: int
 ) -> None:
     """Refuse topics that cannot keep the promise."""
-    _check_marker(topics.marker, place)
-    check_slots(topics.marker, place, slots)
+    _check_marker(topics.marker, marker_topic)
+    check_slots(topics.marker, marker_topic, slots)
     for target in topics.targets.values():
-        _check_target(target, place, key, transaction_timeout)
-    _check_rights(link, topics, place)
+        _check_target(target, marker_topic, key, transaction_timeout)
+    _check_rights(link, topics, marker_topic)
 
 
-def _check_marker(marker: Topic, place: MarkerTopic) -> None:
+def _check_marker(marker: Topic, marker_topic: MarkerTopic) -> None:
     policy = marker.config.get("cleanup.policy", "compact")
     if policy != "compact":
         raise Misconfigured(
             f"the marker topic {marker.name!r} must have cleanup.policy=compact",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"cleanup.policy {policy}",
             help="set cleanup.policy=compact: with another one the newest marker could be deleted",
         )
 
 
-def check_slots(marker: Topic, place: MarkerTopic, slots: int) -> None:
+def check_slots(marker: Topic, marker_topic: MarkerTopic, slots: int) -> None:
     """Refuse a marker topic with too few partitions for these slots."""
     if marker.partitions < slots:
         raise Misconfigured(
             f"the marker topic {marker.name!r} needs a partition for each of {slots} slots",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"partitions {marker.partitions}",
             help="call pipeline.create(schema), which adds them, or have them added",
         )
 
 
-def _check_target(target: Topic, place: MarkerTopic, key: str | None, transaction_timeout: float) -> None:
+def _check_target(target: Topic, marker_topic: MarkerTopic, key: str | None, transaction_timeout: float) -> None:
     if target.is_compacted and key is None:
         raise Misconfigured(
             f"topic {target.name!r} is compacted, so its rows need a key",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"cleanup.policy {target.config['cleanup.policy']}",
             help="name the key's column with key=",
         )
     if target.max_message_bytes < SMALLEST_MESSAGE:
         raise Misconfigured(
             f"topic {target.name!r} takes no batch of {SMALLEST_MESSAGE} bytes",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"max.message.bytes {target.max_message_bytes}",
             help=f"set max.message.bytes to {SMALLEST_MESSAGE} or more",
         )
@@ -210,22 +212,22 @@ def _check_target(target: Topic, place: MarkerTopic, key: str | None, transactio
         raise Misconfigured(
             f"topic {target.name!r} deletes rows after {target.retention:g} s, and a transaction may last"
             f" {transaction_timeout:g} s: rows could be gone before they become visible",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"retention.ms {target.config['retention.ms']}, cleanup.policy {target.config['cleanup.policy']}",
             help=f"raise retention.ms, or take transaction_timeout={target.retention:g} or less",
         )
 
 
-def _check_rights(link: Link, topics: Topics, place: MarkerTopic) -> None:
+def _check_rights(link: Link, topics: Topics, marker_topic: MarkerTopic) -> None:
     wanted = [(target, ("WRITE", "DESCRIBE")) for target in topics.targets.values()]
     for topic, rights in (*wanted, (topics.marker, ("WRITE", "READ", "DESCRIBE"))):
         lacking = sorted(set(rights) - topic.rights) if topic.rights is not None else []
         if lacking:
             raise Misconfigured(
                 f"the user lacks the rights {lacking} on topic {topic.name!r}",
-                sink=place.sink,
+                sink=marker_topic.sink,
                 state=f"rights {sorted(topic.rights or ())}, bootstrap servers {link.bootstrap}",
-                help=f"grant them, and WRITE and DESCRIBE on the transactional id {place.transactional_id}",
+                help=f"grant them, and WRITE and DESCRIBE on the transactional id {marker_topic.transactional_id}",
             )
 
 
@@ -261,13 +263,13 @@ def check_topic(name: str, sink: str) -> None:
         )
 
 
-def check_length(place: MarkerTopic) -> None:
+def check_length(marker_topic: MarkerTopic) -> None:
     """Refuse names that make no topic name."""
-    if len(place.topic) > LONGEST_TOPIC:
+    if len(marker_topic.topic) > LONGEST_TOPIC:
         raise Misconfigured(
-            f"the marker topic's name {place.topic!r} has more than {LONGEST_TOPIC} characters",
-            sink=place.sink,
-            state=f"{len(place.topic)} characters, of app {place.app!r} and sink {place.sink!r}",
+            f"the marker topic's name {marker_topic.topic!r} has more than {LONGEST_TOPIC} characters",
+            sink=marker_topic.sink,
+            state=f"{len(marker_topic.topic)} characters, of app {marker_topic.app!r} and sink {marker_topic.sink!r}",
             help="give the app or the sink a shorter name",
         )
 
