@@ -80,7 +80,7 @@ def test_the_fence_counts_in_the_first_partition_alone() -> None:
     ],
 )
 def test_a_slot_that_stands_elsewhere_has_lost_its_marker(states: list[State]) -> None:
-    with pytest.raises(MarkerLost, match="has to show the newest epoch or"):
+    with pytest.raises(MarkerLost, match="must show the newest epoch or"):
         slots.shown(PLACE, states)
 
 
