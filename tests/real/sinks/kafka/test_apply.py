@@ -273,7 +273,7 @@ def fails(row: Mapping[str, Any], _topic: str) -> bytes:
 
 def test_a_function_that_makes_no_value_refuses_the_epoch(spark: SparkSession, make: Make) -> None:
     said = make(value=lambda: fails).refuses(spark.range(3, numPartitions=1).toDF("id"))
-    assert "value= made no value of 3 rows, and was asked no more: KeyError: 'no schema for 0'" in said
+    assert "value= made no value of 3 rows, and was not called again: KeyError: 'no schema for 0'" in said
 
 
 def test_a_query_that_fails_is_refused_and_nothing_is_visible(spark: SparkSession, make: Make, tmp_path: Path) -> None:
