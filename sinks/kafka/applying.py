@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 def as_applied(outcome: CommitOutcome, state: State) -> Applied:
     assert state.marker is not None, "it was there a moment ago"
-    assert state.marker.digest is not None, "apply writes none without"
+    assert state.marker.digest is not None, "apply writes no marker without a digest"
     return Applied(outcome, state.marker.digest)
 
 
 def unanswered(plan: Plan, error: Exception) -> AttemptResult:
-    """The job of an epoch that is applied has failed: what became of the epoch is known at once."""
+    """Return the result after the Spark job that applies an epoch has failed: the marker says whether it is visible."""
     what = "the Spark job that evaluates and produces the rows failed"
     answer = produce.landed(plan, what, error)
     if answer is not None:
@@ -53,12 +53,13 @@ def unanswered(plan: Plan, error: Exception) -> AttemptResult:
 
 
 def last_words(cause: str) -> str:
-    """Of a traceback the line that says what it is about; Spark adds one."""
+    """Return the line that says what went wrong: the last one of a traceback, but for the SQLSTATE that Spark adds."""
     lines = [line for line in cause.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")]
     return lines[-1] if "Traceback" in cause else lines[0]
 
 
 def check_apply(sink: Core) -> None:
+    """Raise ``Misconfigured`` if the sink uses, or ever used, more than one slot."""
     if sink.slots > 1:
         raise Misconfigured(
             f"slots={sink.slots} would write an epoch in {sink.slots} transactions, and in idempotent mode there"
@@ -70,7 +71,7 @@ def check_apply(sink: Core) -> None:
 
 
 def apply(sink: Core, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
-    """Evaluate and produce in one job: what is objected to, or is not as agreed, is found before its commit."""
+    """Evaluate and produce in one job, which checks objections and the agreed digest before it commits."""
     marker_topic, _ = sink.seen()
     link = sink.link()
     state = slots.read_all(link, marker_topic)
@@ -87,7 +88,7 @@ def apply(sink: Core, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None
 
 
 def check_one_slot(sink: Core, ever_used: int) -> None:
-    """A slot that is idle must be marked as well, in a transaction of its own."""
+    """Raise ``Misconfigured`` if several slots were ever used: an idle slot needs a marker, in its own transaction."""
     if ever_used > 1:
         raise Misconfigured(
             f"the sink was written in {ever_used} slots before, each of which has a marker of its own, and in"
@@ -99,7 +100,7 @@ def check_one_slot(sink: Core, ever_used: int) -> None:
 
 
 def check_session(sink: Core, epoch: Epoch, session: SparkSession) -> None:
-    """The rows are evaluated in the query's own session, where nothing may be set for what is made of them."""
+    """Raise ``PrepareRefused`` if the query's session gives times another text: in it rows are evaluated as it is."""
     encoding, key = sink.encoding, "spark.sql.legacy.timeParserPolicy"
     as_they_are = encoding.projection.is_whole and (encoding.value is not None or encoding.made)
     if not as_they_are and (policy := session.conf.get(key)) != EXACT[key]:
@@ -137,7 +138,7 @@ def plan_to_apply(
 def apply_until_shown(
     sink: Core, plan: Plan, records: DataFrame, found: Sequence[Objection], agreed: Digest | None
 ) -> Applied:
-    """Every attempt evaluates again, and is held against the first of which the rows are known."""
+    """Attempt until the epoch is shown.  Each attempt evaluates again, and must give the first digest that is known."""
     if sink.evaluated is not None and sink.evaluated[0] != plan.decision:
         sink.evaluated = None
 
@@ -149,12 +150,12 @@ def apply_until_shown(
         return answer
 
     answer = attempt_until_shown(plan, attempt)
-    assert answer.digest is not None, "that of the marker, which was read"
+    assert answer.digest is not None, "the marker was read, and it holds a digest"
     return Applied(_SHOWN[answer.outcome], answer.digest)
 
 
 def evaluate_once(sink: Core, plan: Plan, records: DataFrame, found: Sequence[Objection]) -> AttemptResult:
-    """One attempt: rows are evaluated wherever Spark likes, and produced in one task."""
+    """Make one attempt: Spark evaluates the rows in any number of tasks, and one task produces them."""
     barrier = may_use_barrier(records.sparkSession)
     answers = records.repartition(1).mapInArrow(partial(produce.task, plan), "answer string", barrier=barrier)
     try:

@@ -18,7 +18,7 @@ from epochal.sinks.kafka.topics import Topics
 
 FENCE_ATTEMPTS = 10
 _NOT_YET = "kafka: no marker topic yet"
-"""The identity of a sink under a name that it is about to get."""
+"""The identity of a sink under its new name, as long as that name has no marker topic."""
 
 
 def judged_by_owner(marker_topic: MarkerTopic, by: Actor) -> Callable[[State], bool]:
@@ -30,7 +30,7 @@ def judged_by_owner(marker_topic: MarkerTopic, by: Actor) -> Callable[[State], b
 
 
 def check_targets(seen: Topics, known: Mapping[str, str], marker_topic: MarkerTopic) -> None:
-    """A topic of the list that was dropped and made again has lost its rows."""
+    """Raise ``CheckpointMismatch`` if a topic was dropped and made again: its rows are lost."""
     for name, id_ in seen.ids.items():
         if known.get(name, id_) != id_:
             raise CheckpointMismatch(
@@ -47,6 +47,7 @@ def what_topics(now: Topics, marker_topic: MarkerTopic) -> str:
 
 
 def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
+    """See ``epochal.sinks.protocol.Sink``."""
     marker_topic, link = sink.marker_topic(query), sink.link()
     if sink.is_new and not topics.has_marker(link, marker_topic):
         return SinkState(_NOT_YET, None, None)
@@ -62,18 +63,18 @@ def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
 
 
 def marker_of_either_name(sink: Core, query: Query, state: State) -> Marker | None:
-    """Of a sink that is renamed the marker is under one of its names."""
+    """Return the marker of the sink.  If the sink is being renamed, the marker is under one of its two names."""
     if sink.also is None or state.marker is None or not state.marker.is_moved:
         return state.marker
     return marker.read(sink.link(), sink.also.marker_topic(query), final=False).marker
 
 
 def fence(sink: Core, query: Query, by: Actor) -> None:
-    """Bar every older producer, then write the fence, unless a newer actor has; then bar those of other slots.
+    """Bar every older producer, write the fence unless a newer actor owns the sink, then bar all other slots.
 
-    Of two that fence at once, each ``init`` ends the other's transaction, so at most one record is
-    written on top of what its writer has read; the other reads it and is ``Fenced``.  Why the other slots
-    come last, and again whenever this is called again: ``slots.py``, 4.
+    If two starts fence at the same time, each ``init`` ends the other's transaction.  So at most one record is written
+    on top of the state that its writer has read; the other start reads that record and is ``Fenced``.  ``slots.py``, 4,
+    says why the other slots come last, and why each call bars them again.
     """
     marker_topic, link = sink.marker_topic(query), sink.link()
     if sink.is_new:
@@ -98,7 +99,7 @@ def fence(sink: Core, query: Query, by: Actor) -> None:
 
 
 def abort(sink: Core, query: Query, by: Actor) -> None:
-    """Nothing prepared lies in Kafka; what a dead producer left open is ended."""
+    """End the transactions that dead producers left open; nothing else in Kafka is prepared work."""
     marker_topic, link = sink.marker_topic(query), sink.link()
     state = marker.read(link, marker_topic, final=False)
     marker_topic.conditions.check_owner(state, by)
@@ -106,7 +107,7 @@ def abort(sink: Core, query: Query, by: Actor) -> None:
 
 
 def bar_and_read(sink: Core, link: Link, marker_topic: MarkerTopic, ever_used: int) -> State:
-    """The final state of all slots, after every producer of theirs is barred."""
+    """Bar every producer of all slots, then return the final state of all slots."""
     for slot in range(ever_used):
         bar_producer(sink, link, marker_topic.of_slot(slot))
     return slots.shown(
@@ -123,7 +124,7 @@ def bar_producer(sink: Core, link: Link, marker_topic: MarkerTopic) -> None:
 
 
 def write_fence(sink: Core, link: Link, marker_topic: MarkerTopic, by: Actor) -> bool:
-    """False: another producer came in between, or the answer is lost; look again."""
+    """Write the fence if it is not there.  False: another producer came in between, or the answer was lost."""
     transaction, state, mine = produce.guarded(
         link, marker_topic, sink.timeout(link), lambda state: marker_topic.conditions.check_fence(state, by), {}
     )
@@ -140,20 +141,24 @@ def write_fence(sink: Core, link: Link, marker_topic: MarkerTopic, by: Actor) ->
 
 
 def check_mark(sink: Core, query: Query) -> None:
+    """Raise ``Misconfigured`` if the sink uses, or ever used, several slots."""
     marker_topic, link = sink.marker_topic(query), sink.link()
     there = topics.has_marker(link, marker_topic)
     slots = marker.read(link, marker_topic, final=False).slots if there else 1
     if max(slots, sink.slots) > 1:
         raise Misconfigured(
-            f"the sink was used with slots={max(slots, sink.slots)}, each with a marker of its own, which nobody"
-            " writes by hand",
+            f"the sink was used with slots={max(slots, sink.slots)}, each with a marker of its own, and these cannot be"
+            " written by hand",
             sink=sink.name,
             help="restore the marker topic; a sink with slots= keeps its name",
         )
 
 
 def mark(sink: Core, query: Query, marker: Marker | None, by: Actor) -> None:
-    """A record of its own, by a producer that has barred all others; seen by the next one before it answers."""
+    """Write ``marker`` in a record of its own, by a producer that has barred all others; return once it was read back.
+
+    If the sink is being renamed, its other name gets a marker that says so.
+    """
     mark_until_seen(sink, sink.marker_topic(query), marker, by)
     if sink.also is not None:
         position = marker.position if marker is not None else 1

@@ -90,7 +90,7 @@ def figures(objections: Sequence[Objection]) -> list[Column]:
 
 
 def of_each(objections: Sequence[Objection]) -> Column:
-    """Return a column: the number of the first objection that a record meets, and what is shown, as text; NULL: none."""
+    """A column: the number of the first objection that a record meets, and what it shows, as text; NULL: none."""
     from pyspark.sql import functions as f
 
     cases = f.lit(None)

@@ -17,11 +17,11 @@ from epochal.sinks.rows import rejects
 from epochal.sinks.spark import stage
 
 MARKER_SPARE = 1000
-"""Bytes of a marker's record that are known when it is written: the digest, slots, the record's frame."""
+"""How many bytes are reserved for what is known only when a marker's record is written: digest, slots, frame."""
 
 
 def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
-    """Vote: the copy is there, and Kafka will take every row of it as the topic is now."""
+    """Vote: the copy is there, and Kafka will take every row of it, as the topics are now."""
     if epoch.copy is None:
         raise PrepareRefused(
             "Kafka cannot hold rows back, and there is no durable copy to produce them from",
@@ -45,7 +45,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
             if sink.bad_rows is not None:
                 left_out += rejects.how_many(reasons(sink, epoch, copied))
     if count + left_out != epoch.copy.rows:
-        told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows}"
+        told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows} rows"
         raise sink.refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
     failpoints.hit(Point.BEFORE_VOTE, sink.name, epoch.number)
     payload = {
@@ -62,7 +62,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
 
 
 def cut_of(sink: Core, marker_topic: MarkerTopic, epoch: Epoch, by: Actor) -> Json | None:
-    """With several slots: in how many the epoch is to be, and what the sink shows before it."""
+    """Return, with several slots, how many of them the epoch gets, and what the sink shows before it; else None."""
     if max(sink.slots, sink.ever_used) == 1:
         return None
     state = slots.read_all(sink.link(), marker_topic)
@@ -72,7 +72,7 @@ def cut_of(sink: Core, marker_topic: MarkerTopic, epoch: Epoch, by: Actor) -> Js
 
 
 def refuse_large_marker(sink: Core, epoch: Epoch, marker_topic: MarkerTopic, now: Topics, by: Actor) -> None:
-    """The marker's record holds Spark's offsets, whose text grows with the partitions of the source."""
+    """Refuse a marker's record that is too large: it holds Spark's offsets, which grow with the source's partitions."""
     about = {"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark}
     state = State(by, marker_of(epoch), targets=dict(now.ids) if now.several else {})
     size = len(marker.record(marker_topic, state, about)) + MARKER_SPARE
