@@ -1,7 +1,8 @@
-"""What a sink's marker topic says of the epochs that it shows.
+"""What a sink's marker topic says about the epochs that the sink shows.
 
-The audit is the markers themselves (``marker.py``): no further record is written for it.  It is told by what the newest
-record says is kept, so a record that outlived its tombstone, or that compaction has not come to yet, is none of it.
+The audit is the markers themselves (``marker.py``): no other record is written for it.  The newest record says from
+which position on epochs are kept.  An older record is no part of the audit, even if it has outlived its tombstone or
+compaction has not removed it yet.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DAY_MS = 86_400_000
 
 
 def read(link: Link, marker_topic: MarkerTopic, wanted: Wanted) -> Epochs:
-    """From the newest back, no further than is asked for; of several slots, what all of them show."""
+    """Read the epochs from the newest back, no further than ``wanted``; of several slots, those that all show."""
     state = slots.read_all(link, marker_topic)
     if state.marker is None:
         return Epochs()
@@ -44,9 +45,9 @@ def read(link: Link, marker_topic: MarkerTopic, wanted: Wanted) -> Epochs:
 
 
 def kept_since(link: Link, marker_topic: MarkerTopic, days: float) -> Position:
-    """The lowest position that was committed within these days before the newest; 1: all of them were.
+    """Return the lowest position that was committed within ``days`` days before the newest record; 1: all were.
 
-    By the timestamps of the records, of which the broker has an index: no clock is asked.
+    The timestamps of the records decide, and the broker has an index of them; no clock is read.
     """
     return link.ask(
         f"for the epochs of {days:g} days in {marker_topic.topic}", lambda: _kept_since(link, marker_topic, days)
@@ -65,14 +66,14 @@ def _kept_since(link: Link, marker_topic: MarkerTopic, days: float) -> Position:
             raise kafka().KafkaException(found.error)
         end = (newest.offset() or 0) + 1
         for message in marker.records(link, marker_topic, consumer, found.offset if found.offset >= 0 else end, end):
-            if message.timestamp()[1] >= since:  # else it follows one of which the clock was ahead
+            if message.timestamp()[1] >= since:  # an older one can follow a record whose clock was ahead
                 for row in _rows(marker_topic, [message]):
                     return row.position
     return 1
 
 
 def _rows(marker_topic: MarkerTopic, records: Iterable[Message]) -> list[ShownEpoch]:
-    """The epochs that these records are about; a fence is about none, and a tombstone has no value."""
+    """Return the epochs that these records are about.  A fence is about none, and a tombstone has no value."""
     rows = []
     for message in records:
         value = message.value()

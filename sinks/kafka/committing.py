@@ -1,4 +1,4 @@
-"""Commit: one task produces the whole epoch from the durable copy, in one transaction per slot."""
+"""Commit: one task per slot produces the rows of the slot from the durable copy, in one transaction."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ATTEMPTS = 10
-"""How often an attempt may be interrupted by another producer before the epoch is given back."""
+"""How many attempts are made, if other producers interrupt them, before the coordinator gets an error."""
 EXPIRIES = 2
-"""How often the broker may end an epoch's transaction because its time was over."""
+"""How often the broker ends an epoch's transaction, after its timeout, before the coordinator gets an error."""
 LOSSES = 4
-"""How often the task of an epoch may die; Spark itself does not repeat a barrier stage that returns results."""
+"""How often the task of an epoch dies before the coordinator gets an error.  Spark does not repeat a barrier stage that
+returns results."""
 AGED_S = 60.0
-"""Seconds after which it is asked again which epochs are too old for the audit."""
+"""After how many seconds the brokers are asked again which epochs are too old for the audit."""
 
 
 _SHOWN = {
@@ -55,12 +56,12 @@ _SHOWN = {
 
 
 def staged_copies(committable: Committable) -> list[Copy]:
-    """The records of each slot, where they were kept."""
+    """Return the copies of the records, one per slot, if records were kept."""
     return [Copy.from_json(copy) for copy in committable.payload.get("staged", ())]
 
 
 def attempt_until_shown(plan: Plan, attempt: Callable[[], AttemptResult]) -> AttemptResult:
-    """The answer that says so; bounded in interruptions, dead tasks and expired transactions."""
+    """Repeat ``attempt`` until it shows the epoch; only so many interruptions, dead tasks and expiries are allowed."""
     expired = lost = 0
     for number in range(ATTEMPTS):
         answer = attempt()
@@ -83,7 +84,7 @@ def attempt_until_shown(plan: Plan, attempt: Callable[[], AttemptResult]) -> Att
 
 
 def definite(plan: Plan, error: Exception) -> Exception:
-    """Set-up that has gone wrong since the vote does not undo the decision; where there is none, it refuses."""
+    """Return the error to raise: not ``Misconfigured``, but ``CommitInDoubt``, or ``PrepareRefused`` if applied."""
     if not isinstance(error, Misconfigured):
         return error
     kind = PrepareRefused if plan.is_applied else CommitInDoubt
@@ -104,19 +105,19 @@ def too_long(plan: Plan, expired: int) -> EpochalError:
 
 
 def may_use_barrier(session: SparkSession) -> bool:
-    """Barrier stages are never speculated; with dynamic allocation Spark refuses them."""
+    """Whether to use a barrier stage: Spark never speculates one, but refuses one with dynamic allocation."""
     dynamic = session.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false")
     return str(dynamic).lower() != "true"
 
 
 def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
-    """Attempts until one answers; each begins with init and marker, so none can show a row twice."""
+    """Attempt each slot until it is shown.  Each attempt begins with init and marker, so none can show a row twice."""
     formats.check_vote(committable, PAYLOAD_VERSION)
     marker_topic, _ = sink.seen()
     link = sink.link()
     state = slots.read_all(link, marker_topic)
     if marker_topic.conditions.already_committed(state, by, marker_of(committable), committable.decision.epoch):
-        bar_and_read(sink, link, marker_topic, state.slots)  # answered when every partition shows it
+        bar_and_read(sink, link, marker_topic, state.slots)  # returns when every partition shows the epoch
         return CommitOutcome.ALREADY_COMMITTED
     plans = plans_of(sink, link, marker_topic, committable, by)
     if any(plan.rows for plan in plans):
@@ -129,7 +130,7 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
 
 
 def plans_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Committable, by: Actor) -> list[Plan]:
-    """One per slot; those without rows have a marker to set."""
+    """Return one plan per slot; a slot without rows still has a marker to write."""
     plan = plan_of(sink, link, marker_topic, committable, by)
     cut = committable.payload.get("slots")
     if cut is None:
@@ -173,7 +174,7 @@ def plan_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Comm
 
 
 def keep_from(sink: Core, link: Link, marker_topic: MarkerTopic, position: Position) -> Position:
-    """The lowest position that the audit keeps once this one is committed."""
+    """Return the lowest position that the audit keeps once ``position`` is committed."""
     lowest, days = sink.retention.keep_from(position), sink.retention.days
     if days is None:
         return lowest
@@ -183,7 +184,7 @@ def keep_from(sink: Core, link: Link, marker_topic: MarkerTopic, position: Posit
 
 
 def attempt_once(sink: Core, plan: Plan, committable: Committable) -> AttemptResult:
-    """One attempt, in a task; an epoch without rows has no need of one."""
+    """Make one attempt, in a task; without rows no task is needed."""
     if plan.rows == 0:
         return produce.attempt(plan, ())
     encoding = Encoding.from_json(committable.payload["encoding"], sink.name)
@@ -198,7 +199,7 @@ def attempt_once(sink: Core, plan: Plan, committable: Committable) -> AttemptRes
     )
     try:
         told = answers.collect()
-    except Exception as error:  # whatever ended the job, the task may have asked for its commit before
+    except Exception as error:  # however the job ended, the task may have asked for its commit before
         what = f"the Spark job that produces {plan.rows} rows failed"
         why = produce.unknown(plan, what, error, "its task may have asked for the commit before")
         return AttemptResult(Outcome.LOST, why)

@@ -15,6 +15,7 @@ from epochal.sinks.kafka.marker import LONGEST_TOPIC, MarkerTopic
 SMALLEST_MESSAGE = 2_000
 """librdkafka cannot cut its batches much smaller than this many bytes."""
 LONGEST_TRANSACTION = 300.0
+"""How many seconds a transaction may last by default."""
 SHORT_RETENTION_H = 24
 """A topic that keeps its rows for fewer hours gets a warning: a reader that is away for a night loses some."""
 
@@ -29,7 +30,7 @@ class Topic:
     id: str
     partitions: int
     replicas: int
-    rights: frozenset[str] | None  # None: the cluster does not tell
+    rights: frozenset[str] | None  # None: the cluster does not say
     config: Mapping[str, str]
 
     @property
@@ -42,20 +43,20 @@ class Topic:
 
     @property
     def retention(self) -> float | None:
-        """Seconds for which rows are kept; None: for ever, or not told."""
+        """How many seconds rows are kept; None: for ever, or the cluster does not say."""
         milliseconds = int(self.config.get("retention.ms", "-1"))
         return milliseconds / 1000 if "delete" in self.config.get("cleanup.policy", "") and milliseconds >= 0 else None
 
     @property
     def retained_bytes(self) -> int | None:
-        """Bytes that a partition keeps; None: any number, or not told."""
+        """How many bytes a partition keeps; None: any number, or the cluster does not say."""
         size = int(self.config.get("retention.bytes", "-1"))
         return size if "delete" in self.config.get("cleanup.policy", "") and size >= 0 else None
 
 
 @dataclass(frozen=True)
 class Declared:
-    """The topics that a sink may write to: one, or those of a list of which each row names one."""
+    """The topics that a sink may write to: one topic, or a list from which each row names one."""
 
     names: tuple[str, ...]
     several: bool = False
@@ -72,18 +73,18 @@ class Topics:
 
     @property
     def identity(self) -> str:
-        """What the sink is.  A list may grow and shrink; its topics are held against those of the newest marker."""
+        """What the sink physically is.  A list of topics is left out: it may change, and the marker holds its ids."""
         ids = [] if self.several else [topic.id for topic in self.targets.values()]
         return ":".join(["kafka", self.cluster, *ids, self.marker.id])
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """Name to id of the targets."""
+        """The targets: name to topic id."""
         return {name: topic.id for name, topic in self.targets.items()}
 
 
 def describe(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
-    """What the topics are; ``Misconfigured`` names those that do not exist."""
+    """Return what the topics are; ``Misconfigured`` names those that do not exist."""
     return link.ask(
         f"what {', '.join(declared.names)} and {marker_topic.topic} are", lambda: _topics(link, declared, marker_topic)
     )
@@ -113,7 +114,7 @@ def _topics(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics
 
 
 def longest_transaction(link: Link) -> float | None:
-    """The brokers' ``transaction.max.timeout.ms`` in seconds; None where the user may not ask."""
+    """Return the brokers' ``transaction.max.timeout.ms`` in seconds; None if the user has no right to ask."""
     return link.ask("for transaction.max.timeout.ms", lambda: _longest_transaction(link))
 
 
@@ -141,7 +142,7 @@ def create(
     config: Mapping[str, str],
     slots: int,
 ) -> Sequence[str]:
-    """Make what is missing: the targets as asked, the marker topic as safe as the safest of them.  A line for each."""
+    """Make missing topics, the marker topic as safe as the safest target; return a line for each thing done."""
     said = []
     with link.asking("to make topics"):
         for name in declared.names:
@@ -163,7 +164,7 @@ def create(
 def check(
     link: Link, topics: Topics, marker_topic: MarkerTopic, key: str | None, transaction_timeout: float, slots: int
 ) -> None:
-    """Refuse topics that cannot keep the promise."""
+    """Raise ``Misconfigured`` for topics that cannot keep the promise."""
     _check_marker(topics.marker, marker_topic)
     check_slots(topics.marker, marker_topic, slots)
     for target in topics.targets.values():
@@ -183,7 +184,7 @@ def _check_marker(marker: Topic, marker_topic: MarkerTopic) -> None:
 
 
 def check_slots(marker: Topic, marker_topic: MarkerTopic, slots: int) -> None:
-    """Refuse a marker topic with too few partitions for these slots."""
+    """Raise ``Misconfigured`` if the marker topic has too few partitions for these slots."""
     if marker.partitions < slots:
         raise Misconfigured(
             f"the marker topic {marker.name!r} needs a partition for each of {slots} slots",
@@ -232,7 +233,7 @@ def _check_rights(link: Link, topics: Topics, marker_topic: MarkerTopic) -> None
 
 
 def cautions(topics: Topics) -> Sequence[str]:
-    """What the targets do to rows that were written: a reader that comes late does not see them all."""
+    """Return warnings about targets that delete rows: a reader that comes late does not see them all."""
     said = []
     for name, target in topics.targets.items():
         if target.is_compacted:
@@ -254,7 +255,7 @@ def cautions(topics: Topics) -> Sequence[str]:
 
 
 def check_topic(name: str, sink: str) -> None:
-    """Refuse what no broker takes as the name of a topic."""
+    """Raise ``Misconfigured`` for what no broker takes as the name of a topic."""
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
         raise Misconfigured(
             f"no broker takes {name!r} as the name of a topic",
@@ -264,7 +265,7 @@ def check_topic(name: str, sink: str) -> None:
 
 
 def check_length(marker_topic: MarkerTopic) -> None:
-    """Refuse names that make no topic name."""
+    """Raise ``Misconfigured`` if app and sink name make a name that is too long for a topic."""
     if len(marker_topic.topic) > LONGEST_TOPIC:
         raise Misconfigured(
             f"the marker topic's name {marker_topic.topic!r} has more than {LONGEST_TOPIC} characters",
@@ -279,7 +280,7 @@ def _describe(link: Link, admin: Any, name: str) -> Topic | None:
 
 
 def _describe_all(link: Link, admin: Any, names: Sequence[str]) -> Mapping[str, Topic | None]:
-    """All in two requests; None: there is no such topic."""
+    """Describe all topics with two requests; None: there is no such topic."""
     k = kafka()
     asked = admin.describe_topics(
         k.TopicCollection(list(names)), include_authorized_operations=True, request_timeout=link.timeout
@@ -312,7 +313,7 @@ def _described(link: Link, admin: Any, name: str, asked: Any, settings: Any) -> 
 
 
 def _config(link: Link, admin: Any, settings: Any) -> Mapping[str, str]:
-    """The topic's settings; empty where the user may not ask."""
+    """Return the topic's settings; none if the user has no right to ask."""
     k = kafka()
     try:
         return {name: str(entry.value) for name, entry in link.answer(admin, settings).items()}
@@ -323,7 +324,7 @@ def _config(link: Link, admin: Any, settings: Any) -> Mapping[str, str]:
 
 
 def _make(link: Link, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
-    """False: it was there."""
+    """Make a topic.  False: it was there already."""
     k = kafka()
     admin = link.admin()
     if _describe(link, admin, name) is not None:
@@ -339,7 +340,7 @@ def _make(link: Link, name: str, partitions: int, replication: int, config: Mapp
 
 
 def _grow(link: Link, name: str, partitions: int) -> None:
-    """Somebody else may have done it meanwhile."""
+    """Give a topic more partitions; it is no error if somebody else has done that meanwhile."""
     k = kafka()
     admin = link.admin()
     try:
@@ -365,7 +366,7 @@ def _not_shown(link: Link, what: str) -> SinkUnavailable:
 
 
 def _await(link: Link, name: str) -> Topic:
-    """A topic that was just made, once the brokers tell of it."""
+    """Return a topic that was just made, once the brokers report it."""
     deadline = link.deadline()
     while (topic := _describe(link, link.admin(), name)) is None:
         if time.monotonic() > deadline:

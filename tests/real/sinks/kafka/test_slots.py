@@ -398,7 +398,7 @@ def test_rows_keep_partition_and_order_whatever_the_slots(
         ({"slots": 0}, "slots=0 is not a number of transactions"),
         ({"slots": True}, "slots=True is not a number"),
         ({"slots": 65}, "slots=65 is not a number"),
-        ({"slots": 2, "partitioner": "fnv1a"}, "partitioner 'fnv1a' is librdkafka's alone"),
+        ({"slots": 2, "partitioner": "fnv1a"}, "partitioner 'fnv1a' exists in librdkafka only"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(more: dict[str, Any], told: str) -> None:
