@@ -53,7 +53,7 @@ def unanswered(plan: Plan, error: Exception) -> AttemptResult:
 
 
 def last_words(cause: str) -> str:
-    """Return the line that says what went wrong: the last one of a traceback, but for the SQLSTATE that Spark adds."""
+    """Return the line that says what went wrong: in a traceback the last one before the SQLSTATE that Spark adds."""
     lines = [line for line in cause.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")]
     return lines[-1] if "Traceback" in cause else lines[0]
 
@@ -100,7 +100,10 @@ def check_one_slot(sink: Core, ever_used: int) -> None:
 
 
 def check_session(sink: Core, epoch: Epoch, session: SparkSession) -> None:
-    """Raise ``PrepareRefused`` if the query's session gives times another text: in it rows are evaluated as it is."""
+    """Raise ``PrepareRefused`` if the query's own session would give times another text.
+
+    In idempotent mode rows are evaluated in that session, and nothing may be set there for the records.
+    """
     encoding, key = sink.encoding, "spark.sql.legacy.timeParserPolicy"
     as_they_are = encoding.projection.is_whole and (encoding.value is not None or encoding.made)
     if not as_they_are and (policy := session.conf.get(key)) != EXACT[key]:
@@ -138,7 +141,7 @@ def plan_to_apply(
 def apply_until_shown(
     sink: Core, plan: Plan, records: DataFrame, found: Sequence[Objection], agreed: Digest | None
 ) -> Applied:
-    """Attempt until the epoch is shown.  Each attempt evaluates again, and must give the first digest that is known."""
+    """Attempt until the epoch is shown.  Each attempt evaluates again; its digest must be the first known one."""
     if sink.evaluated is not None and sink.evaluated[0] != plan.decision:
         sink.evaluated = None
 

@@ -39,7 +39,7 @@ class KafkaSink:
     idempotent mode every attempt calls it again.
     ``headers``: the column (``array<struct<key:string,value:binary>>``) of a row's headers.
     ``partition``: the column (an integer from 0) of a row's partition.  Where it is NULL, ``partitioner`` chooses.
-    ``tombstones``: True if a row whose value is NULL is meant as a tombstone.  Otherwise it refuses the epoch, or is a bad row.
+    ``tombstones``: True if a row whose value is NULL is meant as a tombstone.  Otherwise such a row is a bad row.
     ``slots``: how many transactions write an epoch at the same time (``epochal.sinks.kafka.slots``), for epochs that
     one transaction does not write in time.  The number may change between starts.
     ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``).  Other
