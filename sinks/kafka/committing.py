@@ -61,7 +61,7 @@ def staged_copies(committable: Committable) -> list[Copy]:
 
 
 def attempt_until_shown(plan: Plan, attempt: Callable[[], AttemptResult]) -> AttemptResult:
-    """Repeat ``attempt`` until it shows the epoch; only so many interruptions, dead tasks and expiries are allowed."""
+    """Repeat ``attempt`` until the epoch is shown; raise after too many interruptions, dead tasks or expiries."""
     expired = lost = 0
     for number in range(ATTEMPTS):
         answer = attempt()
@@ -84,7 +84,11 @@ def attempt_until_shown(plan: Plan, attempt: Callable[[], AttemptResult]) -> Att
 
 
 def definite(plan: Plan, error: Exception) -> Exception:
-    """Return the error to raise: not ``Misconfigured``, but ``CommitInDoubt``, or ``PrepareRefused`` if applied."""
+    """Return the error to raise for ``error``.
+
+    ``Misconfigured`` since the vote does not undo the decision: it becomes ``CommitInDoubt``.  An epoch that is applied
+    has no decision: it becomes ``PrepareRefused``.
+    """
     if not isinstance(error, Misconfigured):
         return error
     kind = PrepareRefused if plan.is_applied else CommitInDoubt

@@ -51,7 +51,10 @@ def refusals_of(encoding: Encoding, schema: StructType) -> dict[str, tuple[str, 
 
 
 def watch(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
-    """See ``epochal.sinks.protocol.WatchingSink``.  Rows that are changed before they are records are not watched."""
+    """See ``epochal.sinks.protocol.WatchingSink``.
+
+    Rows that the sink changes before they become records are not watched: the vote judges them from the copy.
+    """
     sink.watched = None
     if not is_watchable(sink, rows):
         return rows
@@ -80,7 +83,7 @@ def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
 
 
 def is_watchable(sink: Core, rows: DataFrame) -> bool:
-    """Whether each row as it is becomes a record, and the same one in the query's session as in the sink's own."""
+    """Whether rows become records unchanged, and the same records in the query's session as in the sink's own."""
     if sink.keeps_records or not sink.encoding.projection.is_whole:
         return False
     policy = rows.sparkSession.conf.get("spark.sql.legacy.timeParserPolicy", "CORRECTED")
@@ -115,7 +118,7 @@ def topics_of(sink: Core, epoch: Epoch) -> Topics:
 
 
 def reasons(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
-    """See ``epochal.sinks.rows.rejects``.  If there is a copy, the rows are read from it as the vote reads it."""
+    """See ``epochal.sinks.rows.rejects``.  If there is a copy, the rows are read from it, as the vote reads them."""
     from pyspark.sql import functions as f
 
     if epoch.copy is not None:
@@ -173,7 +176,7 @@ def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
 
 
 def all_objections(sink: Core, refusals: Mapping[str, str], now: Topics) -> list[Objection]:
-    """Return all objections.  ``refusals``: for a column of the rows, the column of the records with its condition."""
+    """Return all objections.  ``refusals``: a column of the rows to the column of the records with its condition."""
     return [
         *([objections.of_values(sink.link().scrub)] if sink.make_value is not None else []),
         *(objections.of_json(column, name) for column, name in refusals.items()),

@@ -62,7 +62,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
 
 
 def cut_of(sink: Core, marker_topic: MarkerTopic, epoch: Epoch, by: Actor) -> Json | None:
-    """Return, with several slots, how many of them the epoch gets, and what the sink shows before it; else None."""
+    """With several slots: return how many of them the epoch gets, and what the sink shows before it.  Else None."""
     if max(sink.slots, sink.ever_used) == 1:
         return None
     state = slots.read_all(sink.link(), marker_topic)
@@ -72,7 +72,10 @@ def cut_of(sink: Core, marker_topic: MarkerTopic, epoch: Epoch, by: Actor) -> Js
 
 
 def refuse_large_marker(sink: Core, epoch: Epoch, marker_topic: MarkerTopic, now: Topics, by: Actor) -> None:
-    """Refuse a marker's record that is too large: it holds Spark's offsets, which grow with the source's partitions."""
+    """Raise ``PrepareRefused`` if the marker's record is too large for its topic.
+
+    The record holds Spark's offsets, whose text grows with the partitions of the source.
+    """
     about = {"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark}
     state = State(by, marker_of(epoch), targets=dict(now.ids) if now.several else {})
     size = len(marker.record(marker_topic, state, about)) + MARKER_SPARE
