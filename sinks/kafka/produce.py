@@ -122,8 +122,8 @@ class Plan:
     rows: int | None  # None: the epoch is applied, and nobody has counted its rows
     partitioner: str
     max_message_bytes: tuple[int, ...]  # of each topic
-    transaction_timeout: float
-    about: Json
+    transaction_timeout: float  # seconds
+    about: Json  # what the marker's record says of the epoch, for people and for the audit
     targets: Mapping[str, str] = field(default_factory=dict)  # with several topics: name to topic id
     span: int = 1  # how many slots the epoch has; `marker_topic` and `rows` are those of one slot
     before: PreviousEpoch | None = None  # with several slots: what each of them must show
@@ -157,7 +157,7 @@ class Plan:
         """Return the positions whose audit records the transaction deletes: the oldest ones, ``MOST`` at most."""
         if self.marker_topic.slot > 0:
             return range(0)
-        # Without ``kept`` an older Epochal wrote last, and which records have keys of their own is unknown.
+        # Without ``kept``, an older Epochal wrote last, or nobody did: no record is known to have a key of its own.
         oldest = state.kept if state.kept is not None else self.position
         return range(oldest, max(oldest, min(self.keep_from, oldest + MOST)))
 
