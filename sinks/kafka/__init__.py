@@ -1,6 +1,7 @@
 """How does Kafka hold, show and prove an epoch?
 
-Kafka holds no prepared rows.  Every epoch is one transaction with rows and marker, redone from the durable copy.
+Kafka holds no prepared rows.  Every epoch is one transaction with rows and marker, made from the durable copy after the
+decision.
 
 The verbs, in the driver: ``sink.py`` has the arguments and the list of verbs, ``core.py`` what all verbs share;
 ``starting.py``, ``fencing.py``, ``judging.py``, ``preparing.py``, ``committing.py`` and ``applying.py`` are the verbs.

@@ -19,7 +19,7 @@ from epochal.sinks.kafka.judging import judged_records, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.preparing import refuse_large_marker
-from epochal.sinks.kafka.produce import Answer, Evaluation, Outcome, Plan
+from epochal.sinks.kafka.produce import AttemptResult, Evaluation, Outcome, Plan
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows
 from epochal.sinks.rows.projection import of_an_expression
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 def as_applied(outcome: CommitOutcome, state: State) -> Applied:
     assert state.marker is not None, "it was there a moment ago"
-    assert state.marker.digest is not None, "apply writes none without"
+    assert state.marker.digest is not None, "apply writes no marker without a digest"
     return Applied(outcome, state.marker.digest)
 
 
-def unanswered(plan: Plan, error: Exception) -> Answer:
-    """The job of an epoch that is applied has failed: what became of the epoch is known at once."""
+def unanswered(plan: Plan, error: Exception) -> AttemptResult:
+    """Return the result after the Spark job that applies an epoch has failed: the marker says whether it is visible."""
     what = "the Spark job that evaluates and produces the rows failed"
     answer = produce.landed(plan, what, error)
     if answer is not None:
@@ -44,21 +44,22 @@ def unanswered(plan: Plan, error: Exception) -> Answer:
     cause = of_an_expression(error)
     refusal = PrepareRefused(
         f"{what}: {plan.link.scrub(cause or last_words(first_cause(error))):.500}",
-        sink=plan.place.sink,
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state="nothing of the epoch is visible in Kafka",
         help="see what Spark says of the job; an expression of select= or where= must have a result for every row",
     )
-    return Answer(Outcome.STOPPED if cause is not None else Outcome.LOST, refusal)
+    return AttemptResult(Outcome.STOPPED if cause is not None else Outcome.LOST, refusal)
 
 
 def last_words(cause: str) -> str:
-    """Of a traceback the line that says what it is about; Spark adds one."""
+    """Return the line that says what went wrong: in a traceback the last one before the SQLSTATE that Spark adds."""
     lines = [line for line in cause.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")]
     return lines[-1] if "Traceback" in cause else lines[0]
 
 
 def check_apply(sink: Core) -> None:
+    """Raise ``Misconfigured`` if the sink uses, or ever used, more than one slot."""
     if sink.slots > 1:
         raise Misconfigured(
             f"slots={sink.slots} would write an epoch in {sink.slots} transactions, and in idempotent mode there"
@@ -70,24 +71,24 @@ def check_apply(sink: Core) -> None:
 
 
 def apply(sink: Core, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
-    """Evaluate and produce in one job: what is objected to, or is not as agreed, is found before its commit."""
-    place, _ = sink.seen()
+    """Evaluate and produce in one job, which checks objections and the agreed digest before it commits."""
+    marker_topic, _ = sink.seen()
     link = sink.link()
-    state = slots.read_all(link, place)
-    if place.conditions.already_committed(state, by, marker_of(epoch), epoch.number):
-        return as_applied(CommitOutcome.ALREADY_COMMITTED, bar_and_read(sink, link, place, state.slots))
+    state = slots.read_all(link, marker_topic)
+    if marker_topic.conditions.already_committed(state, by, marker_of(epoch), epoch.number):
+        return as_applied(CommitOutcome.ALREADY_COMMITTED, bar_and_read(sink, link, marker_topic, state.slots))
     with refusing(sink.name, epoch.number):
         check_one_slot(sink, state.slots)
         check_session(sink, epoch, rows.sparkSession)
         now = topics_of(sink, epoch)
-        refuse_large_marker(sink, epoch, place, now, by)
+        refuse_large_marker(sink, epoch, marker_topic, now, by)
         records, found = judged_records(sink, rows, now)
-        plan = plan_to_apply(sink, link, place, epoch, now, found, by)
+        plan = plan_to_apply(sink, link, marker_topic, epoch, now, found, by)
     return apply_until_shown(sink, plan, records, found, agreed)
 
 
 def check_one_slot(sink: Core, ever_used: int) -> None:
-    """A slot that is idle must be marked as well, in a transaction of its own."""
+    """Raise ``Misconfigured`` if several slots were ever used: an idle slot needs a marker, in its own transaction."""
     if ever_used > 1:
         raise Misconfigured(
             f"the sink was written in {ever_used} slots before, each of which has a marker of its own, and in"
@@ -99,7 +100,10 @@ def check_one_slot(sink: Core, ever_used: int) -> None:
 
 
 def check_session(sink: Core, epoch: Epoch, session: SparkSession) -> None:
-    """The rows are evaluated in the query's own session, where nothing may be set for what is made of them."""
+    """Raise ``PrepareRefused`` if the query's own session would give times another text.
+
+    In idempotent mode rows are evaluated in that session, and nothing may be set there for the records.
+    """
     encoding, key = sink.encoding, "spark.sql.legacy.timeParserPolicy"
     as_they_are = encoding.projection.is_whole and (encoding.value is not None or encoding.made)
     if not as_they_are and (policy := session.conf.get(key)) != EXACT[key]:
@@ -113,11 +117,11 @@ def check_session(sink: Core, epoch: Epoch, session: SparkSession) -> None:
 
 
 def plan_to_apply(
-    sink: Core, link: Link, place: MarkerTopic, epoch: Epoch, now: Topics, found: Sequence[Objection], by: Actor
+    sink: Core, link: Link, marker_topic: MarkerTopic, epoch: Epoch, now: Topics, found: Sequence[Objection], by: Actor
 ) -> Plan:
     return Plan(
         link=link,
-        place=place,
+        marker_topic=marker_topic,
         topics=sink.declared.names,
         by=by,
         decision=epoch.decision.id,
@@ -130,18 +134,18 @@ def plan_to_apply(
         about={"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark},
         targets=dict(now.ids) if now.several else {},
         largest=frozenset(number for number, objection in enumerate(found) if objection.largest),
-        keep_from=keep_from(sink, link, place, epoch.position),
+        keep_from=keep_from(sink, link, marker_topic, epoch.position),
     )
 
 
 def apply_until_shown(
     sink: Core, plan: Plan, records: DataFrame, found: Sequence[Objection], agreed: Digest | None
 ) -> Applied:
-    """Every attempt evaluates again, and is held against the first of which the rows are known."""
+    """Attempt until the epoch is shown.  Each attempt evaluates again; its digest must be the first known one."""
     if sink.evaluated is not None and sink.evaluated[0] != plan.decision:
         sink.evaluated = None
 
-    def attempt() -> Answer:
+    def attempt() -> AttemptResult:
         first = sink.evaluated[1] if sink.evaluated is not None else None
         answer = evaluate_once(sink, replace(plan, agreed=agreed if agreed is not None else first), records, found)
         if answer.digest is not None and first is None:
@@ -149,12 +153,12 @@ def apply_until_shown(
         return answer
 
     answer = attempt_until_shown(plan, attempt)
-    assert answer.digest is not None, "that of the marker, which was read"
+    assert answer.digest is not None, "the marker was read, and it holds a digest"
     return Applied(_SHOWN[answer.outcome], answer.digest)
 
 
-def evaluate_once(sink: Core, plan: Plan, records: DataFrame, found: Sequence[Objection]) -> Answer:
-    """One attempt: rows are evaluated wherever Spark likes, and produced in one task."""
+def evaluate_once(sink: Core, plan: Plan, records: DataFrame, found: Sequence[Objection]) -> AttemptResult:
+    """Make one attempt: Spark evaluates the rows in any number of tasks, and one task produces them."""
     barrier = may_use_barrier(records.sparkSession)
     answers = records.repartition(1).mapInArrow(partial(produce.task, plan), "answer string", barrier=barrier)
     try:
@@ -163,7 +167,7 @@ def evaluate_once(sink: Core, plan: Plan, records: DataFrame, found: Sequence[Ob
         return unanswered(plan, error)
     if not told:  # Spark knows that there are no rows, and starts no task for them
         return produce.attempt(plan, Evaluation(()))
-    answer = Answer.from_json(told[0]["answer"])
+    answer = AttemptResult.from_json(told[0]["answer"])
     if answer.met is None:
         return answer
     met, state = answer.met, "the transaction was aborted, nothing of the epoch is visible"

@@ -19,7 +19,7 @@ MOST_SLOTS = 64
 
 
 def declared_topics(topic: str, several: Sequence[str] | None, sink: str, *, named: bool) -> Declared:
-    """The topics that were declared; ``Misconfigured`` for what no broker takes, or what is no list."""
+    """Return the declared topics; ``Misconfigured`` for names that no broker takes, no proper list, no ``name``."""
     if several is None:
         topics.check_topic(topic, sink)
         return Declared((topic,))
@@ -48,7 +48,7 @@ def check_slots_argument(number: object, partitioner: str, sink: str) -> None:
         )
     if number > 1 and partitioner not in encode.PARTITIONERS:
         raise Misconfigured(
-            f"partitioner {partitioner!r} is librdkafka's alone",
+            f"partitioner {partitioner!r} exists in librdkafka only",
             sink=sink,
             state=f"slots={number}: a row's partition is chosen before its slot",
             help=f"with several slots take one of {', '.join(encode.PARTITIONERS)}",
@@ -58,7 +58,7 @@ def check_slots_argument(number: object, partitioner: str, sink: str) -> None:
 def check_bad_rows(bad_rows: Sink | None, value: MakeValue | None, sink: str) -> None:
     if bad_rows is not None and value is not None:
         raise Misconfigured(
-            "bad_rows= beside a function of value=, which would be asked twice and may answer otherwise",
+            "bad_rows= does not go with a function as value=, which would be called twice and may answer differently",
             sink=sink,
             help="make the value in the query, before the pipeline, and name its column with value=",
         )

@@ -1,7 +1,8 @@
-"""What a sink's marker topic says of the epochs that it shows.
+"""What a sink's marker topic says about the epochs that the sink shows.
 
-The audit is the markers themselves (``marker.py``): no further record is written for it.  It is told by what the newest
-record says is kept, so a record that outlived its tombstone, or that compaction has not come to yet, is none of it.
+The audit is the markers themselves (``marker.py``): no other record is written for it.  The newest record says from
+which position on epochs are kept.  An older record is no part of the audit, even if it has outlived its tombstone or
+compaction has not removed it yet.
 """
 
 from __future__ import annotations
@@ -23,71 +24,73 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 
 
-def read(link: Link, place: MarkerTopic, wanted: Wanted) -> Epochs:
-    """From the newest back, no further than is asked for; of several slots, what all of them show."""
-    state = slots.read_all(link, place)
+def read(link: Link, marker_topic: MarkerTopic, wanted: Wanted) -> Epochs:
+    """Read the epochs from the newest back, no further than ``wanted``; of several slots, those that all show."""
+    state = slots.read_all(link, marker_topic)
     if state.marker is None:
         return Epochs()
     shown, kept = state.marker.position, state.kept if state.kept is not None else 1
 
     def told() -> Epochs:
         found: list[ShownEpoch] = []
-        for stretch in marker.read_back(link, place):
-            rows = [row for row in _rows(place, stretch) if kept <= row.position <= shown]
+        for stretch in marker.read_back(link, marker_topic):
+            rows = [row for row in _rows(marker_topic, stretch) if kept <= row.position <= shown]
             found += reversed(rows)
             positions = [row.position for row in found]
             if wanted.is_met(positions) or any(position <= kept for position in positions):
                 break
         return wanted.of_all(found)
 
-    return link.ask(f"for the epochs in {place.topic}", told)
+    return link.ask(f"for the epochs in {marker_topic.topic}", told)
 
 
-def kept_since(link: Link, place: MarkerTopic, days: float) -> Position:
-    """The lowest position that was committed within these days before the newest; 1: all of them were.
+def kept_since(link: Link, marker_topic: MarkerTopic, days: float) -> Position:
+    """Return the lowest position that was committed within ``days`` days before the newest record; 1: all were.
 
-    By the timestamps of the records, of which the broker has an index: no clock is asked.
+    The timestamps of the records decide, and the broker has an index of them; no clock is read.
     """
-    return link.ask(f"for the epochs of {days:g} days in {place.topic}", lambda: _kept_since(link, place, days))
+    return link.ask(
+        f"for the epochs of {days:g} days in {marker_topic.topic}", lambda: _kept_since(link, marker_topic, days)
+    )
 
 
-def _kept_since(link: Link, place: MarkerTopic, days: float) -> Position:
-    newest = next((stretch[-1] for stretch in marker.read_back(link, place) if stretch), None)
+def _kept_since(link: Link, marker_topic: MarkerTopic, days: float) -> Position:
+    newest = next((stretch[-1] for stretch in marker.read_back(link, marker_topic) if stretch), None)
     if newest is None:
         return 1
     with link.consumer() as consumer:
         since = newest.timestamp()[1] - int(days * DAY_MS)
-        asked = kafka().TopicPartition(place.topic, place.slot, max(since, 0))
+        asked = kafka().TopicPartition(marker_topic.topic, marker_topic.slot, max(since, 0))
         (found,) = consumer.offsets_for_times([asked], timeout=link.timeout)
         if found.error is not None:
             raise kafka().KafkaException(found.error)
         end = (newest.offset() or 0) + 1
-        for message in marker.records(link, place, consumer, found.offset if found.offset >= 0 else end, end):
-            if message.timestamp()[1] >= since:  # else it follows one of which the clock was ahead
-                for row in _rows(place, [message]):
+        for message in marker.records(link, marker_topic, consumer, found.offset if found.offset >= 0 else end, end):
+            if message.timestamp()[1] >= since:  # an older one can follow a record whose clock was ahead
+                for row in _rows(marker_topic, [message]):
                     return row.position
     return 1
 
 
-def _rows(place: MarkerTopic, records: Iterable[Message]) -> list[ShownEpoch]:
-    """The epochs that these records are about; a fence is about none, and a tombstone has no value."""
+def _rows(marker_topic: MarkerTopic, records: Iterable[Message]) -> list[ShownEpoch]:
+    """Return the epochs that these records are about.  A fence is about none, and a tombstone has no value."""
     rows = []
     for message in records:
         value = message.value()
         if value is None:
             continue
-        state, about = marker.parse(place, value), json.loads(value).get("epoch")
+        state, about = marker.parse(marker_topic, value), json.loads(value).get("epoch")
         if state.marker is not None and about:
-            rows.append(_row(place, state, about, message.timestamp()[1]))
+            rows.append(_row(marker_topic, state, about, message.timestamp()[1]))
     return rows
 
 
-def _row(place: MarkerTopic, state: marker.State, about: dict[str, Any], milliseconds: int) -> ShownEpoch:
+def _row(marker_topic: MarkerTopic, state: marker.State, about: dict[str, Any], milliseconds: int) -> ShownEpoch:
     assert state.marker is not None, "asked before"
     decision = Decision.from_json(about["decision"])
     return ShownEpoch(
-        app=place.app,
-        sink=place.sink,
+        app=marker_topic.app,
+        sink=marker_topic.sink,
         position=state.marker.position,
         epoch=decision.epoch,
         incarnation=decision.incarnation,

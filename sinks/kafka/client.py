@@ -32,8 +32,8 @@ _FIXED: Mapping[str, tuple[str, ...]] = {
     "request.required.acks": ("all", "-1"),
     "enable.idempotence": ("true",),
 }
-"""Options of the promise that a shared configuration may repeat: with any other value acknowledged rows could be lost,
-or sent twice."""
+"""Options that the promise needs, with the values that a shared configuration may repeat.  With any other value,
+acknowledged rows could be lost or sent twice."""
 
 OURS: Mapping[str, str] = {
     **dict.fromkeys(_FIXED, "is fixed: a row counts once all replicas in sync have it, and is written once"),
@@ -53,17 +53,17 @@ OURS: Mapping[str, str] = {
             "enable.auto.offset.store",
             "enable.partition.eof",
         ),
-        "is of the consumer that reads the marker, and fixed",
+        "belongs to the consumer that reads the marker, and is fixed",
     ),
     **dict.fromkeys(("enable.gapless.guarantee", "on_delivery", "error_cb", "logger"), "is used by Epochal itself"),
 }
-"""Options that the promise rests on, so a user cannot set them; and why."""
+"""Options that a user cannot set, because the promise rests on them: name to reason."""
 
 _SHARED = re.compile(
     r"(api|allow|broker|client|connections|debug|enable\.(ssl|sasl|metrics)|https?|max\.in|metadata|oauth|open|"
     r"receive|reconnect|resolve|retry|sasl|security|socket|ssl|topic\.metadata)[._].*|debug|oauth_cb"
 )
-"""Options that are also for consumers and admin clients; all others are a producer's."""
+"""Options that also apply to consumers and admin clients; all others apply to producers only."""
 _SECRET = re.compile(r"password|secret|token|credential|jaas|key\.pem|oauthbearer\.config|assertion", re.I)
 
 _REFUSED = (
@@ -92,7 +92,7 @@ _REFUSED = (
     "UNSUPPORTED_SASL_MECHANISM",
     "UNSUPPORTED_VERSION",
 )
-"""What trying again cannot change, by the names of librdkafka's errors."""
+"""Errors that a new try cannot change, by their names in librdkafka."""
 _FENCED = (
     "_FENCED",
     "INVALID_PRODUCER_EPOCH",
@@ -101,7 +101,7 @@ _FENCED = (
     "PRODUCER_FENCED",
     "UNKNOWN_PRODUCER_ID",
 )
-"""This producer is out: another one was initialised, or the broker ended its transaction."""
+"""Errors that put this producer out: another one was initialised, or the broker ended its transaction."""
 
 
 def kafka() -> Any:
@@ -117,27 +117,27 @@ def kafka() -> Any:
 
 
 def is_refused(error: KafkaError) -> bool:
-    """Whether the broker would say no again."""
+    """Whether the broker would refuse the same request again."""
     return error.name() in _REFUSED
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Whether this producer is out for good, while a new one may go on."""
+    """Whether this producer is out for good, while a new one may succeed."""
     return error.name() in _FENCED
 
 
 @dataclass(frozen=True)
 class Link:
-    """All that a process needs to reach the cluster.  It holds secrets: shipped to tasks, never shown."""
+    """All that a process needs to reach the cluster.  It holds secrets: it is sent to tasks and never shown."""
 
     bootstrap: str
     sink: str
     timeout: float  # seconds that one request, with its retries, may take
     options: Options = field(default_factory=dict, repr=False)
-    heard: list[str] = field(default_factory=list, repr=False, compare=False)  # the client's last complaint
+    heard: list[str] = field(default_factory=list, repr=False, compare=False)  # the last error that the client reported
 
     def producer(self, transactional_id: str, transaction_timeout: float, more: Options) -> Producer:
-        """A producer that never gives a row up before its transaction's time is over."""
+        """Return a producer that never gives up a row before the timeout of its transaction is over."""
         milliseconds = int(transaction_timeout * 1000)
         settings = {
             "reconnect.backoff.ms": 10,
@@ -156,13 +156,13 @@ class Link:
 
     @contextmanager
     def consumer(self, isolation: str = "read_committed") -> Iterator[Consumer]:
-        """A consumer that belongs to no group and tells when it has reached the end."""
+        """Yield a consumer that belongs to no group and reports when it has reached the end of a partition."""
         settings = {
             "reconnect.backoff.ms": 10,
-            "fetch.wait.max.ms": 5,  # the end of a partition is told only when a fetch comes back empty
+            "fetch.wait.max.ms": 5,  # the end of a partition is reported only when a fetch comes back empty
             **self._shared(),
             **self._common(),
-            "group.id": "epochal",  # librdkafka wants a name; nothing is ever joined or stored
+            "group.id": "epochal",  # librdkafka needs a name; no group is joined, no offset is stored
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": isolation,
@@ -175,20 +175,20 @@ class Link:
             made.close()
 
     def admin(self) -> AdminClient:
-        """A client for topics, settings and offsets."""
+        """Return a client for topics, settings and offsets."""
         settings = {"reconnect.backoff.ms": 10, **self._shared(), **self._common()}
         made: AdminClient = self._make(lambda: kafka().admin.AdminClient(settings))
         return made
 
     def answer(self, admin: AdminClient, future: Future[T]) -> T:
-        """The result of an admin request, within the bound; what the client complains of meanwhile is heard."""
+        """Return the result of an admin request, within the time limit; meanwhile errors of the client are recorded."""
         try:
             return future.result(self.timeout + 5)
         finally:
             admin.poll(0)
 
     def ask(self, doing: str, call: Callable[[], T]) -> T:
-        """What ``call`` reads, tried again for as long as one request may take."""
+        """Return what ``call`` reads; try again for as long as one request may take."""
         deadline = self.deadline()
         while True:
             try:
@@ -201,14 +201,14 @@ class Link:
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
-        """Turn what goes wrong inside, where nothing is written, into a named error."""
+        """Turn an error inside into ``Misconfigured`` or ``SinkUnavailable``; only for code that writes no rows."""
         try:
             yield
         except (kafka().KafkaException, TimeoutError) as error:
             raise self.failure(error, doing) from None
 
     def failure(self, error: BaseException, doing: str) -> EpochalError:
-        """What a failed request, known to have had no effect, means: ``Misconfigured`` or ``SinkUnavailable``."""
+        """Return ``Misconfigured`` or ``SinkUnavailable`` for a failed request that is known to have had no effect."""
         cause = error.args[0] if error.args and isinstance(error.args[0], kafka().KafkaError) else None
         text = self.scrub(cause.str() if cause is not None else f"{type(error).__name__}: {error}")
         if cause is not None and is_refused(cause):
@@ -227,14 +227,14 @@ class Link:
         )
 
     def scrub(self, text: str) -> str:
-        """``text`` without the value of any option that may be a secret."""
+        """Return ``text`` without the value of any option that may be a secret."""
         for name, value in self.options.items():
             if _SECRET.search(name) and str(value):
                 text = text.replace(str(value), "***")
         return text
 
     def deadline(self) -> float:
-        """When, by ``time.monotonic``, a request that starts now is overdue."""
+        """Return the value of ``time.monotonic`` from which a request that starts now is overdue."""
         return time.monotonic() + self.timeout
 
     def _common(self) -> Options:
@@ -259,7 +259,10 @@ class Link:
 
 
 def read_options(given: Options | Callable[[], Options] | None, sink: str) -> Options:
-    """What was passed, or what the user's function returns now; what that raised may hold a secret, so not its text."""
+    """Return the options that were passed, or those that the user's function returns now.
+
+    What the function raises may hold a secret, so the error does not show its text, only a key that is missing.
+    """
     if not callable(given):
         return dict(given or {})
     try:
@@ -275,7 +278,7 @@ def read_options(given: Options | Callable[[], Options] | None, sink: str) -> Op
 
 
 def check_options(options: Options, sink: str) -> None:
-    """Refuse by name the options that the promise rests on; the fixed ones may be repeated as they are."""
+    """Raise ``Misconfigured`` for options that the promise rests on; the fixed ones may be repeated as they are."""
     taken = {name: why for name, why in sorted(OURS.items()) if name in options and not _repeats(name, options[name])}
     if taken:
         raise Misconfigured(

@@ -1,4 +1,4 @@
-"""Commit: one task produces the whole epoch from the durable copy, in one transaction per slot."""
+"""Commit: one task per slot produces the rows of the slot from the durable copy, in one transaction."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
 from epochal.sinks.kafka.fencing import bar_and_read, what_topics
 from epochal.sinks.kafka.judging import record_columns
-from epochal.sinks.kafka.marker import Before, MarkerTopic
-from epochal.sinks.kafka.produce import Answer, Outcome, Plan
+from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch
+from epochal.sinks.kafka.produce import AttemptResult, Outcome, Plan
 from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.kafka.topics import Declared
 from epochal.sinks.protocol import CommitOutcome
@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ATTEMPTS = 10
-"""How often an attempt may be interrupted by another producer before the epoch is given back."""
+"""How many attempts are made, if other producers interrupt them, before the coordinator gets an error."""
 EXPIRIES = 2
-"""How often the broker may end an epoch's transaction because its time was over."""
+"""How often the broker ends an epoch's transaction, after its timeout, before the coordinator gets an error."""
 LOSSES = 4
-"""How often the task of an epoch may die; Spark itself does not repeat a barrier stage that returns results."""
+"""How often the task of an epoch dies before the coordinator gets an error.  Spark does not repeat a barrier stage that
+returns results."""
 AGED_S = 60.0
-"""Seconds after which it is asked again which epochs are too old for the audit."""
+"""After how many seconds the brokers are asked again which epochs are too old for the audit."""
 
 
 _SHOWN = {
@@ -55,12 +56,12 @@ _SHOWN = {
 
 
 def staged_copies(committable: Committable) -> list[Copy]:
-    """The records of each slot, where they were kept."""
+    """Return the copies of the records, one per slot, if records were kept."""
     return [Copy.from_json(copy) for copy in committable.payload.get("staged", ())]
 
 
-def attempt_until_shown(plan: Plan, attempt: Callable[[], Answer]) -> Answer:
-    """The answer that says so; bounded in interruptions, dead tasks and expired transactions."""
+def attempt_until_shown(plan: Plan, attempt: Callable[[], AttemptResult]) -> AttemptResult:
+    """Repeat ``attempt`` until the epoch is shown; raise after too many interruptions, dead tasks or expiries."""
     expired = lost = 0
     for number in range(ATTEMPTS):
         answer = attempt()
@@ -74,8 +75,8 @@ def attempt_until_shown(plan: Plan, attempt: Callable[[], Answer]) -> Answer:
             raise too_long(plan, expired)
         time.sleep(random.uniform(0, 0.05 * 2 ** min(number, 4)))
     raise SinkUnavailable(
-        f"{ATTEMPTS} transactions were ended by other producers of {plan.place.transactional_id}",
-        sink=plan.place.sink,
+        f"{ATTEMPTS} transactions were ended by other producers of {plan.marker_topic.transactional_id}",
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state=f"nothing of the epoch is visible; the sink is still owned by {plan.by}",
         help="end whatever else uses this transactional id",
@@ -83,7 +84,11 @@ def attempt_until_shown(plan: Plan, attempt: Callable[[], Answer]) -> Answer:
 
 
 def definite(plan: Plan, error: Exception) -> Exception:
-    """Set-up that has gone wrong since the vote does not undo the decision; where there is none, it refuses."""
+    """Return the error to raise for ``error``.
+
+    ``Misconfigured`` since the vote does not undo the decision: it becomes ``CommitInDoubt``.  An epoch that is applied
+    has no decision: it becomes ``PrepareRefused``.
+    """
     if not isinstance(error, Misconfigured):
         return error
     kind = PrepareRefused if plan.is_applied else CommitInDoubt
@@ -95,7 +100,7 @@ def too_long(plan: Plan, expired: int) -> EpochalError:
     kind = PrepareRefused if plan.is_applied else CommitInDoubt
     return kind(
         f"{plan.what} could not be produced within the transaction timeout of {seconds:g} s, {expired} times",
-        sink=plan.place.sink,
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state=f"nothing of the epoch is visible in Kafka{stands}",
         help="raise transaction_timeout= (and the broker's transaction.max.timeout.ms), speed up the brokers or "
@@ -104,21 +109,21 @@ def too_long(plan: Plan, expired: int) -> EpochalError:
 
 
 def may_use_barrier(session: SparkSession) -> bool:
-    """Barrier stages are never speculated; with dynamic allocation Spark refuses them."""
+    """Whether to use a barrier stage: Spark never speculates one, but refuses one with dynamic allocation."""
     dynamic = session.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false")
     return str(dynamic).lower() != "true"
 
 
 def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
-    """Attempts until one answers; each begins with init and marker, so none can show a row twice."""
+    """Attempt each slot until it is shown.  Each attempt begins with init and marker, so none can show a row twice."""
     formats.check_vote(committable, PAYLOAD_VERSION)
-    place, _ = sink.seen()
+    marker_topic, _ = sink.seen()
     link = sink.link()
-    state = slots.read_all(link, place)
-    if place.conditions.already_committed(state, by, marker_of(committable), committable.decision.epoch):
-        bar_and_read(sink, link, place, state.slots)  # answered when every partition shows it
+    state = slots.read_all(link, marker_topic)
+    if marker_topic.conditions.already_committed(state, by, marker_of(committable), committable.decision.epoch):
+        bar_and_read(sink, link, marker_topic, state.slots)  # returns when every partition shows the epoch
         return CommitOutcome.ALREADY_COMMITTED
-    plans = plans_of(sink, link, place, committable, by)
+    plans = plans_of(sink, link, marker_topic, committable, by)
     if any(plan.rows for plan in plans):
         sink.own_session(Encoding.from_json(committable.payload["encoding"], sink.name).settings)
 
@@ -128,26 +133,26 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
     return slots.outcome_of(Threads(running_session)([partial(show, plan) for plan in plans]))
 
 
-def plans_of(sink: Core, link: Link, place: MarkerTopic, committable: Committable, by: Actor) -> list[Plan]:
-    """One per slot; those without rows have a marker to set."""
-    plan = plan_of(sink, link, place, committable, by)
+def plans_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Committable, by: Actor) -> list[Plan]:
+    """Return one plan per slot; a slot without rows still has a marker to write."""
+    plan = plan_of(sink, link, marker_topic, committable, by)
     cut = committable.payload.get("slots")
     if cut is None:
         return [plan]
-    plan = replace(plan, span=int(cut["span"]), before=Before.from_json(cut["before"]))
+    plan = replace(plan, span=int(cut["span"]), before=PreviousEpoch.from_json(cut["before"]))
     counts = [copy.rows for copy in staged_copies(committable)] or [committable.rows]
     counts += [0] * (plan.span - len(counts))
-    return [replace(plan, place=place.of_slot(slot), rows=rows) for slot, rows in enumerate(counts)]
+    return [replace(plan, marker_topic=marker_topic.of_slot(slot), rows=rows) for slot, rows in enumerate(counts)]
 
 
-def plan_of(sink: Core, link: Link, place: MarkerTopic, committable: Committable, by: Actor) -> Plan:
+def plan_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Committable, by: Actor) -> Plan:
     payload, decision = committable.payload, committable.decision
     ids: Mapping[str, str] = payload.get("topics", {})
     declared = Declared(tuple(ids), True) if ids else Declared((str(payload["topic"]),))
-    now = topics.describe(link, declared, place)
+    now = topics.describe(link, declared, marker_topic)
     if now.identity != payload["identity"] or (ids and now.ids != ids):
         raise CheckpointMismatch(
-            f"{what_topics(now, place)} is not the one that the epoch was prepared for",
+            f"{what_topics(now, marker_topic)} is not the one that the epoch was prepared for",
             sink=sink.name,
             epoch=decision.epoch,
             state=f"was {payload['identity']}, {ids}; is {now.identity}, {now.ids}",
@@ -156,7 +161,7 @@ def plan_of(sink: Core, link: Link, place: MarkerTopic, committable: Committable
     about: Json = {"decision": decision.to_json(), "rows": committable.rows, **payload["about"]}
     return Plan(
         link=link,
-        place=place,
+        marker_topic=marker_topic,
         topics=declared.names,
         by=by,
         decision=decision.id,
@@ -168,28 +173,28 @@ def plan_of(sink: Core, link: Link, place: MarkerTopic, committable: Committable
         transaction_timeout=sink.timeout(link),
         about=about,
         targets=ids,
-        keep_from=keep_from(sink, link, place, committable.position),
+        keep_from=keep_from(sink, link, marker_topic, committable.position),
     )
 
 
-def keep_from(sink: Core, link: Link, place: MarkerTopic, position: Position) -> Position:
-    """The lowest position that the audit keeps once this one is committed."""
+def keep_from(sink: Core, link: Link, marker_topic: MarkerTopic, position: Position) -> Position:
+    """Return the lowest position that the audit keeps once ``position`` is committed."""
     lowest, days = sink.retention.keep_from(position), sink.retention.days
     if days is None:
         return lowest
     if sink.aged is None or time.monotonic() > sink.aged[0] + AGED_S:
-        sink.aged = time.monotonic(), audit.kept_since(link, place, days)
+        sink.aged = time.monotonic(), audit.kept_since(link, marker_topic, days)
     return min(max(lowest, sink.aged[1]), max(1, position - KEPT_ALWAYS + 1))
 
 
-def attempt_once(sink: Core, plan: Plan, committable: Committable) -> Answer:
-    """One attempt, in a task; an epoch without rows has no need of one."""
+def attempt_once(sink: Core, plan: Plan, committable: Committable) -> AttemptResult:
+    """Make one attempt, in a task; without rows no task is needed."""
     if plan.rows == 0:
         return produce.attempt(plan, ())
     encoding = Encoding.from_json(committable.payload["encoding"], sink.name)
     session = sink.own_session(encoding.settings)
     if staged := staged_copies(committable):
-        kept = stage.read_copy(session, staged[plan.place.slot])
+        kept = stage.read_copy(session, staged[plan.marker_topic.slot])
         records = kept.select(*record_columns(kept))
     else:
         records = encoding.records(stage.read_copy(session, Copy.from_json(committable.payload["copy"])))
@@ -198,8 +203,8 @@ def attempt_once(sink: Core, plan: Plan, committable: Committable) -> Answer:
     )
     try:
         told = answers.collect()
-    except Exception as error:  # whatever ended the job, the task may have asked for its commit before
+    except Exception as error:  # however the job ended, the task may have asked for its commit before
         what = f"the Spark job that produces {plan.rows} rows failed"
         why = produce.unknown(plan, what, error, "its task may have asked for the commit before")
-        return Answer(Outcome.LOST, why)
-    return Answer.from_json(told[0]["answer"])
+        return AttemptResult(Outcome.LOST, why)
+    return AttemptResult.from_json(told[0]["answer"])

@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KEEP_EPOCHS = 1_000
-"""By default, of the audit: a source with many partitions has offsets of some kilobytes."""
-EXACT = {  # of the sink's own clone of the session: the same rows in the same order, whatever the user has set
+"""How many epochs the audit keeps by default: each holds Spark's offsets, some kilobytes with many partitions."""
+EXACT = {  # for the sink's own clone of the session: the same rows in the same order, whatever the user has set
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.files.maxPartitionBytes": str(2**62),
     "spark.sql.files.minPartitionNum": "1",
 }
 _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-"""At most 10,000, whatever the user has set."""
+"""How many records an Arrow batch may have: at most 10,000, whatever the user has set."""
 
 
 PAYLOAD_VERSION = 1
-"""Of what a vote holds; how rows become records has a version of its own (``rows.py``)."""
+"""The version of a vote's payload.  The encoding of rows in it has a version of its own (``rows.py``)."""
 
 
 @dataclass(frozen=True)
 class Judging:
-    """How rows of a schema are judged for topics as they are; kept, as each column takes ten calls into the JVM."""
+    """How rows of a schema are judged for the present topics.  Kept, as each column takes ten calls into the JVM."""
 
     schema: StructType
     targets: Mapping[str, topics.Topic]
@@ -63,7 +63,7 @@ class Judging:
 
 @dataclass(frozen=True)
 class Watched:
-    """Rows that are judged while they are copied: for which decision, how, and what is seen of them."""
+    """Rows that are judged while they are copied: for which decision, how, and a function that returns the figures."""
 
     decision: int
     judging: Judging
@@ -71,6 +71,7 @@ class Watched:
 
 
 def active_session(sink: str) -> SparkSession:
+    """Return the Spark session of this process; ``Misconfigured`` if there is none."""
     session = running_session()
     if session is None:
         raise Misconfigured(
@@ -110,8 +111,8 @@ class Core:
         keep_epochs: int | None,
         keep_days: float | None,
     ) -> None:
-        self.also: Core | None = None  # the same under its other name, of a sink that is renamed
-        self.is_new = False  # under this name, of a sink that is renamed: its marker topic may be missing
+        self.also: Core | None = None  # if the sink is being renamed: the same sink under its other name
+        self.is_new = False  # whether this is the new name of a renamed sink: its marker topic may be missing
         self.bootstrap = bootstrap_servers
         self.topic = topic
         self.name = name if name is not None else f"kafka-{topic}"
@@ -132,7 +133,7 @@ class Core:
         self.bad_rows = rejects.check_bad_rows(bad_rows, self.name)
         check_bad_rows(self.bad_rows, self.make_value, self.name)
         self.slots = slots
-        self.ever_used = 1  # slots, as the sink was last seen
+        self.ever_used = 1  # how many slots, as the sink was last seen
         check_slots_argument(slots, partitioner, self.name)
         self.tombstones = tombstones
         check_tombstones(tombstones, value, self.name)
@@ -150,25 +151,25 @@ class Core:
         self.replication = replication
         self.topic_config = dict(topic_config or {})
         self.retention = Retention.of(keep_epochs, keep_days, self.name)
-        self.aged: tuple[float, Position] | None = None  # when asked, and which position the days of retention keep
+        self.aged: tuple[float, Position] | None = None  # when last asked, and the lowest position that keep_days keeps
         self.lock = threading.Lock()
-        self.judged_by: tuple[int, Topics] | None = None  # the newest epoch's decision, and the topics as they were
-        self.looked: tuple[MarkerTopic, Topics] | None = None  # where, and what was seen there
+        self.judged_by: tuple[int, Topics] | None = None  # decision of the epoch judged last, and the topics then
+        self.looked: tuple[MarkerTopic, Topics] | None = None  # the marker topic, and what the last look has seen
         self.longest: float | None = None  # seconds that one transaction may last
         self.session: SparkSession | None = None
-        self.settings: Mapping[str, str] = {}  # those that the session was given
+        self.settings: Mapping[str, str] = {}  # settings that `session` was given
         self.judging: Judging | None = None
         self.watched: Watched | None = None
-        self.evaluated: tuple[int, Digest] | None = None  # the newest epoch that was applied, and its rows
+        self.evaluated: tuple[int, Digest] | None = None  # decision of the newest applied epoch, and its digest
 
-    def place(self, query: Query) -> MarkerTopic:
-        return self.place_of(query.app)
+    def marker_topic(self, query: Query) -> MarkerTopic:
+        return self.marker_topic_of(query.app)
 
-    def place_of(self, app: str) -> MarkerTopic:
+    def marker_topic_of(self, app: str) -> MarkerTopic:
         check_name("app", app, self.name)
-        place = MarkerTopic(app, self.name)
-        topics.check_length(place)
-        return place
+        marker_topic = MarkerTopic(app, self.name)
+        topics.check_length(marker_topic)
+        return marker_topic
 
     def seen(self) -> tuple[MarkerTopic, Topics]:
         return looked(self.looked, self.name)
@@ -179,7 +180,7 @@ class Core:
         return Link(self.bootstrap, self.name, self.request_timeout, options)
 
     def timeout(self, link: Link) -> float:
-        """How long a transaction may last, asked for once."""
+        """Return how many seconds a transaction may last; the brokers are asked once."""
         if self.longest is None:
             longest = topics.longest_transaction(link)
             wanted = self.transaction_timeout
@@ -194,15 +195,15 @@ class Core:
         return self.longest
 
     def meant(self, session: SparkSession) -> Encoding:
-        """How the rows of an epoch become records, as the session reads it now."""
+        """Return how rows become records, with the settings that the session has now if they make a difference."""
         if self.encoding.projection.is_whole and self.bad_rows is None:
             return self.encoding
         return replace(self.encoding, settings=settings_of(session))
 
     def own_session(self, settings: Mapping[str, str]) -> SparkSession:
-        """A clone of the session with the settings that order and text of the rows depend on.
+        """Return a clone of the session with the settings that order and text of the rows depend on.
 
-        ``settings`` are those under which the epoch's projection is meant, whatever the session says now.
+        ``settings``: those under which the epoch's projection was prepared, whatever the session says now.
         """
         with self.lock:
             if self.session is None or self.session._jsc is None or self.settings != settings:
@@ -222,7 +223,7 @@ class Core:
 
     @property
     def keeps_records(self) -> bool:
-        """Beside the copy, as nobody could make the same ones again."""
+        """Whether records are kept beside the copy, because a second making might not give the same ones."""
         return self.make_value is not None or self.slots > 1 or self.bad_rows is not None
 
     def encoder(self, now: Topics) -> Encoder:

@@ -1,8 +1,9 @@
-"""Records that are made durable before the vote: by a function of the user's, or cut into slots.
+"""Make records before the vote, so that they can be kept: call the user's function for values, choose slots.
 
-Runs in Spark tasks, once, at prepare.  What a function of the user's returns may differ the next time (another version
-of a schema, a registry that is down), and a row's slot must never be chosen twice; so after the decision only what was
-written here is read.
+This runs in Spark tasks, once, at prepare.  The user's function may return something else the next time (another
+version of a schema, a registry that is down), and the slot of a row must never be chosen twice.  So after the decision
+only what was written here is read.  In idempotent mode there is no decision: every evaluation of an epoch makes its
+records here, in the job that produces them.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Value = Callable[[Mapping[str, Any], str], "bytes | None"]
-"""A row, its columns by name, and its topic: the bytes of its value."""
+"""Takes a row (its columns by name) and its topic; returns the bytes of its value."""
 MakeValue = Callable[[], Value]
-"""Called once per task, where clients of registries are made."""
+"""Called once per task: the place to make clients of registries."""
 
 SLOT, FAILURE = "slot", "failure"
-"""Columns that come to those of a record."""
+"""Columns that are added to those of a record."""
 PARTITIONERS = ("murmur2_random", "murmur2", "random")
-"""Those that are known here; ``murmur2`` is Java's."""
+"""The partitioners that are implemented here; ``murmur2`` is that of Java's client."""
 STICKY = 100
-"""So many rows without a key follow each other into one partition."""
+"""How many rows without a key go into one partition before the next partition is taken."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a task does to records; picklable by Spark, holds whatever the user's function holds."""
+    """What a task does to records.  Spark can pickle it; it holds whatever the user's function holds."""
 
-    make_value: MakeValue | None  # None: the value is there
+    make_value: MakeValue | None  # None: the records have their value already
     partitions: Mapping[str, int]  # of each topic
     partitioner: str
     slots: int
 
     def schema(self, records: StructType) -> StructType:
-        """Of what comes out, for records of this schema."""
+        """Return the schema of the records that ``encoded`` makes of records with this schema."""
         from pyspark.sql import types as t
 
         kept = [t.StructField("value", t.BinaryType()) if f.name == "value" else f for f in records.fields]
@@ -56,11 +57,11 @@ class Encoder:
         return t.StructType([*kept, t.StructField(FAILURE, t.StringType()), t.StructField(SLOT, t.IntegerType())])
 
     def records(self, records: DataFrame) -> DataFrame:
-        """``records`` with what is made here; lazy."""
+        """Return ``records`` with the columns that are made here; nothing runs yet."""
         return records.mapInArrow(partial(_encoded, self), self.schema(records.schema))
 
     def encoded(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        """In a task."""
+        """Make the columns, in a task."""
         import pyarrow as pa
 
         values, spread = _Values(self.make_value), itertools.count(random.randrange(1 << 20))
@@ -78,7 +79,7 @@ class Encoder:
             yield pa.RecordBatch.from_pydict(columns)
 
     def _topics(self, columns: Mapping[str, pyarrow.Array]) -> list[str]:
-        """Of every row; one that names none, or another, is refused by the vote and goes anywhere until then."""
+        """Return the topic of every row.  A row without a declared topic gets the first one: the vote refuses it."""
         first = next(iter(self.partitions))
         if "topic" not in columns:
             return [first] * len(columns["key"])
@@ -87,7 +88,7 @@ class Encoder:
     def _partitions(
         self, columns: Mapping[str, pyarrow.Array], topics: Sequence[str], spread: Iterator[int]
     ) -> list[int | None]:
-        """Those that rows name; with several slots, those that the partitioner chooses for the others."""
+        """Return the partitions that rows name.  With several slots, choose partitions for all other rows."""
         named = columns["partition"].to_pylist() if "partition" in columns else [None] * len(topics)
         if self.slots == 1:
             return named
@@ -104,13 +105,13 @@ class Encoder:
         return hash_ % partitions
 
     def _slots(self, topics: Sequence[str], partitions: Sequence[int | None]) -> list[int]:
-        """Of one topic-partition always the same."""
+        """Return the slot of every row: always the same one for a topic-partition."""
         place = {topic: number for number, topic in enumerate(self.partitions)}
         return [(place[topic] + (p or 0)) % self.slots for topic, p in zip(topics, partitions, strict=True)]
 
 
 def check(make_value: MakeValue, sink: str, scrub: Callable[[str], str]) -> None:
-    """Refuse a function that cannot be sent to a task, or makes nothing there; one task is asked."""
+    """Raise ``Misconfigured`` if the function cannot be sent to a task or makes nothing there; one task tries it."""
     spark = running_session()
     if spark is None:
         return
@@ -124,7 +125,7 @@ def check(make_value: MakeValue, sink: str, scrub: Callable[[str], str]) -> None
         raise Misconfigured(
             f"the function of value= cannot be used in a task: {scrub(failure):.300}",
             sink=sink,
-            state="one task was asked to call it, without arguments; nothing was written",
+            state="one task called it without arguments; nothing was written",
             help="it is called once per task, and returns a function of a row (a dict) and a topic; make clients in it",
         )
 
@@ -145,7 +146,7 @@ def _encoded(encoder: Encoder, batches: Iterator[pyarrow.RecordBatch]) -> Iterat
 
 
 class _Values:
-    """The user's function in one task: asked until it first fails, as the epoch is refused then."""
+    """The user's function in one task.  After its first failure it is not called again: the epoch is refused anyway."""
 
     def __init__(self, make: MakeValue | None) -> None:
         self._make = make
@@ -155,7 +156,7 @@ class _Values:
     def of(
         self, rows: Sequence[Mapping[str, Any] | None], topics: Sequence[str]
     ) -> tuple[list[bytes | None], list[str | None]]:
-        """Values and failures, one of each per row; None: the sink does not get the row."""
+        """Return values and failures, one of each per row.  A row that is None is one that the sink does not get."""
         made = [
             self._of(row, topic) if row is not None else (None, None) for row, topic in zip(rows, topics, strict=True)
         ]
@@ -180,7 +181,7 @@ class _Values:
 
 
 def _in_utc(rows: pyarrow.Array) -> pyarrow.Array:
-    """The same, in whatever zone the session is that evaluates."""
+    """Return the rows with timestamps in UTC, so that the time zone of the session makes no difference."""
     kind = _utc(rows.type)
     return rows.cast(kind) if kind != rows.type else rows
 
@@ -204,7 +205,7 @@ def _utc_field(field: pyarrow.Field) -> pyarrow.Field:
 
 
 def murmur2(keys: Sequence[bytes]) -> list[int]:
-    """Java's hash of each key, without its sign (``Utils.toPositive(Utils.murmur2(key))``)."""
+    """Return the hash that Java's client computes of each key: ``Utils.toPositive(Utils.murmur2(key))``."""
     import numpy as np
 
     by_length: dict[int, list[int]] = {}
@@ -219,7 +220,7 @@ def murmur2(keys: Sequence[bytes]) -> list[int]:
 
 
 def _murmur2(data: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
-    """Of keys of one length, a row each; arithmetic is modulo 2**32."""
+    """Return the hashes of keys of one length; each row of ``data`` is a key.  Arithmetic is modulo 2**32."""
     import numpy as np
 
     m, words, rest = np.uint32(0x5BD1E995), length // 4, length % 4

@@ -12,115 +12,121 @@ from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, 
 from epochal.sinks.kafka import marker, produce, slots, topics
 from epochal.sinks.kafka.client import Link, kafka
 from epochal.sinks.kafka.core import Core
-from epochal.sinks.kafka.marker import Before, MarkerTopic, State
+from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.starting import create
 from epochal.sinks.kafka.topics import Topics
 
 FENCE_ATTEMPTS = 10
 _NOT_YET = "kafka: no marker topic yet"
-"""The identity of a sink under a name that it is about to get."""
+"""The identity of a sink under its new name, as long as that name has no marker topic."""
 
 
-def judged_by_owner(place: MarkerTopic, by: Actor) -> Callable[[State], bool]:
+def judged_by_owner(marker_topic: MarkerTopic, by: Actor) -> Callable[[State], bool]:
     def judge(state: State) -> bool:
-        place.conditions.check_owner(state, by)
+        marker_topic.conditions.check_owner(state, by)
         return True
 
     return judge
 
 
-def check_targets(seen: Topics, known: Mapping[str, str], place: MarkerTopic) -> None:
-    """A topic of the list that was dropped and made again has lost its rows."""
+def check_targets(seen: Topics, known: Mapping[str, str], marker_topic: MarkerTopic) -> None:
+    """Raise ``CheckpointMismatch`` if a topic was dropped and made again: its rows are lost."""
     for name, id_ in seen.ids.items():
         if known.get(name, id_) != id_:
             raise CheckpointMismatch(
                 f"topic {name!r} is not the one that the newest epoch was written to",
-                sink=place.sink,
+                sink=marker_topic.sink,
                 state=f"was {known[name]}, is {id_}",
                 help="it was dropped and made again, and its rows are lost; if that was meant, leave it out of topics="
                 " for one epoch",
             )
 
 
-def what_topics(now: Topics, place: MarkerTopic) -> str:
-    return f"topic {' or '.join(map(repr, (*now.targets, place.topic)))}"
+def what_topics(now: Topics, marker_topic: MarkerTopic) -> str:
+    return f"topic {' or '.join(map(repr, (*now.targets, marker_topic.topic)))}"
 
 
 def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
-    place, link = sink.place(query), sink.link()
-    if sink.is_new and not topics.has_marker(link, place):
+    """See ``epochal.sinks.protocol.Sink``."""
+    marker_topic, link = sink.marker_topic(query), sink.link()
+    if sink.is_new and not topics.has_marker(link, marker_topic):
         return SinkState(_NOT_YET, None, None)
-    seen = topics.describe(link, sink.declared, place)
-    sink.looked = place, seen
-    state = slots.read_all(link, place)
-    check_targets(seen, state.targets, place)
-    topics.check_slots(seen.marker, place, max(sink.slots, state.slots))
+    seen = topics.describe(link, sink.declared, marker_topic)
+    sink.looked = marker_topic, seen
+    state = slots.read_all(link, marker_topic)
+    check_targets(seen, state.targets, marker_topic)
+    topics.check_slots(seen.marker, marker_topic, max(sink.slots, state.slots))
     if by is not None and state.fence == by:
-        state = bar_and_read(sink, link, place, state.slots)
+        state = bar_and_read(sink, link, marker_topic, state.slots)
     sink.ever_used = state.slots
     return SinkState(seen.identity, state.fence, marker_of_either_name(sink, query, state))
 
 
 def marker_of_either_name(sink: Core, query: Query, state: State) -> Marker | None:
-    """Of a sink that is renamed the marker is under one of its names."""
+    """Return the marker of the sink.  If the sink is being renamed, the marker is under one of its two names."""
     if sink.also is None or state.marker is None or not state.marker.is_moved:
         return state.marker
-    return marker.read(sink.link(), sink.also.place(query), final=False).marker
+    return marker.read(sink.link(), sink.also.marker_topic(query), final=False).marker
 
 
 def fence(sink: Core, query: Query, by: Actor) -> None:
-    """Bar every older producer, then write the fence, unless a newer actor has; then bar those of other slots.
+    """Bar every older producer, write the fence unless a newer actor owns the sink, then bar all other slots.
 
-    Of two that fence at once, each ``init`` ends the other's transaction, so at most one record is
-    written on top of what its writer has read; the other reads it and is ``Fenced``.  Why the other slots
-    come last, and again whenever this is called again: ``slots.py``, 4.
+    If two starts fence at the same time, each ``init`` ends the other's transaction.  So at most one record is written
+    on top of the state that its writer has read; the other start reads that record and is ``Fenced``.  ``slots.py``, 4,
+    says why the other slots come last, and why each call bars them again.
     """
-    place, link = sink.place(query), sink.link()
+    marker_topic, link = sink.marker_topic(query), sink.link()
     if sink.is_new:
         create(sink, query, None)
     for attempt in range(FENCE_ATTEMPTS):
-        place.conditions.check_fence(marker.read(link, place, final=False), by)  # disturbs nobody
-        if write_fence(sink, link, place, by) and (state := marker.read(link, place, final=True)).fence == by:
+        marker_topic.conditions.check_fence(marker.read(link, marker_topic, final=False), by)  # disturbs nobody
+        if (
+            write_fence(sink, link, marker_topic, by)
+            and (state := marker.read(link, marker_topic, final=True)).fence == by
+        ):
             for slot in range(1, state.slots):
-                bar_producer(sink, link, place.of_slot(slot))
+                bar_producer(sink, link, marker_topic.of_slot(slot))
             sink.ever_used = state.slots
             return
         time.sleep(random.uniform(0, 0.1 * 2 ** min(attempt, 5)))
     raise SinkUnavailable(
         f"another start fences the sink at the same time, {FENCE_ATTEMPTS} times over",
         sink=sink.name,
-        state=f"transactional id {place.transactional_id}, by {by}",
+        state=f"transactional id {marker_topic.transactional_id}, by {by}",
         help="start one query per app and sink",
     )
 
 
 def abort(sink: Core, query: Query, by: Actor) -> None:
-    """Nothing prepared lies in Kafka; what a dead producer left open is ended."""
-    place, link = sink.place(query), sink.link()
-    state = marker.read(link, place, final=False)
-    place.conditions.check_owner(state, by)
-    place.conditions.check_owner(bar_and_read(sink, link, place, state.slots), by)
+    """End the transactions that dead producers left open; nothing else in Kafka is prepared work."""
+    marker_topic, link = sink.marker_topic(query), sink.link()
+    state = marker.read(link, marker_topic, final=False)
+    marker_topic.conditions.check_owner(state, by)
+    marker_topic.conditions.check_owner(bar_and_read(sink, link, marker_topic, state.slots), by)
 
 
-def bar_and_read(sink: Core, link: Link, place: MarkerTopic, ever_used: int) -> State:
-    """The final state of all slots, after every producer of theirs is barred."""
+def bar_and_read(sink: Core, link: Link, marker_topic: MarkerTopic, ever_used: int) -> State:
+    """Bar every producer of all slots, then return the final state of all slots."""
     for slot in range(ever_used):
-        bar_producer(sink, link, place.of_slot(slot))
-    return slots.shown(place, [marker.read_slot(link, place.of_slot(slot), final=True) for slot in range(ever_used)])
+        bar_producer(sink, link, marker_topic.of_slot(slot))
+    return slots.shown(
+        marker_topic, [marker.read_slot(link, marker_topic.of_slot(slot), final=True) for slot in range(ever_used)]
+    )
 
 
-def bar_producer(sink: Core, link: Link, place: MarkerTopic) -> None:
-    transaction = produce.Transaction(link, place, sink.timeout(link), {})
+def bar_producer(sink: Core, link: Link, marker_topic: MarkerTopic) -> None:
+    transaction = produce.Transaction(link, marker_topic, sink.timeout(link), {})
     try:
         transaction.bar()
     finally:
         transaction.drop()
 
 
-def write_fence(sink: Core, link: Link, place: MarkerTopic, by: Actor) -> bool:
-    """False: another producer came in between, or the answer is lost; look again."""
+def write_fence(sink: Core, link: Link, marker_topic: MarkerTopic, by: Actor) -> bool:
+    """Write the fence if it is not there.  False: another producer came in between, or the answer was lost."""
     transaction, state, mine = produce.guarded(
-        link, place, sink.timeout(link), lambda state: place.conditions.check_fence(state, by), {}
+        link, marker_topic, sink.timeout(link), lambda state: marker_topic.conditions.check_fence(state, by), {}
     )
     try:
         if not mine or state.slots < sink.slots:
@@ -135,47 +141,53 @@ def write_fence(sink: Core, link: Link, place: MarkerTopic, by: Actor) -> bool:
 
 
 def check_mark(sink: Core, query: Query) -> None:
-    place, link = sink.place(query), sink.link()
-    there = topics.has_marker(link, place)
-    slots = marker.read(link, place, final=False).slots if there else 1
+    """Raise ``Misconfigured`` if the sink uses, or ever used, several slots."""
+    marker_topic, link = sink.marker_topic(query), sink.link()
+    there = topics.has_marker(link, marker_topic)
+    slots = marker.read(link, marker_topic, final=False).slots if there else 1
     if max(slots, sink.slots) > 1:
         raise Misconfigured(
-            f"the sink was used with slots={max(slots, sink.slots)}, each with a marker of its own, which nobody"
-            " writes by hand",
+            f"the sink was used with slots={max(slots, sink.slots)}, each with a marker of its own, and these cannot be"
+            " written by hand",
             sink=sink.name,
             help="restore the marker topic; a sink with slots= keeps its name",
         )
 
 
 def mark(sink: Core, query: Query, marker: Marker | None, by: Actor) -> None:
-    """A record of its own, by a producer that has barred all others; seen by the next one before it answers."""
-    mark_until_seen(sink, sink.place(query), marker, by)
+    """Write ``marker`` in a record of its own, by a producer that has barred all others; return once it was read back.
+
+    If the sink is being renamed, its other name gets a marker that says so.
+    """
+    mark_until_seen(sink, sink.marker_topic(query), marker, by)
     if sink.also is not None:
         position = marker.position if marker is not None else 1
-        mark_until_seen(sink.also, sink.also.place(query), Marker(position, MOVED), by)
+        mark_until_seen(sink.also, sink.also.marker_topic(query), Marker(position, MOVED), by)
 
 
-def mark_until_seen(sink: Core, place: MarkerTopic, marker: Marker | None, by: Actor) -> None:
+def mark_until_seen(sink: Core, marker_topic: MarkerTopic, marker: Marker | None, by: Actor) -> None:
     link = sink.link()
     for attempt in range(FENCE_ATTEMPTS):
-        if has_marked(sink, link, place, marker, by):
+        if has_marked(sink, link, marker_topic, marker, by):
             return
         time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1.0))
     raise SinkUnavailable(
         f"the marker could not be written in {FENCE_ATTEMPTS} attempts",
         sink=sink.name,
-        state=f"topic {place.topic}",
+        state=f"topic {marker_topic.topic}",
         help="see what else uses its transactional id",
     )
 
 
-def has_marked(sink: Core, link: Link, place: MarkerTopic, marker: Marker | None, by: Actor) -> bool:
-    transaction, state, _ = produce.guarded(link, place, sink.timeout(link), judged_by_owner(place, by), {})
+def has_marked(sink: Core, link: Link, marker_topic: MarkerTopic, marker: Marker | None, by: Actor) -> bool:
+    transaction, state, _ = produce.guarded(
+        link, marker_topic, sink.timeout(link), judged_by_owner(marker_topic, by), {}
+    )
     try:
         if marker is None or state.marker == marker:
             return True
         transaction.begin()
-        transaction.send_state(b"marker", replace(state, marker=marker, span=1, before=Before()))
+        transaction.send_state(b"marker", replace(state, marker=marker, span=1, before=PreviousEpoch()))
         transaction.commit()
     except kafka().KafkaException:
         return False

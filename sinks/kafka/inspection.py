@@ -1,8 +1,9 @@
-"""What the console command asks of a Kafka sink: see ``epochal.sinks.inspection``; and its open transactions.
+"""What the console command asks of a Kafka sink (``epochal.sinks.inspection``), its open transactions included.
 
-confluent-kafka 2.16 has neither ``list_transactions`` nor ``describe_transactions``.  What a client without these sees
-of a transaction is where a partition's last stable offset stands still: below it all is decided, from it on something
-is open.  Whose it is, is known in the marker topic alone, where nobody but the sink's own ids write.
+confluent-kafka 2.16 has neither ``list_transactions`` nor ``describe_transactions``.  A client without these sees of a
+transaction only that the last stable offset of a partition stands still: all below that offset is decided, and from it
+on something is open.  Only in the marker topic is known whose transaction it is: nobody but the sink's own ids writes
+there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from epochal.sinks.kafka.marker import MarkerTopic
 
 
 class KafkaInspection:
-    """Implements :class:`~epochal.sinks.inspection.Inspection`; ``bar``: inits the transactional id of a slot."""
+    """Implements :class:`~epochal.sinks.inspection.Inspection`; ``bar`` calls init for a slot's transactional id."""
 
     unattributed = (
         "a topic does not tell which epoch a record is of (offsets per epoch are not kept), so records are neither"
@@ -30,21 +31,21 @@ class KafkaInspection:
     def __init__(
         self,
         link: Link,
-        place: MarkerTopic,
+        marker_topic: MarkerTopic,
         topics: Sequence[str],
         slots: Callable[[], int],
         projection: Json,
         bar: Callable[[MarkerTopic], None],
     ) -> None:
         self._link = link
-        self._place = place
+        self._marker_topic = marker_topic
         self._topics = topics
         self._slots = slots
         self._bar = bar
         self.projection = projection
 
     def counts(self, first: Position, last: Position) -> Iterator[Counted]:
-        """None: see ``unattributed``."""
+        """Yield nothing: see ``unattributed``."""
         del first, last
         yield from ()
 
@@ -54,39 +55,39 @@ class KafkaInspection:
     def rows(self, position: Position, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
         raise SinkUnavailable(
             f"the rows of position {position} cannot be told: {self.unattributed}",
-            sink=self._place.sink,
+            sink=self._marker_topic.sink,
             state=f"columns {list(columns)}",
             help="compare what the sinks' own records of the epoch say",
         )
 
     def leftovers(self) -> Sequence[Leftover]:
-        """None: nothing prepared lies in Kafka but open transactions, which ``txns`` tells of."""
+        """Return nothing: the only prepared work in Kafka is open transactions, which ``epochal txns`` shows."""
         return []
 
     def remove(self, newest: Actor) -> Sequence[str]:
-        """Nothing: see ``leftovers``."""
+        """Remove nothing: see ``leftovers``."""
         del newest
         return []
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""
 
     @property
     def ids(self) -> Sequence[str]:
         """The transactional ids of all slots that were ever used."""
-        return [self._place.of_slot(slot).transactional_id for slot in range(self._slots())]
+        return [self._marker_topic.of_slot(slot).transactional_id for slot in range(self._slots())]
 
     def transactions(self) -> Sequence[Open]:
-        """Every partition of the marker topic and the targets in which one is open now."""
+        """Return every partition of the marker topic and of the targets in which a transaction is open now."""
         slots = range(self._slots())
-        ours = [self._open(self._place.topic, n, self._place.of_slot(n).transactional_id) for n in slots]
+        ours = [self._open(self._marker_topic.topic, n, self._marker_topic.of_slot(n).transactional_id) for n in slots]
         theirs = [self._open(topic, n, "") for topic in self._topics for n in self._partitions(topic)]
         return [found for found in (*ours, *theirs) if found is not None]
 
     def abort(self) -> Sequence[str]:
-        """Init every id: what was open under it is aborted, and its producer, if one lives, is barred."""
+        """Call init for every id: Kafka aborts its open transaction, and bars its producer if one lives."""
         for slot in range(self._slots()):
-            self._bar(self._place.of_slot(slot))
+            self._bar(self._marker_topic.of_slot(slot))
         return self.ids
 
     def _partitions(self, topic: str) -> Sequence[int]:
@@ -112,7 +113,7 @@ class KafkaInspection:
         return int(marks[1])
 
     def _timestamp(self, topic: str, partition: int, offset: int) -> float | None:
-        """When the first record of the open transaction was produced, by the producer's clock or the broker's."""
+        """When the first open record was produced, in seconds since 1970, by the producer's clock or the broker's."""
         with self._link.consumer("read_uncommitted") as consumer:
             consumer.assign([kafka().TopicPartition(topic, partition, offset)])
             message = consumer.poll(max(0.0, min(5.0, self._link.timeout)))

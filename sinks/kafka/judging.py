@@ -29,7 +29,7 @@ def quoted(name: str) -> str:
 
 
 def has_twins(kind: DataType) -> bool:
-    """Whether two fields differ in case alone, which a session may read as one."""
+    """Whether two fields differ only in case: a session may read both as one."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
@@ -41,23 +41,26 @@ def has_twins(kind: DataType) -> bool:
 
 
 def record_columns(records: DataFrame) -> list[str]:
-    """The columns that are produced."""
+    """Return the names of the columns that are produced."""
     return [name for name in ("key", "value", *ROUTES) if name in records.columns]
 
 
 def refusals_of(encoding: Encoding, schema: StructType) -> dict[str, tuple[str, Column]]:
-    """By column of the projected rows: the name of one of the records, which says what JSON cannot hold."""
+    """Return for each column that JSON may not hold: the name of a new column of the records, and its condition."""
     return {column: (f"bad{n}", bad) for n, (column, bad) in enumerate(encoding.refusals(schema))}
 
 
 def watch(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
-    """See ``epochal.sinks.protocol.WatchingSink``; rows that become other ones first are judged from the copy."""
+    """See ``epochal.sinks.protocol.WatchingSink``.
+
+    Rows that the sink changes before they become records are not watched: the vote judges them from the copy.
+    """
     sink.watched = None
     if not is_watchable(sink, rows):
         return rows
     try:
         now = as_looked_at(sink, epoch)
-    except SinkUnavailable:  # the vote asks more patiently
+    except SinkUnavailable:  # the vote asks again
         return rows
     judging = sink.judging
     if judging is None or (judging.schema, judging.targets) != (rows.schema, now.targets):
@@ -80,7 +83,7 @@ def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
 
 
 def is_watchable(sink: Core, rows: DataFrame) -> bool:
-    """Every row is a record as it stands, and in the query's session the same one as in the sink's own."""
+    """Whether rows become records unchanged, and the same records in the query's session as in the sink's own."""
     if sink.keeps_records or not sink.encoding.projection.is_whole:
         return False
     policy = rows.sparkSession.conf.get("spark.sql.legacy.timeParserPolicy", "CORRECTED")
@@ -88,12 +91,12 @@ def is_watchable(sink: Core, rows: DataFrame) -> bool:
 
 
 def as_looked_at(sink: Core, epoch: Epoch) -> Topics:
-    """The topics as they are now, if they are those that were looked at."""
-    place, seen = sink.seen()
-    now = topics.describe(sink.link(), sink.declared, place)
+    """Return the topics as they are now; ``PrepareRefused`` if they are not those that were looked at."""
+    marker_topic, seen = sink.seen()
+    now = topics.describe(sink.link(), sink.declared, marker_topic)
     if (now.identity, now.ids) != (seen.identity, seen.ids):
         raise PrepareRefused(
-            f"{what_topics(now, place)} is not the one that was looked at",
+            f"{what_topics(now, marker_topic)} is not the one that was looked at",
             sink=sink.name,
             epoch=epoch.number,
             state=f"was {seen.identity}, {seen.ids}; is {now.identity}, {now.ids}",
@@ -103,9 +106,9 @@ def as_looked_at(sink: Core, epoch: Epoch) -> Topics:
 
 
 def topics_of(sink: Core, epoch: Epoch) -> Topics:
-    """As they were when an epoch was first judged: what a row is refused for must be the same to all who ask.
+    """Return the topics as they were when the epoch was first judged: all who ask must get the same refusals.
 
-    That they still are the topics that were looked at is asked every time.
+    Every call checks that they still are the topics that were looked at.
     """
     now = as_looked_at(sink, epoch)
     with sink.lock:
@@ -115,7 +118,7 @@ def topics_of(sink: Core, epoch: Epoch) -> Topics:
 
 
 def reasons(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
-    """See ``epochal.sinks.rows.rejects``; of a copy, as the vote reads it."""
+    """See ``epochal.sinks.rows.rejects``.  If there is a copy, the rows are read from it, as the vote reads them."""
     from pyspark.sql import functions as f
 
     if epoch.copy is not None:
@@ -138,7 +141,10 @@ def judgement(sink: Core, epoch: Epoch, rows: DataFrame) -> Json:
 
 
 def judged_while_copied(sink: Core, epoch: Epoch, now: Topics) -> int | None:
-    """How many rows, after refusing; None: nobody has watched the rows of this decision for topics as they are."""
+    """Return how many rows were judged while they were copied; ``PrepareRefused`` if one meets an objection.
+
+    None: the rows of this decision were not watched for the topics as they are now, or there were no rows.
+    """
     watched, sink.watched = sink.watched, None
     if watched is None or watched.decision != epoch.decision.id or watched.judging.targets != now.targets:
         return None
@@ -147,8 +153,10 @@ def judged_while_copied(sink: Core, epoch: Epoch, now: Topics) -> int | None:
 
 
 def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
-    """How many rows, after refusing those that Kafka or JSON cannot hold; and their records, a copy per slot, where
-    they are kept."""
+    """Return how many rows there are, and the copies of their records, one per slot, if records are kept.
+
+    ``PrepareRefused``: Kafka or JSON cannot hold some of the rows.
+    """
     schema = encoding.projection.check(copied.schema)
     encoding.check(schema, sink.name)
     refusals = refusals_of(encoding, schema)
@@ -159,7 +167,7 @@ def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
         records = records.where(objections.reason_of_each(found).isNull())
     staged: list[Copy] = []
     if sink.keeps_records:
-        assert epoch.copy is not None, "asked for at once"
+        assert epoch.copy is not None, "prepare has checked it"
         made = sink.encoder(now).records(records)
         staged = stage.write_parts(epoch.copy, sink.name, epoch.number, made, SLOT, sink.slots)
         kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
@@ -168,7 +176,7 @@ def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
 
 
 def all_objections(sink: Core, refusals: Mapping[str, str], now: Topics) -> list[Objection]:
-    """All of them.  ``refusals``: column of the rows to that of the records that says which JSON cannot hold."""
+    """Return all objections.  ``refusals``: a column of the rows to the column of the records with its condition."""
     return [
         *([objections.of_values(sink.link().scrub)] if sink.make_value is not None else []),
         *(objections.of_json(column, name) for column, name in refusals.items()),
@@ -177,7 +185,7 @@ def all_objections(sink: Core, refusals: Mapping[str, str], now: Topics) -> list
 
 
 def judged_records(sink: Core, rows: DataFrame, now: Topics) -> tuple[DataFrame, list[Objection]]:
-    """The records, those that the sink does not get included, with hash and objections of each; lazy."""
+    """Return all records with ``HASH``, ``KEPT`` and ``MET``, and the objections; nothing runs yet."""
     from pyspark.sql import functions as f
 
     records, found = marked_records(sink, rows, now, row_hash(rows).alias(HASH))
@@ -189,7 +197,7 @@ def judged_records(sink: Core, rows: DataFrame, now: Topics) -> tuple[DataFrame,
 
 
 def marked_records(sink: Core, rows: DataFrame, now: Topics, more: Column) -> tuple[DataFrame, list[Objection]]:
-    """The records of all ``rows``, with ``KEPT``, one more column of the rows, and what is objected to; lazy."""
+    """Return the records of all ``rows`` with ``KEPT`` and the column ``more``, and the objections.  Nothing runs."""
     from pyspark.sql import functions as f
 
     encoding = sink.encoding

@@ -1,9 +1,9 @@
-"""What of an epoch's records Kafka, or one of the topics, would not take; found at prepare, in one pass.
+"""Objections: which records of an epoch Kafka, or one of the topics, would not take.  Found at prepare, in one pass.
 
-A condition is of records (``rows.py``); the first one that holds for any of them refuses the epoch, while nothing
-of it is decided.  After the decision there is only forward, so whatever a broker can object to belongs here.
-In idempotent mode nothing is prepared: every record says itself what is objected to (:func:`of_each`), and the task
-that produces them reads it.
+The condition of an objection is about records (``rows.py``).  The first objection that any record meets refuses the
+epoch, while nothing of it is decided.  After the decision there is only forward, so every reason for which a broker can
+refuse a record belongs here.  In idempotent mode nothing is prepared: a column of the records says what is objected to
+(:func:`of_each`), and the task that produces them reads it.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 OVERHEAD = 100
-"""Bytes that a record batch needs around one record, rounded up."""
+"""How many bytes a record batch needs around one record, rounded up."""
 HEADER_OVERHEAD = 10
-"""Bytes that a header needs around its key and value, rounded up."""
+"""How many bytes a header needs around its key and value, rounded up."""
 
 
 @dataclass(frozen=True)
 class Objection:
-    """Rows that cannot be written: which, and what is said of them."""
+    """A kind of rows that cannot be written: the condition, and the words of the error."""
 
     bad: Column
-    reason: str  # of one row
-    tell: Callable[[int, Any], str]  # how many rows, and what of `shown`
+    reason: str  # why one such row cannot be written
+    tell: Callable[[int, Any], str]  # makes the error's text of the number of rows and a value of `shown`
     help: str
-    shown: Column | None = None  # of each of these rows; the smallest is told
-    largest: bool = False  # `shown` is a number, and the largest is told
-    separable: bool = True  # a sink for bad rows could have them
+    shown: Column | None = None  # a value of each such row; the error shows the smallest
+    largest: bool = False  # `shown` is a number, and the error shows the largest
+    separable: bool = True  # such rows may go to the sink for bad rows
 
 
 Figures = Mapping[str, Any]
-"""Of all records of an epoch: how many, how many meet each objection, and what of these is shown."""
+"""Figures of all records of an epoch: how many there are, how many meet each objection, what is shown of these."""
 
 
 def count(records: DataFrame, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
-    """How many records there are; ``PrepareRefused`` names the first objection that any of them meets."""
+    """Return how many records there are; ``PrepareRefused`` names the first objection that any of them meets."""
     told = records.agg(*figures(objections)).collect()[0].asDict()
     return judged(told, objections, sink, epoch)
 
 
 def watched(records: DataFrame, wanted: Sequence[Column]) -> tuple[DataFrame, Callable[[], Figures | None]]:
-    """The same records, and what ``judged`` wants of them (``figures``) once one action has read them all.
+    """Return the same records, and a function that returns their figures once one action has read them all.
 
-    None: Spark has run that action without them, as there are no rows.
+    ``wanted`` is what ``figures`` returned; ``judged`` takes the figures.  None instead of figures: Spark has run that
+    action without reading records, because there are none.
     """
     from pyspark.sql import Observation
 
@@ -70,7 +71,7 @@ def watched(records: DataFrame, wanted: Sequence[Column]) -> tuple[DataFrame, Ca
 
 
 def judged(told: Figures, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
-    """How many records there were; ``PrepareRefused`` names the first objection that any of them meets."""
+    """Return how many records there were; ``PrepareRefused`` names the first objection that any of them meets."""
     for n, objection in enumerate(objections):
         if bad := told[f"bad{n}"]:
             raise refusal(objection, bad, told[f"shown{n}"], sink, epoch, "nothing of the epoch was decided")
@@ -78,7 +79,7 @@ def judged(told: Figures, objections: Sequence[Objection], sink: str, epoch: Epo
 
 
 def figures(objections: Sequence[Objection]) -> list[Column]:
-    """Aggregates of records."""
+    """Return the aggregates of records that make up ``Figures``."""
     from pyspark.sql import functions as f
 
     return [
@@ -89,7 +90,7 @@ def figures(objections: Sequence[Objection]) -> list[Column]:
 
 
 def of_each(objections: Sequence[Objection]) -> Column:
-    """The first of ``objections`` that a record meets, by number, and what it shows, as text; NULL: it meets none."""
+    """A column: the number of the first objection that a record meets, and what it shows, as text; NULL: none."""
     from pyspark.sql import functions as f
 
     cases = f.lit(None)
@@ -100,14 +101,14 @@ def of_each(objections: Sequence[Objection]) -> Column:
 
 
 def reason_of_each(objections: Sequence[Objection]) -> Column:
-    """The first of ``objections`` that a record meets, in words; NULL: it meets none."""
+    """Return a column: the reason of the first objection that a record meets; NULL: it meets none."""
     from pyspark.sql import functions as f
 
     return f.coalesce(f.lit(None), *(f.when(objection.bad, objection.reason) for objection in objections))
 
 
 def refusal(met: Objection, rows: int, shown: object, sink: str, epoch: EpochNumber, state: str) -> PrepareRefused:
-    """What is said when so many rows meet an objection."""
+    """Return the error for ``rows`` rows that meet an objection."""
     more = "; or let bad_rows= have such rows" if met.separable else ""
     return PrepareRefused(met.tell(rows, shown), sink=sink, epoch=epoch, state=state, help=met.help + more)
 
@@ -125,7 +126,7 @@ def _shown(objection: Objection) -> Column:
 
 
 def of_json(column: str, bad: str) -> Objection:
-    """A column whose values JSON does not hold; the column ``bad`` of the records says of which."""
+    """Values of a column that JSON cannot hold; the column ``bad`` of the records is true for these rows."""
     from pyspark.sql import functions as f
 
     return Objection(
@@ -138,21 +139,21 @@ def of_json(column: str, bad: str) -> Objection:
 
 
 def of_values(scrub: Callable[[str], str]) -> Objection:
-    """Rows of which a function of the user's made no value."""
+    """Rows for which the user's function failed to make a value."""
     from pyspark.sql import functions as f
 
     return Objection(
         f.isnotnull(FAILURE),
         "value= made no value of it",
-        lambda rows, shown: f"value= made no value of {rows} rows, and was asked no more: {scrub(shown):.300}",
-        "see what the function says; the epoch is evaluated again at the next start",
+        lambda rows, shown: f"value= made no value of {rows} rows, and was not called again: {scrub(shown):.300}",
+        "fix what the function reports; the epoch is evaluated again at the next start",
         f.col(FAILURE),
         separable=False,
     )
 
 
 def of_records(encoding: Encoding, targets: Mapping[str, Topic], tombstones: bool) -> Iterator[Objection]:
-    """All that is known of the topics as they are now, and of what was asked for."""
+    """Yield the objections that follow from the topics as they are now, and from the sink's arguments."""
     if encoding.topic is not None:
         yield _unknown_topic(encoding.topic, targets)
     if not tombstones:
@@ -177,7 +178,7 @@ def _unknown_topic(column: str, targets: Mapping[str, Topic]) -> Objection:
         bad,
         f"its topic is not declared (column {column!r})",
         lambda rows, shown: f"{rows} rows are for topics that are not declared (column {column!r}): {shown}",
-        f"declare the topic, of {sorted(targets)} as they are in topics=, or keep such rows out with where=",
+        f"declare the topic in topics=, which has {sorted(targets)}, or keep such rows out with where=",
         f.coalesce(f.concat(f.lit("'"), topic, f.lit("'")), f.lit("NULL")),
     )
 
@@ -206,7 +207,7 @@ def _nameless_header(column: str) -> Objection:
 
 
 def _unspeakable_header(column: str) -> Objection:
-    """The client takes the key for a text that ends with a NUL."""
+    """Header keys that the client cannot send: it takes a key for text that ends at a NUL."""
     from pyspark.sql import functions as f
 
     def bad(header: Column) -> Column:
@@ -251,7 +252,7 @@ def _keyless(encoding: Encoding, compacted: Sequence[str]) -> Objection:
 
 
 def _too_large(encoding: Encoding, targets: Mapping[str, Topic]) -> Iterator[Objection]:
-    """Topic by topic, as each has a limit of its own."""
+    """Yield one objection per topic, because each topic has its own limit."""
     from pyspark.sql import functions as f
 
     size = f.coalesce(f.length("key"), f.lit(0)) + f.coalesce(f.length("value"), f.lit(0))
@@ -281,7 +282,7 @@ def _add_header(size: Column, header: Column) -> Column:
 
 
 def _of_topic(targets: Mapping[str, Topic], what: Callable[[Topic], int]) -> Column:
-    """A figure of the row's own topic; NULL for a topic that is not declared."""
+    """Return a column: a number of the row's own topic; NULL if that topic is not declared."""
     from pyspark.sql import functions as f
 
     if len(targets) == 1:

@@ -10,18 +10,18 @@ from epochal.sinks.conditions import marker_of
 from epochal.sinks.kafka import marker, slots
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
 from epochal.sinks.kafka.judging import check_rows, judged_while_copied, reasons, topics_of
-from epochal.sinks.kafka.marker import Before, MarkerTopic, State
+from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.protocol import Rows
 from epochal.sinks.rows import rejects
 from epochal.sinks.spark import stage
 
 MARKER_SPARE = 1000
-"""Bytes of a marker's record that are known when it is written: the digest, slots, the record's frame."""
+"""How many bytes are reserved for what is known only when a marker's record is written: digest, slots, frame."""
 
 
 def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
-    """Vote: the copy is there, and Kafka will take every row of it as the topic is now."""
+    """Vote: the copy is there, and Kafka will take every row of it, as the topics are now."""
     if epoch.copy is None:
         raise PrepareRefused(
             "Kafka cannot hold rows back, and there is no durable copy to produce them from",
@@ -29,11 +29,11 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
             epoch=epoch.number,
             help="give the coordinator a stage",
         )
-    place, _ = sink.seen()
+    marker_topic, _ = sink.seen()
     now = topics_of(sink, epoch)
-    cut = cut_of(sink, place, epoch, by)
+    cut = cut_of(sink, marker_topic, epoch, by)
     encoding = sink.meant(rows.sparkSession)
-    refuse_large_marker(sink, epoch, place, now, by)
+    refuse_large_marker(sink, epoch, marker_topic, now, by)
     staged: list[Copy] = []
     left_out = 0
     count = judged_while_copied(sink, epoch, now)
@@ -45,7 +45,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
             if sink.bad_rows is not None:
                 left_out += rejects.how_many(reasons(sink, epoch, copied))
     if count + left_out != epoch.copy.rows:
-        told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows}"
+        told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows} rows"
         raise sink.refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
     failpoints.hit(Point.BEFORE_VOTE, sink.name, epoch.number)
     payload = {
@@ -61,21 +61,24 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     return Committable(sink.name, epoch.decision, epoch.position, count, payload, left_out=left_out)
 
 
-def cut_of(sink: Core, place: MarkerTopic, epoch: Epoch, by: Actor) -> Json | None:
-    """With several slots: in how many the epoch is to be, and what the sink shows before it."""
+def cut_of(sink: Core, marker_topic: MarkerTopic, epoch: Epoch, by: Actor) -> Json | None:
+    """With several slots: return how many of them the epoch gets, and what the sink shows before it.  Else None."""
     if max(sink.slots, sink.ever_used) == 1:
         return None
-    state = slots.read_all(sink.link(), place)
-    place.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
-    before = Before(state.marker, state.span if state.marker is not None else 0)
+    state = slots.read_all(sink.link(), marker_topic)
+    marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
+    before = PreviousEpoch(state.marker, state.span if state.marker is not None else 0)
     return {"span": state.slots, "before": before.to_json()}
 
 
-def refuse_large_marker(sink: Core, epoch: Epoch, place: MarkerTopic, now: Topics, by: Actor) -> None:
-    """The marker's record holds Spark's offsets, whose text grows with the partitions of the source."""
+def refuse_large_marker(sink: Core, epoch: Epoch, marker_topic: MarkerTopic, now: Topics, by: Actor) -> None:
+    """Raise ``PrepareRefused`` if the marker's record is too large for its topic.
+
+    The record holds Spark's offsets, whose text grows with the partitions of the source.
+    """
     about = {"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark}
     state = State(by, marker_of(epoch), targets=dict(now.ids) if now.several else {})
-    size = len(marker.record(place, state, about)) + MARKER_SPARE
+    size = len(marker.record(marker_topic, state, about)) + MARKER_SPARE
     limit = min(now.marker.max_message_bytes, marker.LARGEST)
     if size > limit:
         raise sink.refuse(

@@ -1,17 +1,18 @@
-"""One attempt at one epoch: rows and marker in one transaction.  Runs in a Spark task.
+"""One attempt at one epoch: produce its rows and its marker in one transaction.  Runs in a Spark task.
 
     init ─> fence mine? ─> marker mine? one before? ─> begin ─> rows ─> marker ─> flush ─> commit
     bars every   else stop     done      else stop                                           │ whatever the answer
     older producer                                                                           v
                       a new producer: init ─> marker mine? ─> committed and seen, or provably not
 
-Invariants: no row is produced before init, fence and marker were read in this order by this producer;
-a transaction whose commit was asked for is never aborted, its producer is dropped and the marker decides;
-whatever happens comes back as an :class:`Answer`, never as the text of an exception.
+Invariants:
+- A producer sends rows only after it has called init, checked the fence and checked the marker, in this order.
+- After the request to commit, no transaction is aborted: its producer is dropped, and the marker decides.
+- Every outcome is returned as an :class:`AttemptResult`, never as the text of an exception.
 
-Of an epoch that is *applied* (idempotent mode) there is no copy and was no vote: the records are those of an
-:class:`Evaluation`, whose digest and objections are known once all are read.  They are judged then, before the commit
-is asked for; what does not pass is aborted, and nothing of it is visible.
+An epoch that is *applied* (idempotent mode) has no copy and no vote.  Its records are an :class:`Evaluation`, whose
+digest and objections are known once all records are read.  They are judged then, before the request to commit: if
+they do not pass, the transaction is aborted, and nothing of the epoch is visible.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from epochal.coordinator.model.errors import (
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link, Options, is_fenced, is_refused, kafka
-from epochal.sinks.kafka.marker import Before, MarkerTopic, State
+from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES
 from epochal.sinks.spark import workers
 
@@ -47,13 +48,12 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
 Row: TypeAlias = "tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Route]"
-"""Key and value, and where it goes if it says so itself."""
+"""Key and value of a record, and its route if the row names one."""
 Route: TypeAlias = "tuple[str | None, int | None, Sequence[Mapping[str, Any]] | None]"
-"""Topic, partition, headers; None: the plan's one topic, the partitioner's choice, no headers."""
-
+"""Topic, partition and headers.  None stands for the plan's only topic, the partitioner's choice, no headers."""
 
 MOST = 20
-"""Records of the audit that one epoch deletes at most: their tombstones fit in any batch that a topic takes."""
+"""How many audit records one epoch deletes at most: so few tombstones fit into any batch that a topic takes."""
 
 
 class Outcome(enum.Enum):
@@ -61,15 +61,15 @@ class Outcome(enum.Enum):
 
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already committed"
-    INTERRUPTED = "interrupted"  # nothing is visible, another producer came in between: go again
-    EXPIRED = "expired"  # nothing is visible, the broker ended the transaction: its time was over
-    LOST = "lost"  # the task died with its answer: go again, the marker is asked first
-    STOPPED = "stopped"  # the error says why and what is known
+    INTERRUPTED = "interrupted"  # nothing is visible, another producer came in between: try again
+    EXPIRED = "expired"  # nothing is visible, the broker ended the transaction: its timeout was over
+    LOST = "lost"  # the task died before its result arrived: try again, the marker is read first
+    STOPPED = "stopped"  # ``error`` says why and what is known, or ``met`` says what was objected to
 
 
 @dataclass(frozen=True)
-class Met:
-    """The first objection that records of an evaluation meet: its number, how many do, and what is shown of them."""
+class ObjectionCount:
+    """The first objection that records meet: its number, how many records meet it, what the error shows of them."""
 
     number: int
     rows: int
@@ -77,13 +77,13 @@ class Met:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What an attempt has to say, as plain data."""
+class AttemptResult:
+    """The result of one attempt, as plain data."""
 
     outcome: Outcome
     error: EpochalError | None = None
-    digest: Digest | None = None  # that of the marker, if it shows the epoch; else of the rows that were evaluated
-    met: Met | None = None  # STOPPED by it, and the error is for the driver to tell
+    digest: Digest | None = None  # the marker's, if it shows the epoch; else that of the evaluated rows
+    met: ObjectionCount | None = None  # the objection that STOPPED the attempt: the driver makes the error
 
     def to_json(self) -> str:
         e = self.error
@@ -93,10 +93,10 @@ class Answer:
         return json.dumps({"outcome": self.outcome.value, "error": told, "digest": digest, "met": met})
 
     @classmethod
-    def from_json(cls, text: str) -> Answer:
+    def from_json(cls, text: str) -> AttemptResult:
         data: Json = json.loads(text)
         digest = Digest.from_json(data["digest"]) if data["digest"] is not None else None
-        met = Met(*data["met"]) if data["met"] is not None else None
+        met = ObjectionCount(*data["met"]) if data["met"] is not None else None
         return cls(Outcome(data["outcome"]), _error(data["error"]), digest, met)
 
 
@@ -110,88 +110,86 @@ def _error(told: Any) -> EpochalError | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """One epoch as a task gets it; picklable, and holds secrets."""
+    """One epoch as a task gets it.  The plan can be pickled and holds secrets."""
 
     link: Link
-    place: MarkerTopic
-    topics: tuple[str, ...]  # of several, every row names its own
+    marker_topic: MarkerTopic
+    topics: tuple[str, ...]  # if there are several, every row names one of them
     by: Actor
     decision: int
     position: Position
     epoch: EpochNumber
-    rows: int | None  # None: nobody counted them yet, the epoch is applied
+    rows: int | None  # None: the epoch is applied, and nobody has counted its rows
     partitioner: str
     max_message_bytes: tuple[int, ...]  # of each topic
-    transaction_timeout: float
-    about: Json
-    targets: Mapping[str, str] = field(default_factory=dict)  # of several topics, name to id
-    span: int = 1  # slots of the epoch; `place` is that of one of them, `rows` are its rows
-    before: Before | None = None  # with several slots: where each of them must stand
-    agreed: Digest | None = None  # of every other evaluation, when it is applied
-    largest: frozenset[int] = frozenset()  # the objections of which the largest number is told
-    keep_from: Position = 1  # the lowest position whose record the audit keeps
+    transaction_timeout: float  # seconds
+    about: Json  # what the marker's record says of the epoch, for people and for the audit
+    targets: Mapping[str, str] = field(default_factory=dict)  # with several topics: name to topic id
+    span: int = 1  # how many slots the epoch has; `marker_topic` and `rows` are those of one slot
+    before: PreviousEpoch | None = None  # with several slots: what each of them must show
+    agreed: Digest | None = None  # if the epoch is applied: the digest of its other evaluations, if known
+    largest: frozenset[int] = frozenset()  # the objections whose error shows the largest number
+    keep_from: Position = 1  # the audit keeps the records from this position on
 
     @property
     def is_applied(self) -> bool:
-        """Whether there is no decision and no copy."""
+        """Whether the epoch is applied, so that it has no decision and no copy."""
         return self.rows is None
 
     @property
     def what(self) -> str:
-        """The rows, for people."""
+        """The rows, as errors name them."""
         return f"{self.rows} rows" if not self.is_applied else "the rows"
 
     @property
     def marker(self) -> Marker:
-        """What the transaction sets, but for the digest."""
+        """The marker that the transaction writes, without its digest."""
         return Marker(self.position, self.decision)
 
     def after(self, state: State, digest: Digest | None = None) -> State:
-        """What the slot's partition says once it is committed, where it said ``state``."""
-        before = self.before if self.before is not None else Before(state.marker, state.span)
+        """Return what the slot's partition says after the commit, if it says ``state`` before."""
+        before = self.before if self.before is not None else PreviousEpoch(state.marker, state.span)
         set_, kept = replace(self.marker, digest=digest), self.forgotten(state).stop or None
         new = replace(state, fence=self.by, marker=set_, targets=self.targets, span=self.span, before=before)
         return replace(new, kept=kept)
 
     def forgotten(self, state: State) -> range:
-        """The positions whose records the transaction deletes: the oldest that fall out of retention, a bounded number.
-
-        Of records that an older Epochal wrote under one key, or that were kept before one ran, nothing is known.
-        """
-        if self.place.slot > 0:
+        """Return the positions whose audit records the transaction deletes: the oldest ones, ``MOST`` at most."""
+        if self.marker_topic.slot > 0:
             return range(0)
+        # Without ``kept``, an older Epochal wrote last, or nobody did: no record is known to have a key of its own.
         oldest = state.kept if state.kept is not None else self.position
         return range(oldest, max(oldest, min(self.keep_from, oldest + MOST)))
 
     def already_committed(self, state: State) -> bool:
-        """Whether the slot shows the epoch; an error unless it does, or may be written now."""
+        """Whether the slot shows the epoch already; raises as ``Conditions.already_committed`` does."""
         before = None
         if self.before is not None:
-            stood = self.before.of_slot(self.place.slot)
+            stood = self.before.of_slot(self.marker_topic.slot)
             before = stood.position if stood is not None else 0
-        return self.place.conditions.already_committed(state, self.by, self.marker, self.epoch, before)
+        return self.marker_topic.conditions.already_committed(state, self.by, self.marker, self.epoch, before)
 
 
-class Objected(Exception):
-    """Inside an attempt: nothing of the epoch may be committed, as records meet an objection."""
+class RecordsRefused(Exception):
+    """Raised inside an attempt: records meet an objection, so nothing of the epoch may be committed."""
 
-    def __init__(self, met: Met) -> None:
+    def __init__(self, met: ObjectionCount) -> None:
         super().__init__(met)
         self.met = met
 
 
 class Evaluation:
-    """The records of an epoch that is applied, and what is known once all are read."""
+    """The records of an epoch that is applied; their digest and objections are known once all are read."""
 
     def __init__(self, batches: Iterable[pyarrow.RecordBatch], largest: frozenset[int] = frozenset()) -> None:
         self._batches = batches
         self._largest = largest
         self._met: dict[int, tuple[int, str | None]] = {}
         self._digest = Digest(0, 0)
-        self.digest: Digest | None = None  # of all rows, those that the sink does not get included; None: not all read
+        self.digest: Digest | None = None  # of all rows, also those that the sink does not get; None: not all are read
 
     def __iter__(self) -> Iterator[Sequence[Row]]:
-        """The records to be produced; none once one was objected to."""
+        """Yield the records to produce, batch by batch; after the first objection only read the rest."""
         for batch in self._batches:
             self._digest += _digest(batch.column(HASH))
             for met in batch.column(MET).drop_null().to_pylist():
@@ -201,17 +199,19 @@ class Evaluation:
         self.digest = self._digest
 
     def judge(self, plan: Plan) -> Digest:
-        """``NonDeterministicReplay``, or what is objected to; the digest where there is nothing."""
+        """Return the digest; raise ``NonDeterministicReplay`` if it differs, ``RecordsRefused`` after an objection."""
         assert self.digest is not None, "judged when all records are read"
-        plan.place.conditions.check_digest(self.digest, plan.agreed, plan.epoch)
+        plan.marker_topic.conditions.check_digest(self.digest, plan.agreed, plan.epoch)
         if self.met is not None:
-            raise Objected(self.met)
+            raise RecordsRefused(self.met)
         return self.digest
 
     @property
-    def met(self) -> Met | None:
-        """The first objection of all that were met so far."""
-        return min((Met(number, *of) for number, of in self._met.items()), key=lambda met: met.number, default=None)
+    def met(self) -> ObjectionCount | None:
+        """Of the objections that records have met so far, the first one in the list; None: there is none."""
+        return min(
+            (ObjectionCount(number, *of) for number, of in self._met.items()), key=lambda met: met.number, default=None
+        )
 
     def _meet(self, number: int, shown: str | None) -> None:
         rows, before = self._met.get(number, (0, None))
@@ -221,7 +221,7 @@ class Evaluation:
 
 
 def _digest(hashes: pyarrow.Array) -> Digest:
-    """Of a batch; by halves, of which no sum overflows."""
+    """Digest of one batch.  The two 32-bit halves are summed separately so that no int64 sum can overflow."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -232,39 +232,39 @@ def _digest(hashes: pyarrow.Array) -> Digest:
 
 
 class Transaction:
-    """The one transaction of one producer, in one process.  Every call is bounded."""
+    """The one transaction of one producer, in one process.  Every call is bounded in time."""
 
-    def __init__(self, link: Link, place: MarkerTopic, timeout: float, more: Options) -> None:
+    def __init__(self, link: Link, marker_topic: MarkerTopic, timeout: float, more: Options) -> None:
         self._link = link
-        self._place = place
+        self._marker_topic = marker_topic
         self._timeout = timeout
         self._pid = os.getpid()
         self._began = time.monotonic()
-        self._made: Producer | None = link.producer(place.transactional_id, timeout, more)
+        self._made: Producer | None = link.producer(marker_topic.transactional_id, timeout, more)
 
     @property
     def _producer(self) -> Producer:
-        """The producer, in the process that made it, until it was let go."""
+        """The producer; ``Misconfigured`` in another process than the one that made it, or after it was dropped."""
         if os.getpid() != self._pid:
             raise Misconfigured(
                 f"a Kafka producer of process {self._pid} was used in process {os.getpid()}, after a fork",
-                sink=self._place.sink,
+                sink=self._marker_topic.sink,
                 help="make the producer in the process that uses it",
             )
         if self._made is None:
-            raise Misconfigured("a Kafka producer was used after its end", sink=self._place.sink, help="make a new one")
+            raise Misconfigured("a dropped producer was used", sink=self._marker_topic.sink, help="make a new one")
         return self._made
 
     def init(self) -> None:
-        """Bar every older producer of this transactional id; what it had open is aborted."""
+        """Bar every older producer of this transactional id; Kafka aborts its open transaction."""
         producer, timeout = self._producer, self._link.timeout
-        for _ in range(2):  # without it the first coordinator look-up waits for a timer of 500 ms
-            producer.list_topics(self._place.topic, timeout)
+        for _ in range(2):  # otherwise the first look-up of the coordinator waits for a timer of 500 ms
+            producer.list_topics(self._marker_topic.topic, timeout)
         producer.init_transactions(timeout)
 
     def bar(self) -> None:
-        """``init``, with an error that says what was asked for."""
-        with self._link.asking(f"to init_transactions of {self._place.transactional_id}"):
+        """Call ``init``; an error names this request."""
+        with self._link.asking(f"to init_transactions of {self._marker_topic.transactional_id}"):
             self.init()
 
     def begin(self) -> None:
@@ -277,13 +277,13 @@ class Transaction:
         return time.monotonic() - self._began >= self._timeout
 
     def send(self, topic: str, rows: Sequence[Row]) -> int:
-        """Hand rows to the client, in order; how many.  A failed delivery shows at ``commit``, not here.
+        """Hand rows to the client, in order, and return their number.  A failed delivery shows at ``commit``, not here.
 
-        ``topic`` is that of rows that name none.
+        ``topic`` gets the rows that name none.
         """
         producer, given = self._producer, cast("Sequence[Any]", rows)
         produce: Any = producer.produce
-        if rows and len(rows[0]) == 2:  # all rows of a batch are of one form, and this one has no time to lose
+        if rows and len(rows[0]) == 2:  # all rows of a batch have one form; this loop must be fast
             for key, value in given:
                 try:
                     produce(topic, value, key)
@@ -311,9 +311,9 @@ class Transaction:
                     raise TimeoutError(f"the brokers took no row for {self._timeout:g} s") from None
 
     def send_state(self, key: bytes, state: State, about: Json | None = None) -> None:
-        """Hand a record of the marker topic to the client: the whole state, into the slot's own partition."""
-        value = marker.record(self._place, state, about)
-        self.send(self._place.topic, [(key, value, (None, self._place.slot, None))])
+        """Hand one record of the marker topic to the client: the whole state, for the slot's own partition."""
+        value = marker.record(self._marker_topic, state, about)
+        self.send(self._marker_topic.topic, [(key, value, (None, self._marker_topic.slot, None))])
 
     def flush(self) -> None:
         """Wait until the brokers have answered for every row, for as long as the transaction may last."""
@@ -323,11 +323,11 @@ class Transaction:
                 raise TimeoutError(f"the brokers had not taken all rows after {self._timeout:g} s")
 
     def commit(self) -> None:
-        """Ask for the commit.  Whatever this raises says nothing about the outcome."""
+        """Request the commit.  An exception from here says nothing about the outcome."""
         self._producer.commit_transaction(self._link.timeout)
 
     def abort(self) -> None:
-        """Abort, as well as can be: what is left open is aborted by the next ``init``."""
+        """Try to abort, then drop the producer.  If the abort fails, the next ``init`` aborts the transaction."""
         producer = self._producer
         try:
             producer.abort_transaction(min(self._link.timeout, 10.0))
@@ -336,21 +336,21 @@ class Transaction:
         self.drop()
 
     def drop(self) -> None:
-        """Let go of the producer, without abort; its transaction stays as it is."""
+        """Let go of the producer without an abort; its transaction stays as it is."""
         self._made = None
 
 
 def guarded(
-    link: Link, place: MarkerTopic, timeout: float, judge: Callable[[State], bool], more: Options
+    link: Link, marker_topic: MarkerTopic, timeout: float, judge: Callable[[State], bool], more: Options
 ) -> tuple[Transaction, State, bool]:
-    """A producer that has barred all others, the final state it then read, and what ``judge`` says of it.
+    """Return a producer that has barred all others, the final state that was read then, and ``judge(state)``.
 
-    Errors leave no producer behind and have had no effect.
+    After an error no producer is left, and nothing was written.
     """
-    transaction = Transaction(link, place, timeout, more)
+    transaction = Transaction(link, marker_topic, timeout, more)
     try:
         transaction.bar()
-        state = marker.read(link, place, final=True)
+        state = marker.read(link, marker_topic, final=True)
         return transaction, state, judge(state)
     except BaseException:
         transaction.drop()
@@ -358,7 +358,7 @@ def guarded(
 
 
 def task(plan: Plan, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """For ``mapInArrow``: records in, one answer out."""
+    """For ``mapInArrow``: takes records, yields one row with the :class:`AttemptResult` as JSON."""
     sent = workers.promptly(batches)
     records = Evaluation(sent, plan.largest) if plan.is_applied else (_rows(batch) for batch in sent)
     yield workers.answer(answer=attempt(plan, records).to_json())
@@ -381,16 +381,16 @@ def _routed(
     partition: int | None,
     headers: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[Any, ...]:
-    """What ``Producer.produce`` takes of a row that says where it goes."""
-    now, nobody = 0, None  # its timestamp; whom it tells of the delivery
+    """The arguments of ``Producer.produce`` for a row that names its route."""
+    now, nobody = 0, None  # timestamp 0: the current time; no callback for the delivery
     pairs = [(header["key"], header["value"]) for header in headers] if headers else None
     return (topic or default, value, key, -1 if partition is None else partition, nobody, nobody, now, pairs)
 
 
-def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
-    """Produce the epoch unless it is there; never raises an ``Exception``.
+def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> AttemptResult:
+    """Produce the epoch unless it is visible already; never raises an ``Exception``.
 
-    An epoch that is applied comes as an :class:`Evaluation`, and whatever the outcome, its digest is told where known.
+    An epoch that is applied comes as an :class:`Evaluation`.  The result then holds the digest, if it is known.
     """
     answer = _attempt(plan, batches)
     if answer.digest is None and isinstance(batches, Evaluation):
@@ -398,26 +398,26 @@ def attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
     return answer
 
 
-def _attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
+def _attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> AttemptResult:
     try:
         transaction, state, already = guarded(
-            plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
+            plan.link, plan.marker_topic, plan.transaction_timeout, plan.already_committed, _tuning(plan)
         )
     except EpochalError as error:
-        return Answer(Outcome.STOPPED, error)
+        return AttemptResult(Outcome.STOPPED, error)
     if already:
         transaction.drop()
-        return Answer(Outcome.ALREADY_COMMITTED, digest=_digest_of(state))
+        return AttemptResult(Outcome.ALREADY_COMMITTED, digest=_digest_of(state))
     try:
         _write(plan, transaction, state, batches)
-        failpoints.hit(Point.BEFORE_PUBLISH, plan.place.sink, plan.epoch)
+        failpoints.hit(Point.BEFORE_PUBLISH, plan.marker_topic.sink, plan.epoch)
     except Exception as error:
         answer = _failed(plan, transaction, error)
         transaction.abort()
         return answer
     try:
         transaction.commit()
-        failpoints.hit(Point.AFTER_PUBLISH, plan.place.sink, plan.epoch)
+        failpoints.hit(Point.AFTER_PUBLISH, plan.marker_topic.sink, plan.epoch)
     except Exception as error:
         late = transaction.is_overdue
         transaction.drop()
@@ -427,23 +427,23 @@ def _attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> Answer:
 
 
 def _tuning(plan: Plan) -> Options:
-    """What this epoch needs of its producer."""
+    """The producer options that this epoch needs."""
     limits, own = plan.max_message_bytes, plan.link.options.get("batch.size")
     largest = max(*limits, marker.LARGEST)
     needed: Options = {"partitioner": plan.partitioner, "message.max.bytes": largest}
     if min(limits) == largest:
         return needed
-    # A batch is of one partition, and one row may always be larger: no batch may exceed what the strictest topic takes.
+    # Batches of several rows must fit into the strictest topic.  A batch of one row may always exceed batch.size.
     return {**needed, "batch.size": min([*limits, *([int(own)] if own is not None else [])])}
 
 
 def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable[Sequence[Row]]) -> None:
-    """Everything up to the commit request: the rows, exactly as many as were voted for, and the marker."""
+    """Do everything up to the commit request: send the rows, check their number or judge them, send the marker."""
     sent = 0
     transaction.begin()
     for batch in batches:
         sent += transaction.send(plan.topics[0], batch[:1])
-        failpoints.hit(Point.IN_WRITE, plan.place.sink, plan.epoch)
+        failpoints.hit(Point.IN_WRITE, plan.marker_topic.sink, plan.epoch)
         sent += transaction.send(plan.topics[0], batch[1:])
     digest, about = None, plan.about
     if isinstance(batches, Evaluation):
@@ -452,26 +452,28 @@ def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable
         _check_count(plan, sent)
     _forget(plan, transaction, state)
     transaction.flush()
-    transaction.send_state(marker.key(plan.place, plan.position), plan.after(state, digest), about)
+    transaction.send_state(marker.key(plan.marker_topic, plan.position), plan.after(state, digest), about)
     transaction.flush()
 
 
 def _forget(plan: Plan, transaction: Transaction, state: State) -> None:
-    """Tombstones for the records that fall out of retention; flushed before the epoch's own record follows.
+    """Send tombstones for the audit records that are no longer kept; the caller flushes before it sends the marker.
 
-    Else both could share a batch, which may be no larger than that record alone was judged to be.
+    Otherwise both could share one batch, while only the size of the marker's record alone has been checked.
     """
-    own_partition = (None, plan.place.slot, None)
-    tombstones: list[Row] = [(marker.key(plan.place, gone), None, own_partition) for gone in plan.forgotten(state)]
+    own_partition = (None, plan.marker_topic.slot, None)
+    tombstones: list[Row] = [
+        (marker.key(plan.marker_topic, gone), None, own_partition) for gone in plan.forgotten(state)
+    ]
     if tombstones:
-        transaction.send(plan.place.topic, tombstones)
+        transaction.send(plan.marker_topic.topic, tombstones)
 
 
 def _check_count(plan: Plan, sent: int) -> None:
     if sent != plan.rows:
         raise CommitInDoubt(
             f"the durable copy gave {sent} rows, and {plan.rows} were voted for",
-            sink=plan.place.sink,
+            sink=plan.marker_topic.sink,
             epoch=plan.epoch,
             state="the transaction was aborted, nothing of the epoch is visible",
             help="bring the copy back as it was (from a backup of the checkpoint), then restart the query",
@@ -482,19 +484,19 @@ def _digest_of(state: State) -> Digest | None:
     return state.marker.digest if state.marker is not None else None
 
 
-def _failed(plan: Plan, transaction: Transaction, error: Exception) -> Answer:
-    """What an error before the commit request means: in any case nothing is visible."""
-    if isinstance(error, Objected):
-        return Answer(Outcome.STOPPED, met=error.met)
+def _failed(plan: Plan, transaction: Transaction, error: Exception) -> AttemptResult:
+    """Return the result of an error before the commit request: nothing is visible in any case."""
+    if isinstance(error, RecordsRefused):
+        return AttemptResult(Outcome.STOPPED, met=error.met)
     if isinstance(error, EpochalError):
-        return Answer(Outcome.STOPPED, error)
+        return AttemptResult(Outcome.STOPPED, error)
     return _explain(plan, _first_cause(transaction, error), transaction.is_overdue)
 
 
 def _first_cause(transaction: Transaction, error: Exception) -> Exception:
-    """After a failed delivery the client refuses the next call with "erroneous state"; its commit says why.
+    """Return the error of the delivery that failed, if ``error`` only says that the client is in "erroneous state".
 
-    No commit request leaves the client in this state, so nothing becomes ambiguous.
+    ``commit`` raises the first error.  In this state the client sends no commit request, so nothing becomes ambiguous.
     """
     k = kafka()
     if isinstance(error, k.KafkaException) and error.args[0].name() in ("_STATE", "_FATAL"):
@@ -505,55 +507,55 @@ def _first_cause(transaction: Transaction, error: Exception) -> Exception:
     return error
 
 
-def _explain(plan: Plan, error: Exception, late: bool) -> Answer:
-    """Nothing is visible: go again, or stop."""
+def _explain(plan: Plan, error: Exception, late: bool) -> AttemptResult:
+    """Nothing is visible: return whether to try again or to stop."""
     k = kafka()
     if isinstance(error, k.KafkaException):
         cause = error.args[0]
         if is_fenced(cause):
-            return Answer(Outcome.EXPIRED if late else Outcome.INTERRUPTED)
+            return AttemptResult(Outcome.EXPIRED if late else Outcome.INTERRUPTED)
         if is_refused(cause):
-            return Answer(Outcome.STOPPED, _refused(plan, f"{cause.name()}: {cause.str()}"))
+            return AttemptResult(Outcome.STOPPED, _refused(plan, f"{cause.name()}: {cause.str()}"))
     if late:
-        return Answer(Outcome.EXPIRED)
+        return AttemptResult(Outcome.EXPIRED)
     if isinstance(error, (k.KafkaException, ConnectionError, TimeoutError)):
-        return Answer(Outcome.STOPPED, _unavailable(plan, error))
-    return Answer(Outcome.STOPPED, _refused(plan, f"{type(error).__name__}: {error}"))
+        return AttemptResult(Outcome.STOPPED, _unavailable(plan, error))
+    return AttemptResult(Outcome.STOPPED, _refused(plan, f"{type(error).__name__}: {error}"))
 
 
-def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> Answer:
-    """The commit was asked for: bar that producer, then the marker decides.
+def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> AttemptResult:
+    """After the request to commit: bar that producer, then let the marker decide.
 
-    Also after a clear answer: the broker gives it once the commit is certain and lets readers go on a
-    little later, partition by partition; a new ``init_transactions`` is answered when all that is done.
+    Done after a clear answer, too: the broker gives it once the commit is certain, but shows the rows to readers a
+    little later, partition by partition.  It answers a new ``init_transactions`` when all that is done.
     """
     error = error if error is not None else TimeoutError("committed, and not yet shown to readers")
     answer = landed(plan, f"the commit of {plan.what} was asked for and not answered", error)
     return answer if answer is not None else _explain(plan, error, late)
 
 
-def landed(plan: Plan, what: str, error: Exception) -> Answer | None:
-    """Bar whoever produces the epoch, then ask the marker; None: nothing of it is visible.
+def landed(plan: Plan, what: str, error: Exception) -> AttemptResult | None:
+    """Bar whoever produces the epoch, then read the marker.  Return None if nothing of the epoch is visible.
 
-    ``what`` happened, with ``error``: so it is told where the marker cannot be read.
+    ``what`` happened, and its cause ``error``, go into the error that is returned if the marker cannot be read.
     """
     try:
         transaction, state, shown = guarded(
-            plan.link, plan.place, plan.transaction_timeout, plan.already_committed, _tuning(plan)
+            plan.link, plan.marker_topic, plan.transaction_timeout, plan.already_committed, _tuning(plan)
         )
     except (SinkUnavailable, Misconfigured) as unreachable:
-        return Answer(Outcome.STOPPED, unknown(plan, what, error, f"the marker could not be read: {unreachable.what}"))
+        return AttemptResult(Outcome.STOPPED, unknown(plan, what, error, f"no marker was read: {unreachable.what}"))
     except EpochalError as stopped:
-        return Answer(Outcome.STOPPED, stopped)
+        return AttemptResult(Outcome.STOPPED, stopped)
     transaction.drop()
-    return Answer(Outcome.COMMITTED, digest=_digest_of(state)) if shown else None
+    return AttemptResult(Outcome.COMMITTED, digest=_digest_of(state)) if shown else None
 
 
 def unknown(plan: Plan, what: str, error: Exception, state: str) -> OutcomeUnknown:
-    """The commit may have been asked for, and no marker was read since; ``error`` is why."""
+    """The error if a commit may have been requested and no marker was read since; ``error`` is the cause."""
     return OutcomeUnknown(
         f"{what}: {_text(plan, error)}",
-        sink=plan.place.sink,
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state=state,
         help="commit again: the marker is asked before anything is written",
@@ -563,7 +565,7 @@ def unknown(plan: Plan, what: str, error: Exception, state: str) -> OutcomeUnkno
 def _unavailable(plan: Plan, error: Exception) -> SinkUnavailable:
     return SinkUnavailable(
         f"Kafka at {plan.link.bootstrap} did not take {plan.what}: {_text(plan, error)}",
-        sink=plan.place.sink,
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state="the transaction was not committed, nothing of the epoch is visible",
         help="see whether the brokers are up and can be reached from the executors",
@@ -575,14 +577,14 @@ def _refused(plan: Plan, why: str) -> EpochalError:
     if plan.is_applied:
         return PrepareRefused(
             f"the rows cannot be produced into {where}: {plan.link.scrub(why)}",
-            sink=plan.place.sink,
+            sink=plan.marker_topic.sink,
             epoch=plan.epoch,
             state="nothing of the epoch is visible in Kafka",
             help="remove what the broker objects to (rights, settings of the topic), then restart the query",
         )
     return CommitInDoubt(
         f"{plan.rows} rows that were voted for cannot be produced into {where}: {plan.link.scrub(why)}",
-        sink=plan.place.sink,
+        sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state="nothing of the epoch is visible in Kafka; it is decided, and must become visible",
         help="remove what the broker objects to (rights, settings of the topic), then restart the query",
@@ -590,7 +592,7 @@ def _refused(plan: Plan, why: str) -> EpochalError:
 
 
 def _text(plan: Plan, error: Exception) -> str:
-    """One line without secrets; Spark's errors have pages."""
+    """The error in one line, without secrets: errors of Spark may have many lines."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, kafka().KafkaException):
         cause: Any = error.args[0]

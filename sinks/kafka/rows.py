@@ -1,4 +1,4 @@
-"""What a row is in Kafka: its key, value, headers, topic and partition, and which values cannot be held exactly.
+"""How a row becomes a Kafka record: its key, value, headers, topic and partition; which values cannot be held.
 
 Without ``value=`` the value is the row as one JSON object, in UTF-8:
 
@@ -7,14 +7,14 @@ Without ``value=`` the value is the row as one JSON object, in UTF-8:
 - integers and decimals as JSON numbers with every digit (a parser that reads them as doubles loses some);
 - float and double as the shortest text that gives the same number; dates ``2013-01-31``; timestamps
   ``2013-01-31T23:59:59.123456Z`` in UTC; timestamps without zone the same without ``Z``; binary as base64;
-- refused, as JSON or ISO 8601 cannot hold it: NaN, infinities, years outside 0001 to 9999, text that is
-  not UTF-8; types other than these; maps whose keys are not strings.
+- refused, because JSON or ISO 8601 cannot hold them: NaN, infinities, years outside 0001 to 9999, text that is not
+  UTF-8, types other than these, maps whose keys are not strings.
 
-With ``value=`` the bytes of that column are the value, and null makes a tombstone where tombstones were asked for.
+With ``value=`` the bytes of that column are the value.  NULL makes a tombstone, if tombstones were asked for.
 
-A row becomes a *record*: the columns ``key`` and ``value`` (binary) and, where a row says itself where it goes,
-``topic`` (string), ``partition`` (int) and ``headers`` (Spark's own type for them).  What of the rows of an epoch
-cannot be a record is found at prepare, in one pass over ``objections``.
+A row becomes a *record*: the columns ``key`` and ``value`` (binary) and, if the row says itself where it goes,
+``topic`` (string), ``partition`` (bigint) and ``headers`` (Spark's own type for them).  Rows that cannot become a
+record are found at prepare, in one pass (``objections.py``); in idempotent mode, while the records are produced.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 VERSION = 3
-"""Since 2 with a projection, since 3 with headers, partition and topic; the lowest that says it all is written."""
+"""Version 2 added the projection, 3 topic, partition, headers and ``made``.  The lowest that can hold it is written."""
 ROUTES = ("topic", "partition", "headers")
-"""What a row may say itself of where it goes; also the names of these columns of a record."""
+"""What a row may say itself about where it goes; also the names of these columns of a record."""
 HASH, KEPT, MET, WHOLE_ROW = "__epochal_hash", "__epochal_kept", "__epochal_met", "__epochal_row"
-"""Columns where there is no copy of an epoch: a row's hash, whether the sink gets the row, what is objected to it."""
+"""Epochal's own columns: a row's hash, whether the sink gets the row, what is objected to it, the row itself."""
 HEADERS = "array<struct<key:string,value:binary>>"
 
 _JSON = {
@@ -62,22 +62,22 @@ WHOLE = Projection("")
 
 @dataclass(frozen=True)
 class Encoding:
-    """How rows become records; it must not change between prepare and commit, so it is in the committable."""
+    """How rows become records.  This must not change between prepare and commit, so the committable holds it."""
 
     key: str | None
     value: str | None
     partitioner: str
     projection: Projection = WHOLE
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Of the session, under which the projection is meant."""
+    """The settings of the session under which the projection is evaluated."""
     topic: str | None = None
     partition: str | None = None
     headers: str | None = None
-    made: bool = False  # the value is made of the row by a function of the user's, before the vote (``encode.py``)
+    made: bool = False  # a function of the user makes the value from the row, before the vote (``encode.py``)
 
     @property
     def routes(self) -> Mapping[str, str]:
-        """Role to column, of the columns that say where a row goes; they are not part of a JSON value."""
+        """Role to column, for the columns that say where a row goes.  They are not part of a JSON value."""
         named = {"topic": self.topic, "partition": self.partition, "headers": self.headers}
         return {role: column for role, column in named.items() if column is not None}
 
@@ -105,18 +105,18 @@ class Encoding:
         )
 
     def records(self, rows: DataFrame) -> DataFrame:
-        """The records of an epoch's rows: ``key``, ``value``, and those of ``ROUTES`` that are columns."""
+        """Return the records of an epoch's rows: ``key``, ``value``, and those of ``ROUTES`` that rows name."""
         return self.apply(self.projection.apply(rows))
 
     def apply(self, rows: DataFrame, *more: Column) -> DataFrame:
-        """The records of rows that are projected, and ``more`` columns; the value to be ``made`` is a struct as yet.
+        """Return the records of projected rows, with ``more`` columns.  A value that will be ``made`` is a struct here.
 
-        Where rows are ``marked``, one that the sink does not get has no value.
+        If the rows are marked (``KEPT``), a row that the sink does not get has no value.
         """
         return rows.select(*self.columns(rows.columns), *more)
 
     def columns(self, names: Sequence[str]) -> list[Column]:
-        """Those of a record, of rows with columns of these names."""
+        """Return the columns of a record, for rows whose columns have these names."""
         from pyspark.sql import functions as f
 
         key = _column(self.key) if self.key is not None else f.lit(None)
@@ -131,7 +131,7 @@ class Encoding:
         return [key.cast("binary").alias("key"), value.alias("value"), *routes]
 
     def check(self, schema: StructType, sink: str) -> None:
-        """Refuse, by the column's name, what this encoding cannot hold exactly of rows that are projected."""
+        """Raise ``Misconfigured``, with the column's name, if projected rows of this schema cannot be held exactly."""
         if taken := [name for name in schema.names if name in (HASH, KEPT, MET, WHOLE_ROW)]:
             raise Misconfigured(f"the column name {taken[0]!r} is Epochal's own", sink=sink, help="rename the column")
         for role, name in (("key", self.key), ("value", self.value), *self.routes.items()):
@@ -144,14 +144,14 @@ class Encoding:
                     "no column is left to be the value",
                     sink=sink,
                     state=f"columns {schema.names}, of which {dict(self.routes)} say where a row goes",
-                    help="select more columns, or name the value's with value=",
+                    help="select more columns, or name the value's column with value=",
                 )
             _check_names(schema, "", sink)
             for name in valued if not self.made else ():
                 _check_type(name, schema[name].dataType, sink)
 
     def refusals(self, schema: StructType) -> Iterator[tuple[str, Column]]:
-        """(column, condition): rows for which it is true cannot be held."""
+        """Yield (column, condition): rows for which the condition is true cannot be held."""
         if self.value is not None or self.made:
             return
         from pyspark.sql import functions as f
@@ -162,7 +162,7 @@ class Encoding:
                 yield name, f.coalesce(bad, f.lit(False))
 
     def _valued(self, columns: Sequence[str]) -> list[str]:
-        """Those of a row's columns that are its value."""
+        """Return the columns that make up a row's value."""
         return [name for name in columns if name not in (HASH, KEPT, WHOLE_ROW, *self.routes.values())]
 
 
@@ -183,12 +183,12 @@ _ROUTE: Mapping[str, Callable[[Column], Column]] = {
     "partition": lambda column: column.cast("bigint"),
     "headers": _as_headers,
 }
-_WANTED = {  # role: what of, what to do
+_WANTED = {  # role: which type it needs, and what to do
     "key": "a key is bytes: cast the column to string or binary",
     "value": "a value is bytes: cast the column to string or binary",
     "topic": "the name of a topic is text: cast the column to string",
     "partition": "the number of a partition is an integer: cast the column to int",
-    "headers": f"headers are of Spark's type {HEADERS}, the values also string: of a map, map_entries(...) makes them",
+    "headers": f"headers have Spark's type {HEADERS}, or string values; map_entries(...) makes them from a map",
 }
 
 
@@ -203,7 +203,7 @@ def _check_role(schema: StructType, name: str, role: str, sink: str) -> None:
     kind = schema[name].dataType
     if not _is_fit(role, kind):
         raise Misconfigured(
-            f"column {name!r} is to be the {role} and has the type {kind.simpleString()}",
+            f"column {name!r} cannot be the {role}: it has the type {kind.simpleString()}",
             sink=sink,
             help=_WANTED[role],
         )
@@ -236,7 +236,7 @@ def _check_names(struct: StructType, path: str, sink: str) -> None:
             f"fields {twice} appear twice{f' in {path!r}' if path else ''}",
             sink=sink,
             state=f"fields {struct.names}",
-            help="rename one of them: an object holds a name once",
+            help="rename one of them: an object has each name only once",
         )
 
 
@@ -261,7 +261,7 @@ def _check_type(path: str, kind: DataType, sink: str) -> None:
 
 
 def _bad(column: Column, kind: DataType) -> Column | None:
-    """Whether a value lies outside what JSON holds; None: no value of this type does."""
+    """Return the condition that JSON cannot hold a value; None: JSON can hold every value of this type."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
@@ -288,7 +288,7 @@ def _bad(column: Column, kind: DataType) -> Column | None:
 def _exists(array: Column, inner: DataType) -> Column | None:
     from pyspark.sql import functions as f
 
-    probe = _bad(array, inner)  # only whether there is a condition
+    probe = _bad(array, inner)  # only to learn whether there is a condition
     if probe is None:
         return None
 

@@ -1,4 +1,4 @@
-"""The Kafka sink: every epoch is one transaction, rows and marker together, redone from the durable copy.
+"""The Kafka sink: every epoch is one transaction, with rows and marker, made from the durable copy after the decision.
 
 This file has the arguments and the list of verbs; each verb stands in a file of its own.  The verbs run in the driver,
 and the rows travel in ``produce.py``.
@@ -25,36 +25,42 @@ if TYPE_CHECKING:
 
 
 class KafkaSink:
-    """Every epoch once, in one Kafka transaction.
+    """Writes every epoch exactly once, in one Kafka transaction.
 
-    ``bootstrap_servers``: ``host:port`` of some brokers, with commas between them.
-    ``topic``: the topic that gets the rows; with ``topics`` the column (string) that names one of them for each row.
-    ``topics``: a list, all that rows may name; the sink needs a ``name`` then.
-    ``key``: the column (string or binary) whose bytes are the key; rows without one go to random partitions.
+    ``bootstrap_servers``: ``host:port`` of some brokers, separated by commas.
+    ``topic``: the topic that gets the rows.  With ``topics``: the column (string) that names the topic of each row.
+    ``topics``: the list of all topics that rows may name.  The sink then needs a ``name``.
+    ``key``: the column (string or binary) whose bytes are the key.  With the default ``partitioner``, rows without a
+    key go to random partitions.
     ``value``: the column whose bytes are the value; by default the row as JSON (``epochal.sinks.kafka.rows`` says
-    exactly how).  Or a function: it is called without arguments once per task, and returns a function of a row (a dict
-    of the columns that a JSON value would have) and its topic that returns the value's bytes, or None; that one is
-    asked once per row, before the vote, and what it returned is kept.
+    exactly how).  Or a function: it is called without arguments, once per task, and returns a second function.  The
+    second function takes a row (a dict of the columns that a JSON value would have) and the row's topic, and returns
+    the bytes of the value, or None.  It is called once per row, before the vote, and its results are kept; in
+    idempotent mode every attempt calls it again.
     ``headers``: the column (``array<struct<key:string,value:binary>>``) of a row's headers.
-    ``partition``: the column (an integer from 0) of a row's partition; NULL: ``partitioner`` chooses.
-    ``tombstones``: a NULL as value is meant; else it refuses the epoch.
-    ``slots``: so many transactions side by side write an epoch (``epochal.sinks.kafka.slots``), for epochs that one
-    does not write in time; it may change between starts.
-    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.rows.projection``); all columns that
-    are named here are of the selected ones.  Rows are projected again when they are produced, after the decision: by
-    the text and under the settings of the session that prepared the epoch, which its committable keeps; only
+    ``partition``: the column (an integer from 0) of a row's partition.  Where it is NULL, ``partitioner`` chooses.
+    ``tombstones``: True if a row whose value is NULL is meant as a tombstone.  Otherwise such a row is a bad row.
+    ``slots``: how many transactions write an epoch at the same time (``epochal.sinks.kafka.slots``), for epochs that
+    one transaction does not write in time.  The number may change between starts.
+    ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``).  Other
+    arguments can name selected columns only.  Rows are projected again when they are produced, after the decision: with
+    the expressions, and under the settings, of the session that prepared the epoch; its committable keeps both.  Only
     ``spark.sql.legacy.timeParserPolicy`` is always ``CORRECTED``.
-    ``bad_rows``: the sink of rows that Kafka, a topic or JSON cannot hold, which else refuse the epoch
+    ``bad_rows``: the sink for rows that Kafka, a topic or JSON cannot hold.  By default such rows refuse the epoch
     (``epochal.sinks.rows.rejects``).
     ``name``: the sink's stable name, by default ``kafka-<topic>``.
-    ``partitioner``: one of librdkafka's (``PARTITIONERS``); the default is what Java's producer does.
-    ``transaction_timeout``: seconds that producing one epoch may take, by default 300 or the broker's maximum.
-    ``request_timeout``: seconds that a single request may take.
-    ``options``: librdkafka's own names and values, or a function that returns them, called in the driver whenever they
-    are needed: a place for secrets.
-    ``partitions``, ``replication`` and ``topic_config``: of topics that ``create`` makes, by default the broker's own.
-    ``keep_epochs``: how many epochs the audit in the marker topic keeps, a record each, the size of Spark's offsets.
-    ``keep_days``: for how many days; by default for any (``epochal.sinks.epochs.Retention``).
+    ``partitioner``: one of librdkafka's partitioners (``PARTITIONERS``); the default does what Java's producer does.
+    ``transaction_timeout``: how many seconds producing one epoch may take; by default 300, or the broker's maximum if
+    that is less.
+    ``request_timeout``: how many seconds a single request may take.
+    ``options``: librdkafka's own names and values, or a function that returns them.  The function is called in the
+    driver whenever the options are needed: it is the place to read secrets.
+    ``partitions``, ``replication`` and ``topic_config``: for target topics that ``create`` makes; by default the
+    broker's own.
+    ``keep_epochs``: how many epochs the audit in the marker topic keeps: one record each, about as large as Spark's
+    offsets.
+    ``keep_days``: for how many days the audit keeps an epoch; by default for any number
+    (``epochal.sinks.epochs.Retention``).
     """
 
     needs_copy = True
@@ -101,7 +107,7 @@ class KafkaSink:
         take_state(self, state)
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
-        """Make the target topic and the marker topic where they are missing."""
+        """Make the target topics and the marker topic if they are missing."""
         return starting.create(self._core, query, schema)
 
     def check(self, query: Query, schema: Schema) -> None:
@@ -110,12 +116,12 @@ class KafkaSink:
 
     def inspection(self, query: Query) -> KafkaInspection:
         """See ``epochal.sinks.inspection``."""
-        place, link = self._core.place(query), self._core.link()
+        marker_topic, link = self._core.marker_topic(query), self._core.link()
         return KafkaInspection(
             link,
-            place,
+            marker_topic,
             self._core.declared.names,
-            lambda: slots.read_all(link, place).slots,
+            lambda: slots.read_all(link, marker_topic).slots,
             {**self._core.encoding.projection.to_json(), "bad_rows": self.bad_rows is not None},
             lambda slot: bar_producer(self._core, link, slot),
         )
@@ -141,7 +147,7 @@ class KafkaSink:
         return committing.commit(self._core, committable, by)
 
     def check_apply(self) -> None:
-        """Refuse what idempotent mode cannot keep."""
+        """Raise ``Misconfigured`` if idempotent mode cannot keep its promise with this sink."""
         applying.check_apply(self._core)
 
     def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
@@ -153,7 +159,7 @@ class KafkaSink:
         fencing.abort(self._core, query, by)
 
     def renamed(self, name: str) -> tuple[KafkaSink, KafkaSink]:
-        """See ``epochal.sinks.protocol``; each name has a marker topic, that of the new one is made by its fence."""
+        """See ``epochal.sinks.protocol``.  Each name has its own marker topic; ``fence`` makes that of the new name."""
         here, there = (KafkaSink(**{**self._made_with, "name": each}) for each in (self._core.name, name))
         here._core.also, there._core.also = there._core, here._core
         there._core.is_new = True
@@ -182,9 +188,9 @@ class KafkaSink:
     def epochs(
         self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
     ) -> Epochs:
-        """See :class:`~epochal.sinks.protocol.AuditedSink`; out of the marker topic, which takes READ and DESCRIBE."""
-        place, wanted = self._core.place_of(app), Wanted.of(self._core.name, first, last, limit)
-        return audit.read(self._core.link(), place, wanted)
+        """See :class:`~epochal.sinks.protocol.AuditedSink`.  Needs READ and DESCRIBE on the marker topic."""
+        marker_topic, wanted = self._core.marker_topic_of(app), Wanted.of(self._core.name, first, last, limit)
+        return audit.read(self._core.link(), marker_topic, wanted)
 
     def guarantee(self) -> str:
         return (

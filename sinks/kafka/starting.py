@@ -13,21 +13,22 @@ from epochal.sinks.spark.executors import check_executors
 
 
 def create(sink: Core, query: Query, schema: Schema) -> Sequence[str]:
-    """Make the target topic and the marker topic where they are missing."""
-    place = sink.place(query)
+    """Make the target topics and the marker topic if they are missing; return a line for each thing that was done."""
+    marker_topic = sink.marker_topic(query)
     sink.check_schema(schema)
     made = sink.partitions, sink.replication, sink.topic_config, sink.slots
-    return topics.create(sink.link(), sink.declared, place, *made)
+    return topics.create(sink.link(), sink.declared, marker_topic, *made)
 
 
 def check(sink: Core, query: Query, schema: Schema) -> None:
-    place = sink.place(query)
+    """Raise ``Misconfigured`` for what brokers, topics or executors would refuse later; log cautions about topics."""
+    marker_topic = sink.marker_topic(query)
     kafka()
     sink.check_schema(schema)
     link = sink.link()
-    seen, timeout = topics.describe(link, sink.declared, place), sink.timeout(link)
-    topics.check(link, seen, place, sink.encoding.key, timeout, sink.slots)
-    produce.Transaction(link, place, timeout, {}).drop()  # takes the options, asks the brokers nothing
+    seen, timeout = topics.describe(link, sink.declared, marker_topic), sink.timeout(link)
+    topics.check(link, seen, marker_topic, sink.encoding.key, timeout, sink.slots)
+    produce.Transaction(link, marker_topic, timeout, {}).drop()  # librdkafka checks the options; no broker is asked
     needed = ["confluent_kafka", *(["numpy"] if sink.slots > 1 else [])]
     check_executors(sink.name, needed, "'epochal[kafka]' pyarrow" + (" numpy" if sink.slots > 1 else ""))
     if sink.make_value is not None:

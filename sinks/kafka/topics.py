@@ -15,6 +15,7 @@ from epochal.sinks.kafka.marker import LONGEST_TOPIC, MarkerTopic
 SMALLEST_MESSAGE = 2_000
 """librdkafka cannot cut its batches much smaller than this many bytes."""
 LONGEST_TRANSACTION = 300.0
+"""How many seconds a transaction may last by default."""
 SHORT_RETENTION_H = 24
 """A topic that keeps its rows for fewer hours gets a warning: a reader that is away for a night loses some."""
 
@@ -29,7 +30,7 @@ class Topic:
     id: str
     partitions: int
     replicas: int
-    rights: frozenset[str] | None  # None: the cluster does not tell
+    rights: frozenset[str] | None  # None: the cluster does not say
     config: Mapping[str, str]
 
     @property
@@ -42,20 +43,20 @@ class Topic:
 
     @property
     def retention(self) -> float | None:
-        """Seconds for which rows are kept; None: for ever, or not told."""
+        """How many seconds rows are kept; None: for ever, or the cluster does not say."""
         milliseconds = int(self.config.get("retention.ms", "-1"))
         return milliseconds / 1000 if "delete" in self.config.get("cleanup.policy", "") and milliseconds >= 0 else None
 
     @property
     def retained_bytes(self) -> int | None:
-        """Bytes that a partition keeps; None: any number, or not told."""
+        """How many bytes a partition keeps; None: any number, or the cluster does not say."""
         size = int(self.config.get("retention.bytes", "-1"))
         return size if "delete" in self.config.get("cleanup.policy", "") and size >= 0 else None
 
 
 @dataclass(frozen=True)
 class Declared:
-    """The topics that a sink may write to: one, or those of a list of which each row names one."""
+    """The topics that a sink may write to: one topic, or a list from which each row names one."""
 
     names: tuple[str, ...]
     several: bool = False
@@ -72,46 +73,48 @@ class Topics:
 
     @property
     def identity(self) -> str:
-        """What the sink is.  A list may grow and shrink; its topics are held against those of the newest marker."""
+        """What the sink physically is.  A list of topics is left out: it may change, and the marker holds its ids."""
         ids = [] if self.several else [topic.id for topic in self.targets.values()]
         return ":".join(["kafka", self.cluster, *ids, self.marker.id])
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """Name to id of the targets."""
+        """The targets: name to topic id."""
         return {name: topic.id for name, topic in self.targets.items()}
 
 
-def describe(link: Link, declared: Declared, place: MarkerTopic) -> Topics:
-    """What the topics are; ``Misconfigured`` names those that do not exist."""
-    return link.ask(f"what {', '.join(declared.names)} and {place.topic} are", lambda: _topics(link, declared, place))
+def describe(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
+    """Return what the topics are; ``Misconfigured`` names those that do not exist."""
+    return link.ask(
+        f"what {', '.join(declared.names)} and {marker_topic.topic} are", lambda: _topics(link, declared, marker_topic)
+    )
 
 
-def has_marker(link: Link, place: MarkerTopic) -> bool:
+def has_marker(link: Link, marker_topic: MarkerTopic) -> bool:
     """Whether the sink's marker topic is there."""
-    return link.ask(f"for {place.topic}", lambda: _describe(link, link.admin(), place.topic)) is not None
+    return link.ask(f"for {marker_topic.topic}", lambda: _describe(link, link.admin(), marker_topic.topic)) is not None
 
 
-def _topics(link: Link, declared: Declared, place: MarkerTopic) -> Topics:
+def _topics(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
     admin = link.admin()
     cluster = admin.describe_cluster(request_timeout=link.timeout)
-    found = _describe_all(link, admin, (*declared.names, place.topic))
+    found = _describe_all(link, admin, (*declared.names, marker_topic.topic))
     missing = [name for name, topic in found.items() if topic is None]
     if missing:
         raise Misconfigured(
             f"topics {missing} do not exist",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"bootstrap servers {link.bootstrap}",
             help="call pipeline.create(schema) once, or have them made; if a sink got a new name, say so with"
             " `epochal rename`, which makes its marker topic",
         )
     there = {name: topic for name, topic in found.items() if topic is not None}
-    marker = there.pop(place.topic)
+    marker = there.pop(marker_topic.topic)
     return Topics(str(link.answer(admin, cluster).cluster_id), there, marker, declared.several)
 
 
 def longest_transaction(link: Link) -> float | None:
-    """The brokers' ``transaction.max.timeout.ms`` in seconds; None where the user may not ask."""
+    """Return the brokers' ``transaction.max.timeout.ms`` in seconds; None if the user has no right to ask."""
     return link.ask("for transaction.max.timeout.ms", lambda: _longest_transaction(link))
 
 
@@ -133,13 +136,13 @@ def _longest_transaction(link: Link) -> float | None:
 def create(
     link: Link,
     declared: Declared,
-    place: MarkerTopic,
+    marker_topic: MarkerTopic,
     partitions: int | None,
     replication: int | None,
     config: Mapping[str, str],
     slots: int,
 ) -> Sequence[str]:
-    """Make what is missing: the targets as asked, the marker topic as safe as the safest of them.  A line for each."""
+    """Make missing topics, the marker topic as safe as the safest target; return a line for each thing done."""
     said = []
     with link.asking("to make topics"):
         for name in declared.names:
@@ -150,59 +153,59 @@ def create(
         in_sync = [int(t.config["min.insync.replicas"]) for t in targets if "min.insync.replicas" in t.config]
         if in_sync:
             safe["min.insync.replicas"] = str(max(in_sync))
-        if _make(link, place.topic, slots, max(target.replicas for target in targets), safe):
-            said.append(f"created topic {place.topic} (fence and marker: one partition per slot, compacted)")
-        if (there := _await(link, place.topic).partitions) < slots:
-            _grow(link, place.topic, slots)
-            said.append(f"topic {place.topic} has {slots} partitions now, one per slot; it had {there}")
+        if _make(link, marker_topic.topic, slots, max(target.replicas for target in targets), safe):
+            said.append(f"created topic {marker_topic.topic} (fence and marker: one partition per slot, compacted)")
+        if (there := _await(link, marker_topic.topic).partitions) < slots:
+            _grow(link, marker_topic.topic, slots)
+            said.append(f"topic {marker_topic.topic} has {slots} partitions now, one per slot; it had {there}")
     return said
 
 
 def check(
-    link: Link, topics: Topics, place: MarkerTopic, key: str | None, transaction_timeout: float, slots: int
+    link: Link, topics: Topics, marker_topic: MarkerTopic, key: str | None, transaction_timeout: float, slots: int
 ) -> None:
-    """Refuse topics that cannot keep the promise."""
-    _check_marker(topics.marker, place)
-    check_slots(topics.marker, place, slots)
+    """Raise ``Misconfigured`` for topics that cannot keep the promise."""
+    _check_marker(topics.marker, marker_topic)
+    check_slots(topics.marker, marker_topic, slots)
     for target in topics.targets.values():
-        _check_target(target, place, key, transaction_timeout)
-    _check_rights(link, topics, place)
+        _check_target(target, marker_topic, key, transaction_timeout)
+    _check_rights(link, topics, marker_topic)
 
 
-def _check_marker(marker: Topic, place: MarkerTopic) -> None:
+def _check_marker(marker: Topic, marker_topic: MarkerTopic) -> None:
     policy = marker.config.get("cleanup.policy", "compact")
     if policy != "compact":
         raise Misconfigured(
             f"the marker topic {marker.name!r} must have cleanup.policy=compact",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"cleanup.policy {policy}",
             help="set cleanup.policy=compact: with another one the newest marker could be deleted",
         )
 
 
-def check_slots(marker: Topic, place: MarkerTopic, slots: int) -> None:
-    """Refuse a marker topic with too few partitions for these slots."""
+def check_slots(marker: Topic, marker_topic: MarkerTopic, slots: int) -> None:
+    """Raise ``Misconfigured`` if the marker topic has too few partitions for these slots."""
     if marker.partitions < slots:
         raise Misconfigured(
             f"the marker topic {marker.name!r} needs a partition for each of {slots} slots",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"partitions {marker.partitions}",
             help="call pipeline.create(schema), which adds them, or have them added",
         )
 
 
-def _check_target(target: Topic, place: MarkerTopic, key: str | None, transaction_timeout: float) -> None:
+def _check_target(target: Topic, marker_topic: MarkerTopic, key: str | None, transaction_timeout: float) -> None:
     if target.is_compacted and key is None:
         raise Misconfigured(
             f"topic {target.name!r} is compacted, so its rows need a key",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"cleanup.policy {target.config['cleanup.policy']}",
             help="name the key's column with key=",
         )
     if target.max_message_bytes < SMALLEST_MESSAGE:
         raise Misconfigured(
             f"topic {target.name!r} takes no batch of {SMALLEST_MESSAGE} bytes",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"max.message.bytes {target.max_message_bytes}",
             help=f"set max.message.bytes to {SMALLEST_MESSAGE} or more",
         )
@@ -210,27 +213,27 @@ def _check_target(target: Topic, place: MarkerTopic, key: str | None, transactio
         raise Misconfigured(
             f"topic {target.name!r} deletes rows after {target.retention:g} s, and a transaction may last"
             f" {transaction_timeout:g} s: rows could be gone before they become visible",
-            sink=place.sink,
+            sink=marker_topic.sink,
             state=f"retention.ms {target.config['retention.ms']}, cleanup.policy {target.config['cleanup.policy']}",
             help=f"raise retention.ms, or take transaction_timeout={target.retention:g} or less",
         )
 
 
-def _check_rights(link: Link, topics: Topics, place: MarkerTopic) -> None:
+def _check_rights(link: Link, topics: Topics, marker_topic: MarkerTopic) -> None:
     wanted = [(target, ("WRITE", "DESCRIBE")) for target in topics.targets.values()]
     for topic, rights in (*wanted, (topics.marker, ("WRITE", "READ", "DESCRIBE"))):
         lacking = sorted(set(rights) - topic.rights) if topic.rights is not None else []
         if lacking:
             raise Misconfigured(
                 f"the user lacks the rights {lacking} on topic {topic.name!r}",
-                sink=place.sink,
+                sink=marker_topic.sink,
                 state=f"rights {sorted(topic.rights or ())}, bootstrap servers {link.bootstrap}",
-                help=f"grant them, and WRITE and DESCRIBE on the transactional id {place.transactional_id}",
+                help=f"grant them, and WRITE and DESCRIBE on the transactional id {marker_topic.transactional_id}",
             )
 
 
 def cautions(topics: Topics) -> Sequence[str]:
-    """What the targets do to rows that were written: a reader that comes late does not see them all."""
+    """Return warnings about targets that delete rows: a reader that comes late does not see them all."""
     said = []
     for name, target in topics.targets.items():
         if target.is_compacted:
@@ -252,7 +255,7 @@ def cautions(topics: Topics) -> Sequence[str]:
 
 
 def check_topic(name: str, sink: str) -> None:
-    """Refuse what no broker takes as the name of a topic."""
+    """Raise ``Misconfigured`` for what no broker takes as the name of a topic."""
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
         raise Misconfigured(
             f"no broker takes {name!r} as the name of a topic",
@@ -261,13 +264,13 @@ def check_topic(name: str, sink: str) -> None:
         )
 
 
-def check_length(place: MarkerTopic) -> None:
-    """Refuse names that make no topic name."""
-    if len(place.topic) > LONGEST_TOPIC:
+def check_length(marker_topic: MarkerTopic) -> None:
+    """Raise ``Misconfigured`` if app and sink name make a name that is too long for a topic."""
+    if len(marker_topic.topic) > LONGEST_TOPIC:
         raise Misconfigured(
-            f"the marker topic's name {place.topic!r} has more than {LONGEST_TOPIC} characters",
-            sink=place.sink,
-            state=f"{len(place.topic)} characters, of app {place.app!r} and sink {place.sink!r}",
+            f"the marker topic's name {marker_topic.topic!r} has more than {LONGEST_TOPIC} characters",
+            sink=marker_topic.sink,
+            state=f"{len(marker_topic.topic)} characters, of app {marker_topic.app!r} and sink {marker_topic.sink!r}",
             help="give the app or the sink a shorter name",
         )
 
@@ -277,7 +280,7 @@ def _describe(link: Link, admin: Any, name: str) -> Topic | None:
 
 
 def _describe_all(link: Link, admin: Any, names: Sequence[str]) -> Mapping[str, Topic | None]:
-    """All in two requests; None: there is no such topic."""
+    """Describe all topics with two requests; None: there is no such topic."""
     k = kafka()
     asked = admin.describe_topics(
         k.TopicCollection(list(names)), include_authorized_operations=True, request_timeout=link.timeout
@@ -310,7 +313,7 @@ def _described(link: Link, admin: Any, name: str, asked: Any, settings: Any) -> 
 
 
 def _config(link: Link, admin: Any, settings: Any) -> Mapping[str, str]:
-    """The topic's settings; empty where the user may not ask."""
+    """Return the topic's settings; none if the user has no right to ask."""
     k = kafka()
     try:
         return {name: str(entry.value) for name, entry in link.answer(admin, settings).items()}
@@ -321,7 +324,7 @@ def _config(link: Link, admin: Any, settings: Any) -> Mapping[str, str]:
 
 
 def _make(link: Link, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
-    """False: it was there."""
+    """Make a topic.  False: it was there already."""
     k = kafka()
     admin = link.admin()
     if _describe(link, admin, name) is not None:
@@ -337,7 +340,7 @@ def _make(link: Link, name: str, partitions: int, replication: int, config: Mapp
 
 
 def _grow(link: Link, name: str, partitions: int) -> None:
-    """Somebody else may have done it meanwhile."""
+    """Give a topic more partitions; it is no error if somebody else has done that meanwhile."""
     k = kafka()
     admin = link.admin()
     try:
@@ -363,7 +366,7 @@ def _not_shown(link: Link, what: str) -> SinkUnavailable:
 
 
 def _await(link: Link, name: str) -> Topic:
-    """A topic that was just made, once the brokers tell of it."""
+    """Return a topic that was just made, once the brokers report it."""
     deadline = link.deadline()
     while (topic := _describe(link, link.admin(), name)) is None:
         if time.monotonic() > deadline:

@@ -160,12 +160,12 @@ class Transaction:
     broker: Broker
     is_overdue = False
 
-    def __init__(self, link: Link, place: MarkerTopic, timeout: float, more: Options) -> None:  # noqa: ARG002
-        self._place, self._epoch, self._txn = place, 0, Txn()
+    def __init__(self, link: Link, marker_topic: MarkerTopic, timeout: float, more: Options) -> None:  # noqa: ARG002
+        self._marker_topic, self._epoch, self._txn = marker_topic, 0, Txn()
 
     def bar(self) -> None:
         self.broker.step()
-        self._epoch = self.broker.init(self._place.transactional_id)
+        self._epoch = self.broker.init(self._marker_topic.transactional_id)
         self.broker.step()
 
     def begin(self) -> None:
@@ -180,8 +180,8 @@ class Transaction:
     def send_state(self, key: bytes, state: State, about: Json | None = None) -> None:  # noqa: ARG002
         self._arrive()
         self._txn.by = state.fence
-        value = marker.record(self._place, state, about)
-        self.broker.markers.setdefault(self._place.slot, []).append((value, self._txn))
+        value = marker.record(self._marker_topic, state, about)
+        self.broker.markers.setdefault(self._marker_topic.slot, []).append((value, self._txn))
 
     def flush(self) -> None:
         self.broker.step()
@@ -205,11 +205,11 @@ class Transaction:
 
     def _arrive(self) -> None:
         self.broker.step()
-        if self.broker.epochs[self._place.transactional_id] != self._epoch or self._txn.state == "aborted":
+        if self.broker.epochs[self._marker_topic.transactional_id] != self._epoch or self._txn.state == "aborted":
             raise KafkaException(KafkaError(KafkaError._FENCED))
         if self._txn not in self.broker.txns:
             self.broker.txns.append(self._txn)
-        self.broker.newest_of[self._place.transactional_id] = self._txn
+        self.broker.newest_of[self._marker_topic.transactional_id] = self._txn
 
 
 def rows_of(committable: Committable, slot: int) -> list[produce.Row]:
@@ -230,16 +230,16 @@ def on(broker: Broker, patch: pytest.MonkeyPatch) -> Iterator[None]:
     def describe(*_: object) -> Topics:
         return Topics("c", {"out": topic}, replace(topic, name="m", id="m", partitions=MOST_SLOTS))
 
-    def read_slot(link: Link, place: MarkerTopic, *, final: bool) -> State:  # noqa: ARG001
+    def read_slot(link: Link, marker_topic: MarkerTopic, *, final: bool) -> State:  # noqa: ARG001
         for _ in range(50):
             broker.step()
-            if not final or broker.is_stable(place.slot):
-                value = broker.read(place.slot)
-                return marker.parse(place, value) if value is not None else State()
-        raise SinkUnavailable("the partition is held by another producer", sink=place.sink, help="look again")
+            if not final or broker.is_stable(marker_topic.slot):
+                value = broker.read(marker_topic.slot)
+                return marker.parse(marker_topic, value) if value is not None else State()
+        raise SinkUnavailable("the partition is held by another producer", sink=marker_topic.sink, help="look again")
 
-    def attempt(_: KafkaSink, plan: produce.Plan, committable: Committable) -> produce.Answer:
-        return produce.attempt(plan, [rows_of(committable, plan.place.slot)] if plan.rows else ())
+    def attempt(_: KafkaSink, plan: produce.Plan, committable: Committable) -> produce.AttemptResult:
+        return produce.attempt(plan, [rows_of(committable, plan.marker_topic.slot)] if plan.rows else ())
 
     def one_after_another(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
         results: dict[int, Any] = {}

@@ -11,8 +11,8 @@ import pytest
 from epochal.coordinator.model.epoch import Actor, Digest, Marker
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.kafka import marker
-from epochal.sinks.kafka.marker import Before, MarkerTopic, State
-from epochal.sinks.kafka.produce import Answer, Evaluation, Met, Outcome
+from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
+from epochal.sinks.kafka.produce import AttemptResult, Evaluation, ObjectionCount, Outcome
 from epochal.sinks.kafka.rows import HASH, KEPT, MET
 
 PLACE = MarkerTopic("flights", "out")
@@ -36,7 +36,7 @@ DIGESTED = Marker(7, 70, DIGEST)
 STATES: dict[str, tuple[State, dict[str, Any] | None]] = {
     FIRST: (State(ACTOR, PLAIN), None),
     SECOND: (State(ACTOR, PLAIN, {"a": "id-a"}, slots=2, span=2), None),
-    THIRD: (State(ACTOR, DIGESTED, before=Before(Marker(6, 60), 1)), {"rows": 1}),
+    THIRD: (State(ACTOR, DIGESTED, before=PreviousEpoch(Marker(6, 60), 1)), {"rows": 1}),
 }
 
 
@@ -60,7 +60,7 @@ def test_a_record_of_a_version_to_come_is_refused() -> None:
 
 def test_the_digest_of_the_epoch_before_stays_with_it() -> None:
     """With several slots that one is the sink's marker until every slot has the newest epoch."""
-    state = State(ACTOR, Marker(8, 80), slots=2, span=2, before=Before(DIGESTED, 1))
+    state = State(ACTOR, Marker(8, 80), slots=2, span=2, before=PreviousEpoch(DIGESTED, 1))
     read = marker.parse(PLACE, marker.record(PLACE, state))
     assert json.loads(marker.record(PLACE, state))["version"] == 2
     assert read.before.marker is not None
@@ -70,19 +70,19 @@ def test_the_digest_of_the_epoch_before_stays_with_it() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(Outcome.COMMITTED, digest=DIGEST),
-        Answer(Outcome.STOPPED, digest=Digest(0, 0), met=Met(2, 5, "77")),
-        Answer(Outcome.STOPPED, met=Met(0, 1, None)),
-        Answer(Outcome.EXPIRED),
+        AttemptResult(Outcome.COMMITTED, digest=DIGEST),
+        AttemptResult(Outcome.STOPPED, digest=Digest(0, 0), met=ObjectionCount(2, 5, "77")),
+        AttemptResult(Outcome.STOPPED, met=ObjectionCount(0, 1, None)),
+        AttemptResult(Outcome.EXPIRED),
     ],
 )
-def test_an_answer_survives_as_text(answer: Answer) -> None:
-    assert Answer.from_json(answer.to_json()) == answer
+def test_an_answer_survives_as_text(answer: AttemptResult) -> None:
+    assert AttemptResult.from_json(answer.to_json()) == answer
 
 
 def test_the_error_of_an_answer_survives_as_text() -> None:
     error = PrepareRefused("what", help="help", sink="s", epoch=3, state="state")
-    back = Answer.from_json(Answer(Outcome.STOPPED, error, DIGEST).to_json())
+    back = AttemptResult.from_json(AttemptResult(Outcome.STOPPED, error, DIGEST).to_json())
     assert (type(back.error), str(back.error), back.digest) == (PrepareRefused, str(error), DIGEST)
 
 
@@ -123,10 +123,10 @@ def test_nothing_is_produced_after_the_first_objection_and_all_are_counted() -> 
     evaluation = Evaluation(batches, largest=frozenset({1}))
     assert list(evaluation) == []
     assert evaluation.digest == Digest(6, 6)
-    assert evaluation.met == Met(0, 2, "a")
+    assert evaluation.met == ObjectionCount(0, 2, "a")
     assert Evaluation([batch([1])]).met is None
     of_sizes = Evaluation(
         [batch([1, 1], met=[{"number": 1, "shown": "10"}, {"number": 1, "shown": "9"}])], largest=frozenset({1})
     )
     list(of_sizes)
-    assert of_sizes.met == Met(1, 2, "10")
+    assert of_sizes.met == ObjectionCount(1, 2, "10")

@@ -9,7 +9,7 @@ import pytest
 from epochal.coordinator.model.epoch import Actor, Marker
 from epochal.coordinator.model.errors import Fenced, MarkerLost, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.kafka import marker, slots
-from epochal.sinks.kafka.marker import Before, MarkerTopic, State
+from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.protocol import CommitOutcome
 
 PLACE = MarkerTopic("flights", "out")
@@ -17,15 +17,15 @@ ONE, TWO = Actor(1, 11), Actor(2, 22)
 M1, M2, M3 = Marker(1, 101), Marker(2, 102), Marker(3, 103)
 
 
-def of(marker_: Marker | None, span: int = 1, before: Before | None = None, *, ever: int = 2) -> State:
+def of(marker_: Marker | None, span: int = 1, before: PreviousEpoch | None = None, *, ever: int = 2) -> State:
     """What a slot's partition tells, fenced by ``ONE``."""
-    return State(ONE, marker_, slots=ever, span=span, before=before or Before())
+    return State(ONE, marker_, slots=ever, span=span, before=before or PreviousEpoch())
 
 
 NEW = of(None)
-FIRST = of(M1, 2, Before())
-SECOND = of(M2, 2, Before(M1, 2))
-GROWN = of(M2, 2, Before(M1, 1))
+FIRST = of(M1, 2, PreviousEpoch())
+SECOND = of(M2, 2, PreviousEpoch(M1, 2))
+GROWN = of(M2, 2, PreviousEpoch(M1, 1))
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_the_fence_counts_in_the_first_partition_alone() -> None:
     [
         [SECOND, NEW],  # it had the epoch before
         [NEW, SECOND],
-        [of(M3, 2, Before(M2, 2)), FIRST],
+        [of(M3, 2, PreviousEpoch(M2, 2)), FIRST],
         [of(M1), of(M1)],
         [GROWN, of(Marker(1, 999), 2)],
-        [of(Marker(2, 999), 2, Before(M1, 2)), of(M2, 2, Before(M1, 2))],
+        [of(Marker(2, 999), 2, PreviousEpoch(M1, 2)), of(M2, 2, PreviousEpoch(M1, 2))],
     ],
 )
 def test_a_slot_that_stands_elsewhere_has_lost_its_marker(states: list[State]) -> None:
-    with pytest.raises(MarkerLost, match="has to show the newest epoch or"):
+    with pytest.raises(MarkerLost, match="must show the newest epoch or"):
         slots.shown(PLACE, states)
 
 

@@ -8,7 +8,7 @@ from epochal.coordinator.model.epoch import Actor, Decision, Query
 from epochal.sinks.kafka import KafkaSink, marker, produce
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.marker import MarkerTopic, State
-from epochal.sinks.kafka.produce import Answer, Plan, Row
+from epochal.sinks.kafka.produce import AttemptResult, Plan, Row
 from tests.real.sinks.kafka.support import APP, OPTIONS
 
 ONE = Actor(1, 11)
@@ -32,7 +32,7 @@ class Target:
             partitions=partitions,
             request_timeout=PATIENT_S,
         )
-        self.place = MarkerTopic(APP, topic)
+        self.marker_topic = MarkerTopic(APP, topic)
         self.link = Link(bootstrap, topic, PATIENT_S, OPTIONS)
         self.sink.create(QUERY, None)
         self.sink.look(QUERY)
@@ -52,7 +52,7 @@ class Target:
         decision = Decision("q1", epoch, ONE, f"fingerprint-{epoch}", redo)
         return Plan(
             link=self.link,
-            place=self.place,
+            marker_topic=self.marker_topic,
             topics=(self.topic,),
             by=by,
             decision=decision.id,
@@ -65,12 +65,12 @@ class Target:
             about={"decision": decision.to_json()},
         )
 
-    def commit(self, epoch: int, rows: Sequence[Row]) -> Answer:
+    def commit(self, epoch: int, rows: Sequence[Row]) -> AttemptResult:
         """One attempt at one epoch."""
         return produce.attempt(self.plan(epoch, rows), [rows])
 
     def state(self) -> State:
-        return marker.read(self.link, self.place, final=False)
+        return marker.read(self.link, self.marker_topic, final=False)
 
     def position(self) -> int:
         found = self.state().marker

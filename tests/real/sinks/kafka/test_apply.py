@@ -31,7 +31,7 @@ from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.kafka import KafkaSink, applying, produce
 from epochal.sinks.kafka.applying import unanswered
 from epochal.sinks.kafka.committing import LOSSES
-from epochal.sinks.kafka.produce import Answer, Evaluation, Met, Outcome, Plan, Transaction
+from epochal.sinks.kafka.produce import AttemptResult, Evaluation, ObjectionCount, Outcome, Plan, Transaction
 from epochal.sinks.kafka.rows import HASH, KEPT, MET
 from epochal.sinks.protocol import Applied, CommitOutcome
 from epochal.sinks.rows.digest import row_hash
@@ -273,7 +273,7 @@ def fails(row: Mapping[str, Any], _topic: str) -> bytes:
 
 def test_a_function_that_makes_no_value_refuses_the_epoch(spark: SparkSession, make: Make) -> None:
     said = make(value=lambda: fails).refuses(spark.range(3, numPartitions=1).toDF("id"))
-    assert "value= made no value of 3 rows, and was asked no more: KeyError: 'no schema for 0'" in said
+    assert "value= made no value of 3 rows, and was not called again: KeyError: 'no schema for 0'" in said
 
 
 def test_a_query_that_fails_is_refused_and_nothing_is_visible(spark: SparkSession, make: Make, tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def planned(target: Target, **more: Any) -> Plan:
     return replace(target.plan(0, ()), rows=None, **more)
 
 
-def tried(target: Target, *values: str, **more: Any) -> Answer:
+def tried(target: Target, *values: str, **more: Any) -> AttemptResult:
     return produce.attempt(planned(target, **more), evaluation(values))
 
 
@@ -376,8 +376,8 @@ def nothing(target: Target) -> bool:
 
 
 def test_the_answer_tells_the_digest_of_the_marker(target: Target) -> None:
-    assert tried(target, "a", "b", agreed=AB) == Answer(Outcome.COMMITTED, digest=AB)
-    assert tried(target, "c") == Answer(Outcome.ALREADY_COMMITTED, digest=AB)
+    assert tried(target, "a", "b", agreed=AB) == AttemptResult(Outcome.COMMITTED, digest=AB)
+    assert tried(target, "c") == AttemptResult(Outcome.ALREADY_COMMITTED, digest=AB)
     assert seen(target) == ["a", "b"]
 
 
@@ -391,7 +391,9 @@ def test_other_rows_than_were_agreed_are_aborted_before_their_commit(target: Tar
 def test_what_is_objected_to_is_not_committed(target: Target) -> None:
     """Whichever row it is, and rows of batches before it are not either."""
     records = evaluation("ab", met=[None, {"number": 3, "shown": "12"}])
-    assert produce.attempt(planned(target), records) == Answer(Outcome.STOPPED, digest=AB, met=Met(3, 1, "12"))
+    assert produce.attempt(planned(target), records) == AttemptResult(
+        Outcome.STOPPED, digest=AB, met=ObjectionCount(3, 1, "12")
+    )
     assert nothing(target)
 
 
@@ -427,7 +429,7 @@ def test_what_the_broker_takes_no_more_is_refused(target: Target) -> None:
 @pytest.mark.parametrize("error", [AnswerDropped("gone"), FailpointError("boom")])
 def test_the_marker_tells_what_a_lost_answer_was(target: Target, error: Exception) -> None:
     with once(Point.AFTER_PUBLISH, raising(error)) as struck:
-        assert tried(target, "a", "b") == Answer(Outcome.COMMITTED, digest=AB)
+        assert tried(target, "a", "b") == AttemptResult(Outcome.COMMITTED, digest=AB)
     assert struck
     assert seen(target) == ["a", "b"]
 
@@ -439,7 +441,7 @@ def test_a_twin_that_came_first_has_the_say(target: Target) -> None:
         assert tried(target, "x").outcome is Outcome.COMMITTED
 
     with once(Point.BEFORE_PUBLISH, twin) as struck:
-        assert tried(target, "a", "b") == Answer(Outcome.COMMITTED, digest=Digest(1, ord("x")))
+        assert tried(target, "a", "b") == AttemptResult(Outcome.COMMITTED, digest=Digest(1, ord("x")))
     assert struck
     assert seen(target) == ["x"]
 
@@ -456,7 +458,7 @@ class InProcess(KafkaSink):
             patch.setattr(applying, "evaluate_once", self._evaluate_once)
             return applying.apply_until_shown(self._core, plan, none, (), agreed)
 
-    def _evaluate_once(self, _: object, plan: Plan, *__: object) -> Answer:
+    def _evaluate_once(self, _: object, plan: Plan, *__: object) -> AttemptResult:
         return produce.attempt(plan, evaluation(self.found.pop(0)))
 
 
@@ -468,7 +470,7 @@ def sink(target: Target) -> InProcess:
 
 
 def intrude(target: Target) -> None:
-    intruder = Transaction(target.link, target.place, 60, {})
+    intruder = Transaction(target.link, target.marker_topic, 60, {})
     intruder.init()
     intruder.drop()
 
@@ -539,7 +541,7 @@ def test_of_a_dead_job_the_marker_tells_what_it_did(target: Target) -> None:
     assert isinstance(answer.error, PrepareRefused)
     assert "the executor is gone" in str(answer.error)
     tried(target, "a", "b")
-    assert unanswered(planned(target), lost) == Answer(Outcome.COMMITTED, digest=AB)
+    assert unanswered(planned(target), lost) == AttemptResult(Outcome.COMMITTED, digest=AB)
     target.sink.fence(QUERY, TWO)
     assert isinstance(unanswered(planned(target), lost).error, Fenced)
 
@@ -565,6 +567,6 @@ def test_of_a_dead_job_nothing_is_known_without_the_marker(kafka_server: servers
 
 def test_rows_of_an_attempt_are_what_they_were(target: Target) -> None:
     """A commit from a copy is not touched by any of this."""
-    assert target.commit(0, rows("a")) == Answer(Outcome.COMMITTED)
+    assert target.commit(0, rows("a")) == AttemptResult(Outcome.COMMITTED)
     assert target.state().marker is not None
-    assert json.loads(read_topic(target.bootstrap, target.place.topic)[-1].value or b"")["version"] == 1
+    assert json.loads(read_topic(target.bootstrap, target.marker_topic.topic)[-1].value or b"")["version"] == 1

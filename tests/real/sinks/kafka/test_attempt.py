@@ -29,7 +29,7 @@ from epochal.coordinator.model.errors import (
 from epochal.coordinator.model.failpoints import AnswerDropped, FailpointError, Point
 from epochal.sinks.kafka import produce
 from epochal.sinks.kafka.committing import attempt_until_shown
-from epochal.sinks.kafka.produce import Answer, Outcome, Transaction
+from epochal.sinks.kafka.produce import AttemptResult, Outcome, Transaction
 from tests.real.sinks.kafka.attempts import ONE, PATIENT_S, QUERY, TWO, Target, rows
 from tests.real.sinks.kafka.support import SECRET, await_markers, hanging, read_topic, set_max_message_bytes
 
@@ -69,7 +69,7 @@ class Pause:
         self._target, self._point, self._epoch = target, point, epoch
 
     @contextlib.contextmanager
-    def holding(self, attempt: Callable[[], Answer]) -> Iterator[Future[Answer]]:
+    def holding(self, attempt: Callable[[], AttemptResult]) -> Iterator[Future[AttemptResult]]:
         with once(self._point, self._hold), ThreadPoolExecutor(1) as pool:
             try:
                 running = pool.submit(attempt)
@@ -94,7 +94,7 @@ def raising(error: Exception) -> Callable[[], None]:
 
 
 def test_rows_are_seen_only_with_their_marker(target: Target) -> None:
-    assert target.commit(0, rows("a", "b")) == Answer(Outcome.COMMITTED)
+    assert target.commit(0, rows("a", "b")) == AttemptResult(Outcome.COMMITTED)
     assert (seen(target), target.position()) == (["a", "b"], 1)
 
 
@@ -109,7 +109,7 @@ def test_a_late_task_of_an_earlier_epoch_writes_nothing(target: Target) -> None:
 
 def test_a_late_twin_finds_its_epoch_committed(target: Target) -> None:
     target.commit(0, rows("a"))
-    assert target.commit(0, rows("a")) == Answer(Outcome.ALREADY_COMMITTED)
+    assert target.commit(0, rows("a")) == AttemptResult(Outcome.ALREADY_COMMITTED)
     assert seen(target) == ["a"]
 
 
@@ -134,7 +134,7 @@ def test_a_fence_ends_the_transaction_of_an_older_task(target: Target) -> None:
     assert isinstance(old.result().error, Fenced)
     assert isinstance(target.commit(0, rows("a")).error, Fenced)
     assert seen(target) == []
-    assert produce.attempt(target.plan(0, rows("a"), by=TWO), [rows("a")]) == Answer(Outcome.COMMITTED)
+    assert produce.attempt(target.plan(0, rows("a"), by=TWO), [rows("a")]) == AttemptResult(Outcome.COMMITTED)
 
 
 def test_of_two_tasks_at_once_one_writes(target: Target) -> None:
@@ -162,7 +162,7 @@ def test_what_lands_just_before_init_is_seen_after_it(target: Target, monkeypatc
 @pytest.mark.parametrize("point", [Point.IN_WRITE, Point.BEFORE_PUBLISH])
 def test_an_interrupted_epoch_is_attempted_again(target: Target, point: Point) -> None:
     def intrude() -> None:
-        intruder = Transaction(target.link, target.place, 60, {})
+        intruder = Transaction(target.link, target.marker_topic, 60, {})
         intruder.init()
         intruder.drop()
 
@@ -176,14 +176,14 @@ def test_an_interrupted_epoch_is_attempted_again(target: Target, point: Point) -
 
 def test_endless_interruption_is_given_back(target: Target) -> None:
     with pytest.raises(SinkUnavailable, match="ended by other producers of epochal-flights-"):
-        attempt_until_shown(target.plan(0, rows("a")), lambda: Answer(Outcome.INTERRUPTED))
+        attempt_until_shown(target.plan(0, rows("a")), lambda: AttemptResult(Outcome.INTERRUPTED))
 
 
 def test_a_task_that_dies_again_and_again_leaves_the_outcome_unknown(target: Target) -> None:
-    dead = Answer(Outcome.LOST, OutcomeUnknown("the job failed", help="commit again"))
+    dead = AttemptResult(Outcome.LOST, OutcomeUnknown("the job failed", help="commit again"))
     with pytest.raises(OutcomeUnknown, match="the job failed"):
         attempt_until_shown(target.plan(0, rows("a")), lambda: dead)
-    answers = iter([dead, dead, Answer(Outcome.ALREADY_COMMITTED)])
+    answers = iter([dead, dead, AttemptResult(Outcome.ALREADY_COMMITTED)])
     assert attempt_until_shown(target.plan(0, rows("a")), lambda: next(answers)).outcome is Outcome.ALREADY_COMMITTED
 
 
@@ -235,9 +235,9 @@ def test_what_fails_before_the_commit_leaves_nothing(
 @pytest.mark.parametrize("error", [AnswerDropped("gone"), FailpointError("boom")])
 def test_the_marker_tells_what_a_lost_answer_was(target: Target, error: Exception) -> None:
     with once(Point.AFTER_PUBLISH, raising(error)) as struck:
-        assert target.commit(0, rows("a")) == Answer(Outcome.COMMITTED)
+        assert target.commit(0, rows("a")) == AttemptResult(Outcome.COMMITTED)
     assert struck
-    assert target.commit(0, rows("a")) == Answer(Outcome.ALREADY_COMMITTED)
+    assert target.commit(0, rows("a")) == AttemptResult(Outcome.ALREADY_COMMITTED)
     assert seen(target) == ["a"]
 
 
@@ -298,7 +298,7 @@ def test_a_commit_request_that_arrives_late_ends_no_other_transaction(
         time.sleep(1)
 
     with once(Point.IN_WRITE, deliver) as struck:
-        assert target.commit(0, rows("a", "b")) == Answer(Outcome.COMMITTED)
+        assert target.commit(0, rows("a", "b")) == AttemptResult(Outcome.COMMITTED)
     assert struck
     assert (seen(target), target.position()) == (["a", "b"], 1)
 
@@ -318,13 +318,13 @@ def test_rows_that_arrive_after_their_transaction_was_aborted_hold_up_no_reader(
     kafka_proxy.clear()
     time.sleep(1)
     assert hanging(target.bootstrap, topic) == []
-    assert target.commit(0, rows("a", "b")) == Answer(Outcome.COMMITTED)
+    assert target.commit(0, rows("a", "b")) == AttemptResult(Outcome.COMMITTED)
     assert seen(target) == ["a", "b"]
 
 
 def left_open(target: Target, seconds: float) -> Transaction:
     """A transaction that may last so long, with one row that the broker has."""
-    transaction = Transaction(target.link, target.place, seconds, {})
+    transaction = Transaction(target.link, target.marker_topic, seconds, {})
     transaction.init()
     transaction.begin()
     transaction.send(target.topic, rows("a"))
@@ -391,7 +391,7 @@ def test_an_abort_that_is_refused_as_the_time_was_over_ends_nothing(target: Targ
     transaction = left_open(target, 1)
     until_expired(target)
     transaction.abort()
-    assert target.commit(0, rows("a", "b")) == Answer(Outcome.COMMITTED)
+    assert target.commit(0, rows("a", "b")) == AttemptResult(Outcome.COMMITTED)
     assert seen(target) == ["a", "b"]
 
 
@@ -401,7 +401,7 @@ def test_rows_that_no_broker_takes_in_time_fail_the_epoch(
     target = Target(kafka_proxy.address, topic)
     plan = replace(target.plan(0, rows("a", "b")), transaction_timeout=2.0)
     with once(Point.IN_WRITE, hasty(target, kafka_proxy.cut)) as struck:
-        assert produce.attempt(plan, [rows("a", "b")]) == Answer(Outcome.EXPIRED)
+        assert produce.attempt(plan, [rows("a", "b")]) == AttemptResult(Outcome.EXPIRED)
     assert struck
     assert read_topic(kafka_server.bootstrap, topic) == []
     kafka_proxy.clear()
@@ -458,7 +458,7 @@ def _use(transaction: Transaction, answer: Connection) -> None:
 
 
 def test_a_producer_is_refused_after_a_fork(target: Target) -> None:
-    transaction = Transaction(target.link, target.place, 60, {})
+    transaction = Transaction(target.link, target.marker_topic, 60, {})
     transaction.init()
     fork = multiprocessing.get_context("fork")
     answer, childs_end = fork.Pipe()
@@ -476,6 +476,6 @@ def test_a_producer_is_refused_after_a_fork(target: Target) -> None:
 
 def test_answers_survive_as_text() -> None:
     error = SinkUnavailable("what", help="help", sink="s", epoch=3, state="state")
-    back = Answer.from_json(Answer(Outcome.STOPPED, error).to_json())
+    back = AttemptResult.from_json(AttemptResult(Outcome.STOPPED, error).to_json())
     assert (back.outcome, type(back.error), str(back.error)) == (Outcome.STOPPED, SinkUnavailable, str(error))
-    assert Answer.from_json(Answer(Outcome.EXPIRED).to_json()) == Answer(Outcome.EXPIRED)
+    assert AttemptResult.from_json(AttemptResult(Outcome.EXPIRED).to_json()) == AttemptResult(Outcome.EXPIRED)

@@ -64,7 +64,7 @@ class Run(Target):
         return [row.position for row in rows]
 
     def records(self) -> list[Record]:
-        return read_topic(self.bootstrap, self.place.topic)
+        return read_topic(self.bootstrap, self.marker_topic.topic)
 
     def alive(self) -> list[bytes | None]:
         """The keys that a compaction would keep."""
@@ -74,7 +74,7 @@ class Run(Target):
     def write(self, state: State, key: bytes, *, about: Json | None = None, at: int = 0) -> None:
         """One record by hand, as some other version or at some other time would have written it."""
         plain = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "log_level": 0})
-        plain.produce(self.place.topic, marker.record(self.place, state, about), key, timestamp=at)
+        plain.produce(self.marker_topic.topic, marker.record(self.marker_topic, state, about), key, timestamp=at)
         assert plain.flush(20) == 0
 
 
@@ -163,9 +163,11 @@ def test_epochs_that_are_too_old_go_and_the_newest_stay(run: Run) -> None:
     now = int(time.time() * 1000)
     for position in range(1, 31):
         state = stands_at(position, kept=1)
-        run.write(state, marker.key(run.place, position), about=about(position), at=now - (40 - position) * DAY_MS)
-    assert audit.kept_since(run.link, run.place, 3) == 27
-    assert audit.kept_since(run.link, run.place, 1000) == 1
+        run.write(
+            state, marker.key(run.marker_topic, position), about=about(position), at=now - (40 - position) * DAY_MS
+        )
+    assert audit.kept_since(run.link, run.marker_topic, 3) == 27
+    assert audit.kept_since(run.link, run.marker_topic, 1000) == 1
     run.show(31)
     assert run.told() == list(range(MOST + 1, 32))
     run.show(32)
@@ -175,7 +177,7 @@ def test_epochs_that_are_too_old_go_and_the_newest_stay(run: Run) -> None:
 def test_epochs_of_any_age_stay_where_no_days_are_given(run: Run) -> None:
     run.start(keep_epochs=None)
     for position in range(1, 13):
-        run.write(stands_at(position, kept=1), marker.key(run.place, position), about=about(position), at=DAY_MS)
+        run.write(stands_at(position, kept=1), marker.key(run.marker_topic, position), about=about(position), at=DAY_MS)
     run.show(13)
     assert run.told() == list(range(1, 14))
 
@@ -220,14 +222,14 @@ def test_where_there_is_no_topic_it_says_so(kafka_server: servers.Kafka, topic: 
 def test_the_newest_are_read_from_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Producer({"bootstrap.servers": run.bootstrap, "acks": "all", "log_level": 0})
     for position in range(1, 3 * marker.TAIL):
-        value = marker.record(run.place, stands_at(position, kept=1), about(position))
-        plain.produce(run.place.topic, value, marker.key(run.place, position))
+        value = marker.record(run.marker_topic, stands_at(position, kept=1), about(position))
+        plain.produce(run.marker_topic.topic, value, marker.key(run.marker_topic, position))
     assert plain.flush(20) == 0
     records, starts = marker.records, list[int]()
 
-    def noted(link: Any, place: Any, consumer: Any, start: int, end: int) -> Iterator[Any]:
+    def noted(link: Any, marker_topic: Any, consumer: Any, start: int, end: int) -> Iterator[Any]:
         starts.append(start)
-        return records(link, place, consumer, start, end)
+        return records(link, marker_topic, consumer, start, end)
 
     monkeypatch.setattr(marker, "records", noted)
     assert run.told(limit=1) == [3 * marker.TAIL - 1]
@@ -263,7 +265,7 @@ def compacting(bootstrap: str, topic: str) -> Iterator[None]:
 @pytest.mark.wide
 def test_the_audit_survives_compaction_and_so_does_the_state(run: Run) -> None:
     run.start(keep_epochs=12)
-    with compacting(run.bootstrap, run.place.topic):
+    with compacting(run.bootstrap, run.marker_topic.topic):
         for position in range(1, 31):
             run.show(position)
 
@@ -278,11 +280,11 @@ def test_the_audit_survives_compaction_and_so_does_the_state(run: Run) -> None:
     fence = run.state().fence
     assert fence is not None
     assert run.told() == list(range(19, 31))
-    assert (run.state(), marker.read(run.link, run.place, final=True)) == (
+    assert (run.state(), marker.read(run.link, run.marker_topic, final=True)) == (
         (expected := State(fence, Marker(30, decision(30).id), kept=19)),
         expected,
     )
     run.start(Actor(2000, 1), keep_epochs=12)
     run.show(31, Actor(2000, 1))
     assert run.told() == list(range(20, 32))
-    assert hanging(run.bootstrap, run.place.topic) == []
+    assert hanging(run.bootstrap, run.marker_topic.topic) == []

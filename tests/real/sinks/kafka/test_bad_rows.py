@@ -203,5 +203,5 @@ def test_a_function_that_makes_the_value_is_refused(tmp_path: Path) -> None:
     def make() -> Any:
         return lambda row, _: str(row).encode()
 
-    with pytest.raises(Misconfigured, match=r"bad_rows= beside a function of value="):
+    with pytest.raises(Misconfigured, match=r"bad_rows= does not go with a function as value="):
         KafkaSink("localhost:1", topic="t", value=make, bad_rows=DeltaSink(str(tmp_path)))

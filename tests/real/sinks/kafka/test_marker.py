@@ -33,7 +33,9 @@ def stranger(target: Target) -> Producer:
     )
     producer.init_transactions(20)
     producer.begin_transaction()
-    producer.produce(target.place.topic, marker.record(target.place, State(ONE, Marker(9, 99))), b"marker")
+    producer.produce(
+        target.marker_topic.topic, marker.record(target.marker_topic, State(ONE, Marker(9, 99))), b"marker"
+    )
     producer.flush(20)
     return producer
 
@@ -49,7 +51,7 @@ def test_a_final_read_waits_for_what_is_open(target: Target) -> None:
     open_one = stranger(target)
     timer = threading.Timer(2, lambda: open_one.commit_transaction(20))
     timer.start()
-    assert marker.read(target.link, target.place, final=True) == State(ONE, Marker(9, 99))
+    assert marker.read(target.link, target.marker_topic, final=True) == State(ONE, Marker(9, 99))
     timer.join()
 
 
@@ -57,13 +59,13 @@ def test_a_final_read_is_bounded(target: Target, monkeypatch: pytest.MonkeyPatch
     open_one = stranger(target)
     monkeypatch.setattr(Link, "deadline", lambda _link: time.monotonic() + 2)  # each request has longer
     with pytest.raises(SinkUnavailable) as stuck:
-        marker.read(target.link, target.place, final=True)
+        marker.read(target.link, target.marker_topic, final=True)
     assert "a transaction of another transactional id is open" in str(stuck.value)
     open_one.abort_transaction(20)
 
 
 def test_a_look_ends_nobodys_transaction(target: Target) -> None:
-    running = Transaction(target.link, target.place, 60, {})
+    running = Transaction(target.link, target.marker_topic, 60, {})
     running.init()
     running.begin()
     running.send(target.topic, rows("a"))
@@ -76,7 +78,7 @@ def test_a_look_ends_nobodys_transaction(target: Target) -> None:
 
 
 def test_the_owners_final_look_ends_what_its_dead_task_left(target: Target) -> None:
-    dead = Transaction(target.link, target.place, 60, {})
+    dead = Transaction(target.link, target.marker_topic, 60, {})
     dead.init()
     dead.begin()
     dead.send(target.topic, rows("a"))
@@ -91,21 +93,21 @@ def test_the_owners_final_look_ends_what_its_dead_task_left(target: Target) -> N
 def test_aborted_records_at_the_end_hide_nothing(target: Target) -> None:
     assert target.commit(0, rows("a")).outcome is Outcome.COMMITTED
     before = target.state()
-    transaction = Transaction(target.link, target.place, 60, {})
+    transaction = Transaction(target.link, target.marker_topic, 60, {})
     transaction.init()
     transaction.begin()
-    foreign = marker.record(target.place, State(TWO, Marker(8, 88)))
-    transaction.send(target.place.topic, [(b"marker", foreign)] * (3 * marker.TAIL))
+    foreign = marker.record(target.marker_topic, State(TWO, Marker(8, 88)))
+    transaction.send(target.marker_topic.topic, [(b"marker", foreign)] * (3 * marker.TAIL))
     transaction.flush()
     transaction.abort()
-    assert target.state() == before == marker.read(target.link, target.place, final=True)
+    assert target.state() == before == marker.read(target.link, target.marker_topic, final=True)
 
 
 def test_fence_and_marker_are_found_however_far_apart(target: Target) -> None:
     plain = Producer({"bootstrap.servers": target.bootstrap, "acks": "all"})
     for position in range(1, 3 * marker.TAIL):
         state = State(ONE, Marker(position, position))
-        plain.produce(target.place.topic, marker.record(target.place, state), b"marker")
+        plain.produce(target.marker_topic.topic, marker.record(target.marker_topic, state), b"marker")
     assert plain.flush(20) == 0
     assert target.state() == State(ONE, Marker(3 * marker.TAIL - 1, 3 * marker.TAIL - 1))
     target.sink.fence(QUERY, TWO)
@@ -115,7 +117,7 @@ def test_fence_and_marker_are_found_however_far_apart(target: Target) -> None:
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"version": 99, "app": "flights"}'])
 def test_a_foreign_record_is_refused_and_shown(target: Target, value: bytes) -> None:
     plain = Producer({"bootstrap.servers": target.bootstrap})
-    plain.produce(target.place.topic, value, b"marker")
+    plain.produce(target.marker_topic.topic, value, b"marker")
     plain.flush(20)
     with pytest.raises(Misconfigured, match="holds a record that is not this sink's") as refused:
         target.state()
@@ -131,7 +133,7 @@ def test_names_that_make_the_same_topic_are_told_apart() -> None:
 
 def test_a_record_says_everything_in_json(target: Target) -> None:
     target.commit(0, rows("a"))
-    records = read_topic(target.bootstrap, target.place.topic)
+    records = read_topic(target.bootstrap, target.marker_topic.topic)
     assert [r.key for r in records] == [b"fence", b"marker-1"]
     last = json.loads(records[-1].value or b"")
     assert last["fence"] == ONE.to_json()

@@ -111,7 +111,7 @@ def test_a_marker_topic_has_a_partition_per_slot_and_may_have_more(
     ("more", "told"),
     [
         ({"key": "gone"}, "there is no column 'gone' to be the key"),
-        ({"value": "n"}, "column 'n' is to be the value and has the type bigint"),
+        ({"value": "n"}, "column 'n' cannot be the value: it has the type bigint"),
         ({"options": {"acks": "1"}}, "the options ['acks'] are not for the user to set: acks is fixed: a row counts"),
         ({"options": {"enable.idempotence": False}}, "['enable.idempotence'] are not for the user to set"),
         ({"options": {"message.max.bytes": 9}}, "message.max.bytes follows from max.message.bytes of the topics"),

@@ -20,8 +20,8 @@ from epochal.coordinator.model.errors import CheckpointMismatch, Fenced, MarkerL
 from epochal.coordinator.model.failpoints import FailpointError, Point
 from epochal.sinks.kafka import KafkaSink, committing, fencing, marker, produce
 from epochal.sinks.kafka.client import Link
-from epochal.sinks.kafka.marker import Before, MarkerTopic, State
-from epochal.sinks.kafka.produce import Answer, Outcome, Plan, Row, Transaction
+from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
+from epochal.sinks.kafka.produce import AttemptResult, Outcome, Plan, Row, Transaction
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO
@@ -36,7 +36,7 @@ class Slots:
     def __init__(self, bootstrap: str, topic: str, slots: int = 2) -> None:
         self.bootstrap, self.topic = bootstrap, topic
         self.sink = self.of(slots)
-        self.place, self.link = MarkerTopic(APP, topic), Link(bootstrap, topic, 30, OPTIONS)
+        self.marker_topic, self.link = MarkerTopic(APP, topic), Link(bootstrap, topic, 30, OPTIONS)
         self.sink.create(QUERY, None)
         self.sink.look(QUERY)
         self.sink.fence(QUERY, ONE)
@@ -53,7 +53,7 @@ class Slots:
         before = marker_of(epoch - 1) if epoch else None
         return Plan(
             link=self.link,
-            place=self.place.of_slot(slot),
+            marker_topic=self.marker_topic.of_slot(slot),
             topics=(self.topic,),
             by=by,
             decision=decision(epoch).id,
@@ -65,10 +65,10 @@ class Slots:
             transaction_timeout=60,
             about={"decision": decision(epoch).to_json()},
             span=span,
-            before=Before(before, before_span if before is not None else 0),
+            before=PreviousEpoch(before, before_span if before is not None else 0),
         )
 
-    def write(self, epoch: int, slot: int, *values: str, **more: Any) -> Answer:
+    def write(self, epoch: int, slot: int, *values: str, **more: Any) -> AttemptResult:
         """One attempt; rows of a slot go to the partition of its number."""
         records: list[Row] = [(v.encode(), v.encode(), (None, slot, None)) for v in values]
         return produce.attempt(self.plan(epoch, slot, values, **more), [records])
@@ -79,8 +79,8 @@ class Slots:
 
     def positions(self) -> list[int | None]:
         """Where each slot stands."""
-        records = read_topic(self.bootstrap, self.place.topic)
-        newest = {r.partition: marker.parse(self.place, r.value).marker for r in records}
+        records = read_topic(self.bootstrap, self.marker_topic.topic)
+        newest = {r.partition: marker.parse(self.marker_topic, r.value).marker for r in records}
         return [found.position if found is not None else None for _, found in sorted(newest.items())]
 
 
@@ -104,7 +104,7 @@ class Held:
         self._point, self._reached, self._go = point, threading.Event(), threading.Event()
         self._first = threading.Lock()
 
-    def start(self, pool: ThreadPoolExecutor, attempt: Callable[[], Answer]) -> Future[Answer]:
+    def start(self, pool: ThreadPoolExecutor, attempt: Callable[[], AttemptResult]) -> Future[AttemptResult]:
         running = pool.submit(attempt)
         assert self._reached.wait(60)
         return running
@@ -123,10 +123,10 @@ class Held:
 
 def test_an_epoch_is_shown_when_every_slot_has_it(two: Slots) -> None:
     for slot, shown in ((1, None), (0, marker_of(0))):
-        assert two.write(0, slot, f"a{slot}") == Answer(Outcome.COMMITTED)
+        assert two.write(0, slot, f"a{slot}") == AttemptResult(Outcome.COMMITTED)
         assert two.sink.look(QUERY).marker == two.sink.look(QUERY, by=ONE).marker == shown
     for slot, shown in ((0, marker_of(0)), (1, marker_of(1))):
-        assert two.write(1, slot, f"b{slot}") == Answer(Outcome.COMMITTED)
+        assert two.write(1, slot, f"b{slot}") == AttemptResult(Outcome.COMMITTED)
         assert two.sink.look(QUERY).marker == two.sink.look(QUERY, by=ONE).marker == shown
     assert two.seen() == [(0, "a0"), (0, "b0"), (1, "a1"), (1, "b1")]
     assert two.positions() == [2, 2]
@@ -145,7 +145,7 @@ def test_an_epoch_that_not_every_slot_shows_is_not_told(two: Slots) -> None:
     assert told() == [1]
     two.write(1, 1, by=TWO)
     assert told() == [1, 2]
-    keys = [(r.partition, r.key) for r in read_topic(two.bootstrap, two.place.topic) if r.key != b"fence"]
+    keys = [(r.partition, r.key) for r in read_topic(two.bootstrap, two.marker_topic.topic) if r.key != b"fence"]
     assert keys == [(0, b"marker-1"), (0, b"marker-2"), (1, b"marker"), (1, b"marker")]
 
 
@@ -162,7 +162,7 @@ def test_a_fence_keeps_what_every_slot_shows(two: Slots) -> None:
 
 def test_a_look_waits_for_no_slot(two: Slots) -> None:
     two.write(0, 0, "a")
-    running = Transaction(two.link, two.place.of_slot(1), 60, {})
+    running = Transaction(two.link, two.marker_topic.of_slot(1), 60, {})
     running.init()
     running.begin()
     running.send_state(b"marker", State(ONE, marker_of(0), slots=2, span=2))
@@ -179,7 +179,7 @@ def test_a_look_waits_for_no_slot(two: Slots) -> None:
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_late_twin_of_a_slot_finds_it_committed(two: Slots, slot: int) -> None:
     two.write(0, slot, "a")
-    assert two.write(0, slot, "a") == Answer(Outcome.ALREADY_COMMITTED)
+    assert two.write(0, slot, "a") == AttemptResult(Outcome.ALREADY_COMMITTED)
     assert two.seen() == [(slot, "a")]
 
 
@@ -230,7 +230,7 @@ def test_a_task_that_comes_while_the_fence_is_written_shows_nothing_after_it(
     two: Slots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read the older fence; its slot is barred once more, after the record."""
-    held, send, old = Held(Point.BEFORE_PUBLISH), Transaction.send_state, list[Future[Answer]]()
+    held, send, old = Held(Point.BEFORE_PUBLISH), Transaction.send_state, list[Future[AttemptResult]]()
     with failpoints.handler(held), ThreadPoolExecutor(1) as pool:
 
         def late(transaction: Transaction, key: bytes, *state: Any) -> None:
@@ -270,9 +270,9 @@ def test_a_slot_waits_for_no_other(two: Slots) -> None:
     held = Held(Point.BEFORE_PUBLISH)
     with failpoints.handler(held), ThreadPoolExecutor(1) as pool:
         first = held.start(pool, lambda: two.write(0, 0, "a"))
-        assert two.write(0, 1, "b") == Answer(Outcome.COMMITTED)
+        assert two.write(0, 1, "b") == AttemptResult(Outcome.COMMITTED)
         held.let_go()
-        assert first.result() == Answer(Outcome.COMMITTED)
+        assert first.result() == AttemptResult(Outcome.COMMITTED)
     assert two.seen() == [(0, "a"), (1, "b")]
 
 
@@ -283,7 +283,7 @@ def test_a_partition_that_has_lost_a_marker_is_noticed_before_anything_is_writte
             two.write(epoch, each)
     older = State(ONE, marker_of(0), slots=2, span=2)
     plain = Producer({"bootstrap.servers": two.bootstrap, "acks": "all"})
-    plain.produce(two.place.topic, marker.record(two.place, older), b"marker", slot)
+    plain.produce(two.marker_topic.topic, marker.record(two.marker_topic, older), b"marker", slot)
     assert plain.flush(20) == 0
     for by in (None, ONE):
         with pytest.raises(MarkerLost, match=f"slot {slot} shows position 1"):
@@ -337,7 +337,7 @@ def test_slots_grow_and_shrink_between_starts_with_an_epoch_in_doubt(
     assert three.look(QUERY, by=TWO).marker is not None
     in_doubt = written.prepare(three, TWO)
     assert (len(in_doubt.payload["staged"]), in_doubt.payload["slots"]["span"]) == (3, 3)
-    last = committing.plans_of(three._core, three._core.link(), target.place, in_doubt, TWO)[2]
+    last = committing.plans_of(three._core, three._core.link(), target.marker_topic, in_doubt, TWO)[2]
     assert committing.attempt_once(three._core, last, in_doubt).outcome is Outcome.COMMITTED
     assert target.positions() == [1, 2]  # the first and the last slot; the other has none as yet
 
@@ -398,7 +398,7 @@ def test_rows_keep_partition_and_order_whatever_the_slots(
         ({"slots": 0}, "slots=0 is not a number of transactions"),
         ({"slots": True}, "slots=True is not a number"),
         ({"slots": 65}, "slots=65 is not a number"),
-        ({"slots": 2, "partitioner": "fnv1a"}, "partitioner 'fnv1a' is librdkafka's alone"),
+        ({"slots": 2, "partitioner": "fnv1a"}, "partitioner 'fnv1a' exists in librdkafka only"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(more: dict[str, Any], told: str) -> None:

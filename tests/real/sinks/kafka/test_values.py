@@ -113,7 +113,7 @@ def _none() -> Value:
 @pytest.mark.parametrize(
     ("encoder", "said"),
     [
-        (_fails, "value= made no value of 2 rows, and was asked no more: KeyError: 'no schema"),
+        (_fails, "value= made no value of 2 rows, and was not called again: KeyError: 'no schema"),
         (_no_text, "TypeError: a value is bytes or None, and it returned str"),
         (_none, "1 rows have no value (the function of value= returned None)"),
     ],
