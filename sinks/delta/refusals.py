@@ -1,4 +1,4 @@
-"""What the Delta sink says when it cannot go on: every error of its own, in one place."""
+"""The errors of the Delta sink's own, in one place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from epochal.sinks.delta.target import Target
 
 @dataclass(frozen=True)
 class Refusals:
-    """Of one sink, about its table."""
+    """Makes the errors of one sink about its table."""
 
     sink: str
     target: Target
@@ -91,7 +91,7 @@ class Refusals:
         )
 
     def not_read(self, what: str, failure: JavaFailure, epoch: EpochNumber | None = None) -> EpochalError:
-        """Delta's own refusal, which only another Delta or another table mends, or something that may pass."""
+        """Return ``Misconfigured`` if Delta itself refuses the table, else ``SinkUnavailable``, which may pass."""
         if any(name.startswith("Delta") for name in failure.classes) or failure.is_a("AnalysisException"):
             return self.misconfigured("Delta refuses to read the table", failure.message)
         return SinkUnavailable(
