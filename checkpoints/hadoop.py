@@ -106,11 +106,11 @@ def check_scheme(uri: str) -> None:
     scheme, colon, _ = uri.partition(":")
     if not colon or scheme in ATOMIC:
         return
-    why = "has no name that is created at most once"
+    why = "cannot create a name at most once"
     if scheme in OBJECT_STORES:
-        why = f"is an object store, which {why}"
+        why = f"is an object store and {why}"
     elif scheme != "file":
-        why = f"is not known to have names that are created at most once (known: {', '.join(ATOMIC)})"
+        why = f"is not known to create a name at most once (known: {', '.join(ATOMIC)})"
     raise Misconfigured(f"the epoch log cannot lie on {scheme}://, which {why}", state=uri, help=_OTHER_LOG)
 
 
@@ -371,7 +371,7 @@ class _Hdfs:
 
     def _unknown(self, why: str) -> Misconfigured:
         return Misconfigured(
-            f"the epoch log cannot lie where a name is not known to be created at most once: {why}",
+            f"the epoch log cannot lie on a file system that is not known to create a name at most once: {why}",
             state=self.folder,
             help=_OTHER_LOG,
         )

@@ -159,8 +159,8 @@ def _checksum(body: bytes) -> bytes:
 
 def restless(where: str) -> SinkUnavailable:
     return SinkUnavailable(
-        f"the epoch log {where} changed under each of {LISTINGS} looks at it",
-        help="find out which processes append to it or compact it; only one query may",
+        f"the epoch log {where} changed during each of {LISTINGS} readings",
+        help="find out which processes append to it or compact it; only one query may do so",
     )
 
 

@@ -104,7 +104,7 @@ class Conditions:
         before = before if before is not None else wanted.position - 1
         if found.position < before:
             raise MarkerLost(
-                f"the marker stands at position {found.position}, position {wanted.position} was to follow",
+                f"the marker stands at position {found.position}, but position {wanted.position} was to be written",
                 sink=self.sink,
                 epoch=epoch,
                 state=self._state(held, by, wanted),
@@ -177,7 +177,7 @@ def check_name(what: str, name: str, sink: str | None = None) -> None:
         raise Misconfigured(
             f"{what} {name!r} is not of the form {NAME.pattern}",
             sink=sink,
-            help="choose a plain name that stays the same over restarts; a sink's is its name=",
+            help="choose a plain name that stays the same over restarts; name= sets the name of a sink",
         )
 
 

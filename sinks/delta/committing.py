@@ -60,7 +60,7 @@ def is_committed(sink: Core, txn: Transaction, c: Committable, by: Actor) -> boo
     state, expected = sink.state(sink.existing(txn)), identity_of(str(c.payload["table"]["id"]))
     if state.identity != expected:
         raise CheckpointMismatch(
-            f"the table was prepared as {expected} and is {state.identity}",
+            f"the epoch was prepared for the table {expected}, and the table is {state.identity} now",
             sink=sink.name,
             epoch=c.decision.epoch,
             state=f"Delta table {sink.target}",

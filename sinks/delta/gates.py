@@ -181,7 +181,7 @@ def _struct_problems(path: str, rows: StructType, table: StructType, case_sensit
     for key in wanted.keys() - seen:
         field = wanted[key]
         if not field.nullable and not {_GENERATED, _DEFAULT} & field.metadata.keys():
-            yield f"column {path}{field.name}: the table has it NOT NULL, and the rows have it not"
+            yield f"column {path}{field.name}: it is NOT NULL in the table, and the rows do not have it"
 
 
 def _type_problems(name: str, row: DataType, table: DataType, case_sensitive: bool) -> Iterator[str]:

@@ -51,12 +51,12 @@ class DeltaInspection:
         self._target = target
         self.projection = projection
         self.cautions: Sequence[str] = (
-            "files of a start that died while it wrote them, and of failed tasks, are named nowhere: VACUUM has them",
+            "no note names the files of a start that died while it wrote them, or of failed tasks: VACUUM removes them",
         )
         self.complete = False
         self.content = "the files that each version of the table added, by their statistics"
         self.unattributed = (
-            "a merge writes rows of earlier epochs anew, so the files of its version are not the epoch's rows alone"
+            "a merge also rewrites rows of earlier epochs, so the files of its version hold more than the epoch's rows"
             if isinstance(mode, Merge)
             else ""
         )
@@ -144,7 +144,7 @@ class DeltaInspection:
             names = file.schema_arrow.names
             lacking = [name for name, _ in columns if name not in names and name not in parts]
             if lacking:
-                raise self._untold(f"files name the columns {lacking} otherwise than the table (column mapping)")
+                raise self._untold(f"the files have other names for the columns {lacking} (column mapping)")
             stored = [name for name, _ in columns if name in names]
             for batch in file.iter_batches(columns=stored):
                 values = [_values(batch, name, kind, parts) for name, kind in columns]
@@ -152,7 +152,7 @@ class DeltaInspection:
 
     def _untold(self, why: str) -> SinkUnavailable:
         return SinkUnavailable(
-            f"the rows of one epoch cannot be told: {why}",
+            f"the rows of one epoch cannot be read: {why}",
             sink=self._conditions.sink,
             state=f"Delta table {self._target}",
             help="compare a range of epochs that the table still shows as they were written",

@@ -372,7 +372,7 @@ def session(sink: str) -> SparkSession:
     running = running_session()
     if running is None:
         raise Misconfigured(
-            "there is no Spark session in this process, and Delta is written through one",
+            "there is no Spark session in this process, and DeltaSink needs one",
             sink=sink,
             help="start a SparkSession (not Spark Connect) before the sink is used",
         )

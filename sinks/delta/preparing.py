@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 UNKEPT = (
     "a column that partitions the table has a value that Delta gives back as another one: an empty text, bytes that are"
-    " no text, Hive's word for NULL, or a time in the hour that clocks repeat in the session's time zone"
+    " not valid text, Hive's word for NULL, or a time in the hour that clocks repeat in the session's time zone"
 )
 VIOLATIONS = ("InvariantViolationException", "DeltaInvariantViolationException")
 
@@ -160,7 +160,7 @@ def with_columns(sink: Core, table: Table, txn: Transaction, added: StructType, 
     txn = sink.existing(sink.begin(table))
     if sink.added(added, txn.metadata()).fields:
         what = f"Delta does not add the columns {added.names}"
-        state = str(failed) if failed is not None else "it said that it did, and the table has not got them"
+        state = str(failed) if failed is not None else "it reported success, and the table does not have them"
         raise sink.say.refused(what, epoch.number, state) from failed
     return txn
 

@@ -78,12 +78,12 @@ class Refusals:
             sink=self.sink,
             epoch=epoch,
             state=_first_line(state) if state else None,
-            help="commit again: it looks at the marker first",
+            help="commit again: commit reads the marker first",
         )
 
     def contended(self, attempts: int, why: str | None, epoch: EpochNumber | None = None) -> SinkUnavailable:
         return SinkUnavailable(
-            f"{attempts} commits in a row met with a conflict",
+            f"each of {attempts} commits in a row ended with a conflict",
             sink=self.sink,
             epoch=epoch,
             state=_first_line(why) if why is not None else None,

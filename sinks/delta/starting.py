@@ -32,7 +32,7 @@ def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
     try:
         create_table(sink, schema)
     except (JavaFailure, PySparkException) as error:
-        raise sink.say.misconfigured(f"Delta does not make the table {sink.target}", str(error)) from error
+        raise sink.say.misconfigured(f"Delta cannot create the table {sink.target}", str(error)) from error
     return [f"created Delta table {sink.target}"]
 
 
@@ -85,4 +85,4 @@ def refuse_forgetful(sink: Core, metadata: Json) -> None:
     forgets = gates.forgets(metadata)
     if forgets is not None:
         statement = f"ALTER TABLE {sink.target.sql} UNSET TBLPROPERTIES ('{gates.RETENTION}')"
-        sink.say.refuse_set_up([forgets], f"{statement}; markers that are gone by then are refused as lost")
+        sink.say.refuse_set_up([forgets], f"{statement}; a marker that is gone already is then refused as lost")

@@ -100,7 +100,7 @@ def check(mode: Keyed, sink: str) -> None:
     """Raise ``Misconfigured`` for a mode that cannot work with any rows."""
     if not mode.keys:
         raise Misconfigured(
-            f"{type(mode).__name__}(key=...) names no column", sink=sink, help="name the columns that name a row"
+            f"{type(mode).__name__}(key=...) names no column", sink=sink, help="name the columns that identify a row"
         )
     for what, names in (("key", mode.keys), ("update", mode.updates or ()), ("order_by", mode.order)):
         for name in names:
@@ -173,7 +173,7 @@ def check_twice(plan: Upsertion, mode: str, found: Sequence[Sequence[object]], s
         return
     told = [f"({', '.join(map(str, values))}): {times} rows" for times, _, *values in found]
     if plan.order:
-        what, remedy = " that are last alike by order_by=", "add a column to order_by= that tells these rows apart"
+        what, remedy = " that are all last by order_by=", "add a column to order_by= that tells these rows apart"
     else:
         what, remedy = " of one epoch", f"give {mode}(order_by=...) columns by which the last row wins, or aggregate"
     raise PrepareRefused(

@@ -263,7 +263,7 @@ class Projection:
         try:
             return spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
         except PySparkException as error:
-            raise self._unfit(part, error, "no column and no SQL expression") from None
+            raise self._unfit(part, error, "it is neither a column nor an SQL expression") from None
 
     def _analysed(self, rows: DataFrame, schema: StructType) -> DataFrame:
         from pyspark.errors import PySparkException

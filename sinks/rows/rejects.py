@@ -187,7 +187,7 @@ def check_bad_rows(bad_rows: object, sink: str) -> Sink | None:
         raise Misconfigured(
             f"bad_rows={bad_rows!r} is no sink",
             sink=sink,
-            help='pass the sink that is to have them, as bad_rows=DeltaSink("..."), or "fail", which is the default',
+            help='pass the sink that gets these rows, as bad_rows=DeltaSink("..."), or "fail", which is the default',
         )
     return bad_rows
 
@@ -208,9 +208,9 @@ def _check_into(of: Sink, into: Sink) -> None:
     if isinstance(into, RedoSink):
         raise _unfit(of, into, "writes from the durable copy, which has every row")
     if isinstance(into, ReplacingSink):
-        raise _unfit(of, into, "shows the newest epoch alone: bad rows of the one before would be gone")
+        raise _unfit(of, into, "shows the newest epoch alone: the bad rows of earlier epochs would be gone")
     if isinstance(into, SortingSink) and into.bad_rows is not None:
-        raise _unfit(of, into, "has bad_rows= of its own, and one sink has to hold them all")
+        raise _unfit(of, into, "has bad_rows= of its own, but the sink of bad rows must hold every row that it gets")
 
 
 def _unfit(of: Sink, into: Sink, why: str) -> Misconfigured:

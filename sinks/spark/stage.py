@@ -376,8 +376,8 @@ def _named(epoch: EpochNumber, root: str) -> Iterator[None]:
             f"the epoch could not be evaluated and written to its durable copy: {first_cause(error)}",
             epoch=epoch,
             state=f"copy {root}, nothing was decided",
-            help="mend the query if the error is its own, else the disk of the checkpoint (space, rights), and restart:"
-            " the epoch is evaluated again",
+            help="correct the query, or the disk of the checkpoint (space, rights), whichever caused the error, and"
+            " restart: the epoch is evaluated again",
         ) from error
 
 
@@ -412,8 +412,8 @@ def _check_files(files: Files, copy: Copy) -> None:
         raise CommitInDoubt(
             f"{len(wrong)} of {len(copy.files)} files of the durable copy {copy.root} are missing or changed",
             state="; ".join(wrong[:3]),
-            help="bring these files back (from a backup of the checkpoint); without them a decided epoch "
-            "cannot be redone, one that is not decided is evaluated again at the next start",
+            help="restore these files from a backup of the checkpoint; without them a decided epoch "
+            "cannot be redone; an epoch that is not decided is evaluated again at the next start",
         )
 
 
