@@ -36,9 +36,9 @@ from epochal.checkpoints.names import (
     gone,
     read_settled,
     record_name,
-    restless,
     settled,
     sort_names,
+    still_changing,
 )
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
 from epochal.coordinator.model import failpoints
@@ -147,7 +147,7 @@ class FilesLog:
                 self._disk.close(handle)
                 raise
             self._disk.close(handle)
-        raise restless(self.describe())
+        raise still_changing(self.describe())
 
     def _claim(self, handle: int) -> bool:
         """Lock a new draft; return False if a compaction locked or deleted it first.

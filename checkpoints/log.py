@@ -100,7 +100,7 @@ class Commit:
     copy: Copy | None = None
     supersedes: int | None = None  # Decision.id of the record it replaces
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
-    judgements: Mapping[str, Json] = field(default_factory=dict)  # of bad_rows=, by the sink that gets them
+    judgements: Mapping[str, Json] = field(default_factory=dict)  # for bad_rows=: by the sink that gets the bad rows
 
     @property
     def epoch(self) -> EpochNumber:
@@ -173,7 +173,7 @@ class Apply:
     watermark: int | None = None
     supersedes: int | None = None  # Decision.id of the earlier record of the same epoch that this one continues
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
-    judgements: Mapping[str, Json] = field(default_factory=dict)  # of bad_rows=, by the sink that gets them
+    judgements: Mapping[str, Json] = field(default_factory=dict)  # for bad_rows=: by the sink that gets the bad rows
 
     @property
     def actor(self) -> Actor:

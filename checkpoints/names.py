@@ -89,7 +89,7 @@ def settled(look: Callable[[], Names], where: str) -> Names:
         if (again := look()) == names:
             return names
         names = again
-    raise restless(where)
+    raise still_changing(where)
 
 
 def read_settled(
@@ -107,7 +107,7 @@ def read_settled(
             if look() == names:
                 return names, entries
         names = look()
-    raise restless(whole)
+    raise still_changing(whole)
 
 
 def _entries(names: Names, read: Callable[[str], bytes], where: Callable[[str], str]) -> list[Entry]:
@@ -157,7 +157,7 @@ def _checksum(body: bytes) -> bytes:
 # --- errors -----------------------------------------------------------------------------------------
 
 
-def restless(where: str) -> SinkUnavailable:
+def still_changing(where: str) -> SinkUnavailable:
     return SinkUnavailable(
         f"the epoch log {where} changed during each of {LISTINGS} readings",
         help="find out which processes append to it or compact it; only one query may do so",

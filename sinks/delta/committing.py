@@ -11,8 +11,16 @@ from epochal.coordinator.model.errors import CheckpointMismatch
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, history, jvm, modes
-from epochal.sinks.delta.core import ATTEMPTS, PAYLOAD_VERSION, CommitResult, Core, Kind, identity_of, txn_action
-from epochal.sinks.delta.fencing import take_log
+from epochal.sinks.delta.core import (
+    ATTEMPTS,
+    PAYLOAD_VERSION,
+    CommitResult,
+    CommitStatus,
+    Core,
+    identity_of,
+    txn_action,
+)
+from epochal.sinks.delta.fencing import write_fence
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
 from epochal.sinks.delta.merge import Work
 from epochal.sinks.delta.preparing import VIOLATIONS, merged_by_delta
@@ -38,13 +46,13 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
                 return CommitOutcome.ALREADY_COMMITTED
             tidy(sink, table, committable)
             return CommitOutcome.COMMITTED
-        if answer is not None and answer.kind is Kind.NONE:
+        if answer is not None and answer.kind is CommitStatus.UNKNOWN:
             raise sink.say.unknown(committable.decision.epoch, answer.why)
         lost = lost_files(sink, table, txn, committable)
         if lost and log_taken:
             raise sink.say.prepared_lost(lost, committable)
         if lost:  # an earlier commit request may be under way: take the version that it wants, then look again
-            take_log(sink, table, by)
+            write_fence(sink, table, by)
             log_taken = True
             continue
         failpoints.hit(Point.BEFORE_PUBLISH, sink.name, committable.decision.epoch)
@@ -99,16 +107,16 @@ def publish(sink: Core, table: Table, txn: Transaction, c: Committable) -> Commi
         txn, actions = actions_of(sink, table, txn, c)
     except JavaFailure as failure:
         if failure.is_a(*CHANGED_MEANWHILE):
-            return CommitResult(Kind.CONFLICT, failure.message)
+            return CommitResult(CommitStatus.CONFLICT, failure.message)
         raise sink.say.not_read("the table", failure, c.decision.epoch) from failure
     facts = history.facts(sink.looked(), c)
     mode = modes.OUTPUT_MODES[c.payload.get("mode", "append")]
     answer = sink.put(txn, [*markers, *actions], c.decision.incarnation, c.decision.epoch, facts, mode)
     try:
-        if answer.kind is Kind.DONE:
+        if answer.kind is CommitStatus.DONE:
             failpoints.hit(Point.AFTER_PUBLISH, sink.name, c.decision.epoch)
     except failpoints.AnswerDropped as dropped:
-        return CommitResult(Kind.NONE, str(dropped))
+        return CommitResult(CommitStatus.UNKNOWN, str(dropped))
     return answer
 
 

@@ -33,24 +33,24 @@ MARKER_VERSION = 1
 """The version of the transaction ids."""
 
 
-class Kind(enum.Enum):
+class CommitStatus(enum.Enum):
     """How a commit request ended, as far as its caller can see."""
 
     DONE = "done"
     CONFLICT = "conflict"  # not applied, unless the conflict is with this very commit
-    NONE = "none"  # no answer: it may be applied
+    UNKNOWN = "unknown"  # no answer: it may be applied
 
 
 @dataclass(frozen=True)
 class CommitResult:
     """The result of a commit request.  Only a new snapshot shows whether the commit is visible."""
 
-    kind: Kind
+    kind: CommitStatus
     why: str = ""
 
 
 @dataclass(frozen=True)
-class Tried:
+class UncommittedMerge:
     """A MERGE that prepare made and did not commit, with its decision and its transaction."""
 
     decision: int
@@ -84,7 +84,7 @@ class Core:
         self.say = Refusals(self.name, self.target)
         self.conditions = Conditions(self.name, f"Delta table {self.target}")
         self.app: str | None = None
-        self.tried: Tried | None = None
+        self.tried: UncommittedMerge | None = None
         self.seen: int | None = None
         self.known: Transaction | None = None  # the newest one: prepare and commit may use its snapshot
         self.also: Core | None = None  # while a sink is renamed: the same sink under its other name
@@ -239,8 +239,8 @@ class Core:
             txn.commit(actions, query_id=query, epoch=epoch, user_metadata=note, output_mode=mode)
         except JavaFailure as failure:
             conflict = failure.is_a("DeltaConcurrentModificationException")
-            return CommitResult(Kind.CONFLICT if conflict else Kind.NONE, failure.message)
-        return CommitResult(Kind.DONE)
+            return CommitResult(CommitStatus.CONFLICT if conflict else CommitStatus.UNKNOWN, failure.message)
+        return CommitResult(CommitStatus.DONE)
 
     def close(self) -> None:
         """Forget what this start has read.  There is nothing to close: the Spark session belongs to the user."""

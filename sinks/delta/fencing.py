@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from epochal.coordinator.model.epoch import MOVED, Actor, Json, Marker, Query, SinkState
 from epochal.sinks.conditions import check_name
-from epochal.sinks.delta.core import ATTEMPTS, MARKER_VERSION, CommitResult, Core, Kind, is_moved, txn_action
+from epochal.sinks.delta.core import ATTEMPTS, MARKER_VERSION, CommitResult, CommitStatus, Core, is_moved, txn_action
 from epochal.sinks.delta.jvm import Table, Transaction
 from epochal.sinks.delta.staged import Staged
 from epochal.sinks.delta.without_spark import Snapshot
@@ -27,10 +27,10 @@ def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
 def fence(sink: Core, query: Query, by: Actor) -> None:
     """Write the fence if the table has no newer one, and check that a new snapshot shows it."""
     sink.app = query.app
-    take_log(sink, sink.table(), by)
+    write_fence(sink, sink.table(), by)
 
 
-def take_log(sink: Core, table: Table, by: Actor) -> None:
+def write_fence(sink: Core, table: Table, by: Actor) -> None:
     """Write the fence in a version of its own.  Any commit that was under way then conflicts with it.
 
     Also used by commit with its own fence, to end an earlier commit request that may still be under way.
@@ -41,9 +41,9 @@ def take_log(sink: Core, table: Table, by: Actor) -> None:
         txn = sink.existing(sink.begin(table, answered=answer))
         state = sink.state(txn)
         is_mine = sink.conditions.check_fence(state, by)
-        if answer is not None and is_mine and (answer.kind is Kind.DONE or not was_mine):
+        if answer is not None and is_mine and (answer.kind is CommitStatus.DONE or not was_mine):
             return
-        if answer is not None and answer.kind is Kind.NONE:
+        if answer is not None and answer.kind is CommitStatus.UNKNOWN:
             raise sink.say.unknown(state=answer.why)
         was_mine = is_mine
         position, decision, generation, token = sink.ids()
@@ -79,7 +79,7 @@ def mark(sink: Core, query: Query, marker: Marker | None, by: Actor) -> None:
             sink.conditions.check_owner(state, by)
         if marker in (None, states[0].marker) and (sink.also is None or is_moved(states[1])):
             return
-        if answer is not None and answer.kind is Kind.NONE:
+        if answer is not None and answer.kind is CommitStatus.UNKNOWN:
             raise sink.say.unknown(state=answer.why)
         answer = sink.put(txn, marks_of(sink, txn, marker), "mark", -1, str(by))
     raise sink.say.contended(ATTEMPTS, answer.why if answer is not None else None)

@@ -71,7 +71,7 @@ def by_spark(session: SparkSession, target: Target, many: int) -> list[Commit]:
     with jvm.java_errors():
         told = session.sql(f"DESCRIBE HISTORY {target.sql} LIMIT {many}")
         columns = ("version", f.unix_millis("timestamp"), "userMetadata", "operation", "operationParameters")
-        return _commits([_Told(*row) for row in told.select(*columns).collect()])
+        return _commits([_HistoryLine(*row) for row in told.select(*columns).collect()])
 
 
 def by_delta_rs(path: str, sink: str) -> Newest:
@@ -98,10 +98,10 @@ def by_delta_rs(path: str, sink: str) -> Newest:
             help="name the path of a table, on a file system that delta-rs knows; or start a SparkSession",
         ) from error
     names = ("version", "timestamp", "userMetadata", "operation", "operationParameters")
-    return lambda many: _commits([_Told(*map(commit.get, names)) for commit in table.history(many)])
+    return lambda many: _commits([_HistoryLine(*map(commit.get, names)) for commit in table.history(many)])
 
 
-class _Told(NamedTuple):
+class _HistoryLine(NamedTuple):
     """One line of a table's history."""
 
     version: Any
@@ -111,7 +111,7 @@ class _Told(NamedTuple):
     parameters: Any
 
 
-def _commits(told: Sequence[_Told]) -> list[Commit]:
+def _commits(told: Sequence[_HistoryLine]) -> list[Commit]:
     """Return the commits, newest first like ``told``."""
     infos = ((line.version, {"operation": line.operation, "operationParameters": line.parameters}) for line in told)
     kept = set(lineage.counted(infos))

@@ -79,7 +79,7 @@ class DeltaInspection:
         """
         commit = next(iter(self._folder.commits(self._app, position)), None)
         if commit is None or commit.position != position:
-            raise self._untold(f"no version of position {position} is in the table's log any more")
+            raise self._unavailable(f"no version of position {position} is in the table's log any more")
         self._refuse_changed(commit)
         kinds = self.columns()
         for add in commit.adds:
@@ -127,11 +127,13 @@ class DeltaInspection:
         there = {unquote(str(path)) for path in _active(table)}
         gone = [add["path"] for add in commit.adds if unquote(str(add["path"])) not in there]
         if gone:
-            raise self._untold(f"{len(gone)} of {len(commit.adds)} files of version {commit.version} were rewritten")
+            raise self._unavailable(
+                f"{len(gone)} of {len(commit.adds)} files of version {commit.version} were rewritten"
+            )
         with reading(self._folder.where, self._conditions.sink):
             deleted = {str(path) for path in _deleted_from(table)}
         if any(str(add["path"]).rpartition("/")[2] in path for add in commit.adds for path in deleted):
-            raise self._untold(f"rows of version {commit.version} were deleted since")
+            raise self._unavailable(f"rows of version {commit.version} were deleted since")
 
     def _of_file(self, add: Json, columns: Sequence[tuple[str, str]]) -> Iterator[tuple[Value, ...]]:
         import pyarrow.parquet as pq
@@ -144,13 +146,13 @@ class DeltaInspection:
             names = file.schema_arrow.names
             lacking = [name for name, _ in columns if name not in names and name not in parts]
             if lacking:
-                raise self._untold(f"the files have other names for the columns {lacking} (column mapping)")
+                raise self._unavailable(f"the files have other names for the columns {lacking} (column mapping)")
             stored = [name for name, _ in columns if name in names]
             for batch in file.iter_batches(columns=stored):
                 values = [_values(batch, name, kind, parts) for name, kind in columns]
                 yield from zip(*values, strict=True)
 
-    def _untold(self, why: str) -> SinkUnavailable:
+    def _unavailable(self, why: str) -> SinkUnavailable:
         return SinkUnavailable(
             f"the rows of one epoch cannot be read: {why}",
             sink=self._conditions.sink,

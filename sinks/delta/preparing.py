@@ -12,7 +12,7 @@ from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, E
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, jvm, modes
-from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, Tried
+from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, UncommittedMerge
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, Work
 from epochal.sinks.delta.modes import Merge
@@ -117,7 +117,7 @@ def prepare_merge(
     with sink.say.unavailable("the prepared files", epoch.number):
         note = Note(epoch.position, by, epoch.decision.id)
         Staged(table, sink.looked(), sink.name).note(note, written.files)
-    sink.tried = Tried(epoch.decision.id, txn, written)
+    sink.tried = UncommittedMerge(epoch.decision.id, txn, written)
     return vote_for(sink, epoch, count, {"work": work.to_json(), "table": {"id": metadata["id"]}}, left_out)
 
 

@@ -59,10 +59,10 @@ _LEGACY = "spark.sql.legacy."
 _WHOLE = "__epochal_row"
 
 _ROW_BY_ROW = {"Project", "Filter"}
-_OF_THE_MOMENT = re.compile(r"Current[A-Z]\w*|Now|LocalTimestamp|UnixTimestampNow")
-_OF_THE_USER = re.compile(r"\w*(UDF|UDAF|UDTF)|ScalaAggregator|ApplyFunctionExpression")
+_CLOCK_EXPRESSIONS = re.compile(r"Current[A-Z]\w*|Now|LocalTimestamp|UnixTimestampNow")
+_USER_FUNCTIONS = re.compile(r"\w*(UDF|UDAF|UDTF)|ScalaAggregator|ApplyFunctionExpression")
 _SUBQUERIES = re.compile(r"\w*Subquery|Exists|ListQuery")
-_NOT_SPARKS = "is no function of Spark's own: another start may not know it, or not as it was"
+_NOT_BUILT_IN = "is no function of Spark's own: another start may not know it, or not as it was"
 _TIMES = ("date", "timestamp", "timestamp_ntz", "timestamp_ltz", "time")
 _SPECIAL = r"\s*(?:now|today|tomorrow|yesterday)\b"
 _SPECIAL_TEXT = re.compile(rf"{_SPECIAL}.*", re.I | re.S)
@@ -83,11 +83,11 @@ class Projection:
         """Make a projection from the user's arguments; raise ``Misconfigured`` if it is invalid for any rows."""
         if select is not None:
             if isinstance(select, str) or not all(isinstance(item, str) for item in select):
-                raise _misshapen(sink, f"select={select!r} is not a list of texts")
+                raise _invalid(sink, f"select={select!r} is not a list of texts")
             if not select or not all(item.strip() for item in select):
-                raise _misshapen(sink, f"select={list(select)!r} {'holds an empty text' if select else 'is empty'}")
+                raise _invalid(sink, f"select={list(select)!r} {'holds an empty text' if select else 'is empty'}")
         if where is not None and (not isinstance(where, str) or not where.strip()):
-            raise _misshapen(sink, f"where={where!r} is not a condition")
+            raise _invalid(sink, f"where={where!r} is not a condition")
         return cls(sink, tuple(select) if select is not None else None, where)
 
     @property
@@ -252,7 +252,7 @@ class Projection:
         if _class(parsed) == "UnresolvedFunction" and not _is_built_in(spark, list(_each(parsed.nameParts()))):
             raise self._unrepeatable(
                 ".".join(_each(parsed.nameParts())),
-                _NOT_SPARKS,
+                _NOT_BUILT_IN,
             )
         for child in _each(parsed.children()):
             self._check_built_in(spark, child)
@@ -286,7 +286,7 @@ class Projection:
 
     def _unfit(self, part: Projection, error: Exception, state: str) -> Misconfigured:
         return Misconfigured(
-            f"{part} does not fit the rows: {_said(error)}",
+            f"{part} does not fit the rows: {_first_line(error)}",
             sink=self.sink,
             state=state,
             help="name columns as they are spelled there, odd ones in `backquotes`; where= is a condition on the"
@@ -322,10 +322,10 @@ class Projection:
             raise self._unrepeatable(expression.sql(), "is not deterministic")
         if is_salted(expression):
             raise self._unrepeatable(expression.sql(), "is salted: it has another value in every evaluation")
-        if _OF_THE_MOMENT.fullmatch(kind):
+        if _CLOCK_EXPRESSIONS.fullmatch(kind):
             raise self._unrepeatable(expression.sql(), "has another value when it is evaluated again")
-        if _OF_THE_USER.fullmatch(kind):  # a user's function that is registered under the name of a built-in one
-            raise self._unrepeatable(expression.sql(), _NOT_SPARKS)
+        if _USER_FUNCTIONS.fullmatch(kind):  # a user's function that is registered under the name of a built-in one
+            raise self._unrepeatable(expression.sql(), _NOT_BUILT_IN)
         if _SUBQUERIES.fullmatch(kind) or kind == "VariableReference":
             raise self._unrepeatable(expression.sql(), "depends on more than the row")
         if any(_is_special(expression, child) for child in children):
@@ -431,13 +431,13 @@ def of_an_expression(error: Exception) -> str | None:
     return cause.splitlines()[0].partition(": ")[2] if re.search(r"\bSQLSTATE: 22\w{3}", cause) else None
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Return Spark's message without the plan that follows it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].partition(" SQLSTATE:")[0] if lines else type(error).__name__
 
 
-def _misshapen(sink: str, what: str) -> Misconfigured:
+def _invalid(sink: str, what: str) -> Misconfigured:
     return Misconfigured(
         what,
         sink=sink,
