@@ -106,7 +106,10 @@ class MergePlan(Upsertion):
         return f"MERGE INTO {target} shown USING {SOURCE} new ON {same} {' '.join(clauses)}"
 
     def _last(self, rows: DataFrame, place: Column) -> DataFrame:
-        """Return the rows of each key that come first by ``place``.  With ``rank`` these include all rows of a tie."""
+        """Return the last rows of each key by ``order_by``; without ``order_by`` return all rows.
+
+        ``place`` counts from the last row.  With ``rank`` all rows of a tie are returned.
+        """
         from pyspark.sql import Window
 
         if not self.order:
