@@ -1,5 +1,5 @@
 """What was decided, and where is it kept?
 
-``log.py`` is the protocol of an epoch log and its records; ``memory.py``, ``files.py``, ``hadoop.py`` and
-``postgres.py`` are the logs; ``names.py`` and ``rules.py`` are what they share.
+``log.py`` defines the methods of an epoch log and its records.  ``memory.py``, ``files.py``, ``hadoop.py`` and
+``postgres.py`` are the implementations.  ``names.py`` and ``rules.py`` hold what they share.
 """

@@ -1,4 +1,4 @@
-"""The file operations of the ``files`` log, one system call each, so that a test can watch their order."""
+"""The file operations of ``FilesLog``, about one system call each, so that a test can watch their order."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ import os
 
 
 class Disk:
-    """A local file system that has hard links, and whose ``fsync`` of a folder keeps its names."""
+    """A local file system with hard links, on which ``fsync`` of a folder makes the names in it durable."""
 
     def make_folder(self, path: str) -> None:
-        """A new folder; its name is durable once the parent is synced."""
+        """Make a folder.  Its name is durable once the parent folder is synced."""
         os.mkdir(path)
 
     def create(self, path: str) -> int:
-        """A handle on a new, empty file."""
+        """Make an empty file and return a handle on it; ``FileExistsError`` if the name is taken."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def open(self, path: str) -> int:
-        """A handle for reading."""
+        """Return a handle for reading."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def claim(self, handle: int) -> None:
-        """Hold the file until ``close`` or death; ``BlockingIOError`` while somebody else does."""
+        """Lock the file until ``close`` or the death of the process; ``BlockingIOError`` if another holds the lock."""
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, handle: int, data: bytes) -> int:
-        """How many bytes were taken; maybe not all."""
+        """Write bytes; return how many were written, which may be fewer than all."""
         return os.write(handle, data)
 
     def sync(self, handle: int) -> None:
-        """What was written is durable."""
+        """Make durable what was written."""
         os.fsync(handle)
 
     def names_of(self, handle: int) -> int:
-        """How many names the file still has."""
+        """Return how many names the file still has."""
         return os.fstat(handle).st_nlink
 
     def close(self, handle: int) -> None:
-        """Let go of the handle, and of the claim on it."""
+        """Close the handle, which also releases its lock."""
         os.close(handle)
 
     def link(self, path: str, name: str) -> None:
-        """Give the file a second name, at once and whole; ``FileExistsError`` where it is taken."""
+        """Give the file a second name, atomically; ``FileExistsError`` if the name is taken."""
         os.link(path, name)
 
     def unlink(self, path: str) -> None:
-        """Take a name away."""
+        """Remove a name."""
         os.unlink(path)
 
     def sync_folder(self, path: str) -> None:
-        """Names that were given and taken in the folder are durable."""
+        """Make durable which names were added to the folder and removed from it."""
         handle = self.open(path)
         try:
             os.fsync(handle)
@@ -58,10 +58,10 @@ class Disk:
             os.close(handle)
 
     def list(self, path: str) -> list[str]:
-        """The names in a folder; those that come and go meanwhile may be missing."""
+        """Return the names in a folder.  Names that are added or removed meanwhile may be missing."""
         return os.listdir(path)
 
     def read(self, path: str) -> bytes:
-        """All that is in a file."""
+        """Return the whole content of a file."""
         with open(path, "rb") as file:
             return file.read()

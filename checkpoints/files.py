@@ -1,19 +1,20 @@
 """An epoch log in a folder of a local disk; ``names.py`` says which files lie in it.
 
-Rules, on which "a position is never created twice, and an answer is never taken back" rests:
+The promise "a position is never created twice, and an answer is never taken back" depends on these rules:
 
-1. A name comes into being whole: written as a draft, synced, linked (taken: EEXIST).  A draft is claimed
-   while its writer lives.
-2. Nothing is answered before the folder is synced, neither what was written nor what was read.
-3. A floor is durable before anything below it is deleted.  Then records go first, lowest first, and
-   older floors after them, so a name that was missed by a listing always leaves a trace.
-4. After its link an append lists the folder: something higher there, or its own name gone again,
-   means that a compaction or another start was faster, and the answer is "taken".
+1. A name appears with its whole content: the writer writes a draft, syncs it, and links it to the name (``EEXIST`` if
+   the name is taken).  While the writer lives it holds a lock on its draft.
+2. No answer is given before the folder is synced, neither for a write nor for a read.
+3. A floor is durable before anything below it is deleted.  Then the records are deleted, lowest first, and after them
+   the older floors.  So if a listing misses a name, it still shows that something was there.
+4. After its link an append lists the folder.  If the listing has something higher, or if the appended name is gone
+   again, then a compaction or another start was faster, and the answer is "taken".
 
-Why 4 suffices: were the position below a floor at the time of the link, that floor would be listed, unless
-a later compaction deleted it meanwhile; but that one deletes the new record first, and its name is gone.
-A listing need not be a snapshot, so a reader lists again after it has read, until nothing has changed:
-to be fooled all that it could have seen would have to be compacted away in each of two listings in a row.
+Why rule 4 suffices: suppose that the position was below a floor at the time of the link.  Then the listing has that
+floor, unless a later compaction deleted it meanwhile.  But that compaction deletes the new record first, so the
+appended name is gone.  A listing need not be a snapshot.  So a reader lists again after it has read, until two
+listings agree.  They can agree on a wrong content only if, during each of two listings in a row, all that the reader
+could have seen is compacted away.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from epochal.checkpoints.names import (
     gone,
     read_settled,
     record_name,
-    restless,
     settled,
     sort_names,
+    still_changing,
 )
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
 from epochal.coordinator.model import failpoints
@@ -48,10 +49,10 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
 class FilesLog:
-    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; a folder that does not exist is an empty log.
+    """Implements :class:`~epochal.checkpoints.log.EpochLog`.  A folder that does not exist is an empty log.
 
     ``folder``: a local path.
-    ``disk``: what its files are made with; for tests.
+    ``disk``: the file operations; only tests pass another object.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, disk: Disk | None = None) -> None:
@@ -64,7 +65,7 @@ class FilesLog:
         return f"files:{self._folder}"
 
     def read(self) -> Sequence[Entry]:
-        """See :meth:`EpochLog.read`; what is returned is durable, whoever wrote it."""
+        """See :meth:`EpochLog.read`.  The returned entries are durable, also those of other writers."""
         with self._unreadable():
             return self._read()[1]
 
@@ -117,7 +118,7 @@ class FilesLog:
 
     @contextlib.contextmanager
     def _created(self, name: str, data: bytes, before_link: Callable[[], None] | None = None) -> Iterator[int | None]:
-        """A handle on the new file ``name``, whole and durable; None if the name is taken."""
+        """Create the file ``name``, whole and durable, and give a handle on it; None if the name is taken."""
         temporary, handle = self._draft(name)
         try:
             try:
@@ -135,7 +136,7 @@ class FilesLog:
             self._disk.close(handle)
 
     def _draft(self, name: str) -> tuple[str, int]:
-        """A new temporary file and a claimed handle on it."""
+        """Make a new temporary file; return its path and a handle that holds its lock."""
         for _ in range(LISTINGS):
             path = self._path(draft_name(name))
             handle = self._disk.create(path)
@@ -146,10 +147,13 @@ class FilesLog:
                 self._disk.close(handle)
                 raise
             self._disk.close(handle)
-        raise restless(self.describe())
+        raise still_changing(self.describe())
 
     def _claim(self, handle: int) -> bool:
-        """False when a compaction took the file for a dead one's, in the moment before the claim."""
+        """Lock a new draft; return False if a compaction locked or deleted it first.
+
+        In the moment before the lock a compaction takes the draft for that of a dead process.
+        """
         try:
             self._disk.claim(handle)
         except BlockingIOError:
@@ -190,7 +194,10 @@ class FilesLog:
             self._disk.unlink(self._path(name))
 
     def _unlink_if_dead(self, temporary: str) -> None:
-        """A living process, also a stopped one, holds a claim on what it writes; death lets go of it."""
+        """Delete a draft if its writer is dead.
+
+        A living process, even a stopped one, holds a lock on its draft; the lock ends when the process dies.
+        """
         with contextlib.suppress(OSError):
             handle = self._disk.open(self._path(temporary))
             try:
@@ -200,14 +207,14 @@ class FilesLog:
                 self._disk.close(handle)
 
     def _make_folder(self) -> None:
-        """The folder and its name are durable, also when another process made it a moment ago."""
+        """Make the folder, and make its name durable, even if another process made the folder a moment ago."""
         if self._made:
             return
         self._make(self._folder)
         path = self._folder
         while not os.path.ismount(path):
             path = os.path.dirname(path)
-            with contextlib.suppress(PermissionError):  # a folder that we may not list is not a new one
+            with contextlib.suppress(PermissionError):  # a folder that we may not read is not a new one
                 self._disk.sync_folder(path)
         self._made = True
 

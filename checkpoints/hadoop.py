@@ -1,26 +1,27 @@
 """An epoch log in a folder of HDFS, through the Hadoop client of Spark's JVM; ``names.py`` says which files lie in it.
 
-Rules, on which "a position is never created twice, and an answer is never taken back" rests:
+The promise "a position is never created twice, and an answer is never taken back" depends on these rules:
 
-1. A name comes into being whole: a draft is written, synced to the disks of its data nodes and closed, then
-   renamed with ``Options.Rename.NONE``.  On HDFS that is one step under the name node's lock, it refuses a target
-   that exists, and it is answered once it is in the edit log: a compare-and-set.  (Spark trusts its ``offsets/N``
-   and ``commits/N`` to the same call.)
-2. A name can be seen a moment before the edit log has it, and a name node that dies then takes it back.  So a
-   reader writes something to the edit log before it answers: that log is one sequence, so all that was read is
-   in it too.
-3. A floor is durable before anything below it is deleted.  Then records go first, lowest first, older floors after
-   them, and drafts of what lies below, which can come to nothing any more.
-4. After its rename an append lists the folder: something higher there means that a compaction or another start was
-   faster, and the answer is "taken".
+1. A name appears with its whole content: the writer writes a draft, syncs it to the disks of its data nodes, closes
+   it, and renames it with ``Options.Rename.NONE``.  On HDFS this rename is one step under the name node's lock.  It
+   refuses a target that exists, and is answered once it is in the edit log: it is a compare-and-set.  (Spark uses the
+   same call for its ``offsets/N`` and ``commits/N``.)
+2. A name can be visible a moment before it is in the edit log.  If the name node dies then, the name is gone again.
+   So a reader writes something to the edit log before it answers.  The edit log is one sequence, so all that the reader
+   has read is then in the edit log too.
+3. A floor is durable before anything below it is deleted.  Then the records are deleted, lowest first, after them the
+   older floors, and at last the drafts for lower positions, which can no longer become records or floors.
+4. After its rename an append lists the folder.  If the listing has something higher, then a compaction or another start
+   was faster, and the answer is "taken".
 
-Why 4 suffices: the name node lists in the order of the names, each part as it is then.  A floor is deleted only
-once a higher one is there, which comes later in that order, so a listing shows the highest floor there was when it
-began, or a higher one.
+Why rule 4 suffices: the name node lists the names in their order, and each part of the listing is current when it is
+read.  A floor is deleted only after a higher one exists, which comes later in that order.  So a listing shows the
+highest floor that existed when the listing began, or a higher one.
 
-Right for ``hdfs``, and for ``viewfs`` where it leads there, as the class of the file system tells.  Others do not
-give rule 1: the same call looks first and renames then on a local disk (:class:`~.files.FilesLog` links) and on
-``abfs``, and copies on ``s3a``.  They are refused by name, and so is whatever is not known here.
+These rules hold on ``hdfs``, and on ``viewfs`` if it leads to ``hdfs``; the class of the file system is checked.  Other
+file systems do not have rule 1.  On a local disk and on ``abfs`` the same call first looks and then renames
+(:class:`~.files.FilesLog` uses links instead); on ``s3a`` it copies.  They are refused by name, and so is every
+file system that is not known here.
 
 Each wait is as long as the Hadoop client's configuration says (``ipc.client.connect.*``).
 """
@@ -55,7 +56,7 @@ Hadoop = tuple[Any, Any]
 """A JVM, and the ``org.apache.hadoop.conf.Configuration`` in it."""
 
 ATOMIC = {"hdfs": "org.apache.hadoop.fs.Hdfs", "viewfs": "org.apache.hadoop.fs.viewfs.ViewFs"}
-"""Scheme to the class that has rule 1, or leads to one that has."""
+"""Scheme to the class of the file system that has rule 1, or that may lead to one that has it."""
 OBJECT_STORES = {
     *("s3", "s3a", "s3n", "gs", "abfs", "abfss", "adl", "wasb", "wasbs"),
     *("bos", "cos", "cosn", "ks3", "obs", "oci", "oss", "swift", "tos"),
@@ -74,18 +75,21 @@ _HELP = {  # Java's simple class name: what to do
 _ANY_HELP = "make the file system answer (data nodes up? quota?); the same request may be repeated"
 _CLOSE = "dfs.client.block.write.locateFollowingBlock"
 _QUICK_CLOSE = {f"{_CLOSE}.initial.delay.ms": "5", f"{_CLOSE}.retries": "12"}
-"""A close that comes a moment before the data node's report asks again after 5 ms, not 400, and as long in all."""
-_SYNC_ON_CLOSE = ("CREATE", "SYNC_BLOCK", "SHOULD_REPLICATE")  # erasure coding has no hsync
+"""If a file is closed before the data node has reported its block, the client asks again after 5 ms instead of 400 ms.
+
+It asks more often, so that it does not give up earlier than by default.
+"""
+_SYNC_ON_CLOSE = ("CREATE", "SYNC_BLOCK", "SHOULD_REPLICATE")  # replicated blocks: erasure coding has no hsync
 
 
 def of_session(spark: SparkSession) -> Hadoop:
-    """The JVM of a session, with Hadoop's configuration as that session sees it."""
+    """Return the JVM of a session, and Hadoop's configuration of that session."""
     session: Any = spark
     return session._jvm, session._jsparkSession.sessionState().newHadoopConf()
 
 
 def running() -> Hadoop:
-    """:func:`of_session` of the session that runs in this process."""
+    """Return :func:`of_session` of the session in this process; ``Misconfigured`` if there is none."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -98,25 +102,26 @@ def running() -> Hadoop:
 
 
 def check_scheme(uri: str) -> None:
-    """``Misconfigured`` where the file system that ``uri`` names cannot hold a log."""
+    """Raise ``Misconfigured`` if the scheme of ``uri`` is one on which no log can lie."""
     scheme, colon, _ = uri.partition(":")
     if not colon or scheme in ATOMIC:
         return
-    why = "has no name that is created at most once"
+    why = "cannot create a name at most once"
     if scheme in OBJECT_STORES:
-        why = f"is an object store, which {why}"
+        why = f"is an object store and {why}"
     elif scheme != "file":
-        why = f"is not known to have names that are created at most once (known: {', '.join(ATOMIC)})"
+        why = f"is not known to create a name at most once (known: {', '.join(ATOMIC)})"
     raise Misconfigured(f"the epoch log cannot lie on {scheme}://, which {why}", state=uri, help=_OTHER_LOG)
 
 
 class HadoopLog:
-    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; a folder that does not exist is an empty log.
+    """Implements :class:`~epochal.checkpoints.log.EpochLog`.  A folder that does not exist is an empty log.
 
-    Also for a checkpoint that lies elsewhere.
+    The checkpoint may lie on another file system.
 
     ``folder``: a URI, such as ``hdfs://name-node/logs/flights``.
-    ``hadoop``: gives what it is reached through; by default the JVM of the session that runs in this process.
+    ``hadoop``: a function that returns the JVM and Hadoop's configuration; by default those of the session that runs in
+    this process.
     """
 
     def __init__(self, folder: str, hadoop: Callable[[], Hadoop] = running) -> None:
@@ -129,7 +134,10 @@ class HadoopLog:
         return f"hadoop:{self._files.folder}"
 
     def read(self) -> Sequence[Entry]:
-        """See :meth:`EpochLog.read`; what is returned is durable, whoever wrote it, for which it takes write access."""
+        """See :meth:`EpochLog.read`.  The returned entries are durable, also those of other writers.
+
+        Needs write access to the folder: see rule 2.
+        """
         with self._no_effect("read"):
             return self._read()[1]
 
@@ -184,9 +192,10 @@ class HadoopLog:
             return Names()
 
     def _draft(self, position: LogPosition, name: str, data: bytes) -> str | None:
-        """What it is called, whole and durable; None where a compaction has taken it, as ``position`` is below a floor.
+        """Write a draft for ``name``, whole and durable; return the draft's name.
 
-        HDFS refuses what is still to be written to a file that is deleted.
+        Return None if ``position`` is below a floor: then a compaction has deleted the draft.  HDFS refuses further
+        writes to a deleted file.
         """
         if not self._made:
             self._files.make_folder()
@@ -201,7 +210,7 @@ class HadoopLog:
         return draft
 
     def _create(self, draft: str, position: LogPosition, name: str) -> bool:
-        """Whether the draft has become ``name``; False where that is taken, or below a floor by now."""
+        """Rename the draft to ``name``; return False if the name is taken, or its position is below a floor now."""
         try:
             self._files.rename(draft, name)
         except FileExistsError:
@@ -215,7 +224,7 @@ class HadoopLog:
         return True
 
     def _is_taken(self, position: LogPosition) -> bool:
-        """Whether a compaction has taken it, and with it each draft that was for it."""
+        """Return whether the position is below a floor, so that a compaction may delete each draft for it."""
         return self._list().floor > position
 
     def _delete_below(self, floor: LogPosition) -> None:
@@ -231,7 +240,10 @@ class HadoopLog:
 
     @contextlib.contextmanager
     def _no_effect(self, what: str) -> Iterator[None]:
-        """Errors before the rename: at most a draft is left."""
+        """Turn an error before the rename into one of ours that says: the request had no effect.
+
+        At most a draft is left.
+        """
         try:
             yield
         except PermissionError as error:
@@ -245,7 +257,7 @@ class HadoopLog:
 
     @contextlib.contextmanager
     def _outcome_unknown(self, what: str) -> Iterator[None]:
-        """From the rename on it may have happened, whatever was answered."""
+        """Turn an error from the rename on into ``OutcomeUnknown``: the request may have been applied."""
         try:
             yield
         except OSError as error:
@@ -262,7 +274,7 @@ class HadoopLog:
 
 
 class _Hdfs:
-    """One folder; a name is that of a file in it.  What Java throws is an ``OSError`` here."""
+    """The files of one folder, by their names.  An exception of Java becomes an ``OSError``."""
 
     def __init__(self, folder: str, hadoop: Callable[[], Hadoop]) -> None:
         self.folder = folder
@@ -270,7 +282,7 @@ class _Hdfs:
         self._opened: tuple[Any, Any, Any] | None = None
 
     def list(self) -> list[str]:
-        """All names, in their order; see rule 4."""
+        """Return all names, in their order; see rule 4."""
         with self._java() as (_, context, folder):
             return [status.getPath().getName() for status in context.util().listStatus(folder)]
 
@@ -283,7 +295,7 @@ class _Hdfs:
                 stream.close()
 
     def write(self, name: str, data: bytes) -> None:
-        """A new file, durable when this returns."""
+        """Write a new file, which is durable when this returns."""
         with self._java() as (jvm, context, _):
             kinds = getattr(jvm, "org.apache.hadoop.fs.CreateFlag")
             flags = getattr(jvm, "java.util.EnumSet").of(*(getattr(kinds, flag) for flag in _SYNC_ON_CLOSE))
@@ -296,24 +308,24 @@ class _Hdfs:
                 stream.close()
 
     def rename(self, name: str, to: str) -> None:
-        """Rule 1; ``FileExistsError`` where ``to`` is taken."""
+        """Rename a file as rule 1 says; ``FileExistsError`` if ``to`` is taken."""
         with self._java() as (jvm, context, _):
             rename = getattr(jvm, "org.apache.hadoop.fs.Options$Rename")
             context.rename(self._path(name), self._path(to), _array(jvm, rename, rename.NONE))
 
     def delete(self, name: str) -> None:
-        """Take a name away; nothing happens where somebody was faster."""
+        """Delete a file.  It is no error if the file is gone already."""
         with self._java() as (_, context, _):
             context.delete(self._path(name), False)
 
     def make_folder(self) -> None:
-        """Also where it is there."""
+        """Make the folder, with its parents, if it does not exist."""
         with self._java() as (jvm, context, folder):
             rights = getattr(jvm, "org.apache.hadoop.fs.permission.FsPermission").getDirDefault()
             context.mkdir(folder, rights, True)
 
     def settle(self) -> None:
-        """Rule 2: the time of the folder's last change, set to what it is."""
+        """Write to the edit log, for rule 2: set the folder's modification time to its present value."""
         with self._java() as (_, context, folder):
             context.setTimes(folder, context.getFileStatus(folder).getModificationTime(), -1)
 
@@ -324,7 +336,7 @@ class _Hdfs:
 
     @contextlib.contextmanager
     def _java(self) -> Iterator[tuple[Any, Any, Any]]:
-        """The JVM, a ``FileContext`` and the folder's ``Path``, where it really lies."""
+        """Give the JVM, a ``FileContext`` and the folder's ``Path`` on HDFS."""
         from py4j.protocol import Py4JError
 
         try:
@@ -359,14 +371,14 @@ class _Hdfs:
 
     def _unknown(self, why: str) -> Misconfigured:
         return Misconfigured(
-            f"the epoch log cannot lie where a name is not known to be created at most once: {why}",
+            f"the epoch log cannot lie on a file system that is not known to create a name at most once: {why}",
             state=self.folder,
             help=_OTHER_LOG,
         )
 
 
 def _resolved(jvm: Any, context: Any, path: Any) -> Any:
-    """Where a path of ``viewfs`` really lies, also one that does not exist yet."""
+    """Return the path to which a path of ``viewfs`` leads, also if it does not exist yet."""
     parent = path.getParent()
     if parent is None or context.util().exists(path):
         return context.resolvePath(path)
@@ -374,7 +386,7 @@ def _resolved(jvm: Any, context: Any, path: Any) -> Any:
 
 
 def _array(jvm: Any, kind: Any, *values: Any) -> Any:
-    """Java's variable arguments."""
+    """Return an array of Java, for a method with variable arguments."""
     of = getattr(jvm, "java.lang.Class").forName(kind._fqn)
     array = getattr(jvm, "java.lang.reflect.Array").newInstance(of, len(values))
     for index, value in enumerate(values):
@@ -391,7 +403,10 @@ _WRAPPERS = ("RuntimeException", "IllegalArgumentException", "InvocationTargetEx
 
 
 def _as_os_error(error: Exception) -> OSError:
-    """With the class's simple name in front, which :func:`_help` reads, and without the server's stack trace."""
+    """Turn an exception of Java into an ``OSError``.
+
+    Its text begins with the simple name of Java's class, which :func:`_help` reads.  The server's stack trace is cut.
+    """
     thrown = getattr(error, "java_exception", None)
     if thrown is None:
         return OSError(f"{type(error).__name__}: {error}")

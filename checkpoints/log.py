@@ -1,9 +1,9 @@
-"""The epoch log: durable decisions, compare-and-append.  The append of a ``Commit`` is *the* commit point.
+"""The epoch log: durable decisions, added by compare-and-append.  The append of a ``Commit`` is *the* commit point.
 
-Record kinds: :class:`Fence` (a start took over), :class:`Commit` (an epoch is decided), :class:`Apply`
-(idempotent mode: an epoch is begun), :class:`Operator` (a person decided what the protocol cannot).  A record
-is written as one line of JSON with a version and a checksum over the rest; whatever does not check is
-:class:`LogCorrupt`, never an empty log.
+Kinds of records: :class:`Fence` (a start took over), :class:`Commit` (an epoch is decided), :class:`Apply`
+(idempotent mode: an epoch is begun), :class:`Operator` (a person decided what the protocol cannot decide).  A record
+is one line of text: a checksum, then JSON with a version.  A record that does not match its checksum raises
+``LogCorrupt``; it is never taken for an empty log.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from epochal.coordinator.model.epoch import (
 from epochal.coordinator.model.errors import LogCorrupt
 
 LogPosition = int
-"""A record's place in the log, from 0; never creatable twice."""
+"""A record's place in the log, from 0.  A position is never created twice."""
 
 RECORD_VERSION = 2
-"""Since 2 there are ``Operator`` records; every other record is written as version 1 and stays readable there."""
+"""The newest version of a record.  ``Operator`` records have version 2; all others version 1, for older readers."""
 
 
 @dataclass(frozen=True)
 class Participant:
-    """One sink of one epoch: what it physically is, and what commits it."""
+    """One sink of one epoch: ``identity`` (which table or topic it physically is), and its committable."""
 
     identity: str
     committable: Committable
@@ -52,14 +52,14 @@ class Participant:
 
 @dataclass(frozen=True)
 class Fence:
-    """A start took over.  ``base`` is the epoch Spark asked this start for first."""
+    """A start took over.  ``base`` is the first epoch that Spark asked this start for."""
 
     kind: ClassVar[str] = "fence"
-    epoch: ClassVar[None] = None  # it is about none
+    epoch: ClassVar[None] = None  # the record belongs to no epoch
     actor: Actor
     query: Query
     base: EpochNumber
-    mode: str = TWO_PHASE  # of the epochs that this start will begin; that of an epoch is known by its own record
+    mode: str = TWO_PHASE  # the mode of the epochs that this start begins; an epoch's own record also tells its mode
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
 
     def to_json(self) -> Json:
@@ -85,22 +85,22 @@ class Fence:
 
 @dataclass(frozen=True)
 class Commit:
-    """An epoch is decided.  ``decision.redo > 0``: supersedes the same epoch's earlier ``Commit``.
+    """An epoch is decided.  With ``decision.redo > 0`` the record supersedes the earlier ``Commit`` of the same epoch.
 
-    A superseding record carries all participants; those that were not redone keep the committable
-    (and so the decision) they had, so an old marker stays proof.
+    A superseding record has all participants.  Those that were not redone keep their committable, and with it their
+    decision, so an old marker remains a proof.
     """
 
     kind: ClassVar[str] = "commit"
     decision: Decision
-    actor: Actor  # who appended it
+    actor: Actor  # the actor that appended the record
     participants: Mapping[str, Participant]
     offsets: str = ""
     watermark: int | None = None
     copy: Copy | None = None
     supersedes: int | None = None  # Decision.id of the record it replaces
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
-    judgements: Mapping[str, Json] = field(default_factory=dict)  # of bad_rows=, by the sink that gets them
+    judgements: Mapping[str, Json] = field(default_factory=dict)  # for bad_rows=: by the sink that gets the bad rows
 
     @property
     def epoch(self) -> EpochNumber:
@@ -110,7 +110,7 @@ class Commit:
         return self.participants[sink].committable.position
 
     def decision_of(self, sink: str) -> Decision:
-        """What the sink's marker names: of what was not redone, an earlier decision."""
+        """Return the decision that the sink's marker names: an earlier one if the sink was not redone."""
         return self.participants[sink].committable.decision
 
     def to_json(self) -> Json:
@@ -144,7 +144,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class SinkPosition:
-    """One sink of an epoch that is applied: what it physically is, and where the epoch will stand in it."""
+    """One sink of an epoch that is applied: which table or topic it physically is, and the epoch's position in it."""
 
     identity: str
     position: Position
@@ -159,10 +159,11 @@ class SinkPosition:
 
 @dataclass(frozen=True)
 class Apply:
-    """Idempotent mode: a start begins an epoch, or goes on with it.  Durable before it gives any sink a row of it.
+    """Idempotent mode: a start begins an epoch, or continues it.
 
-    It decides nothing: of an ``Apply`` that no sink shows nothing has happened.  A marker names the ``decision`` of
-    the start that wrote it, so every ``Apply`` of an epoch stays proof.
+    The record is durable before the start gives any row of the epoch to a sink.  It decides nothing: if no sink shows
+    the epoch, nothing has happened.  A marker names the ``decision`` of the start that wrote the marker, so every
+    ``Apply`` of an epoch remains a proof.
     """
 
     kind: ClassVar[str] = "apply"
@@ -170,9 +171,9 @@ class Apply:
     participants: Mapping[str, SinkPosition]
     offsets: str = ""
     watermark: int | None = None
-    supersedes: int | None = None  # Decision.id of the record of the same epoch that it goes on from
+    supersedes: int | None = None  # Decision.id of the earlier record of the same epoch that this one continues
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
-    judgements: Mapping[str, Json] = field(default_factory=dict)  # of bad_rows=, by the sink that gets them
+    judgements: Mapping[str, Json] = field(default_factory=dict)  # for bad_rows=: by the sink that gets the bad rows
 
     @property
     def actor(self) -> Actor:
@@ -215,11 +216,12 @@ class Apply:
 
 @dataclass(frozen=True)
 class SinkStanding:
-    """What a person's record says of one sink: what it physically is, and the marker that is right in it.
+    """What an ``Operator`` record says of one sink: ``identity`` (which table or topic it is) and its valid markers.
 
-    ``through``: the epochs of this log up to it are over for this sink, whether it shows them or not.
-    ``markers``: each is right; several only of a sink that could not be asked.  ``away``: it has left, and may
-    return just so; without a marker, it never may: it goes on under another name.
+    ``through``: for this sink all epochs of this log up to this one are over, whether the sink shows them or not.
+    ``markers``: each of them is valid; there are several only if the sink could not be asked.
+    ``away``: the sink has left the pipeline, and may return with a valid marker.  If ``away`` and without markers the
+    sink may never return, because it continues under another name.
     """
 
     identity: str
@@ -243,7 +245,7 @@ class SinkStanding:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """Of an epoch in idempotent mode: the sinks whose rows may be those of another evaluation."""
+    """The sinks whose rows of an epoch may be those of another evaluation, in idempotent mode."""
 
     epoch: EpochNumber
     sinks: tuple[str, ...]
@@ -258,14 +260,14 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class Operator:
-    """What a person decided, and why.  It holds for what stands before it in the log, and is kept for ever.
+    """What a person decided, and why.  The record applies to the records before it, and is kept for ever.
 
     ``said``: the command and its arguments, for people.  ``place``: the checkpoint's location from now on.
-    ``fences``: found in sinks and accepted.  ``expected``: the next epoch, where some were skipped.
+    ``fences``: fences that were found in sinks and accepted.  ``expected``: the next epoch, if epochs were skipped.
     """
 
     kind: ClassVar[str] = "operator"
-    epoch: ClassVar[None] = None  # it is about none, or about several
+    epoch: ClassVar[None] = None  # the record belongs to no single epoch
     actor: Actor
     said: Json
     why: str
@@ -309,7 +311,7 @@ class Operator:
 
 
 EpochRecord = Commit | Apply
-"""The records that are about an epoch."""
+"""The records that belong to one epoch."""
 Record = Fence | Commit | Apply | Operator
 _KINDS: Mapping[str, type[Fence] | type[Commit] | type[Apply] | type[Operator]] = {
     kind.kind: kind for kind in (Fence, Commit, Apply, Operator)
@@ -318,7 +320,7 @@ _KINDS: Mapping[str, type[Fence] | type[Commit] | type[Apply] | type[Operator]] 
 
 @dataclass(frozen=True)
 class Entry:
-    """A record and where it stands."""
+    """A record and its position."""
 
     position: LogPosition
     record: Record
@@ -328,27 +330,27 @@ class EpochLog(Protocol):
     """Ordered records, appended by compare-and-set on the position."""
 
     def read(self) -> Sequence[Entry]:
-        """All entries, in order: those kept by the newest compaction, then all from its floor on."""
+        """Return all entries, in order: those that the newest compaction kept, then all from its floor on."""
 
     def append(self, position: LogPosition, record: Record) -> bool:
-        """Durable at exactly this position, or False: that position is taken (maybe by oneself).
+        """Append durably at exactly this position; return False if the position is taken, perhaps by the caller itself.
 
-        An exception means *unknown*: the caller repeats the same append at the same position.
+        After an exception the outcome is *unknown*: the caller repeats the same append at the same position.
         """
 
     def compact(self, floor: LogPosition, kept: Sequence[Entry]) -> None:
-        """Forget all below ``floor`` but ``kept``.  The floor is durable before anything is deleted.
+        """Forget all entries below ``floor`` except ``kept``.  The floor is durable before anything is deleted.
 
-        A floor that is not above the present one changes nothing.  ``kept`` is a function of the
-        records below ``floor`` alone, so two compactions to one floor write the same.
+        A floor that is not above the present one changes nothing.  ``kept`` must depend only on the
+        records below ``floor``, so that two compactions to the same floor write the same.
         """
 
     def describe(self) -> str:
-        """Where it is, for messages; never with a secret."""
+        """Say where the log is, for messages; never with a secret."""
 
 
 def encode(record: Record) -> bytes:
-    """One line of JSON, its checksum with it."""
+    """Return the record as one line: its checksum, then JSON."""
     body = json.dumps(
         {"version": 2 if isinstance(record, Operator) else 1, "kind": record.kind, "record": record.to_json()},
         sort_keys=True,
@@ -358,7 +360,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Record:
-    """The record in ``data``; ``where`` names it in the error."""
+    """Return the record in ``data``; raise ``LogCorrupt``, which names ``where``, if it is damaged or newer."""
     try:
         text = data.decode()
         checksum, _, body = text.partition(" ")

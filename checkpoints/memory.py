@@ -1,4 +1,4 @@
-"""The reference of an epoch log: in this process alone, thread safe, gone with it."""
+"""The reference implementation of an epoch log.  It is thread safe, and exists only in the memory of this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from epochal.coordinator.model.failpoints import AnswerDropped, Point
 
 
 class MemoryLog:
-    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; what it holds has been through JSON."""
+    """Implements :class:`~epochal.checkpoints.log.EpochLog`.  Each record is encoded to JSON and decoded again."""
 
     def __init__(self, name: str = "log") -> None:
         self._name = name
@@ -54,7 +54,7 @@ class MemoryLog:
         failpoints.hit(Point.LOG_AFTER_FLOOR)
 
     def copy(self) -> MemoryLog:
-        """A log of its own with the same content, as a copied checkpoint has."""
+        """Return a separate log with the same content, like the log of a copied checkpoint."""
         twin = MemoryLog(self._name)
         with self._lock:
             twin._floor, twin._entries = self._floor, self._entries

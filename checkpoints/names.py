@@ -1,8 +1,8 @@
-"""What a log that is a folder of files has in it, and how a folder that changes is read.
+"""The files of a log that is a folder, and how to read that folder while others change it.
 
 ::
 
-    00000000000000000007.floor      below 7 only the entries that this file holds exist
+    00000000000000000007.floor      below position 7 the log has only the entries in this file
     00000000000000000007.record     the record at position 7
     .<name>.<random>.tmp            a draft: being written, or left by a dead process
 """
@@ -21,7 +21,7 @@ from epochal.coordinator.model.errors import LogCorrupt, SinkUnavailable
 
 FLOOR_VERSION = 1
 LISTINGS = 40
-"""How often a reader looks again at a folder that changes under it."""
+"""How many times a reader lists a folder again if other processes change it meanwhile."""
 
 _NAME = re.compile(r"(?P<position>\d{20})\.(?P<kind>record|floor)")
 _DRAFT = re.compile(r"\.(?P<position>\d{20})\.(record|floor)\.[0-9a-f]{16}\.tmp")
@@ -29,7 +29,7 @@ _DRAFT = re.compile(r"\.(?P<position>\d{20})\.(record|floor)\.[0-9a-f]{16}\.tmp"
 
 @dataclass(frozen=True)
 class Names:
-    """What a folder holds, in ascending order."""
+    """The names in a folder, in ascending order."""
 
     floors: tuple[LogPosition, ...] = ()
     records: tuple[LogPosition, ...] = ()
@@ -44,12 +44,12 @@ class Names:
         return self.records[-1] + 1 if self.records else 0
 
     def ends_with(self, position: LogPosition) -> bool:
-        """Whether no name says more than a record at ``position`` does."""
+        """Return whether the folder has no higher record, and no floor above ``position``."""
         return position >= self.floor and position + 1 >= self.end
 
 
 def sort_names(found: Iterable[str], where: str) -> Names:
-    """The names of a listing; one that is none of ours is ``LogCorrupt``."""
+    """Sort the names of a listing; raise ``LogCorrupt`` for a name that is not one of a log."""
     positions: dict[str, list[LogPosition]] = {"floor": [], "record": []}
     drafts = []
     for name in found:
@@ -71,43 +71,43 @@ def floor_name(position: LogPosition) -> str:
 
 
 def draft_name(name: str) -> str:
-    """A name that nobody else takes, for what will be called ``name``."""
+    """Return a unique name for the draft of the file ``name``."""
     return f".{name}.{secrets.token_hex(8)}.tmp"
 
 
 def drafted_for(draft: str) -> LogPosition:
-    """The position of what a draft would have become."""
+    """Return the position in the name of a draft."""
     match = _DRAFT.fullmatch(draft)
     assert match is not None, draft
     return int(match["position"])
 
 
 def settled(look: Callable[[], Names], where: str) -> Names:
-    """Two listings that agree."""
+    """List the folder until two listings in a row agree; ``SinkUnavailable`` if they never do."""
     names = look()
     for _ in range(LISTINGS):
         if (again := look()) == names:
             return names
         names = again
-    raise restless(where)
+    raise still_changing(where)
 
 
 def read_settled(
     look: Callable[[], Names], read: Callable[[str], bytes], where: Callable[[str], str], whole: str
 ) -> tuple[Names, list[Entry]]:
-    """Names that were there before and after the reading, and the entries that they hold.
+    """Return the names that are the same before and after the reading, and the entries of the log.
 
-    ``where`` tells in errors where a name is, ``whole`` where the log is.
+    For messages of errors ``where`` returns the place of a file, and ``whole`` is the place of the log.
     """
     names = look()
     for _ in range(LISTINGS):
-        # A file that a compaction took away between the listing and the reading: look again.
+        # if a compaction deletes a file between listing and reading, list again
         with contextlib.suppress(FileNotFoundError):
             entries = _entries(names, read, where)
             if look() == names:
                 return names, entries
         names = look()
-    raise restless(whole)
+    raise still_changing(whole)
 
 
 def _entries(names: Names, read: Callable[[str], bytes], where: Callable[[str], str]) -> list[Entry]:
@@ -120,14 +120,14 @@ def _entries(names: Names, read: Callable[[str], bytes], where: Callable[[str], 
 
 
 def encode_floor(floor: LogPosition, kept: Sequence[Entry]) -> bytes:
-    """What a floor file holds: a line with version and checksum, one with floor and count, the entries."""
+    """Return the content of a floor file: a line with version and checksum, one with floor and count, the entries."""
     lines = b"".join(b"%d %b" % (e.position, encode(e.record)) for e in kept)
     body = b"%d %d\n%b" % (floor, len(kept), lines)
     return b"epochal-floor %d %b\n%b" % (FLOOR_VERSION, _checksum(body), body)
 
 
 def decode_floor(data: bytes, floor: LogPosition, where: str) -> list[Entry]:
-    """The entries that :func:`encode_floor` was given; ``where`` names the file in the error."""
+    """Return the entries that :func:`encode_floor` was given; ``LogCorrupt``, naming ``where``, if it is damaged."""
     try:
         first, _, body = data.partition(b"\n")
         word, version, checksum = first.split(b" ")
@@ -157,10 +157,10 @@ def _checksum(body: bytes) -> bytes:
 # --- errors -----------------------------------------------------------------------------------------
 
 
-def restless(where: str) -> SinkUnavailable:
+def still_changing(where: str) -> SinkUnavailable:
     return SinkUnavailable(
-        f"the epoch log {where} changed under each of {LISTINGS} looks at it",
-        help="find out which processes append to it or compact it; only one query may",
+        f"the epoch log {where} changed during each of {LISTINGS} readings",
+        help="find out which processes append to it or compact it; only one query may do so",
     )
 
 

@@ -51,12 +51,12 @@ set_config('statement_timeout', %s, true), set_config('idle_in_transaction_sessi
 
 
 class PostgresLog:
-    """Satisfies :class:`~epochal.checkpoints.log.EpochLog`; :meth:`create` makes its table, once.
+    """Implements :class:`~epochal.checkpoints.log.EpochLog`.  :meth:`create` creates its tables; call it once.
 
     ``dsn``: a libpq connection string or URI, or a function that returns one, asked at each connection; libpq's
     environment, service and password files count.
     ``name``: tells the logs of one database apart.
-    ``timeout``: seconds; no verb takes much longer.
+    ``timeout``: seconds; no call takes much longer.
     """
 
     def __init__(self, dsn: str | Callable[[], str], name: str, *, timeout: float = 30.0) -> None:
@@ -133,7 +133,7 @@ class PostgresLog:
 
     @contextlib.contextmanager
     def _transaction(self, what: str) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction that has no effect without :meth:`_commit`.  It names its errors and bounds its waits."""
+        """Give a transaction that has no effect without :meth:`_commit`.  Name its errors and bound its waits."""
         psycopg = _driver()
         try:
             with contextlib.closing(self._connect()) as connection, self._deadline(connection):

@@ -1,4 +1,4 @@
-"""What every epoch log decides alike: which position may be appended, what a compaction may ask."""
+"""The rules that all epoch logs share: which position may be appended, and which compactions are valid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from epochal.coordinator.model.errors import LogCorrupt
 
 
 def is_free(position: LogPosition, *, floor: LogPosition, end: LogPosition, where: str) -> bool:
-    """True for the next position, False for one that is taken or forgotten; a gap is never made."""
+    """Return True if ``position`` is the next one, False if it is taken or below the floor.
+
+    ``LogCorrupt``: the append would leave a gap, so records were lost.
+    """
     if position < 0:
         raise ValueError(f"a log position counts from 0, not {position}")
     if position > max(floor, end):
@@ -23,7 +26,7 @@ def is_free(position: LogPosition, *, floor: LogPosition, end: LogPosition, wher
 
 
 def check_compaction(entries: Sequence[Entry], floor: LogPosition, kept: Sequence[Entry]) -> None:
-    """Refuse a compaction that would keep what the log does not hold, or forget what is yet to come."""
+    """Raise ``ValueError`` if ``kept`` has an entry that the log does not hold, or the floor lies above its end."""
     end = entries[-1].position + 1 if entries else 0
     if floor > end:
         raise ValueError(f"floor {floor} lies above the end of the log, {end}")
@@ -37,7 +40,7 @@ def check_compaction(entries: Sequence[Entry], floor: LogPosition, kept: Sequenc
 
 
 def check_order(positions: Sequence[LogPosition], floor: LogPosition, where: str) -> None:
-    """From the floor on every position is there: a gap is a record that was lost."""
+    """Raise ``LogCorrupt`` if a position from the floor on is missing: a gap is a record that was lost."""
     for expected, found in enumerate((p for p in positions if p >= floor), start=floor):
         if found != expected:
             raise LogCorrupt(
@@ -48,5 +51,5 @@ def check_order(positions: Sequence[LogPosition], floor: LogPosition, where: str
 
 
 def epoch_of(record: Record) -> EpochNumber:
-    """The epoch that a failpoint in an append is told; -1 where the record is of none."""
+    """Return the epoch of a record, for a failpoint; -1 if the record belongs to no epoch."""
     return record.epoch if record.epoch is not None else -1

@@ -1,9 +1,10 @@
 """What is a sink?
 
-The sinks.  Each is imported when it is first asked for, so that none needs another's client library.
+This package holds the sinks.  Each sink class is imported when it is first used, so that no sink needs the client
+library of another one.
 
-Sinks of other packages stand beside them: a package that registers a class under the entry point ``epochal.sinks``
-has it imported by its name from here.  One of Epochal's own names is never another's.
+Other packages can add sinks.  A package registers its class under the entry point group ``epochal.sinks``; the class
+can then be imported from here by its registered name.  A registered class never replaces a sink of Epochal.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MODULES = {  # name: (module, extra that installs what it needs)
 
 
 GROUP = "epochal.sinks"
-"""Of entry points: ``name = "package.module:Class"``."""
+"""The group of the entry points: ``name = "package.module:Class"``."""
 
 
 def __getattr__(name: str) -> Any:
@@ -51,7 +52,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _registered(name: str) -> Any:
-    """A sink of another package, by the one entry point that has this name."""
+    """Return the sink class of another package: the one that a single entry point registers under ``name``."""
     import importlib.metadata
 
     found = {entry.value: entry for entry in importlib.metadata.entry_points(group=GROUP, name=name)}

@@ -1,8 +1,8 @@
-"""The conditions of a sink's writes, as pure functions of what the sink holds and what is asked of it.
+"""The conditions of a sink's writes, as pure functions of what the sink holds and what the caller asks for.
 
-``protocol.py`` lists the three conditions of every atomic write.  Each sink reads its fence and marker in a
-way of its own, under a guard of its own; what they then mean, and what is said of it, stands here alone.
-So does what an abort may drop, and what an app or a sink may be called.
+``protocol.py`` lists the three conditions of every atomic write.  Each sink reads its fence and marker in its own
+way, under its own lock.  Only this file decides what fence and marker mean, and words the errors about them.
+This file also decides what an abort may drop, and which names an app or a sink may have.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Held(Protocol):
-    """What a sink holds: its newest fence and its newest marker."""
+    """The newest fence and the newest marker of a sink."""
 
     @property
     def fence(self) -> Actor | None: ...
@@ -47,35 +47,39 @@ class Held(Protocol):
 
 @dataclass(frozen=True)
 class Conditions:
-    """Those of one sink; ``where`` tells people where its fence and marker are kept."""
+    """The conditions of one sink.  ``where`` says in error messages where its fence and marker are stored."""
 
     sink: str
     where: str
 
     def check_fence(self, held: Held, by: Actor) -> bool:
-        """Compare-and-set of a fence: ``Fenced`` unless ``by`` may take it; True: it is ``by``'s already."""
+        """Raise ``Fenced`` unless ``by`` may set its fence; return True if the fence is already that of ``by``.
+
+        The caller sets the fence under the same lock: together this is a compare-and-set.
+        """
         fence = held.fence
         if fence is not None and fence != by and fence.generation >= by.generation:
             raise self._fenced(held, by)
         return fence == by
 
     def check_owner(self, held: Held, by: Actor, epoch: EpochNumber | None = None) -> None:
-        """The first condition."""
+        """Check the first condition: raise ``Fenced`` unless the fence is that of ``by``."""
         if held.fence != by:
             raise self._fenced(held, by, epoch)
 
     def check_prepare(self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber) -> None:
-        """The first and the third: what is visible already is not prepared again."""
+        """Check the first and the third condition.  An epoch that is already visible is never prepared again."""
         self.check_owner(held, by, epoch)
         self._check_one_before(held, by, wanted, epoch)
 
     def already_committed(
         self, held: Held, by: Actor, wanted: Marker, epoch: EpochNumber, before: Position | None = None
     ) -> bool:
-        """All three, in their order: False, write, with ``wanted`` as the marker.
+        """Check all three conditions, in their order; return False if the sink must write, with ``wanted`` as marker.
 
-        A marker of this decision at another position is no proof, and a write would repeat its rows.  ``before``: where
-        the marker must stand if it is not one position before.
+        True means: the marker is already ``wanted``, and nothing may be written.  A marker with this decision at
+        another position does not prove that, and a write would repeat the rows: ``CheckpointMismatch``.
+        ``before``: the position that the marker must have, where that is not one before the position of ``wanted``.
         """
         self.check_owner(held, by, epoch)
         if held.marker == wanted:
@@ -84,7 +88,7 @@ class Conditions:
         return False
 
     def check_digest(self, found: Digest, agreed: Digest | None, epoch: EpochNumber) -> None:
-        """``NonDeterministicReplay`` unless this evaluation gave the rows that every other one did."""
+        """Raise ``NonDeterministicReplay`` unless this evaluation gave the same rows as every other evaluation."""
         if agreed is not None and found != agreed:
             raise NonDeterministicReplay.between(
                 {self.sink: found, "the evaluation before it": agreed},
@@ -100,7 +104,7 @@ class Conditions:
         before = before if before is not None else wanted.position - 1
         if found.position < before:
             raise MarkerLost(
-                f"the marker stands at position {found.position}, position {wanted.position} was to follow",
+                f"the marker stands at position {found.position}, but position {wanted.position} was to be written",
                 sink=self.sink,
                 epoch=epoch,
                 state=self._state(held, by, wanted),
@@ -134,18 +138,21 @@ class Conditions:
 
 
 def marker_of(work: Epoch | Committable) -> Marker:
-    """The marker that stands once ``work`` is visible."""
+    """Return the marker that the sink holds once ``work`` is visible."""
     return Marker(work.position, work.decision.id, work.digest if isinstance(work, Committable) else None)
 
 
 def may_drop(owner: Actor, by: Actor) -> bool:
-    """Whether ``by`` may drop what ``owner`` prepared: its own, and that of lower generations."""
+    """Return whether ``by`` may drop what ``owner`` prepared: its own work, and that of lower generations."""
     return owner == by or owner.generation < by.generation
 
 
 @contextmanager
 def refusing(sink: str, epoch: EpochNumber) -> Iterator[None]:
-    """Set-up that has gone wrong since the start refuses the epoch: nothing was written yet."""
+    """Turn ``Misconfigured`` inside this scope into ``PrepareRefused`` of the epoch.
+
+    For checks that passed at the start and fail now, before anything was written.
+    """
     try:
         yield
     except Misconfigured as error:
@@ -153,7 +160,7 @@ def refusing(sink: str, epoch: EpochNumber) -> Iterator[None]:
 
 
 def check_above_zero(sink: str, **given: float | None) -> None:
-    """``Misconfigured`` names an argument that has to be above 0; None: it was left out."""
+    """Raise ``Misconfigured`` for the first argument that is not above 0.  None means: it was not given."""
     for name, value in given.items():
         if value is not None and not value > 0:
             raise Misconfigured(
@@ -162,17 +169,20 @@ def check_above_zero(sink: str, **given: float | None) -> None:
 
 
 def check_name(what: str, name: str, sink: str | None = None) -> None:
-    """``Misconfigured`` unless an app or a sink can be called ``name``; ``what``: what the user knows it as."""
+    """Raise ``Misconfigured`` unless ``name`` is a valid name of an app or a sink.
+
+    ``what``: the user's word for it, for the message.
+    """
     if NAME.fullmatch(name) is None:
         raise Misconfigured(
             f"{what} {name!r} is not of the form {NAME.pattern}",
             sink=sink,
-            help="choose a plain name that stays the same over restarts; a sink's is its name=",
+            help="choose a plain name that stays the same over restarts; name= sets the name of a sink",
         )
 
 
 def looked(found: T | None, sink: str) -> T:
-    """What ``look`` found, for the verbs that come after it."""
+    """Return what ``look`` found; raise ``Misconfigured`` if ``look`` was not called before."""
     if found is None:
         raise Misconfigured("used before look", sink=sink, help="call look(query) first")
     return found

@@ -1,10 +1,10 @@
-"""The epochs that a sink shows, as data: what its own audit says of each, and for how long it says so.
+"""The epochs that a sink shows, as data: what the sink's audit records of each epoch, and how long it keeps that.
 
-Nothing of the protocol depends on it: fence and marker alone decide.  Free of Spark and of every client; ``pyarrow``
-is imported by ``arrow()``, pyspark is whatever ``spark()`` is given.
+The protocol does not depend on the audit: only fence and marker decide.  This file imports neither Spark nor any
+client library.  ``arrow()`` imports ``pyarrow``; ``spark()`` uses the session that it is given.
 
-Three shapes of one thing: ``rows`` (plain dataclasses, oldest first), ``arrow()`` (a ``pyarrow.Table`` of a fixed
-schema, below) and ``spark(session)`` (a DataFrame of the same columns)::
+The same data has three forms: ``rows`` (plain dataclasses, oldest first), ``arrow()`` (a ``pyarrow.Table`` with the
+fixed schema below) and ``spark(session)`` (a DataFrame with the same columns)::
 
     epochs   app, sink: string · position, epoch: int64 · incarnation: string · decision: int64 · offsets: string
              rows, digest_rows, digest_sum, watermark: int64 · committed_at: timestamp[us, UTC]
@@ -29,14 +29,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KEPT_ALWAYS = 10
-"""Newest epochs that no retention takes away.  Recovery needs one: the newest row has idempotent mode's digest."""
+"""How many of the newest epochs every retention keeps.
+
+Recovery needs the newest one: in idempotent mode its row holds the digest.
+"""
 KEEP_EPOCHS = 10_000
-"""By default."""
+"""How many epochs the audit keeps by default."""
 
 
 @dataclass(frozen=True)
 class ShownEpoch:
-    """One epoch that a sink shows, as the sink's audit has it."""
+    """One epoch that a sink shows, as the sink's audit records it."""
 
     app: str
     sink: str
@@ -44,36 +47,37 @@ class ShownEpoch:
     epoch: EpochNumber
     incarnation: str  # Spark's query id, one per checkpoint
     decision: int  # Decision.id, 63 bits
-    offsets: str  # the text of Spark's offsets/N, "" where none was given
-    rows: int  # that the sink was given, without those that where= or bad_rows= left out
-    digest: Digest | None  # of all rows of the epoch, in idempotent mode
+    offsets: str  # the text of Spark's offsets/N; "" if it is not known
+    rows: int  # how many rows the sink was given, without those that where= or bad_rows= left out
+    digest: Digest | None  # in idempotent mode: the digest of all rows of the epoch
     watermark: int | None  # milliseconds since 1970
-    committed_at: datetime  # UTC, by the clock of whoever wrote it
+    committed_at: datetime  # UTC, by the clock of the process or server that wrote it
 
     @property
     def sources(self) -> tuple[str | None, ...]:
-        """Of each source of the query, in Spark's order, up to where the epoch reads: its JSON; None where not known.
+        """The end offset of the epoch in each source of the query, in Spark's order, as JSON; None if not known.
 
-        ``offsets/N`` is the format's version, one line of JSON about the epoch, then one line per source.
+        ``offsets/N`` has the version of its format in the first line, JSON about the epoch in the second line, then
+        one line per source.
         """
         return tuple(None if line == "-" else line for line in self.offsets.splitlines()[2:])
 
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """What one epoch read of one partition of a Kafka source; of a source of another kind, where it came to."""
+    """The offsets that one epoch read of one partition of a Kafka source.  For another source: its end offset."""
 
     app: str
     sink: str
     position: Position
     epoch: EpochNumber
     incarnation: str
-    source: int  # which of the query's sources, from 0
+    source: int  # the number of the source in the query, from 0
     topic: str | None
     partition: int | None
-    first: int | None  # offset, inclusive; None: the epoch before it is not at hand, or had not this partition yet
+    first: int | None  # offset, inclusive; None: the epoch before is not known, or did not have this partition yet
     last: int | None  # offset, inclusive
-    text: str | None  # Spark's JSON of where another kind of source came to; None for Kafka
+    text: str | None  # Spark's JSON of the end offset, for a source that is not Kafka; None for Kafka
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,11 @@ class Epochs:
         return session.createDataFrame(self.arrow())
 
     def ranges(self) -> Ranges:
-        """Which offsets each epoch read.  ``offsets/N`` holds ends: an epoch begins where the one before it ended.
+        """Return the offsets that each epoch read.
 
-        That one must be the epoch's predecessor in the same checkpoint, and be among these; a partition from which an
-        epoch read nothing has no row.
+        ``offsets/N`` holds only end offsets: an epoch begins where the epoch before it ended.  So the begin is known
+        only if the epoch before it, in the same checkpoint, is among these epochs.  A partition from which an epoch
+        read nothing has no row.
         """
         before: ShownEpoch | None = None
         found: list[OffsetRange] = []
@@ -146,9 +151,9 @@ def _ranges(row: ShownEpoch, before: ShownEpoch | None) -> Iterator[OffsetRange]
 
 
 def kafka_offsets(text: str) -> Mapping[tuple[str, int], int] | None:
-    """Topic and partition to the offset after the last one read, of a Kafka source's JSON; None: it is not one's.
+    """Parse the JSON of a Kafka source: (topic, partition) to the offset after the last one read.
 
-    The form is ``{"topic": {"0": 17, "1": 4}}``.
+    Return None if ``text`` is not the JSON of a Kafka source.  Its form is ``{"topic": {"0": 17, "1": 4}}``.
     """
     try:
         topics = json.loads(text)
@@ -208,7 +213,7 @@ def _arrow(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> pya
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which epochs are asked for: from position ``first`` to ``last``, both included; of these the newest ``limit``."""
+    """The epochs that a caller asks for: positions ``first`` to ``last``, inclusive; of these the newest ``limit``."""
 
     first: Position = 1
     last: Position | None = None
@@ -226,13 +231,16 @@ class Wanted:
         return self.first <= position and (self.last is None or position <= self.last)
 
     def is_met(self, positions: Iterable[Position]) -> bool:
-        """Whether older ones need not be looked for, once those from some position to the newest were found."""
+        """Return whether ``positions`` suffice, so that older epochs need not be read.
+
+        ``positions``: all epochs from some position up to the newest one.
+        """
         found = list(positions)
         enough = self.limit is not None and sum(map(self.takes, found)) >= self.limit
         return enough or any(position <= self.first for position in found)
 
     def of_all(self, found: Iterable[ShownEpoch]) -> Epochs:
-        """Those that were asked for, each position once: the one that is told first."""
+        """Return the epochs that were asked for.  Of several with the same position the first in ``found`` counts."""
         by_position: dict[Position, ShownEpoch] = {}
         for row in found:
             if self.takes(row.position):
@@ -243,10 +251,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Retention:
-    """How much of its audit a sink keeps: at most so many epochs, and none that is older than so many days.
+    """How much of its audit a sink keeps: at most ``epochs`` epochs, and none that is older than ``days`` days.
 
-    None is no bound.  The newest ``KEPT_ALWAYS`` stay whatever their age, and age is reckoned when an epoch is
-    committed: a query that stands still forgets nothing.
+    None means no limit.  The newest ``KEPT_ALWAYS`` epochs stay whatever their age.  Old rows are removed only when
+    an epoch is committed: while a query commits nothing, its audit stays as it is.
     """
 
     epochs: int | None = KEEP_EPOCHS
@@ -269,11 +277,11 @@ class Retention:
         return cls(keep_epochs, keep_days)
 
     def keep_from(self, newest: Position) -> Position:
-        """The lowest position that its number keeps, when ``newest`` is committed."""
+        """Return the lowest position that ``epochs`` keeps once ``newest`` is committed."""
         return max(1, newest - self.epochs + 1) if self.epochs is not None else 1
 
     def kept(self, rows: Sequence[ShownEpoch]) -> list[ShownEpoch]:
-        """What is left of the audit, oldest first, with its newest epoch just committed."""
+        """Return the rows of the audit that stay, oldest first.  The last of ``rows`` was just committed."""
         if not rows:
             return []
         newest, always = rows[-1], rows[-KEPT_ALWAYS].position if len(rows) >= KEPT_ALWAYS else 0

@@ -1,10 +1,11 @@
-"""What the console command asks of a sink beyond the protocol: the rows of each epoch, and what dead starts left.
+"""What the console command asks of a sink beyond the protocol: the rows of each epoch, and leftovers of dead starts.
 
-A capability is a type: a sink that can be asked has :meth:`Inspected.inspection`, and one whose rows do not say which
-epoch they are of says why in ``Inspection.unattributed``; nothing is guessed.  Free of Spark.
+A capability is a type: a sink that supports these questions has the method :meth:`Inspected.inspection`.  Where the
+rows of a sink do not tell which epoch they belong to, ``Inspection.unattributed`` says why; nothing is guessed.
+This file does not import Spark.
 
-Values are compared across systems, so ``rows`` gives them as one of few kinds: int, float, str, bool, bytes, None;
-a date as days and a time as microseconds since 1970, a decimal as its text without trailing zeros.
+Values are compared across systems, so ``rows`` gives only int, float, str, bool, bytes and None.  A date is a number
+of days since 1970, a time is microseconds since 1970, a decimal is its text without trailing zeros.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from epochal.sinks.protocol import AuditedSink, ForwardingSink, Sink
 
 Value = int | float | str | bool | bytes | None
 KINDS = ("integer", "real", "double", "decimal", "text", "boolean", "date", "timestamp", "timestamp_ntz", "binary")
-"""What a column may be to be compared with one of another system."""
+"""The kinds of columns whose values can be compared with those of another system."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """How many rows of one position a sink holds; None: it is there and was not counted."""
+    """How many rows of one position a sink holds.  None: the position is there, and its rows were not counted."""
 
     position: Position
     rows: int | None
@@ -36,7 +37,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Leftover:
-    """What somebody prepared and nobody shows.  ``owner``: the start that did; None: nobody knows."""
+    """Prepared work that is not visible.  ``owner``: the start that prepared it; None: not known."""
 
     what: str
     position: Position
@@ -45,55 +46,62 @@ class Leftover:
 
 
 class Inspection(Protocol):
-    """Of one sink of one app.  Reads only, but for :meth:`remove`; errors are those of a look."""
+    """Answers the console's questions about one sink of one app.
+
+    All methods except :meth:`remove` only read.  They raise the same errors as ``look``.
+    """
 
     unattributed: str
-    """Why the sink's rows do not tell their epoch, a sentence; empty where they do."""
+    """Why the sink's rows do not tell their epoch, as a sentence; empty where they do tell it."""
 
     content: str
     """What :meth:`counts` and :meth:`rows` read, in a few words."""
 
     complete: bool
-    """Whether a position that :meth:`counts` leaves out has no row; else nothing is known of it."""
+    """True: a position that :meth:`counts` leaves out has no rows.  False: nothing is known of such a position."""
 
     projection: Json
-    """What of an epoch the sink is given, ``select=``, ``where=`` and ``bad_rows=``: the same text, the same rows."""
+    """Which part of an epoch the sink is given: ``select=``, ``where=`` and ``bad_rows=``.
+
+    Two sinks with the same JSON get the same rows.
+    """
 
     cautions: Sequence[str]
-    """What :meth:`leftovers` does not tell of."""
+    """What :meth:`leftovers` cannot find, as sentences for people."""
 
     def counts(self, first: Position, last: Position) -> Iterator[Counted]:
-        """In ascending order."""
+        """Count the rows of the positions ``first`` to ``last``, in ascending order."""
 
     def columns(self) -> Mapping[str, str]:
-        """Name to kind; one whose values are not compared has the server's own type instead of one of ``KINDS``."""
+        """Return name to kind.  A column whose values are not compared has the server's type, not one of ``KINDS``."""
 
     def rows(self, position: Position, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
-        """The rows of one position, streamed."""
+        """Stream the rows of one position."""
 
     def leftovers(self) -> Sequence[Leftover]:
-        """What is prepared above the marker."""
+        """Return what is prepared above the marker."""
 
     def remove(self, newest: Actor) -> Sequence[str]:
-        """Remove leftovers of generations below ``newest``, which must own the sink, else ``Fenced``; what was done.
+        """Remove the leftovers of generations below ``newest``; return what was done, as lines.
 
-        Called only when no epoch of this sink is in doubt: nothing of an older generation is decided any more.
+        ``newest`` must own the sink: else ``Fenced``.  Called only when no epoch of this sink is in doubt, so no work
+        of an older generation is decided and not yet visible.
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 @runtime_checkable
 class Inspected(Protocol):
-    """A sink that can be asked."""
+    """A sink that has an :class:`Inspection`."""
 
     def inspection(self, query: Query) -> Inspection: ...
 
 
 @dataclass(frozen=True)
 class Open:
-    """A partition in which a transaction is open.  ``transactional_id``: empty where nobody can see whose it is."""
+    """A partition with an open transaction.  ``transactional_id``: empty where its owner cannot be seen."""
 
     topic: str
     partition: int
@@ -109,51 +117,57 @@ class Transactional(Protocol):
 
     @property
     def ids(self) -> Sequence[str]:
-        """Under which it writes."""
+        """The transactional ids under which the sink writes."""
 
     def transactions(self) -> Sequence[Open]:
-        """Where one is open now."""
+        """Return the partitions in which a transaction is open now."""
 
     def abort(self) -> Sequence[str]:
-        """Abort what is open under its ids, which bars a producer that lives; called only when nothing is in doubt."""
+        """Abort the open transactions under these ids.  This also fences a producer that is still alive.
+
+        Called only when no epoch is in doubt.
+        """
 
 
 def transactional_of(sink: Sink, query: Query) -> Transactional | None:
-    """None: it has no such transactions."""
+    """Return the sink's inspection if its server keeps transactions open, else None."""
     asked: object = inspection_of(sink, query)
     return asked if isinstance(asked, Transactional) else None
 
 
 def written(sink: Sink) -> Sink:
-    """The sink that writes: that of bad rows is given them by another."""
+    """Return the sink that writes: for the sink of bad rows, the user's sink that it forwards them to."""
     return sink.into if isinstance(sink, ForwardingSink) else sink
 
 
 def audited(sink: Sink) -> AuditedSink | None:
-    """The sink, if it can tell which epochs it shows."""
+    """Return the sink that writes if it has an audit of its epochs, else None."""
     asked = written(sink)
     return asked if isinstance(asked, AuditedSink) else None
 
 
 def newest(sink: Sink, app: str) -> ShownEpoch | None:
-    """None: there is none, or the sink has no audit."""
+    """Return the newest epoch in the sink's audit; None if there is none, or if the sink has no audit."""
     asked = audited(sink)
     return asked.epochs(app, limit=1).newest if asked is not None else None
 
 
 def inspection_of(sink: Sink, query: Query) -> Inspection | None:
-    """None: it cannot be asked."""
+    """Return the sink's inspection; None if the sink has none."""
     asked = written(sink)
     return asked.inspection(query) if isinstance(asked, Inspected) else None
 
 
 def strictly_below(newest: Actor) -> Actor:
-    """An actor that may drop what lower generations made, and nothing of its own: its token is nobody's."""
+    """Return an actor that may drop the work of generations below ``newest``, and nothing of ``newest`` itself.
+
+    No real actor has its token.
+    """
     return Actor(newest.generation, -1)
 
 
 def row_hash(row: Sequence[Value], kinds: Sequence[str]) -> int:
-    """63 bits of the values, the same in every process and from every system."""
+    """Return a 63-bit hash of the values; equal values have equal hashes in every process and from every system."""
     whole = hashlib.blake2b(digest_size=8)
     for value, kind in zip(row, kinds, strict=True):
         text = _bytes(value, kind)
@@ -162,7 +176,7 @@ def row_hash(row: Sequence[Value], kinds: Sequence[str]) -> int:
 
 
 def decimal_text(value: Decimal) -> str:
-    """A decimal whatever the scale that it is kept with."""
+    """Return the text of a decimal, the same for every scale that it is stored with."""
     return format(value.normalize(), "f")
 
 
@@ -175,5 +189,5 @@ def _bytes(value: Any, kind: str) -> bytes | None:
 
 
 def _float_bytes(value: float, size: str) -> bytes:
-    """All NaN are one; 0.0 and -0.0 are two, as both systems keep them apart."""
+    """Return the bytes of a float.  All NaN are equal.  0.0 and -0.0 differ, as both systems keep them apart."""
     return b"nan" if math.isnan(value) else struct.pack(f">{size}", value)

@@ -1,14 +1,14 @@
-"""The reference sinks, in memory: one that votes, and one that redoes its rows from the durable copy.
+"""The reference sinks, in memory: one that votes, and one that writes its rows from the durable copy.
 
-What a server would keep lives in :class:`MemoryServer` and survives the death of a driver; a sink is
-a thin client of it, made anew by every process.  Each request of a client travels over the server's
-``network``, which a test may replace to lose requests, to lose answers, or to deliver late::
+:class:`MemoryServer` keeps what a real server would keep, and survives the death of a driver.  A sink is a
+thin client of the server, and every process makes its own.  Each request of a client goes through the
+server's ``network``.  A test may replace the network to lose requests, to lose answers, or to deliver late::
 
     sink ──request──> network ──> server: check the conditions and write, in one step
          <──answer───
 
-The server judges a request when it *arrives*, never when it was sent.  That alone makes a late one
-harmless.
+The server checks a request when it *arrives*, never when it was sent.  Only for that reason a late request
+does no harm.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Delivery(enum.Enum):
     """What the network does with one request."""
 
     DELIVERED = "delivered"
-    UNAVAILABLE = "unavailable"  # known not to have arrived: SinkUnavailable
-    REQUEST_LOST = "request lost"  # never arrives, and the client cannot know: OutcomeUnknown
-    ANSWER_LOST = "answer lost"  # applied, and the client cannot know: OutcomeUnknown
-    LATE = "late"  # under way until `deliver_late`, and the client cannot know: OutcomeUnknown
+    UNAVAILABLE = "unavailable"  # the client knows that it did not arrive: SinkUnavailable
+    REQUEST_LOST = "request lost"  # it never arrives, and the client cannot know: OutcomeUnknown
+    ANSWER_LOST = "answer lost"  # it was applied, and the client cannot know: OutcomeUnknown
+    LATE = "late"  # it is under way until `deliver_late`, and the client cannot know: OutcomeUnknown
 
 
 Network = Callable[[str, str], Delivery]
@@ -72,13 +72,13 @@ Network = Callable[[str, str], Delivery]
 
 
 def deliver(verb: str, sink: str) -> Delivery:  # noqa: ARG001
-    """The network on a good day."""
+    """A network without faults."""
     return Delivery.DELIVERED
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """One attempt's rows: durable and invisible."""
+    """The rows of one attempt: durable and invisible."""
 
     attempt: int
     position: Position
@@ -97,7 +97,7 @@ class Shown:
 
 @dataclass
 class Table:
-    """All that the server keeps for one (app, sink)."""
+    """All that the server keeps of one sink of one app."""
 
     identity: str
     fence: Actor | None = None
@@ -107,15 +107,15 @@ class Table:
     audit: list[ShownEpoch] = field(default_factory=list)
 
     def copy(self) -> Table:
-        """Another of the same content, as a backup is."""
+        """Return another table with the same content, like a backup."""
         return Table(self.identity, self.fence, self.marker, dict(self.prepared), list(self.shown), list(self.audit))
 
 
 class MemoryServer:
-    """What survives a driver: the tables of any number of apps and sinks, and the requests under way.
+    """What survives the death of a driver: the tables of any number of apps and sinks, and the requests under way.
 
-    ``keep_epochs``, ``keep_days``: how much of its audit a table keeps (``epochal.sinks.epochs.Retention``).  The clock
-    of the audit is ``now``, which a test may set; it goes on by a second with every epoch.
+    ``keep_epochs``, ``keep_days``: how much of its audit a table keeps (``epochal.sinks.epochs.Retention``).
+    ``now`` is the clock of the audit.  A test may set it; every epoch advances it by one second.
     """
 
     def __init__(
@@ -131,10 +131,10 @@ class MemoryServer:
         self._serial = itertools.count(1)
         self._lock = threading.RLock()
 
-    # What an independent reader or an administrator sees and does; no request, never lost.
+    # For readers and administrators.  These calls do not pass through the network, so they are never lost.
 
     def create(self, app: str, sink: str) -> bool:
-        """Make the table; False when it is there already."""
+        """Make the table; return False if there is one already."""
         with self._lock:
             if (app, sink) in self._tables:
                 return False
@@ -142,13 +142,13 @@ class MemoryServer:
             return True
 
     def recreate(self, app: str, sink: str) -> None:
-        """Drop the table and make another of the same name: rows, marker and fence are gone."""
+        """Drop the table and make another with the same name: rows, marker and fence are gone."""
         with self._lock:
             del self._tables[app, sink]
             self.create(app, sink)
 
     def table(self, app: str, sink: str) -> Table:
-        """The table itself, to look at or to damage."""
+        """Return the table itself, for tests that read or damage it."""
         try:
             return self._tables[app, sink]
         except KeyError:
@@ -160,42 +160,48 @@ class MemoryServer:
             ) from None
 
     def visible(self, app: str, sink: str) -> list[Row]:
-        """All rows that a reader sees now, in the order in which they became visible."""
+        """Return all rows that a reader sees now, in the order in which they became visible."""
         with self._lock:
             return [row for epoch in self.table(app, sink).shown for row in epoch.rows]
 
     def lose_prepared(self, app: str, sink: str) -> int:
-        """A heuristic abort: forget all prepared rows, as a participant may on its own."""
+        """Forget all prepared rows; return how many attempts are lost.
+
+        This is XA's heuristic abort: a participant loses prepared work on its own.
+        """
         with self._lock:
             table = self.table(app, sink)
             lost, table.prepared = len(table.prepared), {}
             return lost
 
     def deliver_late(self) -> int:
-        """The requests under way arrive, oldest first; nobody hears the answers."""
+        """Let the requests under way arrive, oldest first; return how many.  Nobody gets their answers."""
         with self._lock:
             arriving, self._under_way = self._under_way, []
         for request in arriving:
             try:
                 request()
             except (Fenced, MarkerLost, CheckpointMismatch, PreparedLost):
-                continue  # refused on arrival, which is the point
+                continue  # refused on arrival: that is what makes a late request harmless
         return len(arriving)
 
     def crash(self) -> None:
-        """The server dies: what is under way is lost, what is durable stays."""
+        """Stop the server.  The requests under way are lost; what is durable stays."""
         with self._lock:
             self.down = True
             self._under_way = []
 
     def restart(self) -> None:
-        """The server is up again, with what was durable."""
+        """Start the server again, with what was durable."""
         self.down = False
 
-    # What a client asks for.
+    # For clients.
 
     def request(self, verb: str, sink: str, apply: Callable[[], T]) -> T:
-        """Send one request: ``apply`` runs on the server in one step, whenever it arrives."""
+        """Send one request: ``apply`` runs on the server, in one step, when the request arrives.
+
+        Raise ``SinkUnavailable`` if it did not arrive, ``OutcomeUnknown`` if the client gets no answer.
+        """
         delivery = self.network(verb, sink)
         if self.down or delivery is Delivery.UNAVAILABLE:
             raise SinkUnavailable(
@@ -218,13 +224,16 @@ class MemoryServer:
             return apply()
 
     def fence(self, app: str, sink: str, by: Actor) -> None:
-        """Compare-and-set: ``by`` owns the table unless a newer actor, or an equal one, does."""
+        """Make ``by`` the owner by compare-and-set.
+
+        Raise ``Fenced`` if the owner is of a newer generation, or of the same one with another token.
+        """
         table = self.table(app, sink)
         self.conditions(sink).check_fence(table, by)
         table.fence = by
 
     def prepare(self, app: str, sink: str, epoch: Epoch, rows: tuple[Row, ...], by: Actor) -> Prepared:
-        """Keep the rows, invisible, unless they could never be committed."""
+        """Keep the rows, invisible.  Refuse them if they could never be committed: see ``check_prepare``."""
         table = self.table(app, sink)
         self.conditions(sink).check_prepare(table, by, marker_of(epoch), epoch.number)
         attempt = Prepared(next(self._serial), epoch.position, by, rows)
@@ -232,12 +241,12 @@ class MemoryServer:
         return attempt
 
     def already_committed(self, app: str, c: Committable, by: Actor) -> bool:
-        """The three conditions as they are now."""
+        """Check the three conditions now; return True if the epoch is already visible."""
         table = self.table(app, c.sink)
         return self.conditions(c.sink).already_committed(table, by, marker_of(c), c.decision.epoch)
 
     def publish(self, app: str, c: Committable, by: Actor, rows: tuple[Row, ...] | None) -> CommitOutcome:
-        """Show the epoch and set its marker in one step; ``rows=None``: those that were prepared."""
+        """Show the epoch and set its marker in one step.  With ``rows=None``: the rows that were prepared."""
         if self.already_committed(app, c, by):
             return CommitOutcome.ALREADY_COMMITTED
         table = self.table(app, c.sink)
@@ -251,7 +260,7 @@ class MemoryServer:
         return CommitOutcome.COMMITTED
 
     def abort(self, app: str, sink: str, by: Actor) -> int:
-        """Drop what ``by`` and older actors prepared."""
+        """Drop what ``by`` and older actors prepared; return how many attempts."""
         table = self.table(app, sink)
         self.conditions(sink).check_owner(table, by)
         before = len(table.prepared)
@@ -259,18 +268,18 @@ class MemoryServer:
         return before - len(table.prepared)
 
     def kept_as(self, app: str, names: Sequence[str]) -> str:
-        """The first of ``names`` under which there is a table, else the first."""
+        """Return the first of ``names`` that has a table; if none has one, the first name."""
         return next((name for name in names if (app, name) in self._tables), names[0])
 
     def mark(self, app: str, sink: str, marker: Marker | None, by: Actor, kept: str | None = None) -> None:
-        """Set the marker; a table that is ``kept`` under another name goes on under this one."""
+        """Set the marker; None leaves it as it is.  A table that is ``kept`` under another name gets this name."""
         table = self.table(app, kept or sink)
         self.conditions(sink).check_owner(table, by)
         table.marker = marker if marker is not None else table.marker
         self._tables[app, sink] = self._tables.pop((app, kept or sink))
 
     def conditions(self, sink: str) -> Conditions:
-        """Those of one table's writes."""
+        """Return the conditions for writes of one sink's table."""
         return Conditions(sink, self.name)
 
 
@@ -291,7 +300,7 @@ def _audited(app: str, c: Committable, at: datetime) -> ShownEpoch:
 
 
 def prepared_rows(table: Table, c: Committable) -> tuple[Row, ...]:
-    """Exactly the rows that the committable's vote was about."""
+    """Return exactly the rows that the committable voted for; raise ``PreparedLost`` if they are gone."""
     prepared = table.prepared.get(c.payload["attempt"])
     if prepared is None or len(prepared.rows) != c.rows:
         raise PreparedLost(
@@ -305,12 +314,12 @@ def prepared_rows(table: Table, c: Committable) -> tuple[Row, ...]:
 
 
 class _MemoryClient:
-    """What both sinks have in common: names, and the verbs that do not touch rows."""
+    """The common part of both sinks: names, and the methods that do not use rows."""
 
     def __init__(self, name: str, server: MemoryServer) -> None:
         check_name("sink name", name)
         self._name = name
-        self._names: tuple[str, ...] = (name,)  # under which the server may keep it; its own first
+        self._names: tuple[str, ...] = (name,)  # the names that the server's table may have; its own name first
         self._server = server
         self._app: str | None = None
 
@@ -339,7 +348,7 @@ class _MemoryClient:
         return SinkState(table.identity, table.fence, table.marker)
 
     def _read(self, apply: Callable[[], T]) -> T:
-        """A read has no effect, so a lost one is merely unavailable."""
+        """Send a request that only reads.  It has no effect, so a lost one raises just ``SinkUnavailable``."""
         try:
             return self._request("look", apply)
         except OutcomeUnknown as lost:
@@ -378,13 +387,13 @@ class _MemoryClient:
         return outcome
 
     def _already(self, c: Committable, by: Actor) -> bool:
-        """The conditions as they are now; the server asks them again inside the write."""
+        """Check the conditions now.  The server checks them again inside the write."""
         app = self._looked()
         return self._read(lambda: self._server.already_committed(app, c, by))
 
 
 class MemorySink(_MemoryClient):
-    """Votes: holds prepared rows invisible, and shows them in one step with their marker."""
+    """The sink that votes: it keeps prepared rows invisible, and shows them in one step with their marker."""
 
     def renamed(self, name: str) -> tuple[MemorySink, MemorySink]:
         here, there = MemorySink(self._name, self._server), MemorySink(name, self._server)
@@ -392,7 +401,7 @@ class MemorySink(_MemoryClient):
         return here, there
 
     def check_mark(self, query: Query) -> None:
-        """Any can be written."""
+        """Nothing to refuse: every marker can be written."""
 
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         app = query.app
@@ -417,7 +426,7 @@ class MemorySink(_MemoryClient):
 
 
 class MemoryRedoSink(_MemoryClient):
-    """Cannot hold rows invisible, as Kafka cannot: its prepared work is the durable copy."""
+    """A sink that, like Kafka, cannot hold rows invisible: its prepared work is the durable copy."""
 
     needs_copy = True
 
@@ -445,7 +454,7 @@ class MemoryRedoSink(_MemoryClient):
         return self._publish(committable, by, _written(rows, self._name, committable.decision.epoch))
 
     def check_apply(self) -> None:
-        """Any can."""
+        """Nothing to refuse: every sink of this class can ``apply``."""
 
     def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:
         asked = Committable(self._name, epoch.decision, epoch.position, 0, _about(epoch))
@@ -457,7 +466,7 @@ class MemoryRedoSink(_MemoryClient):
         return Applied(self._publish(replace(asked, rows=len(written), digest=digest), by, written), digest)
 
     def _digest(self) -> Digest:
-        """That of the newest epoch, which was applied."""
+        """Return the digest in the marker, which is that of the newest epoch."""
         app = self._looked()
         marker = self._read(lambda: self._state(app)).marker
         assert marker is not None, "it was there a moment ago"
@@ -469,12 +478,12 @@ class MemoryRedoSink(_MemoryClient):
 
 
 def _about(epoch: Epoch) -> Json:
-    """What the audit is to say of the epoch."""
+    """Return what the audit will record of the epoch."""
     return {"offsets": epoch.offsets, "watermark": epoch.watermark}
 
 
 class MemoryStage:
-    """The durable copy in memory; like a server it survives the death of a driver."""
+    """The durable copies, in memory.  Like a server, they survive the death of a driver."""
 
     def __init__(self) -> None:
         self._copies: dict[str, tuple[EpochNumber, Actor, tuple[Row, ...]]] = {}
@@ -504,12 +513,12 @@ class MemoryStage:
                 del self._copies[root]
 
     def copies(self) -> list[tuple[EpochNumber, Actor]]:
-        """What lies there now: epoch and owner of each copy."""
+        """Return epoch and owner of each copy that is there now."""
         return [(epoch, owner) for epoch, owner, _ in self._copies.values()]
 
 
 def as_rows(rows: Rows) -> tuple[Row, ...]:
-    """Evaluate once: a DataFrame is collected, anything else is iterated."""
+    """Evaluate ``rows`` once: a DataFrame is collected, anything else is iterated."""
     if hasattr(rows, "collect"):
         return tuple(row.asDict(recursive=True) for row in rows.collect())
     iterable: Iterable[Row] = rows
@@ -517,7 +526,7 @@ def as_rows(rows: Rows) -> tuple[Row, ...]:
 
 
 def digest_of(rows: Iterable[Row]) -> Digest:
-    """Of rows as their values print; the order of their columns means nothing."""
+    """Return the digest of rows by the printed form of their values.  The order of the columns does not count."""
     return Digest.of(_hash(json.dumps(row, sort_keys=True, default=repr)) for row in rows)
 
 
@@ -526,7 +535,7 @@ def _hash(text: str) -> int:
 
 
 def _written(rows: Rows, sink: str, epoch: EpochNumber) -> tuple[Row, ...]:
-    """The rows as a task writes them, one after another."""
+    """Evaluate the rows and write them one after another, as a task of Spark does."""
     written = []
     for row in as_rows(rows):
         written.append(row)

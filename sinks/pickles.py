@@ -1,4 +1,4 @@
-"""How a pickled sink becomes a sink again, also one that an earlier version pickled."""
+"""How a sink is unpickled, also one that an earlier version pickled."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def take_state(sink: object, state: Mapping[str, Any]) -> None:
-    """Do the work of a sink's ``__setstate__``.  Both forms of ``state`` hold the sink's arguments in ``_made_with``.
+    """Do the work of a sink's ``__setstate__``.
 
-    Earlier versions had no ``_core``: their state is that of one large object.  Such a sink is made anew from its
-    arguments.
+    ``state`` holds the sink's arguments in ``_made_with``, whatever version pickled it.  A state from before ``_core``
+    existed has the attributes of the sink in another form: that sink is made anew from its arguments.
     """
     if "_core" in state:
         sink.__dict__.update(state)

@@ -1,14 +1,14 @@
 """How does Delta hold, show and prove an epoch?
 
-The Delta sink: it votes, or merges from the durable copy.
+This package holds the Delta sink.  It votes on prepared data files, or merges from the durable copy.
 
-``sink.py`` the arguments and the verbs · ``core.py`` what the verbs share · ``starting.py``, ``fencing.py``,
-``preparing.py`` and ``committing.py`` one verb each · ``modes.py`` what a user can ask for · ``target.py`` which table
-is meant · ``merge.py`` how rows are merged · ``gates.py`` what a table can hold · ``staged.py`` what is prepared and
+``sink.py`` the arguments and methods · ``core.py`` what the methods share · ``starting.py``, ``fencing.py``,
+``preparing.py`` and ``committing.py`` the steps of the protocol · ``modes.py`` the modes · ``target.py`` which table
+to write · ``merge.py`` how rows are merged · ``gates.py`` what a table can hold · ``staged.py`` what is prepared and
 not yet visible ·
-``history.py`` the epochs that the table's history tells of · ``without_spark.py`` the table by delta-rs ·
-``inspection.py`` what the console command asks · ``jvm.py`` all that is private to Delta ·
-``refusals.py`` what the sink says when it cannot go on
+``history.py`` the epochs in the table's history · ``without_spark.py`` reads the table with delta-rs ·
+``inspection.py`` the answers for the console command · ``jvm.py`` all use of Delta's private API ·
+``refusals.py`` the errors of the sink
 """
 
 from epochal.sinks.delta.modes import Append, Merge, Overwrite

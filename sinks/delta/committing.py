@@ -1,4 +1,4 @@
-"""Commit: one version of the table names the files and has the marker."""
+"""Commit: one version of the table names the data files and holds the marker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from epochal.coordinator.model.errors import CheckpointMismatch
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, history, jvm, modes
-from epochal.sinks.delta.core import ATTEMPTS, PAYLOAD_VERSION, Answer, Core, Kind, identity_of, txn_action
-from epochal.sinks.delta.fencing import take_log
+from epochal.sinks.delta.core import (
+    ATTEMPTS,
+    PAYLOAD_VERSION,
+    CommitResult,
+    CommitStatus,
+    Core,
+    identity_of,
+    txn_action,
+)
+from epochal.sinks.delta.fencing import write_fence
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction
 from epochal.sinks.delta.merge import Work
 from epochal.sinks.delta.preparing import VIOLATIONS, merged_by_delta
@@ -21,15 +29,15 @@ from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.rows import formats
 
 CHANGED_MEANWHILE = ("DeltaConcurrentModificationException", "FileNotFoundException", "SparkFileNotFoundException")
-"""What a MERGE meets when another changes the table under it; it is made again, on a new snapshot."""
+"""The exceptions of a MERGE while another writer changes the table.  The MERGE is then made on a new snapshot."""
 
 
 def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
-    """Put files and marker into the log as one version; done when a new snapshot shows the marker."""
+    """Write files and marker to the table's log as one version; return when a new snapshot shows the marker."""
     formats.check_vote(committable, PAYLOAD_VERSION)
     sink.looked()
     table = sink.table()
-    answer: Answer | None = None
+    answer: CommitResult | None = None
     log_taken = False
     for attempt in range(ATTEMPTS):
         txn = sink.begin(table, known=None if attempt else sink.known, answered=answer)
@@ -38,13 +46,13 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
                 return CommitOutcome.ALREADY_COMMITTED
             tidy(sink, table, committable)
             return CommitOutcome.COMMITTED
-        if answer is not None and answer.kind is Kind.NONE:
+        if answer is not None and answer.kind is CommitStatus.UNKNOWN:
             raise sink.say.unknown(committable.decision.epoch, answer.why)
         lost = lost_files(sink, table, txn, committable)
         if lost and log_taken:
             raise sink.say.prepared_lost(lost, committable)
-        if lost:  # an earlier put may be under way: take the version it wants, then look again
-            take_log(sink, table, by)
+        if lost:  # an earlier commit request may be under way: take the version that it wants, then look again
+            write_fence(sink, table, by)
             log_taken = True
             continue
         failpoints.hit(Point.BEFORE_PUBLISH, sink.name, committable.decision.epoch)
@@ -53,11 +61,14 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
 
 
 def is_committed(sink: Core, txn: Transaction, c: Committable, by: Actor) -> bool:
-    """The three conditions of the write, in their order, on the table that was prepared for."""
+    """Check the three conditions of the write, in their order; return True if the epoch is already visible.
+
+    Raise ``CheckpointMismatch`` if the table is not the one for which the epoch was prepared.
+    """
     state, expected = sink.state(sink.existing(txn)), identity_of(str(c.payload["table"]["id"]))
     if state.identity != expected:
         raise CheckpointMismatch(
-            f"the table was prepared as {expected} and is {state.identity}",
+            f"the epoch was prepared for the table {expected}, and the table is {state.identity} now",
             sink=sink.name,
             epoch=c.decision.epoch,
             state=f"Delta table {sink.target}",
@@ -67,7 +78,10 @@ def is_committed(sink: Core, txn: Transaction, c: Committable, by: Actor) -> boo
 
 
 def lost_files(sink: Core, table: Table, txn: Transaction, c: Committable) -> list[str]:
-    """Why what was prepared cannot be shown in this snapshot of the table; a copy can be merged again."""
+    """Return why the prepared files cannot be committed to this snapshot of the table; empty if they can.
+
+    A MERGE has no such reason: it can be made again from the durable copy.
+    """
     if "work" in c.payload:
         return []
     changed = gates.changes(c.payload["table"], gates.fingerprint(txn.metadata(), txn.protocol()))
@@ -78,8 +92,8 @@ def lost_files(sink: Core, table: Table, txn: Transaction, c: Committable) -> li
     return [f"{len(gone)} of {len(c.payload['adds'])} files are gone, such as {gone[0]}"] if gone else []
 
 
-def publish(sink: Core, table: Table, txn: Transaction, c: Committable) -> Answer:
-    """Rows and marker, in the transaction that read what they depend on."""
+def publish(sink: Core, table: Table, txn: Transaction, c: Committable) -> CommitResult:
+    """Commit rows and marker in the transaction that has read the ids and files on which the write depends."""
     position, decision, _, _ = sink.ids()
     markers = [
         txn_action(position, c.position),
@@ -93,21 +107,21 @@ def publish(sink: Core, table: Table, txn: Transaction, c: Committable) -> Answe
         txn, actions = actions_of(sink, table, txn, c)
     except JavaFailure as failure:
         if failure.is_a(*CHANGED_MEANWHILE):
-            return Answer(Kind.CONFLICT, failure.message)
+            return CommitResult(CommitStatus.CONFLICT, failure.message)
         raise sink.say.not_read("the table", failure, c.decision.epoch) from failure
     facts = history.facts(sink.looked(), c)
     mode = modes.OUTPUT_MODES[c.payload.get("mode", "append")]
     answer = sink.put(txn, [*markers, *actions], c.decision.incarnation, c.decision.epoch, facts, mode)
     try:
-        if answer.kind is Kind.DONE:
+        if answer.kind is CommitStatus.DONE:
             failpoints.hit(Point.AFTER_PUBLISH, sink.name, c.decision.epoch)
     except failpoints.AnswerDropped as dropped:
-        return Answer(Kind.NONE, str(dropped))
+        return CommitResult(CommitStatus.UNKNOWN, str(dropped))
     return answer
 
 
 def actions_of(sink: Core, table: Table, txn: Transaction, c: Committable) -> tuple[Transaction, Sequence[Json]]:
-    """What makes the epoch visible, and the transaction that it is for."""
+    """Return the actions that make the epoch visible, and the transaction that must commit them."""
     if "work" in c.payload:
         return merge_again(sink, table, txn, c)
     adds = [{"add": add} for add in c.payload["adds"]]
@@ -115,7 +129,10 @@ def actions_of(sink: Core, table: Table, txn: Transaction, c: Committable) -> tu
 
 
 def merge_again(sink: Core, table: Table, txn: Transaction, c: Committable) -> tuple[Transaction, Sequence[Json]]:
-    """Prepare's own MERGE, once, if nobody has touched the table since; else a new one on this snapshot."""
+    """Return the MERGE that prepare made, once, if the table has no newer version; else make it on this snapshot.
+
+    ``CommitInDoubt``: the table no longer takes the decided rows.
+    """
     tried, sink.tried = sink.tried, None
     if tried is not None and tried.decision == c.decision.id and tried.txn.version == txn.version:
         with sink.say.unavailable("the prepared files", c.decision.epoch):
@@ -135,5 +152,5 @@ def merge_again(sink: Core, table: Table, txn: Transaction, c: Committable) -> t
 
 
 def tidy(sink: Core, table: Table, c: Committable) -> None:
-    with contextlib.suppress(JavaFailure):  # the epoch is visible; the next one tidies again
+    with contextlib.suppress(JavaFailure):  # the epoch is visible, and the next epoch's commit cleans up again
         Staged(table, sink.looked(), sink.name).drop_done(marker_of(c))

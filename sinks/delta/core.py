@@ -1,4 +1,4 @@
-"""What all verbs of a Delta sink share: its arguments, its table, and its fence and marker in the table's log."""
+"""What all methods of a Delta sink share: its arguments, its table, and its fence and marker in the table's log."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ATTEMPTS = 10
-"""How often one call writes again after a conflict with another writer of the table."""
+"""How many times one call tries to commit if each try conflicts with another writer of the table."""
 
 PAYLOAD_VERSION = 2
-"""Since 2 with a mode; an epoch that is appended is written as version 1, which older ones read."""
+"""The version of a vote's payload.  Version 2 has a mode.  An append is written as version 1 for older readers."""
 MARKER_VERSION = 1
-"""Of the transaction ids."""
+"""The version of the transaction ids."""
 
 
-class Kind(enum.Enum):
+class CommitStatus(enum.Enum):
     """How a commit request ended, as far as its caller can see."""
 
     DONE = "done"
-    CONFLICT = "conflict"  # not applied, or it conflicts with itself
-    NONE = "none"  # may be applied
+    CONFLICT = "conflict"  # not applied, unless the conflict is with this very commit
+    UNKNOWN = "unknown"  # no answer: it may be applied
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came back from a commit request; only a new snapshot tells whether it is visible."""
+class CommitResult:
+    """The result of a commit request.  Only a new snapshot shows whether the commit is visible."""
 
-    kind: Kind
+    kind: CommitStatus
     why: str = ""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A MERGE that was made and not committed: of which decision, in which transaction."""
+class UncommittedMerge:
+    """A MERGE that prepare made and did not commit, with its decision and its transaction."""
 
     decision: int
     txn: Transaction
@@ -59,7 +59,7 @@ class Tried:
 
 
 class Core:
-    """The arguments of a sink (``DeltaSink`` explains them), its table, and what a start has seen."""
+    """The arguments of a sink (``DeltaSink`` explains them), its table, and what this start has read of the table."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class Core:
         self.say = Refusals(self.name, self.target)
         self.conditions = Conditions(self.name, f"Delta table {self.target}")
         self.app: str | None = None
-        self.tried: Tried | None = None
+        self.tried: UncommittedMerge | None = None
         self.seen: int | None = None
-        self.known: Transaction | None = None  # of the last look; prepare and commit go on from it
-        self.also: Core | None = None  # the same under its other name, of a sink that is renamed
+        self.known: Transaction | None = None  # the newest one: prepare and commit may use its snapshot
+        self.also: Core | None = None  # while a sink is renamed: the same sink under its other name
 
     def case_sensitive(self) -> bool:
         return jvm.session(self.name).conf.get("spark.sql.caseSensitive", "false") == "true"
@@ -104,7 +104,7 @@ class Core:
         return MergePlan.of(mode, rows, there)
 
     def projected(self, schema: StructType) -> StructType:
-        """What the sink gets of such rows; ``Misconfigured`` where the mode names columns that are not in it."""
+        """Return the schema after ``select=``; ``Misconfigured`` if the mode names a column that it does not have."""
         rows = self.projection.check(schema)
         if isinstance(self.mode, Merge):
             kinds = {field.name: field.dataType.simpleString() for field in rows.fields}
@@ -112,11 +112,11 @@ class Core:
         return rows
 
     def written(self, rows: StructType, table: Sequence[str]) -> StructType:
-        """What of it goes into a table that has these columns."""
+        """Return the part of the schema that is written to a table with the columns ``table``."""
         return self.planned(self.mode, rows.names, table).written(rows)
 
     def row_problems(self, rows: StructType, metadata: Json) -> list[str]:
-        """Why such rows do not fit the table, or would not with the columns that prepare adds to it."""
+        """Return why such rows do not fit the table, a sentence each.  Columns that prepare will add count as there."""
         case_sensitive, table = self.case_sensitive(), jvm.schema_of(metadata)
         if self.merge_schema:
             table = gates.with_columns(table, self.added(rows, metadata))
@@ -134,7 +134,7 @@ class Core:
         return f"ALTER TABLE {self.target.sql} ADD COLUMNS ({jvm.ddl(jvm.session(self.name), added)})"
 
     def find(self) -> Table | None:
-        """None: the catalog has no table of that name."""
+        """Return the table at the target; None if the catalog has no table with that name."""
         spark = jvm.session(self.name)
         jvm.self_test(spark, self.name)
         path = self.target.location(spark, self.name)
@@ -147,10 +147,13 @@ class Core:
             raise self.say.missing()
         return table
 
-    def begin(self, table: Table, *, known: Transaction | None = None, answered: Answer | None = None) -> Transaction:
-        """A transaction on the newest snapshot, which is not listed where it still is that of ``known``.
+    def begin(
+        self, table: Table, *, known: Transaction | None = None, answered: CommitResult | None = None
+    ) -> Transaction:
+        """Begin a transaction on the newest snapshot.  If that of ``known`` is still the newest, the log is not listed.
 
-        After a request that may be applied its failure is no answer.
+        ``answered``: the result of an earlier commit request in this call.  If the snapshot then cannot be read, the
+        error is ``OutcomeUnknown``, because that request may have been applied.
         """
         try:
             self.known = table.begin(known)
@@ -166,7 +169,10 @@ class Core:
         return txn
 
     def state(self, txn: Transaction | Snapshot) -> SinkState:
-        """What the snapshot holds; of a sink that is renamed the marker is under one of its names."""
+        """Return identity, fence and marker in the snapshot.
+
+        While a sink is renamed, its marker may be kept under its other name.
+        """
         state = self.own_state(txn)
         if self.also is not None and is_moved(state):
             self.also.app = self.app
@@ -174,7 +180,7 @@ class Core:
         return state
 
     def own_state(self, txn: Transaction | Snapshot) -> SinkState:
-        """What is kept under this name.  All ids are read, so that a commit of ``txn`` depends on all of them."""
+        """Return what is kept under this name.  Read all ids, so that a commit of ``txn`` depends on all of them."""
         with self.say.unavailable("the table's log"):
             version = txn.version_of(self.version_id())
             position, decision, generation, token = [txn.version_of(identity) for identity in self.ids()]
@@ -188,9 +194,10 @@ class Core:
         return SinkState(identity, fence, self.still_shown(txn, marker, seen))
 
     def still_shown(self, txn: Transaction | Snapshot, marker: Marker | None, seen: int | None) -> Marker | None:
-        """The marker whose rows the table has, after a RESTORE an older one; each version is read once by a start.
+        """Return the marker whose rows the table shows.  After a RESTORE this may be an older marker.
 
-        None ``seen``: no start has looked for one yet, so what was before is not asked.
+        Versions that this start has already checked are not read again.  ``seen`` is None in a table in which no start
+        has written this id yet: then RESTOREs are not looked for.
         """
         if seen is None:
             return marker
@@ -217,27 +224,30 @@ class Core:
         return f"{marker}:digested", f"{marker}:rows", f"{marker}:digest"
 
     def digest_at(self, txn: Transaction | Snapshot, position: Position) -> Digest | None:
-        """That of the newest epoch, where it was applied; an older one's stays in the log, under its position."""
+        """Return the digest of the newest epoch; None if it has none.
+
+        The ids of the digest also hold its position, because the digest of an older epoch stays in the log.
+        """
         with self.say.unavailable("the table's log"):
             digested, rows, total = [txn.version_of(identity) for identity in self.digest_ids()]
         return Digest(rows, total) if digested == position and rows is not None and total is not None else None
 
     def put(
         self, txn: Transaction, actions: Iterable[Json], query: str, epoch: int, note: str, mode: str = "Append"
-    ) -> Answer:
+    ) -> CommitResult:
         try:
             txn.commit(actions, query_id=query, epoch=epoch, user_metadata=note, output_mode=mode)
         except JavaFailure as failure:
             conflict = failure.is_a("DeltaConcurrentModificationException")
-            return Answer(Kind.CONFLICT if conflict else Kind.NONE, failure.message)
-        return Answer(Kind.DONE)
+            return CommitResult(CommitStatus.CONFLICT if conflict else CommitStatus.UNKNOWN, failure.message)
+        return CommitResult(CommitStatus.DONE)
 
     def close(self) -> None:
-        """Nothing is held open: the Spark session is the user's."""
+        """Forget what this start has read.  There is nothing to close: the Spark session belongs to the user."""
         self.app = self.tried = self.known = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Without transactions, which are objects of this process's JVM."""
+        """Return the state without transactions, which are objects in the JVM of this process."""
         return {**self.__dict__, "tried": None, "known": None}
 
 

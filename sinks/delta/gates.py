@@ -1,9 +1,9 @@
 """What a Delta table can hold, as pure functions of schemas.
 
-Delta's ``writeFiles`` checks no types (a string written for a bigint makes an unreadable file) and drops
-columns that the table has not; Spark's ``DataFrame.to`` narrows (bigint to int).  So this is decided here,
-before anything is written: a column goes by its name, its type is the table's or one that the table's
-holds exactly, and nothing is dropped.
+Delta's ``writeFiles`` does not check types (a string written for a bigint makes an unreadable file), and it drops
+columns that the table does not have.  Spark's ``DataFrame.to`` narrows types (bigint to int).  So these functions
+decide before anything is written.  Columns are matched by name; the type of a column must be the table's type, or one
+whose values the table's type holds exactly; no column is dropped.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 RETENTION = "delta.setTransactionRetentionDuration"
 RETENTION_DEFAULT = "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration"
-"""The session's setting that gives it to every table that is made."""
+"""The session setting that gives this property to every new table."""
 APPEND_ONLY = "delta.appendOnly"
 
-_DIGITS = {"ByteType": 3, "ShortType": 5, "IntegerType": 10, "LongType": 19}  # decimal ones
+_DIGITS = {"ByteType": 3, "ShortType": 5, "IntegerType": 10, "LongType": 19}  # decimal digits
 _WHOLE_TO = {
     "ByteType": ("ShortType", "IntegerType", "LongType", "FloatType", "DoubleType"),
     "ShortType": ("IntegerType", "LongType", "FloatType", "DoubleType"),
@@ -32,12 +32,12 @@ _WHOLE_TO = {
     "FloatType": ("DoubleType",),
 }
 _GENERATED = "delta.generationExpression"
-_DEFAULT = "CURRENT_DEFAULT"  # where Spark notes a column's default, as SQL
+_DEFAULT = "CURRENT_DEFAULT"  # the metadata key under which Spark keeps a column's default, as SQL
 _NEVER = ("NullType", "DayTimeIntervalType", "YearMonthIntervalType")
 
 
 def unholdable(schema: StructType) -> list[str]:
-    """Columns whose type no Delta table holds, a sentence each."""
+    """Return the columns whose type no Delta table can hold, a sentence each."""
     return [
         f"column {name}: a Delta table cannot hold {kind.simpleString()}"
         for name, kind in _leaves("", schema)
@@ -46,13 +46,13 @@ def unholdable(schema: StructType) -> list[str]:
 
 
 def forgets(metadata: Json) -> str | None:
-    """Why Delta may drop this table's transaction ids, a sentence; None if it keeps them for ever."""
+    """Return why Delta may drop this table's transaction ids, as a sentence; None if it keeps them for ever."""
     kept = metadata["configuration"].get(RETENTION)
     return f"{RETENTION} = {kept!r} lets Delta forget the marker and the fence" if kept is not None else None
 
 
 def table_problems(metadata: Json, adds_only: bool) -> list[str]:
-    """Why this table, whatever the rows, cannot be written exactly once, a sentence each."""
+    """Return why no rows at all can be written to this table exactly once, a sentence each."""
     problems = [
         f"column {field.name}: an identity column gets repeated values when rows are prepared before they are committed"
         for field in schema_of(metadata).fields
@@ -64,12 +64,12 @@ def table_problems(metadata: Json, adds_only: bool) -> list[str]:
 
 
 def row_problems(rows: StructType, table: StructType, *, case_sensitive: bool) -> list[str]:
-    """Why rows of that schema do not fit the table exactly, a sentence each."""
+    """Return why rows with schema ``rows`` do not fit the table exactly, a sentence each."""
     return [*unholdable(rows), *_struct_problems("", rows, table, case_sensitive)]
 
 
 def added(rows: StructType, table: StructType, *, case_sensitive: bool) -> StructType:
-    """The columns of the rows that the table has not, as it would have them: nullable, all that is in them too."""
+    """Return the columns of the rows that the table does not have, as new columns: nullable, nested fields too."""
     from pyspark.sql.types import StructType
 
     there = {_key(field.name, case_sensitive) for field in table.fields}
@@ -79,23 +79,24 @@ def added(rows: StructType, table: StructType, *, case_sensitive: bool) -> Struc
 
 
 def in_both(rows: Sequence[str], table: Sequence[str], *, case_sensitive: bool) -> list[str]:
-    """The columns of the rows that the table has, as the rows spell them."""
+    """Return the columns of the rows that the table has too, as the rows spell them."""
     there = {_key(name, case_sensitive) for name in table}
     return [name for name in rows if _key(name, case_sensitive) in there]
 
 
 def partitions(metadata: Json) -> list[StructField]:
-    """The columns that partition the table."""
+    """Return the columns that partition the table."""
     names = set(metadata["partitionColumns"])
     return [field for field in schema_of(metadata).fields if field.name in names]
 
 
 def is_unkept(value: Column, kind: DataType) -> Column | None:
-    """Whether a value that partitions a table comes back as another one, as Delta reads it off the name of a folder.
+    """Return the condition that Delta reads a partition value back as another value; None if that never happens.
 
-    Seen with Delta 4.4: an empty text (delta-io/delta#2100) and Hive's word for NULL come back as NULL, bytes that are
-    no text as what is put in their place, and a time in the hour that clocks repeat as the one before it.  None: every
-    value of this type is kept.
+    Delta keeps a partition value as text, in the name of a folder.  Seen with Delta 4.4: an empty text
+    (delta-io/delta#2100) and Hive's word for NULL come back as NULL; bytes that are not valid text come back as
+    replacement characters; of the two times that a repeated hour of the clock has, the later one comes back as the
+    earlier one.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType, StringType, TimestampType
@@ -107,17 +108,18 @@ def is_unkept(value: Column, kind: DataType) -> Column | None:
 
 
 def with_columns(table: StructType, added: StructType) -> StructType:
-    """The table as it is once they are in it."""
+    """Return the schema of the table once the columns ``added`` are in it."""
     from pyspark.sql.types import StructType
 
     return StructType([*table.fields, *added.fields])
 
 
 def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> StructType:
-    """The table's columns that the rows have, as ``DataFrame.to`` wants them.
+    """Return the table's columns that the rows have, as the schema for ``DataFrame.to``.
 
-    Nullable, as Delta itself checks NOT NULL row by row; without the columns that the rows have not, as
-    Delta itself computes generated ones and fills in defaults; without Delta's notes to itself.
+    The columns are nullable, because Delta itself checks NOT NULL row by row.  Columns that the rows do not have are
+    left out, because Delta itself computes generated columns and fills in defaults.  Delta's column metadata is left
+    out too.
     """
     from pyspark.sql.types import StructType
 
@@ -129,7 +131,7 @@ def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> 
 
 
 def fingerprint(metadata: Json, protocol: Json) -> Json:
-    """What prepared files depend on: they fit the table as long as this is unchanged, or grown as below."""
+    """Return what prepared files depend on: they fit the table while :func:`changes` finds no difference in it."""
     constraints = {k: v for k, v in metadata["configuration"].items() if k.startswith("delta.constraints.")}
     return {
         "id": metadata["id"],
@@ -141,7 +143,10 @@ def fingerprint(metadata: Json, protocol: Json) -> Json:
 
 
 def changes(before: Json, now: Json) -> list[str]:
-    """What makes prepared files unfit for the table as it is now; added nullable columns do not."""
+    """Return the changes that make prepared files unfit for the table as it is now.
+
+    New columns that are nullable and not generated do no harm.
+    """
     differing = [part for part in ("partitions", "constraints", "protocol") if before[part] != now[part]]
     was, found = _fields(before["schema"]), _fields(now["schema"])
     differing += [f"column {name}" for name, field in was.items() if found.get(name) != field]
@@ -176,7 +181,7 @@ def _struct_problems(path: str, rows: StructType, table: StructType, case_sensit
     for key in wanted.keys() - seen:
         field = wanted[key]
         if not field.nullable and not {_GENERATED, _DEFAULT} & field.metadata.keys():
-            yield f"column {path}{field.name}: the table has it NOT NULL, and the rows have it not"
+            yield f"column {path}{field.name}: it is NOT NULL in the table, and the rows do not have it"
 
 
 def _type_problems(name: str, row: DataType, table: DataType, case_sensitive: bool) -> Iterator[str]:
@@ -194,7 +199,7 @@ def _type_problems(name: str, row: DataType, table: DataType, case_sensitive: bo
 
 
 def _holds(table: DataType, row: DataType) -> bool:
-    """True if every value of ``row`` is a value of ``table``, unchanged."""
+    """Return True if the type ``table`` holds every value of the type ``row`` unchanged."""
     from pyspark.sql.types import DecimalType
 
     if isinstance(table, DecimalType):

@@ -1,9 +1,9 @@
-"""What a table's own history says of the epochs that a sink shows.
+"""The epochs that a sink shows, from the history of its Delta table.
 
-The commit that makes an epoch visible holds its facts as ``userMetadata``, in JSON.  They go when Delta cleans its log
-(``delta.logRetentionDuration``, 30 days unless it is set): that alone bounds this audit.
+The commit that makes an epoch visible holds the facts of the epoch as ``userMetadata``, in JSON.  Delta removes them
+when it cleans the table's log (``delta.logRetentionDuration``, 30 days by default).  Nothing else limits this audit.
 
-Read through the Spark session where one runs, else by delta-rs, the package ``deltalake``, without any Spark.
+The history is read through the Spark session if one runs, else by delta-rs, the package ``deltalake``, without Spark.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VERSION = 1
-"""Of the facts.  They depend on nothing, so a newer one is read as far as it says the same."""
+"""The version of the facts.  The protocol does not use them, so facts of a newer version are read too."""
 FIRST_LOOK = 20
-"""Versions of the table that are read at first; ten times more each time, while epochs that are wanted may be older."""
+"""How many versions of the table the first read takes.  Each further read takes ten times as many."""
 
 Commit = tuple[int, str]
-"""Milliseconds since 1970, and the user metadata; empty for a commit that a later RESTORE has taken back."""
+"""Milliseconds since 1970, and the user metadata, which is empty if a later RESTORE has taken the commit back."""
 Newest = Callable[[int], "list[Commit]"]
-"""So many of the table's newest commits, the newest first; fewer where there are no more."""
+"""Returns so many of the table's newest commits, the newest first; fewer if there are no more."""
 
 
 def facts(app: str, c: Committable) -> str:
-    """What the commit of an epoch says of it."""
+    """Return the facts of an epoch, as JSON text for its commit."""
     told: Json = {
         "app": app,
         "sink": c.sink,
@@ -54,7 +54,7 @@ def facts(app: str, c: Committable) -> str:
 
 
 def read(newest: Newest, app: str, sink: str, wanted: Wanted) -> Epochs:
-    """From the newest version of the table back, no further than is asked for."""
+    """Return the epochs that are asked for.  Read the history from the newest version back, no further than needed."""
     many = FIRST_LOOK
     while True:
         commits = newest(many)
@@ -65,17 +65,20 @@ def read(newest: Newest, app: str, sink: str, wanted: Wanted) -> Epochs:
 
 
 def by_spark(session: SparkSession, target: Target, many: int) -> list[Commit]:
-    """JavaFailure where Delta does not tell."""
+    """Return the newest ``many`` commits, read through Spark.  ``JavaFailure``: Delta cannot read the history."""
     from pyspark.sql import functions as f
 
     with jvm.java_errors():
         told = session.sql(f"DESCRIBE HISTORY {target.sql} LIMIT {many}")
         columns = ("version", f.unix_millis("timestamp"), "userMetadata", "operation", "operationParameters")
-        return _commits([_Told(*row) for row in told.select(*columns).collect()])
+        return _commits([_HistoryLine(*row) for row in told.select(*columns).collect()])
 
 
 def by_delta_rs(path: str, sink: str) -> Newest:
-    """``Misconfigured`` where the package is missing, or finds no table."""
+    """Return a function that reads the newest commits with delta-rs.
+
+    ``Misconfigured``: the package is missing, or finds no table.
+    """
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -95,10 +98,10 @@ def by_delta_rs(path: str, sink: str) -> Newest:
             help="name the path of a table, on a file system that delta-rs knows; or start a SparkSession",
         ) from error
     names = ("version", "timestamp", "userMetadata", "operation", "operationParameters")
-    return lambda many: _commits([_Told(*map(commit.get, names)) for commit in table.history(many)])
+    return lambda many: _commits([_HistoryLine(*map(commit.get, names)) for commit in table.history(many)])
 
 
-class _Told(NamedTuple):
+class _HistoryLine(NamedTuple):
     """One line of a table's history."""
 
     version: Any
@@ -108,15 +111,15 @@ class _Told(NamedTuple):
     parameters: Any
 
 
-def _commits(told: Sequence[_Told]) -> list[Commit]:
-    """Newest first, as it was told."""
+def _commits(told: Sequence[_HistoryLine]) -> list[Commit]:
+    """Return the commits, newest first like ``told``."""
     infos = ((line.version, {"operation": line.operation, "operationParameters": line.parameters}) for line in told)
     kept = set(lineage.counted(infos))
     return [(int(line.milliseconds), str(line.user_metadata or "") if line.version in kept else "") for line in told]
 
 
 def _rows(commits: Sequence[Commit], app: str, sink: str) -> Iterator[ShownEpoch]:
-    """Newest first; commits of others, and ours that fence, are about no epoch."""
+    """Yield the epochs, newest first.  Commits of others, and our commits that only fence, belong to no epoch."""
     for milliseconds, text in commits:
         told = _facts(text)
         if (told.get("app"), told.get("sink")) == (app, sink) and "position" in told:
@@ -124,7 +127,7 @@ def _rows(commits: Sequence[Commit], app: str, sink: str) -> Iterator[ShownEpoch
 
 
 def _facts(text: str) -> Json:
-    """What a commit says of itself, which may be anybody's words."""
+    """Parse the user metadata of a commit.  Somebody else may have written it: then it may be any text."""
     try:
         told = json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the console command asks of a Delta sink, by delta-rs: see ``epochal.sinks.inspection``.
+"""The answers of a Delta sink to the console command, read with delta-rs: see ``epochal.sinks.inspection``.
 
-Which files are of which epoch the table's own log tells: each epoch is one version, whose ``userMetadata`` names its
-position.  How far back it does so is the table's log retention.
+The table's log tells which files belong to which epoch: each epoch is one version, whose ``userMetadata`` holds its
+position.  The log retention of the table limits how far back this goes.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class DeltaInspection:
         self._target = target
         self.projection = projection
         self.cautions: Sequence[str] = (
-            "files of a start that died while it wrote them, and of failed tasks, are named nowhere: VACUUM has them",
+            "no note names the files of a start that died while it wrote them, or of failed tasks: VACUUM removes them",
         )
         self.complete = False
         self.content = "the files that each version of the table added, by their statistics"
         self.unattributed = (
-            "a merge writes rows of earlier epochs anew, so the files of its version are not the epoch's rows alone"
+            "a merge also rewrites rows of earlier epochs, so the files of its version hold more than the epoch's rows"
             if isinstance(mode, Merge)
             else ""
         )
 
     def counts(self, first: Position, last: Position) -> Iterator[Counted]:
-        """As they were committed; a later DELETE, which is nobody's epoch, is not seen here."""
+        """Yield the counts as they were committed.  A later DELETE by another writer does not change them."""
         for commit in self._folder.commits(self._app, first):
             if commit.position > last:
                 return
@@ -73,17 +73,20 @@ class DeltaInspection:
         return {field["name"]: _kind(field["type"]) for field in fields}
 
     def rows(self, position: Position, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
-        """Out of the files that the epoch added; ``SinkUnavailable`` where these are not the table's any more."""
+        """Yield the rows of the files that the epoch added.
+
+        ``SinkUnavailable``: the table's log no longer has the epoch, or its files were replaced or changed since.
+        """
         commit = next(iter(self._folder.commits(self._app, position)), None)
         if commit is None or commit.position != position:
-            raise self._untold(f"no version of position {position} is in the table's log any more")
+            raise self._unavailable(f"no version of position {position} is in the table's log any more")
         self._refuse_changed(commit)
         kinds = self.columns()
         for add in commit.adds:
             yield from self._of_file(add, [(name, kinds[name]) for name in columns])
 
     def leftovers(self) -> Sequence[Leftover]:
-        """What a note beside the table names; files of a start that died while writing them have none."""
+        """Return the prepared files that a note names.  A start that died while writing its files left no note."""
         marker = self._state().marker
         return [
             Leftover("prepared data files, named by a note", note.position, note.actor)
@@ -92,7 +95,10 @@ class DeltaInspection:
         ]
 
     def remove(self, newest: Actor) -> Sequence[str]:
-        """Notes and their files; no version of the table names them, and nothing below the fence can any more."""
+        """Delete notes and their files.  No version of the table names these files.
+
+        No actor below the fence can commit them any more.
+        """
         state = self._state()
         self._conditions.check_owner(state, newest)
         before = len(self._notes())
@@ -100,7 +106,7 @@ class DeltaInspection:
         return [f"deleted {before - len(self._notes())} notes and the data files that they name"]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to do: nothing is open."""
 
     @property
     def _folder(self) -> Folder:
@@ -113,16 +119,21 @@ class DeltaInspection:
         return Staged(self._folder, self._app, self._conditions.sink).notes()
 
     def _refuse_changed(self, commit: Commit) -> None:
-        """The files still are the table's, and whole: OPTIMIZE, DELETE and UPDATE leave others in their place."""
+        """Raise ``SinkUnavailable`` unless the table still has the commit's files, with all their rows.
+
+        OPTIMIZE, DELETE and UPDATE replace files or delete rows from them.
+        """
         table = self._folder.table()
         there = {unquote(str(path)) for path in _active(table)}
         gone = [add["path"] for add in commit.adds if unquote(str(add["path"])) not in there]
         if gone:
-            raise self._untold(f"{len(gone)} of {len(commit.adds)} files of version {commit.version} were rewritten")
+            raise self._unavailable(
+                f"{len(gone)} of {len(commit.adds)} files of version {commit.version} were rewritten"
+            )
         with reading(self._folder.where, self._conditions.sink):
             deleted = {str(path) for path in _deleted_from(table)}
         if any(str(add["path"]).rpartition("/")[2] in path for add in commit.adds for path in deleted):
-            raise self._untold(f"rows of version {commit.version} were deleted since")
+            raise self._unavailable(f"rows of version {commit.version} were deleted since")
 
     def _of_file(self, add: Json, columns: Sequence[tuple[str, str]]) -> Iterator[tuple[Value, ...]]:
         import pyarrow.parquet as pq
@@ -130,20 +141,20 @@ class DeltaInspection:
         folder = self._folder
         parts = add.get("partitionValues") or {}
         with reading(folder.where, self._conditions.sink):
-            # No reading ahead: Arrow's threads give the bytes back to Python late, which aborts a command that ends.
+            # no pre-buffering: Arrow's threads free the bytes late, which aborts a Python process that is exiting
             file = pq.ParquetFile(folder.files.open_input_file(unquote(str(add["path"]))), pre_buffer=False)
             names = file.schema_arrow.names
             lacking = [name for name, _ in columns if name not in names and name not in parts]
             if lacking:
-                raise self._untold(f"files name the columns {lacking} otherwise than the table (column mapping)")
+                raise self._unavailable(f"the files have other names for the columns {lacking} (column mapping)")
             stored = [name for name, _ in columns if name in names]
             for batch in file.iter_batches(columns=stored):
                 values = [_values(batch, name, kind, parts) for name, kind in columns]
                 yield from zip(*values, strict=True)
 
-    def _untold(self, why: str) -> SinkUnavailable:
+    def _unavailable(self, why: str) -> SinkUnavailable:
         return SinkUnavailable(
-            f"the rows of one epoch cannot be told: {why}",
+            f"the rows of one epoch cannot be read: {why}",
             sink=self._conditions.sink,
             state=f"Delta table {self._target}",
             help="compare a range of epochs that the table still shows as they were written",
@@ -172,7 +183,7 @@ def _kind(kind: Any) -> str:
 
 
 def _values(batch: pa.RecordBatch, name: str, kind: str, parts: Mapping[str, str | None]) -> list[Value]:
-    """One column of the batch in the values that are compared."""
+    """Return one column of the batch as values that can be compared."""
     import pyarrow as pa
 
     if name in parts:
@@ -187,7 +198,7 @@ def _values(batch: pa.RecordBatch, name: str, kind: str, parts: Mapping[str, str
 
 
 def _of_text(text: str | None, kind: str) -> Value:
-    """A partition's value, which Delta keeps as text."""
+    """Return a partition value, which Delta keeps as text, as a value of this kind."""
     import pyarrow as pa
 
     if text is None or kind == "text":

@@ -1,10 +1,9 @@
-"""Delta through the JVM: every call of Epochal that is not public API, in this one module.
+"""Delta through the JVM: all calls of Delta's private API, in this one module.
 
-Delta's public writer cannot vote: it writes and commits in one go.  The transaction under it can:
-``writeFiles`` makes the files (nobody reads them, the log does not name them), and ``commit`` of a
-later transaction, perhaps in another process, puts them into the log.  These entry points did not
-change from Delta 2.4 to 4.4, those that begin on a known snapshot not since 3.2; :func:`self_test` refuses a Delta
-where they may have.
+Delta's public writer cannot vote, because it writes and commits in one step.  The transaction below it can:
+``writeFiles`` makes the files (nobody reads them, as the log does not name them).  ``commit`` of a later transaction,
+perhaps in another process, adds them to the log.  These methods did not change from Delta 2.4 to 4.4; those that
+begin on a known snapshot did not change since 3.2.  :func:`self_test` refuses a Delta in which they may differ.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ _DELTA = "org.apache.spark.sql.delta."
 _CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
 
 _SCHEMES = ("file", "hdfs")
-"""Of file systems where Delta makes a version by making its file; on S3 DynamoDB may have it before."""
+"""Schemes of the file systems where a version exists once its file does.  On S3 DynamoDB may have it before."""
 _ORDERED_ELSEWHERE = {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
-"""Features of a table whose versions a catalog or a commit coordinator orders."""
+"""Features of tables in which a catalog or a commit coordinator orders the versions."""
 
-_tested: set[str] = set()  # Spark application ids
+_tested: set[str] = set()  # ids of the Spark applications that passed the self-test
 
 
 class JavaFailure(Exception):
-    """An exception in the JVM, known by the classes it and its causes are, not by their text."""
+    """An exception in the JVM.  It is recognised by its classes and those of its causes, not by their text."""
 
     def __init__(self, message: str, classes: Sequence[str]) -> None:
         super().__init__(message)
@@ -61,7 +60,7 @@ class JavaFailure(Exception):
 
 @dataclass(frozen=True)
 class Written:
-    """What a MERGE did to a snapshot: its actions, and the files that it made, none of which the log names yet."""
+    """The result of a MERGE on a snapshot: its actions, and the new files, none of which the log names yet."""
 
     actions: Sequence[Json]
     files: Sequence[str]
@@ -69,7 +68,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Catalogued:
-    """What the session catalog says of a name."""
+    """An entry of the session catalog."""
 
     kind: str  # MANAGED, EXTERNAL, VIEW
     provider: str | None
@@ -77,7 +76,7 @@ class Catalogued:
 
 
 def catalogued(spark: SparkSession, name: str) -> Catalogued:
-    """JavaFailure when there is none, or when it is no name of that catalog."""
+    """Return the catalog's entry with this name.  ``JavaFailure``: there is none, or the name is invalid."""
     with java_errors():
         state = spark._jsparkSession.sessionState()
         found = state.catalog().getTableMetadata(state.sqlParser().parseTableIdentifier(name))
@@ -91,13 +90,16 @@ def catalogued(spark: SparkSession, name: str) -> Catalogued:
 
 
 def names_schema(spark: SparkSession, table: str) -> bool:
-    """Whether a name means the same table whichever schema is the current one; JavaFailure: it is no name."""
+    """Return whether the table name contains its schema.  ``JavaFailure``: the name is invalid.
+
+    Only then it means the same table whatever the current schema is.
+    """
     with java_errors():
         return bool(spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(table).database().isDefined())
 
 
 class Table:
-    """One Delta table at a path.  It keeps no state of its own."""
+    """One Delta table at a path.  The object keeps no state about the table."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -109,12 +111,12 @@ class Table:
             self._files: Java = self._root.getFileSystem(self._log.newDeltaHadoopConf())
 
     def begin(self, known: Transaction | None = None) -> Transaction:
-        """A transaction on the newest snapshot; one that is never committed is a plain read.
+        """Begin a transaction on the newest snapshot.  A transaction that is never committed is a plain read.
 
-        To find the newest version Delta lists the log's whole folder.  ``known``, an earlier transaction, saves that:
-        if the file of its version was not written again and the file of the next version is not there, its snapshot
-        is used.  That may be an old one in a log from which a newer version was removed before an older one; a commit
-        then lands where nobody reads it, so whoever commits looks again without ``known``.
+        To find the newest version Delta lists the whole folder of the log.  ``known``, an earlier transaction, saves
+        this: its snapshot is used if the file of its version was not rewritten and there is no file of the next
+        version.  That snapshot may be an old one, if a newer version was removed from the log before an older one.
+        A commit then lands where nobody reads it.  So after a commit the caller must look again without ``known``.
         """
         with java_errors():
             if known is not None and self._is_newest(known):
@@ -125,7 +127,7 @@ class Table:
             return Transaction(self._spark, self._log, begun, self.read)
 
     def _is_newest(self, known: Transaction) -> bool:
-        """Whether the version that ``known`` reads is still the newest, as far as names in the log tell."""
+        """Return whether the version of ``known`` is still the newest, judged by the files in the log."""
         if not known.exists or known.log != self._log or not self._files_are_versions(known):
             return False
         here, following = (log_file(version) for version in (known.version, known.version + 1))
@@ -133,36 +135,42 @@ class Table:
         return self._modified(here) == written and not self._files.exists(self._path(following))
 
     def _files_are_versions(self, known: Transaction) -> bool:
-        """Whether a version of the table is there if and only if its file in the log is."""
+        """Return whether a version of the table exists if and only if its file in the log exists."""
         features = set(known.protocol().get("writerFeatures") or ())
         return str(self._files.getUri().getScheme()) in _SCHEMES and not features & _ORDERED_ELSEWHERE
 
     def _modified(self, path: str) -> int | None:
-        """When that file was written, in milliseconds; None if there is none."""
+        """Return when a file was written, in milliseconds since 1970; None if there is no such file."""
         return self._unless_missing(lambda: int(self._files.getFileStatus(self._path(path)).getModificationTime()))
 
     def size(self, path: str) -> int | None:
-        """Bytes of the file with that path, as an ``add`` action writes paths; None if there is none."""
+        """Return the length of a file in bytes; None if there is no such file.
+
+        ``path`` has the form of the paths in ``add`` actions.
+        """
         return self._unless_missing(lambda: int(self._files.getFileStatus(self._path(path)).getLen()))
 
     def may_write(self, folder: str) -> bool:
-        """Whether this process may make files in that folder; elsewhere than on a local disk only a write tells."""
+        """Return whether this process may make files in a folder of a local disk; True on other file systems.
+
+        There only a write tells.
+        """
         where = self._path(folder).toUri()
         local = where.getScheme() in (None, "file")
         return not local or bool(getattr(self._jvm, "java.io.File")(where.getPath()).canWrite())
 
     def delete(self, path: str) -> None:
-        """Delete that file, also when it is gone."""
+        """Delete a file.  It is no error if the file is gone already."""
         with java_errors():
             self._files.delete(self._path(path), False)
 
     def list(self, folder: str) -> list[str]:
-        """Names in that folder, none if there is no folder."""
+        """Return the names in a folder, sorted; none if there is no folder."""
         found = self._unless_missing(lambda: self._files.listStatus(self._path(folder)))
         return sorted(str(status.getPath().getName()) for status in found or ())
 
     def write(self, path: str, text: str) -> None:
-        """Make that file, with its folders."""
+        """Write a file, and make its folders."""
         with java_errors():
             stream = self._files.create(self._path(path), True)
             try:
@@ -171,7 +179,7 @@ class Table:
                 stream.close()
 
     def read(self, path: str) -> str | None:
-        """The text of that file; None if there is none."""
+        """Return the text of a file; None if there is no such file."""
 
         def text() -> str:
             stream = self._files.open(self._path(path))
@@ -183,7 +191,7 @@ class Table:
         return self._unless_missing(text)
 
     def count_rows(self, paths: Sequence[str]) -> int:
-        """Rows in those files, from their footers."""
+        """Count the rows in these files, from their footers."""
         if not paths:
             return 0
         files = [str(self._path(path).toString()) for path in paths]
@@ -205,8 +213,11 @@ class Table:
 
 
 class Transaction:
-    """A snapshot, what was read of it, and perhaps one commit.  Delta refuses the commit when another
-    commit wrote a transaction id that :meth:`version_of` was asked for, or changed metadata or protocol."""
+    """A snapshot, a record of what was read of it, and perhaps one commit.
+
+    Delta refuses the commit if another commit has changed metadata or protocol meanwhile, or has written a transaction
+    id that :meth:`version_of` has read.
+    """
 
     def __init__(self, spark: SparkSession, log: Java, txn: Java, read: Callable[[str], str | None]) -> None:
         self.read = read
@@ -222,34 +233,37 @@ class Transaction:
 
     @property
     def log(self) -> Java:
-        """Delta's ``DeltaLog`` of the table; another one where a name has become another table's."""
+        """Delta's ``DeltaLog`` of the table.  If the name means another table later, that table has another one."""
         return self._log
 
     @property
     def snapshot(self) -> Java:
-        """Delta's ``Snapshot`` that it reads."""
+        """The ``Snapshot`` of Delta that this transaction reads."""
         return self._txn.snapshot()
 
     @property
     def version(self) -> int:
-        """Of the snapshot; -1 for no table."""
+        """The version of the snapshot; -1 if there is no table."""
         return int(self._txn.readVersion())
 
     def metadata(self) -> Json:
-        """Delta's ``metaData`` action."""
+        """Return Delta's ``metaData`` action."""
         return _action(self._txn.metadata(), "metaData")
 
     def protocol(self) -> Json:
-        """Delta's ``protocol`` action."""
+        """Return Delta's ``protocol`` action."""
         return _action(self._txn.protocol(), "protocol")
 
     def check_writable(self) -> None:
-        """JavaFailure when the table needs a feature that this Delta cannot write."""
+        """Raise ``JavaFailure`` if the table needs a feature that this version of Delta cannot write."""
         with java_errors():
             self._log.protocolWrite(self._txn.protocol())
 
     def version_of(self, identity: str) -> int | None:
-        """The version of that transaction id, None for none.  From now on a conflict if another writes it."""
+        """Return the version of the transaction id ``identity``, or None.
+
+        From now on the commit is a conflict if another writer writes this id.
+        """
         with java_errors():
             if self._transaction_ids is None:
                 version = int(self._txn.txnVersion(identity))
@@ -260,10 +274,10 @@ class Transaction:
 
     @cached_property
     def _transaction_ids(self) -> dict[str, int] | None:
-        """All transaction ids, as the version's checksum file has them; None where it has not, as after delta-rs.
+        """All transaction ids, from the checksum file of the version; None if it has none, as after delta-rs wrote it.
 
-        ``txnVersion`` asks the whole state of the table, a Spark job of as many tasks as the state has partitions.
-        A checksum that has any transaction id has all of them (``RecordChecksum`` of Delta: all or none).
+        ``txnVersion`` reads the whole state of the table, in a Spark job with as many tasks as the state has
+        partitions.  A checksum file has all transaction ids or none (``RecordChecksum`` of Delta).
         """
         checksum = self.snapshot.checksumOpt()
         found = checksum.get().setTransactions() if checksum.isDefined() else checksum
@@ -272,20 +286,24 @@ class Transaction:
         return {str(t.appId()): int(t.version()) for t in self._each(found.get())}
 
     def write_files(self, rows: DataFrame) -> list[Json]:
-        """Evaluate ``rows`` once into files that the log does not name; their ``add`` actions."""
+        """Evaluate ``rows`` once into files that the log does not name; return their ``add`` actions."""
         with java_errors():
             actions = self._txn.writeFiles(rows._jdf)
             return [_json(action) for action in self._each(actions)]
 
     def removals(self) -> list[Json]:
-        """``remove`` actions of all files there are.  From now on a conflict if another removes or changes one."""
+        """Return ``remove`` actions of all files in the snapshot.
+
+        From now on the commit is a conflict if another writer removes or changes one of these files.
+        """
         with java_errors():
             return [_json(file.remove()) for file in self._each(self._txn.filterFiles())]
 
     def merge(self, session: SparkSession, statement: str) -> Written:
-        """Run a MERGE up to its commit.  From now on a conflict if another changes what it has read.
+        """Run a MERGE without its commit.
 
-        ``session`` is one that nobody else uses; schema evolution and materialised sources are off in it.
+        From now on the commit is a conflict if another writer changes what the MERGE has read.  Nobody else may use
+        ``session``; it must have schema evolution and materialised sources switched off.
         """
         with java_errors(), _active(session):
             command = _analysed(session, statement)
@@ -302,7 +320,7 @@ class Transaction:
             return Written([_json(action) for action in actions], self._made(actions))
 
     def _merged(self, command: Java, java: Java) -> Iterator[Java]:
-        """As Delta's own ``MergeIntoCommand.runMerge`` does it, in this transaction and without its commit."""
+        """Do what Delta's own ``MergeIntoCommand.runMerge`` does, in this transaction and without its commit."""
         each = self._each
         if command.isInsertOnly():
             yield from each(command.writeOnlyInserts(java, self._txn, True, _SOURCE_ROWS))
@@ -319,7 +337,7 @@ class Transaction:
             yield from (file.remove() for file in each(files))
 
     def _made(self, actions: Iterable[Java]) -> list[str]:
-        """Paths of the files that are new: data, change data, deletion vectors."""
+        """Return the paths of the new files: data, change data, deletion vectors."""
         told = [(next(iter(_json(action))), action) for action in actions]
         old = {str(action.path()) for kind, action in told if kind == "remove"}
         made = [str(action.path()) for kind, action in told if kind != "remove" and str(action.path()) not in old]
@@ -330,7 +348,7 @@ class Transaction:
     def commit(
         self, actions: Iterable[Json], *, query_id: str, epoch: int, user_metadata: str, output_mode: str = "Append"
     ) -> None:
-        """Put the actions into the log as one version, if nothing that was read has changed meanwhile."""
+        """Write the actions to the log as one version, if nothing that was read has changed meanwhile."""
         with java_errors():
             jvm = self._jvm
             action_of = getattr(jvm, _DELTA + "actions.Action")
@@ -341,17 +359,20 @@ class Transaction:
             self._txn.commit(getattr(jvm, _CONVERTERS).asScala(batch).toSeq(), what)
 
     def _each(self, found: Java) -> Iterator[Java]:
-        """The members of a Scala sequence.  A Java iterator ends with an exception, which costs PySpark 20 ms."""
+        """Return the members of a Scala sequence.
+
+        Not by a Java iterator: it ends with an exception, which costs PySpark 20 ms.
+        """
         array = getattr(self._jvm, _CONVERTERS).asJava(found).toArray()
         return (array[index] for index in range(len(array)))
 
 
 def session(sink: str) -> SparkSession:
-    """The Spark session, which this sink cannot do without."""
+    """Return the Spark session of this process; raise ``Misconfigured`` if there is none."""
     running = running_session()
     if running is None:
         raise Misconfigured(
-            "there is no Spark session in this process, and Delta is written through one",
+            "there is no Spark session in this process, and DeltaSink needs one",
             sink=sink,
             help="start a SparkSession (not Spark Connect) before the sink is used",
         )
@@ -359,7 +380,10 @@ def session(sink: str) -> SparkSession:
 
 
 def self_test(spark: SparkSession, sink: str) -> None:
-    """Refuse a session without Delta, or with one whose private parts were not tried; once per application."""
+    """Raise ``Misconfigured`` for a session without Delta, or with a Delta whose private API may differ.
+
+    Checked once per Spark application.
+    """
     from py4j.java_gateway import JavaClass
 
     application = spark.sparkContext.applicationId
@@ -435,7 +459,7 @@ _METHODS = {
     "LogSegment": {"lastCommitFileModificationTimestamp/0"},
 }
 """Delta's classes, each with the methods that are called here, as name/number of arguments."""
-_SOURCE_ROWS = "numSourceRows"  # the name of Delta's own metric
+_SOURCE_ROWS = "numSourceRows"  # the name of a metric of Delta
 
 
 def _no_delta(spark: SparkSession, sink: str, state: str) -> Misconfigured:
@@ -469,7 +493,7 @@ def _json(action: Java) -> Json:
 
 
 def _analysed(session: SparkSession, statement: str) -> Java:
-    """Delta's command for that statement, not run."""
+    """Return Delta's command for the statement, without running it."""
     jvm: Java = session._jvm
     state = session._jsparkSession.sessionState()
     skip = getattr(jvm, "org.apache.spark.sql.execution.CommandExecutionMode").SKIP()
@@ -478,7 +502,7 @@ def _analysed(session: SparkSession, statement: str) -> Java:
 
 @contextlib.contextmanager
 def _active(session: SparkSession) -> Iterator[None]:
-    """What Delta asks of "the" session of the thread is asked of this one."""
+    """Make ``session`` the active session of this thread inside this scope, because Delta uses the active session."""
     jvm: Java = session._jvm
     sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     before = sessions.getActiveSession()
@@ -493,21 +517,21 @@ def _active(session: SparkSession) -> Iterator[None]:
 
 
 def schema_of(metadata: Json) -> StructType:
-    """The table's schema as its ``metaData`` action has it."""
+    """Return the table's schema from its ``metaData`` action."""
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(metadata["schemaString"]))
 
 
 def ddl(spark: SparkSession, schema: StructType) -> str:
-    """The columns as SQL names them."""
+    """Return the columns as SQL, for ``ADD COLUMNS``."""
     java: Java = spark._jvm
     return str(getattr(java, "org.apache.spark.sql.types.DataType").fromJson(schema.json()).toDDL())
 
 
 @contextlib.contextmanager
 def java_errors() -> Iterator[None]:
-    """Turn what the JVM throws, however pyspark dresses it, into :class:`JavaFailure`."""
+    """Turn an exception of the JVM into :class:`JavaFailure`, in whatever exception pyspark wraps it."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -517,12 +541,15 @@ def java_errors() -> Iterator[None]:
         raise JavaFailure(str(error.java_exception), _classes(error.java_exception)) from error
     except PySparkException as error:
         raise JavaFailure(str(error), _classes(_origin(error))) from error
-    except Py4JError as error:  # the JVM does not answer
+    except Py4JError as error:  # no answer from the JVM
         raise JavaFailure(str(error), [type(error).__name__]) from error
 
 
 def _origin(error: PySparkException) -> Java:
-    """The Java exception under it.  Those that the package delta dresses keep it only as their context."""
+    """Return the Java exception inside a pyspark exception.
+
+    If the package ``delta`` made the pyspark exception, the Java exception is only in its ``__context__``.
+    """
     from py4j.protocol import Py4JJavaError
 
     if isinstance(error.__context__, Py4JJavaError):

@@ -1,8 +1,9 @@
-"""What a ``RESTORE TABLE`` has taken out of a table again.
+"""Find out which epochs a ``RESTORE TABLE`` has taken out of a table.
 
-It takes back rows and leaves transaction ids as they are (delta-io/delta#1813, so in 4.4): after one the marker names
-epochs whose rows are gone.  The table's log tells: a version that is no RESTORE has the version below it as its parent,
-one that is has the version that it restored.  Versions between the two count no more, nor do the markers in them.
+A RESTORE removes rows and leaves transaction ids as they are (delta-io/delta#1813; Delta 4.4 still does so).  After it
+the marker may name an epoch whose rows are gone.  The table's log shows what happened.  The parent of a RESTORE is the
+version that it restored; the parent of any other version is the version below it.  Versions between a RESTORE and its
+parent no longer count, and neither do the markers in them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from epochal.coordinator.model.errors import CheckpointMismatch
 LOG = "_delta_log"
 
 Version = int
-"""Of the table."""
+"""A version of the table."""
 ReadLog = Callable[[str], "str | None"]
-"""The text of a file of the table; None if there is none."""
+"""Returns the text of a file of the table; None if there is no such file."""
 
 
 def log_file(version: Version) -> str:
@@ -28,17 +29,17 @@ def log_file(version: Version) -> str:
 
 @dataclass(frozen=True)
 class Lineage:
-    """The versions of one table, as far as they are about one marker; ``ids``: those of position and decision."""
+    """The versions of one table with respect to one marker.  ``ids``: the transaction ids of position and decision."""
 
     read: ReadLog
     ids: tuple[str, str]
     sink: str
 
     def marker(self, newest: Version, seen: Version, marker: Marker | None) -> Marker | None:
-        """``marker``, or the older one whose rows the table shows, if a RESTORE above version ``seen`` took its rows.
+        """Return ``marker``; if a RESTORE above version ``seen`` took its rows, the older one whose rows are shown.
 
-        ``CheckpointMismatch`` after one to a point in time, as the log does not tell which version that was.  What the
-        log does not hold any more is not noticed.
+        ``CheckpointMismatch``: the RESTORE was to a point in time, and the log does not tell which version that was.
+        A RESTORE that the log no longer holds is not noticed.
         """
         at = newest
         while at > seen and (actions := self._actions(at)) is not None:
@@ -49,7 +50,7 @@ class Lineage:
         return marker
 
     def _markers(self, newest: Version) -> Iterator[Marker]:
-        """Those that were written up to there and still count, the newest first."""
+        """Yield the markers that were written up to version ``newest`` and still count, the newest first."""
         at = newest
         while at >= 0 and (actions := self._actions(at)) is not None:
             if (held := self._held(at)) is not None and held.position > 0:
@@ -62,14 +63,14 @@ class Lineage:
         return list(actions_of(text)) if text is not None else None
 
     def _held(self, version: Version) -> Marker | None:
-        """The marker that this version wrote."""
+        """Return the marker that this version wrote; None if it wrote none."""
         txns = [action["txn"] for action in self._actions(version) or () if "txn" in action]
         written = {txn["appId"]: int(txn["version"]) for txn in txns}
         position, decision = (written.get(identity) for identity in self.ids)
         return Marker(position, decision) if position is not None and decision is not None else None
 
     def _restored(self, version: Version, actions: list[Json]) -> Version | None:
-        """Which version it put back, None if it is no RESTORE."""
+        """Return the version that this one restored; None if it is not a RESTORE."""
         info: Json = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
         if info.get("operation") != "RESTORE":
             return None
@@ -88,7 +89,10 @@ class Lineage:
 
 
 def counted(commits: Iterable[tuple[Version, Json]]) -> Iterator[Version]:
-    """Of versions and what they say of themselves, the newest first, those that no later RESTORE has taken back."""
+    """Yield the versions that no later RESTORE has taken back.
+
+    ``commits``: each version with its commit info, the newest first.
+    """
     below: Version | None = None
     for version, info in commits:
         if below is None or version <= below:
@@ -98,13 +102,13 @@ def counted(commits: Iterable[tuple[Version, Json]]) -> Iterator[Version]:
 
 
 def restored_by(info: Json) -> Version | None:
-    """The version that a commit put back; None where it is no RESTORE, or one to a point in time."""
+    """Return the version that a commit restored; None if it is not a RESTORE, or one to a point in time."""
     restored = (info.get("operationParameters") or {}).get("version")
     return int(restored) if info.get("operation") == "RESTORE" and restored not in (None, "null") else None
 
 
 def actions_of(text: str) -> Iterator[Json]:
-    """The actions in a file of the log."""
+    """Yield the actions in a file of the log."""
     for line in text.splitlines():
         if line:
             yield json.loads(line)

@@ -1,7 +1,7 @@
-"""How the rows of one epoch are merged: the statement, its source, and what is asked of the source before.
+"""How the rows of one epoch are merged: the SQL statement, its source, and the checks of the source.
 
-Delta's own MERGE does the work, in a transaction of ours (``jvm.Transaction.merge``).  A plan is made by prepare and
-rides in the committable, so that whoever commits merges what was tried, whatever ``mode=`` says by then.
+Delta's own MERGE does the work, in a transaction of ours (``jvm.Transaction.merge``).  Prepare makes the plan and
+stores it in the committable.  So a commit always makes the MERGE that prepare tried, even if ``mode=`` has changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SOURCE = "epochal_source"
 """The temporary view that holds an epoch's rows, in a session that nobody else uses."""
 
-_TIMES, _PLACE = "epochal times", "epochal place"  # no column of anybody's
+_TIMES, _PLACE = "epochal times", "epochal place"  # names that no column of a user has
 _SETTINGS = {
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     "spark.databricks.delta.merge.materializeSource": "none",  # the copy's files never change
@@ -34,16 +34,16 @@ _SETTINGS = {
 
 
 class MergePlan(Upsertion):
-    """How the rows go into the table."""
+    """How the rows of one epoch are merged into the table."""
 
     def written(self, rows: StructType) -> StructType:
-        """The part of the rows that the table gets."""
+        """Return the columns of the rows that are written to the table."""
         from pyspark.sql.types import StructType
 
         return StructType([field for field in rows.fields if field.name in self.columns])
 
     def fitting(self, rows: DataFrame, table: StructType, *, case_sensitive: bool) -> DataFrame:
-        """The rows with the table's types, and with what only the statement looks at."""
+        """Return the rows with the table's types, and the columns that only the statement reads as they are."""
         from pyspark.sql.types import StructType
 
         fitted = gates.projection(self.written(rows.schema), table, case_sensitive=case_sensitive)
@@ -51,7 +51,10 @@ class MergePlan(Upsertion):
         return rows.to(StructType([*fitted.fields, *more]))
 
     def check(self, rows: DataFrame, sink: str, epoch: EpochNumber) -> int:
-        """How many rows; ``PrepareRefused`` for one without a key or a place in the order, and a key of several."""
+        """Return how many rows there are.
+
+        ``PrepareRefused``: a column of ``key`` or ``order_by`` is NULL, or a key has several rows and no only last one.
+        """
         count, most, *nulls = self._counts(rows).collect()[0]
         check_nulls(dict(zip((*self.key, *self.order), nulls, strict=True)), sink, epoch)
         found = self._twice(rows).collect() if most > 1 else []
@@ -59,7 +62,7 @@ class MergePlan(Upsertion):
         return int(count)
 
     def _counts(self, rows: DataFrame) -> DataFrame:
-        """Rows, those of the key that has most, and those without a value of each column that must have one."""
+        """Return one row: how many rows, how many of the most frequent key, how many NULL in each required column."""
         from pyspark.sql import functions as f
 
         named = (*self.key, *self.order)
@@ -70,7 +73,10 @@ class MergePlan(Upsertion):
         return told.na.fill(0)
 
     def _twice(self, rows: DataFrame) -> DataFrame:
-        """Of keys that name several rows, none of them the last: rows, number of such keys, the key; the worst ones."""
+        """Return the keys that have several rows and no single last one, those with most rows first, at most ``TOLD``.
+
+        The columns: how many rows the key has, how many such keys there are, then the values of the key.
+        """
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
@@ -81,13 +87,13 @@ class MergePlan(Upsertion):
         return twice.orderBy(f.desc(_TIMES), *twice.columns[2:]).limit(TOLD)
 
     def source(self, rows: DataFrame) -> DataFrame:
-        """The epoch's rows, of each key the last one."""
+        """Return the last row of each key in the epoch."""
         from pyspark.sql import functions as f
 
         return self._last(rows, f.row_number())
 
     def statement(self, target: str) -> str:
-        """One MERGE of ``SOURCE`` into ``target``, which is quoted already."""
+        """Return the MERGE statement of ``SOURCE`` into ``target``, which is already quoted."""
         deleted = f"coalesce(new.{quoted(self.delete_when or '')}, false)"
         clauses = [f"WHEN MATCHED AND {deleted} THEN DELETE"] if self.delete_when is not None else []
         if self.update:
@@ -100,7 +106,10 @@ class MergePlan(Upsertion):
         return f"MERGE INTO {target} shown USING {SOURCE} new ON {same} {' '.join(clauses)}"
 
     def _last(self, rows: DataFrame, place: Column) -> DataFrame:
-        """Of each key the rows that come last; by ``rank`` those that tie, too."""
+        """Return the last rows of each key by ``order_by``; without ``order_by`` return all rows.
+
+        ``place`` counts from the last row.  With ``rank`` all rows of a tie are returned.
+        """
         from pyspark.sql import Window
 
         if not self.order:
@@ -112,11 +121,11 @@ class MergePlan(Upsertion):
 
 @dataclass(frozen=True)
 class Work:
-    """One epoch to be merged: its copy, what the sink takes of it, and how; all of it JSON in the committable."""
+    """One epoch to be merged: its copy, which part the sink gets, and the plan.  Stored as JSON in the committable."""
 
     copy: Copy
     projection: Projection
-    settings: Mapping[str, str]  # under which the projection is meant
+    settings: Mapping[str, str]  # the session settings with which the projection must be evaluated
     plan: MergePlan
 
     @classmethod
@@ -124,7 +133,7 @@ class Work:
         return cls(copy, projection, {} if projection.is_whole else settings_of(session), plan)
 
     def session(self, running: SparkSession) -> SparkSession:
-        """One that nobody else uses, and that means what was meant."""
+        """Return a session that nobody else uses, with the settings of the projection and of the MERGE."""
         own = clone(running)
         if self.settings:
             take_settings(own, self.settings)
@@ -133,7 +142,7 @@ class Work:
         return own
 
     def rows(self, session: SparkSession) -> DataFrame:
-        """What the sink gets of the epoch."""
+        """Return the rows of the epoch that the sink gets."""
         return self.projection.apply(read_copy(session, self.copy))
 
     def to_json(self) -> Json:

@@ -1,7 +1,7 @@
-"""What an epoch does to the table: three modes, of which a sink has one.
+"""What an epoch does to the table: there are three modes, and a sink has one of them.
 
-``mode=`` is one value, so that a sink cannot ask for two things at once, and what belongs to a mode stands
-inside it.
+``mode=`` is a single value, so that a sink cannot have two modes at once.  The options of a mode are arguments of its
+class.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from epochal.sinks.rows.keyed import Keyed
 
 @dataclass(frozen=True)
 class Append:
-    """Rows are added.  Their files are written before the decision, and one commit of the log adds them."""
+    """Rows are added.  Their files are written before the decision, and one commit adds them to the table's log."""
 
 
 @dataclass(frozen=True)
 class Overwrite:
-    """Rows take the place of all that the table holds, as one version of it: for output mode ``complete``.
+    """Rows replace all rows of the table, in one version of it: for output mode ``complete``.
 
-    In the modes ``append`` and ``update`` the table holds the newest epoch's rows and no others, none at all after
-    an epoch without rows.  Whatever anybody else wrote before is replaced too.
+    With output mode ``append`` or ``update`` the table holds only the rows of the newest epoch, and no rows after an
+    epoch without rows.  Rows that somebody else wrote before are replaced too.
     """
 
 
 @dataclass(frozen=True)
 class Merge(Keyed):
-    """Rows are inserted, or update or delete the rows that have their key, by Delta's own MERGE.
+    """Rows are inserted, or update or delete the rows that have the same key, by Delta's own MERGE.
 
-    Its columns are those of :class:`~epochal.sinks.rows.keyed.Keyed`.  The epoch's rows wait in the durable copy.
-    Every prepare merges them, so that what the table refuses is refused before the decision; commit puts just that
-    into the log, or merges anew where the table has changed meanwhile.
+    Its columns are those of :class:`~epochal.sinks.rows.keyed.Keyed`.  The epoch's rows are kept in the durable copy.
+    Every prepare makes the MERGE without committing it, so that rows that the table refuses are refused before the
+    decision.  Commit writes the result to the table's log, or makes the MERGE again if the table has changed meanwhile.
     """
 
 
 Mode = Append | Overwrite | Merge
 
 NAMES: dict[type[Mode], str] = {Append: "append", Overwrite: "overwrite", Merge: "merge"}
-"""As committables have them."""
+"""The names of the modes in committables."""
 
 OUTPUT_MODES = {"append": "Append", "overwrite": "Complete", "merge": "Update"}
-"""What the table's history says of an epoch, in Spark's words."""
+"""Spark's output mode that the table's history shows for an epoch, by mode."""
 
 
 def name_of(mode: Mode) -> str:
@@ -51,7 +51,7 @@ def name_of(mode: Mode) -> str:
 
 
 def check(mode: Mode, sink: str) -> None:
-    """``Misconfigured`` for what can never be, whatever the rows are."""
+    """Raise ``Misconfigured`` for a mode that cannot work with any rows."""
     if not isinstance(mode, Append | Overwrite | Merge):
         raise Misconfigured(
             f"mode={mode!r} is none of the modes of epochal.sinks.delta",
@@ -63,7 +63,7 @@ def check(mode: Mode, sink: str) -> None:
 
 
 def way(mode: Mode) -> str:
-    """What an epoch does, and what others may do beside it, in words."""
+    """Say what an epoch does, and what other writers may do to the table, for a sink's guarantee."""
     if isinstance(mode, Append):
         return "Other writers may append, OPTIMIZE and VACUUM beside it."
     if isinstance(mode, Overwrite):

@@ -12,7 +12,7 @@ from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, E
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, jvm, modes
-from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, Tried
+from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, UncommittedMerge
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, Work
 from epochal.sinks.delta.modes import Merge
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 
 UNKEPT = (
     "a column that partitions the table has a value that Delta gives back as another one: an empty text, bytes that are"
-    " no text, Hive's word for NULL, or a time in the hour that clocks repeat in the session's time zone"
+    " not valid text, Hive's word for NULL, or a time in the hour that clocks repeat in the session's time zone"
 )
 VIOLATIONS = ("InvariantViolationException", "DeltaInvariantViolationException")
 
 
 def without_row_ids(add: Json) -> Json:
-    """Row ids are given by the commit that shows the file, so that two appends cannot get the same."""
+    """Return the ``add`` action without row ids.
+
+    The commit that shows the file assigns row ids, so that two appends cannot get the same ones.
+    """
     return {key: value for key, value in add.items() if key not in ("baseRowId", "defaultRowCommitVersion")}
 
 
@@ -47,7 +50,10 @@ def count_rows(table: Table, adds: Sequence[Json]) -> int:
 
 
 def hit_between_rows(sink: str, epoch: EpochNumber) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A pass over the rows that is there only while the failpoint in a task is armed."""
+    """Return a function for ``mapInArrow`` that hits the failpoint after the first row of each batch.
+
+    Used only while this failpoint is armed.
+    """
 
     def strike(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -59,9 +65,9 @@ def hit_between_rows(sink: str, epoch: EpochNumber) -> Callable[[Iterable[pa.Rec
 
 
 def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable:
-    """Write the data files and the note that says whose they are; the log names none of them.
+    """Write the data files and a note that says whose they are; the table's log names none of them yet.
 
-    A sink that merges writes them from the durable copy, on the table as it is now.
+    With mode ``Merge`` Delta's MERGE writes these files, from the durable copy and the table as it is now.
     """
     app = sink.looked()
     table = sink.table()
@@ -92,7 +98,7 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
 def prepare_merge(
     sink: Core, mode: Merge, table: Table, txn: Transaction, epoch: Epoch, rows: DataFrame, by: Actor
 ) -> Committable:
-    """Merge on this snapshot, up to the commit; the transaction is kept, as its commit may be just this."""
+    """Make the MERGE on this snapshot without committing it.  Keep its transaction, which commit may use."""
     if epoch.copy is None:
         raise sink.say.refused("a sink that merges has no durable copy to merge", epoch.number)
     sink.conditions.check_prepare(sink.state(txn), by, marker_of(epoch), epoch.number)
@@ -111,7 +117,7 @@ def prepare_merge(
     with sink.say.unavailable("the prepared files", epoch.number):
         note = Note(epoch.position, by, epoch.decision.id)
         Staged(table, sink.looked(), sink.name).note(note, written.files)
-    sink.tried = Tried(epoch.decision.id, txn, written)
+    sink.tried = UncommittedMerge(epoch.decision.id, txn, written)
     return vote_for(sink, epoch, count, {"work": work.to_json(), "table": {"id": metadata["id"]}}, left_out)
 
 
@@ -127,7 +133,7 @@ def vote_for(
 
 
 def check_table(sink: Core, txn: Transaction, metadata: Json, epoch: EpochNumber) -> None:
-    """What ``check`` has refused at the start may have come since."""
+    """Repeat checks of the start: the table may have changed since.  Raise ``PrepareRefused``."""
     forgets = gates.forgets(metadata)
     problems = [*([forgets] if forgets else []), *gates.table_problems(metadata, sink.adds_only)]
     if problems:
@@ -139,25 +145,28 @@ def check_table(sink: Core, txn: Transaction, metadata: Json, epoch: EpochNumber
 
 
 def with_columns(sink: Core, table: Table, txn: Transaction, added: StructType, epoch: Epoch, by: Actor) -> Transaction:
-    """The table with these columns, all NULL as yet, whatever becomes of the epoch; a snapshot that has them."""
+    """Add these columns to the table; return a transaction on a snapshot that has them.
+
+    All their values are NULL so far.  The columns stay even if the epoch is never decided.
+    """
     from pyspark.errors import PySparkException
 
     sink.conditions.check_owner(sink.state(txn), by, epoch.number)
     failed: PySparkException | None = None
     try:
         jvm.session(sink.name).sql(sink.add_columns(added))
-    except PySparkException as error:  # perhaps somebody else has added them meanwhile
+    except PySparkException as error:  # no failure if somebody else has added the columns meanwhile: checked below
         failed = error
     txn = sink.existing(sink.begin(table))
     if sink.added(added, txn.metadata()).fields:
         what = f"Delta does not add the columns {added.names}"
-        state = str(failed) if failed is not None else "it said that it did, and the table has not got them"
+        state = str(failed) if failed is not None else "it reported success, and the table does not have them"
         raise sink.say.refused(what, epoch.number, state) from failed
     return txn
 
 
 def fitting_rows(sink: Core, rows: DataFrame, metadata: Json, epoch: EpochNumber) -> DataFrame:
-    """The rows as files of the table hold them; ``PrepareRefused`` where they do not."""
+    """Return the rows with the table's types; ``PrepareRefused`` if the table cannot hold them."""
     refuse_rows(sink, rows.schema, metadata, epoch)
     table, case_sensitive = jvm.schema_of(metadata), sink.case_sensitive()
     fitting = with_failpoint(sink, rows, epoch).to(gates.projection(rows.schema, table, case_sensitive=case_sensitive))
@@ -165,7 +174,7 @@ def fitting_rows(sink: Core, rows: DataFrame, metadata: Json, epoch: EpochNumber
 
 
 def kept_in_partitions(sink: Core, rows: DataFrame, metadata: Json) -> DataFrame:
-    """The rows, of which one whose partition would not keep its values ends the job."""
+    """Return the rows.  A row ends the job if Delta would read back another value in a partition column of it."""
     from pyspark.sql import functions as f
 
     for field in gates.partitions(metadata):
@@ -221,7 +230,7 @@ def read_back(sink: Core, table: Table, adds: Sequence[Json], epoch: EpochNumber
 def merged_by_delta(
     sink: Core, txn: Transaction, work: Work, session: SparkSession, count: int, epoch: EpochNumber
 ) -> Written:
-    """What Delta's MERGE makes of the snapshot and the epoch's rows."""
+    """Make Delta's MERGE of the epoch's rows on the snapshot of ``txn``; without rows return no actions."""
     if count == 0:
         return Written([], [])
     table = jvm.schema_of(txn.metadata())

@@ -1,4 +1,4 @@
-"""What the Delta sink says when it cannot go on: every error of its own, in one place."""
+"""The errors of the Delta sink's own, in one place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from epochal.sinks.delta.target import Target
 
 @dataclass(frozen=True)
 class Refusals:
-    """Of one sink, about its table."""
+    """Makes the errors of one sink about its table."""
 
     sink: str
     target: Target
@@ -78,12 +78,12 @@ class Refusals:
             sink=self.sink,
             epoch=epoch,
             state=_first_line(state) if state else None,
-            help="commit again: it looks at the marker first",
+            help="commit again: commit reads the marker first",
         )
 
     def contended(self, attempts: int, why: str | None, epoch: EpochNumber | None = None) -> SinkUnavailable:
         return SinkUnavailable(
-            f"{attempts} commits in a row met with a conflict",
+            f"each of {attempts} commits in a row ended with a conflict",
             sink=self.sink,
             epoch=epoch,
             state=_first_line(why) if why is not None else None,
@@ -91,7 +91,7 @@ class Refusals:
         )
 
     def not_read(self, what: str, failure: JavaFailure, epoch: EpochNumber | None = None) -> EpochalError:
-        """Delta's own refusal, which only another Delta or another table mends, or something that may pass."""
+        """Return ``Misconfigured`` if Delta itself refuses the table, else ``SinkUnavailable``, which may pass."""
         if any(name.startswith("Delta") for name in failure.classes) or failure.is_a("AnalysisException"):
             return self.misconfigured("Delta refuses to read the table", failure.message)
         return SinkUnavailable(

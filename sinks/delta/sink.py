@@ -1,34 +1,34 @@
-"""The Delta sink: votes by writing data files that the table's log does not name yet.
+"""The Delta sink: it votes by writing data files that the table's log does not name yet.
 
-Four *transaction ids* of the table hold what Epochal knows, each a 63-bit number::
+Four *transaction ids* of the table hold marker and fence, each a 63-bit number::
 
     epochal:<app>:<sink>              position  }  marker: written in the same version of the table
     epochal:<app>:<sink>:decision     decision  }  as the rows
     epochal:<app>:<sink>:generation   fence     }  written by fence
     epochal:<app>:<sink>:token        fence     }
 
-A fifth, ``:version``, is that of this form, and is written with the fence.  A sixth, ``:seen``, is the version of the
-table upon which fence or marker was written: no RESTORE up to there has taken rows away (``lineage.py``).  Every commit
-first reads all of them, in its own transaction.  Delta then refuses the commit if another has written one of them
-since, so the conditions that were judged still hold when the rows become visible: an older start, or the same commit
-twice, cannot get through.
+A fifth id, ``:version``, holds the version of this format and is written with the fence.  A sixth id, ``:seen``, holds
+the table version on which fence or marker was written: no RESTORE up to that version has taken rows away
+(``lineage.py``).  Every commit first reads all these ids, in its own transaction.  Delta refuses the commit if another
+writer has written one of them since.  So the conditions that were checked still hold when the rows become visible: an
+older start cannot commit, and no commit can succeed twice.
 
-A version of the log is created only where there is none.  But a put that was slow can land below a log
-that was cleaned up meanwhile: it succeeds, and nobody reads it.  So what was written counts only after a
-new snapshot shows it.
+Delta creates a version of the log only if there is none.  But a slow write can create a version below the oldest one
+of a log that was cleaned up meanwhile: the write succeeds, and nobody reads it.  So a write counts only after a new
+snapshot shows it.
 
-This look lists the log, which takes longer the more versions it holds.  On local disks and HDFS prepare and the first
-attempt of commit do not list it: they go on from the snapshot of the last look if the log has no file of the next
-version.  Where a clean-up has removed that file and left newer ones, the put lands below them and does not count, and
-the next attempt is on a new snapshot.  Prepare of a MERGE takes a new one always, as it reads the table's files; a
-MERGE that commit makes anew, and that finds one gone, is made again on a new one.
+A new snapshot lists the log, which takes longer the more versions the log holds.  On local disks and HDFS, prepare and
+the first attempt of commit do not list it: they use the snapshot of the last look if the log has no file of the next
+version.  If a clean-up removed that file and left newer ones, the commit lands below them and does not count; the next
+attempt takes a new snapshot.  Prepare of a MERGE always takes a new snapshot, because it reads the table's files.  If
+commit makes the MERGE again and finds a file gone, it makes the MERGE once more on a new snapshot.
 
-What such a commit holds besides the marker is the mode's (``modes.py``)::
+The mode (``modes.py``) decides what a commit holds besides the marker::
 
     append      the files that prepare wrote
-    overwrite   the same, and the removal of every file that the snapshot has
-    merge       what Delta's MERGE makes of the snapshot and the durable copy: prepare's own try, in the transaction
-                that it was tried in, or a new one if the table has another version by now
+    overwrite   the same, and the removal of every file in the snapshot
+    merge       what Delta's MERGE makes of the snapshot and the durable copy: the MERGE that prepare made, in its
+                transaction, or a new one if the table has another version now
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ if TYPE_CHECKING:
 
 
 class DeltaSink(SessionSink):
-    """Writes every epoch to a Delta table, as one version of it.
+    """Writes every epoch to a Delta table, as one version of the table.
 
-    ``path``: where it lies.
-    ``table``: instead of ``path`` its name in Spark's session catalog, ``schema.name``.
-    ``mode``: ``Append()``, ``Overwrite()`` or ``Merge(key=...)`` of ``epochal.sinks.delta``: what an epoch does to the
-    table.
-    ``name``: the sink's stable name, by default ``delta-`` and the last part of the path, or the table's.
-    ``partition_by``: columns by which :meth:`create` partitions a table that it makes; nothing else reads it.
-    ``merge_schema``: columns of the query that the table has not are added to it, nullable, when the first epoch that
-    has them is prepared; else they are refused.
-    ``select`` and ``where``: the columns and rows that it gets (``epochal.sinks.rows.projection``); key and other
-    columns of ``mode`` are among them.
+    ``path``: the path of the table.
+    ``table``: instead of ``path``, the table's name in Spark's session catalog, ``schema.name``.
+    ``mode``: what an epoch does to the table: ``Append()``, ``Overwrite()`` or ``Merge(key=...)`` of
+    ``epochal.sinks.delta``.
+    ``name``: the sink's stable name; by default ``delta-`` and the last part of the path, or the table's name.
+    ``partition_by``: the columns by which :meth:`create` partitions a new table; not used for anything else.
+    ``merge_schema``: if True, columns of the query that the table does not have are added to the table, nullable, when
+    the first epoch with them is prepared; if False, such columns are refused.
+    ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``); the key and
+    the other columns of ``mode`` must be among these columns.
 
-    It can be pickled at any time; the copy has no Spark session and no snapshot.
+    The sink can be pickled at any time; the pickled sink has no Spark session and no snapshot.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class DeltaSink(SessionSink):
         self._core = Core(**self._made_with)
         self.leaves_rows_out = where is not None  # a FilteringSink
         if isinstance(mode, Merge):
-            self.needs_copy = True  # a RedoSink then: what it merges lies in the durable copy
+            self.needs_copy = True  # makes it a RedoSink: it merges the rows of the durable copy
         if isinstance(mode, Overwrite):
-            self.replaces = True  # a ReplacingSink then
+            self.replaces = True  # makes it a ReplacingSink
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class DeltaSink(SessionSink):
 
     @property
     def location(self) -> str:
-        """The path of the table, for readers that know no catalog; ``Misconfigured`` if the catalog has none."""
+        """The path of the table, for readers without a catalog; ``Misconfigured`` if the catalog has no such table."""
         path = self._core.target.path or self._core.target.location(jvm.session(self._core.name), self._core.name)
         if path is None:
             raise self._core.say.missing()
@@ -111,11 +111,11 @@ class DeltaSink(SessionSink):
         take_state(self, state)
 
     def create(self, query: Query, schema: StructType) -> Sequence[str]:
-        """Make the table if there is none; ``Misconfigured`` for types that no Delta table holds."""
+        """Create the table if there is none; ``Misconfigured`` for types that no Delta table can hold."""
         return starting.create(self._core, query, schema)
 
     def check(self, query: Query, schema: StructType) -> None:
-        """Refuse what can never work: no table, other columns, types that it cannot hold exactly."""
+        """Raise ``Misconfigured`` for what can never work: no table, other columns, types that it cannot hold."""
         starting.check(self._core, query, schema)
 
     def inspection(self, query: Query) -> DeltaInspection:
@@ -125,48 +125,48 @@ class DeltaSink(SessionSink):
         return DeltaInspection(self, self._core.target, self._core.mode, self._core.conditions, query.app, given)
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
-        """Read one new snapshot; in a process without Spark, delta-rs reads it."""
+        """Read fence and marker from a new snapshot; in a process without Spark, read them with delta-rs."""
         return fencing.look(self._core, query, by=by)
 
     def fence(self, query: Query, by: Actor) -> None:
-        """Write the fence if no newer one stands, and see it in a new snapshot before answering."""
+        """Write the fence if the table has no newer one, and check that a new snapshot shows it."""
         fencing.fence(self._core, query, by)
 
     def prepare(self, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable:
-        """Write the data files and the note that says whose they are; the log names none of them."""
+        """Write the data files and a note that says whose they are; the table's log names none of them yet."""
         return preparing.prepare(self._core, epoch, rows, by)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
-        """Put files and marker into the log as one version; done when a new snapshot shows the marker."""
+        """Write files and marker to the table's log as one version; return when a new snapshot shows the marker."""
         return committing.commit(self._core, committable, by)
 
     def abort(self, query: Query, by: Actor) -> None:
-        """Delete what ``by`` and lower generations prepared beyond the marker, as far as a note names it."""
+        """Delete the files that ``by`` and lower generations prepared beyond the marker, if a note names them."""
         fencing.abort(self._core, query, by)
 
     def renamed(self, name: str) -> tuple[DeltaSink, DeltaSink]:
-        """See ``epochal.sinks.protocol``; the table keeps fence and marker of each name."""
+        """See ``epochal.sinks.protocol``.  The table keeps a fence and a marker for each of the two names."""
         here, there = (DeltaSink(**{**self._made_with, "name": each}) for each in (self._core.name, name))
         here._core.also, there._core.also = there._core, here._core
         return here, there
 
     def check_mark(self, query: Query) -> None:
-        """Any can be written."""
+        """Nothing to refuse: every marker can be written."""
 
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
-        """Write it in a version of its own, and see it in a new snapshot before answering."""
+        """Write the marker in a version of its own, and check that a new snapshot shows it."""
         fencing.mark(self._core, query, marker, by)
 
     def close(self) -> None:
-        """Forget what was seen.  Nothing is held open: the Spark session is the user's."""
+        """Forget what ``look`` found.  There is nothing to close: the Spark session belongs to the user."""
         self._core.close()
 
     def epochs(
         self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
     ) -> Epochs:
-        """See :class:`~epochal.sinks.protocol.AuditedSink`; out of the table's history, as far back as Delta keeps it.
+        """See :class:`~epochal.sinks.protocol.AuditedSink`.  Reads the table's history, as far back as Delta keeps it.
 
-        Where no Spark runs, a table named by its path is read by the package ``deltalake``.
+        Where no Spark runs, the package ``deltalake`` reads the table; the sink must then have the table's path.
         """
         check_name("app", app, self._core.name)
         wanted = Wanted.of(self._core.name, first, last, limit)

@@ -1,11 +1,12 @@
-"""What is prepared and not visible: one small file beside the table for each vote, naming its data files.
+"""What is prepared and not yet visible: for each vote a note, a small file in the table's folder with its data files.
 
-Delta gives data files random names at the table's root, so a start that finds leftovers of a dead one could
-not tell them from anybody else's.  The note says whose they are::
+Delta gives data files random names in the table's folder.  So without a note a start could not tell the leftovers of
+a dead start from the files of other writers.  The note says whose they are::
 
     <table>/epochal-stage/<app>/<sink>/<position>-<generation>-<token>-<decision>.json
 
-VACUUM reclaims notes and files that nobody came back for (the folder's name has no leading underscore).
+VACUUM removes notes and files to which no start comes back.  (VACUUM would skip the folder of the notes if its name
+began with an underscore.)
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NOTE = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)\.json")
 
 @dataclass(frozen=True)
 class Note:
-    """One prepared epoch: where, by whom, as which decision."""
+    """One prepared epoch: its position, the actor that prepared it, and its decision."""
 
     position: Position
     actor: Actor
@@ -35,16 +36,16 @@ class Note:
         return f"{self.position}-{self.actor.generation}-{self.actor.token}-{self.decision}.json"
 
     def can_still_be_shown(self, marker: Marker | None) -> bool:
-        """False: the marker has passed it, so no commit of it can succeed any more."""
+        """Return False if the marker is at this position or beyond: then no commit of this note can succeed."""
         return self.position > (marker.position if marker is not None else 0)
 
     def is_loser(self, marker: Marker | None) -> bool:
-        """True: another decision stands at its position."""
+        """Return True if the marker has this position with another decision."""
         return marker is not None and self.position == marker.position and self.decision != marker.decision
 
 
 class Files(Protocol):
-    """The files in a table's folder, through Spark or without it; the verbs are those of ``jvm.Table``."""
+    """The files in a table's folder, through Spark or without it.  The methods are those of ``jvm.Table``."""
 
     def list(self, folder: str) -> Sequence[str]: ...
 
@@ -56,24 +57,24 @@ class Files(Protocol):
 
 
 class Staged:
-    """All notes of one (app, sink)."""
+    """All notes of one sink of one app."""
 
     def __init__(self, table: Files, app: str, sink: str) -> None:
         self._table = table
         self._folder = f"epochal-stage/{app}/{sink}"
 
     def note(self, note: Note, files: Sequence[str]) -> None:
-        """Remember whose these files are."""
+        """Write the note that says whose these files are."""
         self._table.write(f"{self._folder}/{note.file}", json.dumps(list(files)))
 
     def drop_undecided(self, marker: Marker | None, by: Actor) -> None:
-        """Delete what ``by`` and lower generations prepared beyond the marker; nothing of it is decided."""
+        """Delete what ``by`` and lower generations prepared beyond the marker.  None of it may be decided."""
         self._drop(marker, lambda n: n.can_still_be_shown(marker) and may_drop(n.actor, by))
 
     def drop_done(self, marker: Marker) -> None:
-        """Forget what the marker has passed; delete the files of those that lost to it.
+        """Delete the notes up to the marker's position, and the files of notes that lost to the marker's decision.
 
-        Files of a position before the marker's stay for VACUUM: their note does not tell whether it won.
+        Files of an earlier position are left to VACUUM: their note does not tell whether they were committed.
         """
         self._drop(marker, lambda _: False)
 
@@ -89,11 +90,11 @@ class Staged:
     def _files(self, note: Note) -> list[str]:
         try:
             return [str(file) for file in json.loads(self._table.read(f"{self._folder}/{note.file}") or "[]")]
-        except ValueError:  # torn: its writer died and never voted, and VACUUM knows its files
+        except ValueError:  # half written: its writer died before its vote, and VACUUM removes its files
             return []
 
     def notes(self) -> list[Note]:
-        """Whatever they are about."""
+        """Return all notes, whatever their position and actor."""
         matches = [_NOTE.fullmatch(name) for name in self._table.list(self._folder)]
         numbers = [tuple(map(int, match.groups())) for match in matches if match is not None]
         return [Note(p, Actor(generation, token), decision) for p, generation, token, decision in numbers]

@@ -1,4 +1,4 @@
-"""Create the table, and refuse before a start what can never work."""
+"""Create the table, and check before a start that the sink can work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
-    """Make the table if there is none; ``Misconfigured`` for types that no Delta table holds."""
+    """Create the table if there is none; ``Misconfigured`` for types that no Delta table can hold."""
     from pyspark.errors import PySparkException
 
     check_name("app", query.app, sink.name)
@@ -32,7 +32,7 @@ def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
     try:
         create_table(sink, schema)
     except (JavaFailure, PySparkException) as error:
-        raise sink.say.misconfigured(f"Delta does not make the table {sink.target}", str(error)) from error
+        raise sink.say.misconfigured(f"Delta cannot create the table {sink.target}", str(error)) from error
     return [f"created Delta table {sink.target}"]
 
 
@@ -45,7 +45,7 @@ def create_table(sink: Core, schema: StructType) -> None:
         ) from error
     session = clone(jvm.session(sink.name))
     session.catalog.setCurrentCatalog(SESSION_CATALOG)
-    session.conf.unset(gates.RETENTION_DEFAULT)  # else the table would be made as one that is refused
+    session.conf.unset(gates.RETENTION_DEFAULT)  # a table with this setting is refused by check
     table = DeltaTable.createIfNotExists(session).addColumns(schema)
     table = sink.target.named(table)
     if sink.partition_by:
@@ -55,7 +55,7 @@ def create_table(sink: Core, schema: StructType) -> None:
 
 
 def check(sink: Core, query: Query, schema: StructType) -> None:
-    """Refuse what can never work: no table, other columns, types that it cannot hold exactly."""
+    """Raise ``Misconfigured`` for what can never work: no table, other columns, types that it cannot hold exactly."""
     check_name("app", query.app, sink.name)
     table = sink.table()
     txn = sink.existing(sink.begin(table))
@@ -81,8 +81,8 @@ def check(sink: Core, query: Query, schema: StructType) -> None:
 
 
 def refuse_forgetful(sink: Core, metadata: Json) -> None:
-    """A marker that Delta may forget proves nothing."""
+    """Raise ``Misconfigured`` if Delta may forget the table's transaction ids: such a marker proves nothing."""
     forgets = gates.forgets(metadata)
     if forgets is not None:
         statement = f"ALTER TABLE {sink.target.sql} UNSET TBLPROPERTIES ('{gates.RETENTION}')"
-        sink.say.refuse_set_up([forgets], f"{statement}; markers that are gone by then are refused as lost")
+        sink.say.refuse_set_up([forgets], f"{statement}; a marker that is gone already is then refused as lost")

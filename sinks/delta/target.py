@@ -1,4 +1,4 @@
-"""Which table a sink writes: the one at a path, or the one that Spark's session catalog has under a name."""
+"""Which table a sink writes: the table at a path, or the table with a name in Spark's session catalog."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 SESSION_CATALOG = "spark_catalog"
-"""Where tables are looked up by name, whichever catalog is the current one."""
+"""The catalog in which table names are looked up, even if another catalog is the current one."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Just one of the two is not None."""
+    """A table, by its path or by its name in the catalog: exactly one of the two is not None."""
 
     path: str | None
     table: str | None
@@ -39,22 +39,25 @@ class Target:
 
     @property
     def default_name(self) -> str:
-        """Of a sink that was given none."""
+        """The name of a sink that was given no name."""
         if self.path is not None:
             return "delta-" + self.path.rstrip("/").rpartition("/")[2]
         return "delta-" + re.sub(r"[^A-Za-z0-9._-]", "_", str(self.table))
 
     @property
     def sql(self) -> str:
-        """As a statement names it."""
+        """The table as an SQL statement names it."""
         return f"delta.{quoted(self.path)}" if self.path is not None else f"{SESSION_CATALOG}.{self.table}"
 
     def named(self, table: DeltaTableBuilder) -> DeltaTableBuilder:
-        """A table that is to be made, here."""
+        """Return the builder of a new table, with this name or path set."""
         return table.tableName(self.table) if self.table is not None else table.location(str(self.path))
 
     def location(self, spark: SparkSession, sink: str) -> str | None:
-        """The path of the table; None: the catalog has none of that name."""
+        """Return the path of the table; None if the catalog has no table with this name.
+
+        ``Misconfigured``: the name has no schema, is invalid, or is not that of a Delta table.
+        """
         if self.table is None:
             return self.path
         try:
@@ -62,7 +65,7 @@ class Target:
                 raise Misconfigured(
                     f"table={self.table!r} names no schema",
                     sink=sink,
-                    state="in another current schema, or beside a temporary view of that name, it is another table",
+                    state="with another current schema, or a temporary view of that name, it means another table",
                     help=f"give table='schema.name', and name={sink!r}, the name of the sink so far",
                 )
             found = jvm.catalogued(spark, self.table)

@@ -1,6 +1,6 @@
 """A Delta table read by delta-rs, in a process where no Spark runs: for the console command, never for a start.
 
-Paths alone: which table a name of Spark's catalog means only a session knows.
+The sink must have the path of its table: only a Spark session knows which table a name in its catalog means.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def located(target: Target, sink: str) -> str:
-    """Where delta-rs finds the table."""
+    """Return the path by which delta-rs finds the table; raise ``SinkUnavailable`` if the sink has only a name."""
     if target.path is None:
         raise SinkUnavailable(
             f"table={target.table!r} is a name in Spark's catalog, and no Spark runs in this process",
@@ -37,7 +37,7 @@ def located(target: Target, sink: str) -> str:
 
 
 class Snapshot:
-    """The newest version of a table; as much of ``jvm.Transaction`` as a look asks for."""
+    """The newest version of a table, with the part of ``jvm.Transaction`` that ``look`` needs."""
 
     def __init__(self, target: Target, sink: str) -> None:
         self._sink = sink
@@ -48,7 +48,7 @@ class Snapshot:
 
     @property
     def exists(self) -> bool:
-        """A table that is not there is an error already."""
+        """Always True: a missing table is an error when the snapshot is made."""
         return True
 
     @property
@@ -57,13 +57,13 @@ class Snapshot:
             return int(self.table.version())
 
     def version_of(self, identity: str) -> int | None:
-        """The version of that transaction id, None for none."""
+        """Return the version of the transaction id ``identity``, or None."""
         with self._reading():
             found: int | None = self.table.transaction_version(identity)
         return found
 
     def metadata(self) -> Json:
-        """The id of Delta's ``metaData`` action."""
+        """Return the id in Delta's ``metaData`` action."""
         return {"id": str(self.table.metadata().id)}
 
     @contextlib.contextmanager
@@ -74,7 +74,10 @@ class Snapshot:
 
 @contextlib.contextmanager
 def reading(where: str, sink: str) -> Iterator[None]:
-    """What delta-rs says, as a named error: there is no table, it cannot read this one, or nobody answers."""
+    """Turn errors of delta-rs inside this scope into named ones.
+
+    ``Misconfigured``: there is no table.  ``SinkUnavailable``: it cannot read this table, or cannot reach it.
+    """
     exceptions = _delta_rs(sink).exceptions
     try:
         yield
@@ -96,7 +99,7 @@ class Commit:
     """One version of the table that is an epoch of this sink."""
 
     version: int
-    facts: Json  # what the sink wrote into it for people
+    facts: Json  # the facts that the sink wrote into the commit
     adds: tuple[Json, ...]
 
     @property
@@ -105,20 +108,20 @@ class Commit:
 
     @property
     def rows(self) -> int | None:
-        """As the files' statistics say; None where one has none."""
+        """How many rows the statistics of the files say; None if a file has no statistics."""
         counts = [json.loads(add.get("stats") or "{}").get("numRecords") for add in self.adds]
         return None if None in counts else sum(counts)
 
 
 class Folder:
-    """The files of a table, as the verbs of ``jvm.Table`` that look and delete."""
+    """The files of a table, with the methods of ``jvm.Table`` that read and delete."""
 
     def __init__(self, target: Target, sink: str) -> None:
         self._sink = sink
         self.where = located(target, sink)
 
     def list(self, folder: str) -> Sequence[str]:
-        """Names in that folder, none if there is no folder."""
+        """Return the names in a folder, sorted; none if there is no folder."""
         from pyarrow.fs import FileSelector
 
         with reading(self.where, self._sink):
@@ -126,7 +129,7 @@ class Folder:
         return sorted(str(info.path).rpartition("/")[2] for info in found)
 
     def read(self, path: str) -> str | None:
-        """The text of that file; None if there is none."""
+        """Return the text of a file; None if there is no such file."""
         with reading(self.where, self._sink):
             try:
                 return bytes(self.files.open_input_file(path).read()).decode()
@@ -134,30 +137,30 @@ class Folder:
                 return None
 
     def write(self, path: str, text: str) -> None:
-        """Nothing is written without Spark."""
+        """Not possible: nothing is written without Spark."""
         raise NotImplementedError(f"{path}: {len(text)} characters")
 
     def delete(self, path: str) -> None:
-        """Delete that file, also when it is gone."""
+        """Delete a file.  It is no error if the file is gone already."""
         with reading(self.where, self._sink), contextlib.suppress(FileNotFoundError):
             self.files.delete_file(path)
 
     def commits(self, app: str, first: int) -> Iterator[Commit]:
-        """The versions that are epochs of this sink at or above position ``first``, as far as the log reaches back."""
+        """Yield the versions that are epochs of this sink, from position ``first`` on, if the log still has them."""
         for version in self._counted():
             commit = self._commit(version, app)
             if commit is not None and commit.position >= first:
                 yield commit
 
     def _counted(self) -> Sequence[int]:
-        """Versions that the log still holds and no RESTORE has taken back, the oldest first."""
+        """Return the versions that the log still holds and that no RESTORE has taken back, the oldest first."""
         table = self.table()
         with reading(self.where, self._sink):
             told = [(int(commit["version"]), commit) for commit in table.history()]
         return sorted(counted(told))
 
     def _commit(self, version: int, app: str) -> Commit | None:
-        """None: of somebody else, a fence, or gone by now."""
+        """Return the version as a commit of this sink; None if it is another writer's or a fence, or gone by now."""
         actions = list(actions_of(self.read(log_file(version)) or ""))
         facts = _facts(actions)
         if (facts.get("app"), facts.get("sink")) != (app, self._sink):
@@ -166,7 +169,7 @@ class Folder:
 
     @cached_property
     def files(self) -> FileSystem:
-        """The table's folder as pyarrow sees it."""
+        """The table's folder as a file system of pyarrow."""
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
 
@@ -174,7 +177,7 @@ class Folder:
         return PyFileSystem(DeltaStorageHandler(uri))
 
     def table(self) -> DeltaTable:
-        """Its newest version."""
+        """Return the newest version of the table."""
         with reading(self.where, self._sink):
             found: DeltaTable = _delta_rs(self._sink).DeltaTable(self.where)
         return found

@@ -1,4 +1,5 @@
-"""What becomes of rows before any sink writes them?
+"""What happens to rows before a sink writes them?
 
-Columns are selected and renamed, rows that a sink cannot hold are set apart, keys are compared, digests are taken.
+Columns are selected and renamed, rows that a sink cannot hold go to another sink, keys are checked, and digests are
+computed.
 """

@@ -1,7 +1,8 @@
-"""The digest of a micro-batch, taken by Spark in the very pass that writes its rows.
+"""The digest of a micro-batch.  Spark computes it in the same pass that writes the rows.
 
-A row's hash is xxhash64 over all its columns, in their order, made exact where Spark's own is not: a null is
-something, wherever it stands; arrays know their length, maps no order, and text is its bytes in any collation.
+The hash of a row is xxhash64 over all its columns, in their order.  Spark's own hash ignores some differences; this
+one does not: NULL counts at every place, and so does the length of an array.  The order of a map's entries does not
+count, and text is hashed as its bytes, whatever its collation.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-_HALF = 32  # bits; a sum of halves cannot overflow, as it would in ANSI mode
+_HALF = 32  # bits; the two halves are summed separately, so that no int64 sum overflows (an error in ANSI mode)
 
 
 def row_hash(rows: DataFrame) -> Column:
-    """64 bits of each row, a bigint."""
+    """Return a column with the 64-bit hash of each row, of type bigint."""
     from pyspark.sql import functions as f
 
     columns = [_hash(rows[_quoted(field.name)], field.dataType) for field in rows.schema.fields]
@@ -28,10 +29,11 @@ def row_hash(rows: DataFrame) -> Column:
 
 
 def watched(rows: DataFrame) -> tuple[DataFrame, Callable[[], Digest]]:
-    """The same rows, and what they were once an action has read them all, to be asked after it has returned.
+    """Return the same rows, and a function that returns their digest after an action has read them.
 
-    Spark counts each partition of the action's last stage once, however often its tasks were tried.  Where it runs
-    none of ``rows``, as a condition behind them keeps none by what it says, they are evaluated for the digest alone.
+    Spark counts each partition of the action's last stage once, even if a task ran several times.  Spark may not run
+    the plan of ``rows`` at all, if it can tell that a later condition keeps no row.  Then ``rows`` are evaluated once
+    more, for the digest alone.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -46,7 +48,7 @@ def watched(rows: DataFrame) -> tuple[DataFrame, Callable[[], Digest]]:
     seen = rows.observe(observation, *sums)
 
     def answer() -> Digest:
-        """``get`` cannot say that nothing was observed, and would wait for ever."""
+        """Return the digest.  ``Observation.get`` is not called if nothing was observed: it would wait for ever."""
         await_observation(observation, "the digest of the rows that it wrote", "nothing of them is visible")
         ran = observation._jo.getRow().length() > 0
         return _digest(observation.get if ran else rows.agg(*sums).collect()[0].asDict())
@@ -55,7 +57,7 @@ def watched(rows: DataFrame) -> tuple[DataFrame, Callable[[], Digest]]:
 
 
 def _digest(found: Mapping[str, Any]) -> Digest:
-    """Of no rows the sums are null."""
+    """Make a digest of the observed sums.  Spark's sums over no rows are NULL."""
     whole = Digest.of([(found["low"] or 0) + ((found["high"] or 0) << _HALF)])
     return Digest(int(found["rows"]), whole.sum)
 

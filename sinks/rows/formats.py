@@ -1,8 +1,8 @@
-"""Versions of what a sink writes down: of a newer one nothing is guessed.
+"""Versions of the formats that a sink stores.  A newer version than the known one is refused, never guessed.
 
-A vote's payload, and each part of it that has a form of its own, says its version; so does what holds fence and
-marker.  A form that older ones cannot read gets the next number, and ``tests/real/sinks/formats`` a file that is
-read from then on.
+The payload of a vote holds its version, and so does each part of it that has a format of its own.  The place that
+holds fence and marker has a version too.  A format that older code cannot read gets the next number.  For each
+version ``tests/real/sinks/formats`` keeps a file, which must stay readable.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from epochal.coordinator.model.errors import CommitInDoubt, Misconfigured
 
 
 def check_vote(c: Committable, known: int) -> None:
-    """``CommitInDoubt`` where a newer Epochal has prepared the epoch; a payload without a version is of the first."""
+    """Raise ``CommitInDoubt`` if a newer Epochal prepared the epoch.  A payload without a version has version 1."""
     check_part("committable", int(c.payload.get("version", 1)), known, c.sink, c.decision.epoch)
 
 
 def check_part(what: str, found: int, known: int, sink: str, epoch: EpochNumber | None = None) -> None:
-    """``CommitInDoubt`` for a part of a vote, ``what``, that a newer Epochal wrote."""
+    """Raise ``CommitInDoubt`` if a newer Epochal wrote ``what``, a part of a vote."""
     if found > known:
         raise CommitInDoubt(
             f"the epoch was prepared by a newer Epochal: its {what} is of version {found}",
@@ -29,7 +29,7 @@ def check_part(what: str, found: int, known: int, sink: str, epoch: EpochNumber 
 
 
 def check_marker(where: str, found: int, known: int, sink: str) -> None:
-    """``Misconfigured`` where a newer Epochal has kept fence and marker ``where``."""
+    """Raise ``Misconfigured`` if a newer Epochal wrote the fence and the marker at ``where``."""
     if found > known:
         raise Misconfigured(
             f"a newer Epochal has run this sink: its fence and marker are of version {found}",

@@ -1,6 +1,6 @@
-"""Rows that have a key: what a mode that upserts is told of them, and what is refused, the same for every sink.
+"""Rows that have a key: the options of a mode that upserts, and the checks of it, the same for every sink.
 
-Free of pyspark and of any client, as a sink is declared where they may be missing.
+This file imports neither pyspark nor a client library: a sink can be declared in a process that has none of them.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 
 TOLD = 3
-"""How many keys an error names."""
+"""How many keys an error names at most."""
 
 P = TypeVar("P", bound="Upsertion")
 
 
 @dataclass(frozen=True)
 class Keyed:
-    """A mode that inserts rows, or updates those that have their key.
+    """A mode that inserts a row, or updates the row that has the same key.
 
-    ``key``: the columns that name a row, one or several.
-    ``update``: the columns that take the new row's values where its key is there already; by default all that are
-    written and not in the key; ``()``: the row that is there stays.
-    ``delete_when``: a boolean column of the query, which is not written: where it is true the row of that key is
-    deleted instead; NULL is not true.
-    ``order_by``: columns of the query by which, within one epoch, the last row of a key wins; a tie is refused.
-    They are written where the table has them.  Without it a key that stands twice in an epoch is refused.
+    ``key``: the column or columns that identify a row.
+    ``update``: the columns that get the new row's values if the table has a row with its key.  The default is all
+    written columns that are not in the key.  With ``()`` the row in the table stays as it is.
+    ``delete_when``: a boolean column of the query, which is not written.  Where it is true, the row with that key is
+    deleted instead.  NULL does not delete.
+    ``order_by``: columns of the query.  Of several rows with the same key in one epoch, the last by these columns wins;
+    a tie is refused.  They are written if the table has them.  Without ``order_by`` a key that occurs twice in one
+    epoch is refused.
     """
 
     key: str | Sequence[str]
@@ -55,17 +56,20 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Upsertion:
-    """How the rows of one epoch go into a table; all names as they are, unquoted.  It rides in committables."""
+    """How the rows of one epoch are written to a table.  All names are unquoted.  Stored in committables."""
 
-    columns: tuple[str, ...]  # those that are written
-    key: tuple[str, ...] = ()  # none: all rows are inserted
+    columns: tuple[str, ...]  # the columns that are written
+    key: tuple[str, ...] = ()  # empty: all rows are inserted
     update: tuple[str, ...] = ()
     delete_when: str | None = None
     order: tuple[str, ...] = ()
 
     @classmethod
     def of(cls: type[P], mode: object, query: Sequence[str], table: Sequence[str]) -> P:
-        """``query`` and ``table``: the names of their columns; a ``mode`` that is not :class:`Keyed` inserts."""
+        """Plan the write of ``mode``: one that is not :class:`Keyed` inserts all rows.
+
+        ``query`` and ``table``: the names of their columns.
+        """
         if not isinstance(mode, Keyed):
             return cls(tuple(query))
         optional = {*mode.order} - {*table}
@@ -89,14 +93,14 @@ class Upsertion:
         return cls(**names, delete_when=None if when is None else str(when))
 
 
-# --- what can never be ----------------------------------------------------------------------------
+# --- modes that can never work --------------------------------------------------------------------
 
 
 def check(mode: Keyed, sink: str) -> None:
-    """``Misconfigured`` for what can never be, whatever the rows are."""
+    """Raise ``Misconfigured`` for a mode that cannot work with any rows."""
     if not mode.keys:
         raise Misconfigured(
-            f"{type(mode).__name__}(key=...) names no column", sink=sink, help="name the columns that name a row"
+            f"{type(mode).__name__}(key=...) names no column", sink=sink, help="name the columns that identify a row"
         )
     for what, names in (("key", mode.keys), ("update", mode.updates or ()), ("order_by", mode.order)):
         for name in names:
@@ -120,7 +124,10 @@ def check(mode: Keyed, sink: str) -> None:
 
 
 def check_columns(mode: Keyed, kinds: Mapping[str, str], sink: str) -> None:
-    """Every column that the mode names is in the rows (``kinds``: name -> type); the one that deletes is boolean."""
+    """Raise ``Misconfigured`` unless the rows have all columns of the mode, and ``delete_when`` is a boolean column.
+
+    ``kinds``: name to type of each column of the rows.
+    """
     asked = {"key": mode.keys, "update": mode.updates or (), "order_by": mode.order, "delete_when": mode.deletes}
     for what, names in asked.items():
         for name in names:
@@ -139,11 +146,14 @@ def check_columns(mode: Keyed, kinds: Mapping[str, str], sink: str) -> None:
         )
 
 
-# --- what the rows of one epoch may not be --------------------------------------------------------
+# --- rows of one epoch that are refused -----------------------------------------------------------
 
 
 def check_nulls(counts: Mapping[str, int], sink: str, epoch: EpochNumber) -> None:
-    """``PrepareRefused`` if rows have NULL in a column of the key or the order; ``counts``: how many, by column."""
+    """Raise ``PrepareRefused`` if rows have NULL in a column of ``key`` or ``order_by``.
+
+    ``counts``: how many such rows, by column.
+    """
     told = [f"column {name!r}: {count}" for name, count in counts.items() if count]
     if told:
         raise PrepareRefused(
@@ -155,15 +165,15 @@ def check_nulls(counts: Mapping[str, int], sink: str, epoch: EpochNumber) -> Non
 
 
 def check_twice(plan: Upsertion, mode: str, found: Sequence[Sequence[object]], sink: str, epoch: EpochNumber) -> None:
-    """``PrepareRefused`` if a key names several rows, none of them the last by the order.
+    """Raise ``PrepareRefused`` if ``found`` holds a key with several rows, none of which is the only last one.
 
-    ``found``: (rows of the key, number of such keys, value, value ...), the worst first, at most ``TOLD`` of them.
+    ``found``: tuples (rows of this key, number of such keys, value, value ...), most rows first, at most ``TOLD``.
     """
     if not found:
         return
     told = [f"({', '.join(map(str, values))}): {times} rows" for times, _, *values in found]
     if plan.order:
-        what, remedy = " that are last alike by order_by=", "add a column to order_by= that tells these rows apart"
+        what, remedy = " that are all last by order_by=", "add a column to order_by= that tells these rows apart"
     else:
         what, remedy = " of one epoch", f"give {mode}(order_by=...) columns by which the last row wins, or aggregate"
     raise PrepareRefused(
@@ -175,11 +185,11 @@ def check_twice(plan: Upsertion, mode: str, found: Sequence[Sequence[object]], s
     )
 
 
-# --- what is promised -----------------------------------------------------------------------------
+# --- the text for guarantees ----------------------------------------------------------------------
 
 
 def way(mode: Keyed) -> str:
-    """In words, for guarantees."""
+    """Describe the mode in a sentence, for a sink's guarantee."""
     inserted = "left alone" if mode.updates == () else "updated"
     text = f"A row whose key ({', '.join(mode.keys)}) is there is {inserted}, another is inserted"
     if mode.delete_when is not None:
@@ -189,7 +199,7 @@ def way(mode: Keyed) -> str:
 
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One name or several: a text is one, never its letters."""
+    """Return the names as a tuple.  A text is one name, never a sequence of letters."""
     if given is None:
         return ()
     return (given,) if isinstance(given, str) else tuple(given)

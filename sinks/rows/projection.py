@@ -1,21 +1,22 @@
-"""What of an epoch a sink gets: ``select=`` and ``where=``, the same for every sink.
+"""Which columns and rows of an epoch a sink gets: ``select=`` and ``where=``, the same for every sink.
 
-``select`` is a list of column names and SQL expressions (``["id", "price * 2 AS twice", "*"]``), ``where`` one SQL
-condition on the epoch's columns; rows for which it is false or NULL are not written.  An item of ``select`` that is
-a column's name to the letter is that column; everything else is SQL, and what is computed needs a name with AS.
+``select`` is a list of column names and SQL expressions (``["id", "price * 2 AS twice", "*"]``).  ``where`` is one
+SQL condition on the epoch's columns; rows for which it is false or NULL are not written.  An item of ``select`` that
+is exactly a column's name means that column.  Everything else is SQL, and a computed column needs a name with AS.
 
-The durable copy holds every column and row all the same, as it is of the epoch and not of a sink; each sink projects
-the rows that it reads from it.  So a projection may be evaluated more than once on the same rows: by every sink, by a
-vote that is asked again, and, where a decided epoch is redone from the copy (Kafka, or prepared rows that were lost),
-by a later start, another process, perhaps under other settings.  Two things follow:
+The durable copy always holds every column and row, because it belongs to the epoch and not to one sink.  Each sink
+projects the rows that it reads from the copy.  So a projection may be evaluated more than once on the same rows: by
+every sink, and by a vote that is repeated.  Where a decided epoch is redone from the copy (Kafka, or prepared rows
+that were lost), a later start evaluates it, in another process and perhaps with other settings.  Two rules follow:
 
-- what is not the same the next time is refused at start, by name: ``rand()``, ``uuid()``, clocks
-  (``current_timestamp()``, ``cast('now' as timestamp)``), the session's user and catalog, functions of the user's own,
-  subqueries, session variables; and what makes one row of several or several of one (``explode``, ``sum``, windows);
-- a sink that evaluates after the decision keeps the text *and* the settings of the session that bear on what
-  expressions mean (:func:`settings_of`: time zone, ANSI mode, ...) in its committable, and evaluates under those.
+- An expression that may have another value the next time is refused at start, by name: ``rand()``, ``uuid()``, clocks
+  (``current_timestamp()``, ``cast('now' as timestamp)``), the session's user and catalog, the user's own functions,
+  subqueries and session variables.  So is an expression that does not give one row for each row (``explode``, ``sum``,
+  windows).
+- A sink that evaluates after the decision keeps in its committable the texts *and* the session settings that change
+  what expressions mean (:func:`settings_of`: time zone, ANSI mode, ...), and evaluates with those settings.
 
-No value is computed here: Spark does all of it.
+Nothing is computed here: Spark computes all values.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ _LEGACY = "spark.sql.legacy."
 _WHOLE = "__epochal_row"
 
 _ROW_BY_ROW = {"Project", "Filter"}
-_OF_THE_MOMENT = re.compile(r"Current[A-Z]\w*|Now|LocalTimestamp|UnixTimestampNow")
-_OF_THE_USER = re.compile(r"\w*(UDF|UDAF|UDTF)|ScalaAggregator|ApplyFunctionExpression")
+_CLOCK_EXPRESSIONS = re.compile(r"Current[A-Z]\w*|Now|LocalTimestamp|UnixTimestampNow")
+_USER_FUNCTIONS = re.compile(r"\w*(UDF|UDAF|UDTF)|ScalaAggregator|ApplyFunctionExpression")
 _SUBQUERIES = re.compile(r"\w*Subquery|Exists|ListQuery")
-_NOT_SPARKS = "is no function of Spark's own: another start may not know it, or not as it was"
+_NOT_BUILT_IN = "is no function of Spark's own: another start may not know it, or not as it was"
 _TIMES = ("date", "timestamp", "timestamp_ntz", "timestamp_ltz", "time")
 _SPECIAL = r"\s*(?:now|today|tomorrow|yesterday)\b"
 _SPECIAL_TEXT = re.compile(rf"{_SPECIAL}.*", re.I | re.S)
@@ -70,7 +71,7 @@ _SPECIAL_LITERAL = re.compile(rf"\b(?:date|time|timestamp\w*)\s*(['\"]){_SPECIAL
 
 @dataclass(frozen=True)
 class Projection:
-    """``select`` and ``where`` of one sink, as texts; ``select`` None: every column, ``where`` None: every row."""
+    """``select`` and ``where`` of one sink, as texts.  ``select=None``: all columns; ``where=None``: all rows."""
 
     sink: str
     select: tuple[str, ...] | None = None
@@ -79,19 +80,19 @@ class Projection:
 
     @classmethod
     def of(cls, sink: str, select: Sequence[str] | None, where: object) -> Projection:
-        """What the user wrote; ``Misconfigured`` for what can be no projection of any rows."""
+        """Make a projection from the user's arguments; raise ``Misconfigured`` if it is invalid for any rows."""
         if select is not None:
             if isinstance(select, str) or not all(isinstance(item, str) for item in select):
-                raise _misshapen(sink, f"select={select!r} is not a list of texts")
+                raise _invalid(sink, f"select={select!r} is not a list of texts")
             if not select or not all(item.strip() for item in select):
-                raise _misshapen(sink, f"select={list(select)!r} {'holds an empty text' if select else 'is empty'}")
+                raise _invalid(sink, f"select={list(select)!r} {'holds an empty text' if select else 'is empty'}")
         if where is not None and (not isinstance(where, str) or not where.strip()):
-            raise _misshapen(sink, f"where={where!r} is not a condition")
+            raise _invalid(sink, f"where={where!r} is not a condition")
         return cls(sink, tuple(select) if select is not None else None, where)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the sink gets the epoch as it is."""
+        """Whether the sink gets all rows and columns of the epoch."""
         return self.select is None and self.where is None
 
     def to_json(self) -> Json:
@@ -110,7 +111,10 @@ class Projection:
         return {**self.__dict__, "_checked": {}}
 
     def check(self, schema: StructType) -> StructType:
-        """The schema of what the sink gets of rows of ``schema``; ``Misconfigured`` names what does not fit them."""
+        """Return the schema that the sink gets if the rows have ``schema``.
+
+        ``Misconfigured`` names what does not fit the rows.
+        """
         if self.is_whole:
             return schema
         key = schema.json()
@@ -119,7 +123,7 @@ class Projection:
         return self._checked[key]
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        """What the sink gets of ``rows``, which were checked.  Lazy; rows stay in their order."""
+        """Return what the sink gets of ``rows``, which :meth:`check` accepted.  Lazy; rows keep their order."""
         if self.where is not None:
             rows = rows.where(self.where)
         if self.select is not None:
@@ -127,7 +131,10 @@ class Projection:
         return rows
 
     def beside(self, rows: DataFrame, name: str, tell: Callable[[StructType], Column]) -> DataFrame:
-        """``rows`` that ``where`` lets pass, whole, and ``name``: what ``tell`` says of what the sink gets of each."""
+        """Return the rows that ``where`` lets pass, with all their columns and one more column, ``name``.
+
+        That column is computed by ``tell`` from the columns that the sink gets.
+        """
         from pyspark.sql import functions as f
 
         whole = f.struct(*(_sql(column, rows.columns) for column in rows.columns)).alias(_WHOLE)
@@ -138,9 +145,10 @@ class Projection:
         return given.select(_WHOLE, told.alias(name)).select(f"{_WHOLE}.*", name)
 
     def marked(self, rows: DataFrame, kept: str, *more: Column) -> DataFrame:
-        """All of ``rows``, projected, with ``more`` columns of theirs; the column ``kept``: whether the sink gets it.
+        """Return all ``rows``, projected, with the columns ``more`` and the boolean column ``kept``.
 
-        Of a row that it does not get, nothing of ``select`` is computed.  Lazy; rows stay in their order.
+        ``kept`` says whether the sink gets the row.  For a row that it does not get, no expression of ``select`` is
+        computed.  Lazy; rows keep their order.
         """
         from pyspark.sql import functions as f
 
@@ -149,7 +157,7 @@ class Projection:
         return rows.select(*(self._where(gets, item, rows) for item in items), gets.alias(kept), *more)
 
     def _where(self, gets: Column, item: str, rows: DataFrame) -> Column:
-        """An item of ``select``; what it computes, it computes of the rows that the sink gets alone."""
+        """Return the column of one item of ``select``.  An expression is computed only for rows that the sink gets."""
         from pyspark.sql import functions as f
 
         text = _sql(item, rows.columns)
@@ -157,9 +165,9 @@ class Projection:
         return f.when(gets, f.expr(text)).alias(parsed.name()) if _class(parsed) == "Alias" else f.expr(text)
 
     def left_out(self, rows: DataFrame) -> int:
-        """How many of ``rows``, of which a copy is kept, ``where`` keeps out: one job, of its columns only.
+        """Count the ``rows`` of a copy that ``where`` keeps out.  One Spark job, which reads only its columns.
 
-        Counted apart from what is written, so that the coordinator can hold the two against the copy.
+        This is counted separately from the written rows, so that the coordinator can compare both with the copy.
         """
         if self.where is None:
             return 0
@@ -167,7 +175,7 @@ class Projection:
 
     @contextlib.contextmanager
     def evaluating(self, epoch: EpochNumber) -> Iterator[None]:
-        """A value for which an expression has no result, in Spark's words, as the refusal that it is."""
+        """Raise ``PrepareRefused``, with Spark's text, if an expression has no result for a value inside this scope."""
         try:
             yield
         except EpochalError:
@@ -191,7 +199,7 @@ class Projection:
 
     @property
     def promise(self) -> str:
-        """What a sink's guarantee says of it."""
+        """The sentence about this projection in a sink's guarantee."""
         return f" Of every epoch: {self}." if not self.is_whole else ""
 
     # --- checking ------------------------------------------------------------------------------
@@ -207,7 +215,7 @@ class Projection:
         return projected.schema
 
     def _parts(self) -> Iterator[tuple[Projection, str]]:
-        """Each text, alone, and the part of the projection that it is."""
+        """Yield each text, with a projection that has only this text."""
         if self.where is not None:
             yield replace(self, select=None), self.where
         for item in self.select or ():
@@ -224,7 +232,7 @@ class Projection:
         return spark
 
     def _check_text(self, spark: SparkSession, part: Projection, text: str, schema: StructType) -> None:
-        """What the text itself says, before the columns are known: times of the moment, results without a name."""
+        """Check the text before its columns are resolved: times like 'now', foreign functions, unnamed results."""
         found = _SPECIAL_LITERAL.search(text)
         if found is not None:
             raise self._unrepeatable(found[0], "has another value when it is evaluated again")
@@ -244,7 +252,7 @@ class Projection:
         if _class(parsed) == "UnresolvedFunction" and not _is_built_in(spark, list(_each(parsed.nameParts()))):
             raise self._unrepeatable(
                 ".".join(_each(parsed.nameParts())),
-                _NOT_SPARKS,
+                _NOT_BUILT_IN,
             )
         for child in _each(parsed.children()):
             self._check_built_in(spark, child)
@@ -255,7 +263,7 @@ class Projection:
         try:
             return spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
         except PySparkException as error:
-            raise self._unfit(part, error, "no column and no SQL expression") from None
+            raise self._unfit(part, error, "it is neither a column nor an SQL expression") from None
 
     def _analysed(self, rows: DataFrame, schema: StructType) -> DataFrame:
         from pyspark.errors import PySparkException
@@ -278,7 +286,7 @@ class Projection:
 
     def _unfit(self, part: Projection, error: Exception, state: str) -> Misconfigured:
         return Misconfigured(
-            f"{part} does not fit the rows: {_said(error)}",
+            f"{part} does not fit the rows: {_first_line(error)}",
             sink=self.sink,
             state=state,
             help="name columns as they are spelled there, odd ones in `backquotes`; where= is a condition on the"
@@ -314,10 +322,10 @@ class Projection:
             raise self._unrepeatable(expression.sql(), "is not deterministic")
         if is_salted(expression):
             raise self._unrepeatable(expression.sql(), "is salted: it has another value in every evaluation")
-        if _OF_THE_MOMENT.fullmatch(kind):
+        if _CLOCK_EXPRESSIONS.fullmatch(kind):
             raise self._unrepeatable(expression.sql(), "has another value when it is evaluated again")
-        if _OF_THE_USER.fullmatch(kind):  # registered under the name of one of Spark's own
-            raise self._unrepeatable(expression.sql(), _NOT_SPARKS)
+        if _USER_FUNCTIONS.fullmatch(kind):  # a user's function that is registered under the name of a built-in one
+            raise self._unrepeatable(expression.sql(), _NOT_BUILT_IN)
         if _SUBQUERIES.fullmatch(kind) or kind == "VariableReference":
             raise self._unrepeatable(expression.sql(), "depends on more than the row")
         if any(_is_special(expression, child) for child in children):
@@ -334,13 +342,16 @@ class Projection:
 
 
 def settings_of(spark: SparkSession) -> Mapping[str, str]:
-    """The settings of a session that bear on what an expression means; no secret is among them."""
+    """Return the session's settings that change what an expression means.  None of them is a secret."""
     found = {name: str(spark.conf.get(name)) for name in _SETTINGS}
     return found | {name: str(spark.conf.get(name)) for name in _legacy(spark)}
 
 
 def take_settings(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    """Give a session that nobody else uses the settings of :func:`settings_of`, of all that bear on expressions."""
+    """Set a session's expression settings to ``settings``, from :func:`settings_of`.  Nobody else may use the session.
+
+    Legacy settings that ``settings`` does not have are unset.
+    """
     for name in set(_legacy(spark)) - settings.keys():
         spark.conf.unset(name)
     for name, value in settings.items():
@@ -348,8 +359,8 @@ def take_settings(spark: SparkSession, settings: Mapping[str, str]) -> None:
 
 
 def _legacy(spark: SparkSession) -> list[str]:
-    """Those that are set and that a session can have for itself."""
-    # spark.conf.getAll ends a Java iterator, and PySpark takes 20 ms to see that its exception is none.
+    """Return the names of the legacy settings that are set and that a session can change for itself."""
+    # not spark.conf.getAll: it iterates until a Java exception, and PySpark takes 20 ms to convert that exception
     names = spark._jsparkSession.conf().getAllAsJava().keySet().toArray()
     return sorted(name for name in names if name.startswith(_LEGACY) and spark.conf.isModifiable(name))
 
@@ -386,7 +397,10 @@ def _is_built_in(spark: SparkSession, name: Sequence[str]) -> bool:
 
 
 def is_salted(expression: Any) -> bool:
-    """Spark calls ``aes_encrypt`` deterministic; without an initialisation vector it draws one, but in mode ECB."""
+    """Return whether an expression is ``aes_encrypt`` with a random initialisation vector.
+
+    Spark calls the function deterministic.  But without a given vector it draws a random one, except in mode ECB.
+    """
     if _class(expression) != "AesEncrypt":
         return False
     _, _, mode, _, vector, _ = _each(expression.children())
@@ -395,14 +409,17 @@ def is_salted(expression: Any) -> bool:
 
 
 def _is_special(parent: Any, child: Any) -> bool:
-    """Whether Spark puts the clock's time in the place of a text like 'today'."""
+    """Return whether Spark replaces the text ``child`` by the time of its clock, as it does with 'today'."""
     if _class(child) != "Literal" or child.value() is None or parent.dataType().typeName() not in _TIMES:
         return False
     return _SPECIAL_TEXT.fullmatch(str(child.value())) is not None
 
 
 def of_an_expression(error: Exception) -> str | None:
-    """What Spark says of a value, if that is what ended the job: an error with a condition and a SQL state."""
+    """Return Spark's message if an invalid value ended the job, else None.
+
+    Such an error has an error condition and an SQL state of class 22.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -414,13 +431,13 @@ def of_an_expression(error: Exception) -> str | None:
     return cause.splitlines()[0].partition(": ")[2] if re.search(r"\bSQLSTATE: 22\w{3}", cause) else None
 
 
-def _said(error: Exception) -> str:
-    """Spark's message without the plan that it is followed by."""
+def _first_line(error: Exception) -> str:
+    """Return Spark's message without the plan that follows it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].partition(" SQLSTATE:")[0] if lines else type(error).__name__
 
 
-def _misshapen(sink: str, what: str) -> Misconfigured:
+def _invalid(sink: str, what: str) -> Misconfigured:
     return Misconfigured(
         what,
         sink=sink,

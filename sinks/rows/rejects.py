@@ -1,10 +1,10 @@
-"""``bad_rows=``: the rows that one sink cannot hold, written by another in the same epoch and decision.
+"""``bad_rows=``: the rows that one sink cannot hold, written by another sink in the same epoch, with the same decision.
 
-A sink that was given ``bad_rows=other`` leaves out what it cannot hold, and ``other`` takes part in the pipeline as
-the sink of exactly these rows: the columns of the epoch, then ``_sink`` (who could not) and ``_reason`` (which columns
-and why).  Both read the same rows and ask the same condition, so that every row of the epoch that ``where=`` does not
-keep out is in one of the two.  Flink's side outputs and Kafka Connect's dead letter queue are the idea; theirs are
-written by themselves, this one is part of the epoch.
+A sink with ``bad_rows=other`` leaves out the rows that it cannot hold.  ``other`` takes part in the pipeline as the
+sink of exactly these rows: the columns of the epoch, then ``_sink`` (the sink that cannot hold the row) and
+``_reason`` (which columns, and why).  Both sinks read the same rows and evaluate the same condition.  So every row of
+the epoch that ``where=`` does not keep out is in exactly one of the two.  The idea is that of Flink's side outputs and
+Kafka Connect's dead letter queue.  Those are written separately; here the bad rows are part of the epoch.
 """
 
 from __future__ import annotations
@@ -33,29 +33,36 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SINK, REASON = "_sink", "_reason"
-"""The columns beside those of the epoch."""
+"""The columns that are added to those of the epoch."""
 
 
 @runtime_checkable
 class SortingSink(Sink, Protocol):
-    """A sink that can say of a row that it cannot hold it, and leave it out."""
+    """A sink that can tell which rows it cannot hold, and leave them out."""
 
     bad_rows: Sink | None
-    """Who gets the rows that this sink cannot hold; None: they refuse the epoch."""
+    """The sink for the rows that this sink cannot hold.  None: such a row makes the sink refuse the epoch."""
 
     def reasons(self, epoch: Epoch, rows: Rows) -> Rows:
-        """``rows`` with the column ``_reason``: why the sink cannot hold the row; NULL where it can, or need not.
+        """Return ``rows`` with the column ``_reason``: why the sink cannot hold the row.
 
-        The same whenever it is asked of one epoch, also while it is prepared in another thread.
+        It is NULL where the sink can hold the row, or does not get it.  The answer for one epoch is always the same,
+        also while another thread prepares the epoch.
         """
 
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:
-        """All that ``reasons`` rests on beside the rows: a later start has to find the same of an epoch that one of
-        the two sinks shows, else a row could come into both, or into neither."""
+        """Return all that ``reasons`` depends on beside the row itself.
+
+        If one of the two sinks shows an epoch already, a later start must find the same answer: else a row could be
+        in both sinks, or in neither.
+        """
 
 
 class Rejects(ForwardingSink):
-    """``into``, as the sink of the rows that ``of`` cannot hold: the very object that writes the others."""
+    """The sink of the rows that ``of`` cannot hold.  ``into`` writes them.
+
+    ``of`` is the same object that writes the other rows of the pipeline.
+    """
 
     def __init__(self, of: SortingSink, into: Sink) -> None:
         _check_into(of, into)
@@ -71,7 +78,7 @@ class Rejects(ForwardingSink):
 
     @property
     def of(self) -> str:
-        """The sink that could not hold the rows."""
+        """The name of the sink that cannot hold the rows."""
         return self._of.name
 
     @property
@@ -92,7 +99,10 @@ class Rejects(ForwardingSink):
         self._into.fence(query, by)
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
-        """Counts what it leaves out by itself, so that the vote can be held against the copy."""
+        """Prepare the bad rows in ``into``.  Count the other rows separately, so that the vote can be checked.
+
+        The coordinator compares written and left-out rows with the copy.
+        """
         rows, digest = watched(rows) if epoch.digest else (rows, None)
         rejected = self._rejected(epoch, rows)
         vote = self._into.prepare(replace(epoch, digest=False), rejected, by)
@@ -100,7 +110,7 @@ class Rejects(ForwardingSink):
         return replace(vote, left_out=vote.left_out + left_out, digest=digest() if digest is not None else None)
 
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:
-        """What tells the rows of the two apart, as the log keeps it."""
+        """Return the judgement of the other sink, in the form in which the log keeps it."""
         told: Json = json.loads(json.dumps(self._of.judgement(epoch, rows)))
         return told
 
@@ -143,7 +153,7 @@ class Rejects(ForwardingSink):
         return reasoned.select(*map(_column, rows.columns), f.lit(self._of.name).alias(SINK), REASON)
 
     def _schema(self, schema: Schema) -> Schema:
-        """That of the epoch, and the two columns beside it."""
+        """Return the schema of the epoch with the two added columns."""
         from pyspark.sql.types import StructType
 
         taken = [name for name in schema.names if name.lower() in (SINK, REASON)]
@@ -157,7 +167,7 @@ class Rejects(ForwardingSink):
 
 
 def with_rejects(sinks: Sequence[Sink]) -> tuple[Sink, ...]:
-    """The sinks, and after each that has ``bad_rows=`` one of its own that gets them."""
+    """Return the sinks; after each sink with ``bad_rows=`` comes a sink of its own for its bad rows."""
     found: list[Sink] = []
     for sink in sinks:
         found.append(sink)
@@ -167,25 +177,28 @@ def with_rejects(sinks: Sequence[Sink]) -> tuple[Sink, ...]:
 
 
 def check_bad_rows(bad_rows: object, sink: str) -> Sink | None:
-    """What a user passed as ``bad_rows=``: ``"fail"`` (None here), or a sink."""
+    """Return the sink that a user passed as ``bad_rows=``, or None for ``"fail"``.
+
+    Raise ``Misconfigured`` for anything else.
+    """
     if bad_rows == "fail":
         return None
     if not isinstance(bad_rows, Sink):
         raise Misconfigured(
             f"bad_rows={bad_rows!r} is no sink",
             sink=sink,
-            help='pass the sink that is to have them, as bad_rows=DeltaSink("..."), or "fail", which is the default',
+            help='pass the sink that gets these rows, as bad_rows=DeltaSink("..."), or "fail", which is the default',
         )
     return bad_rows
 
 
 def left_out(sink: SortingSink, epoch: Epoch, rows: DataFrame) -> int:
-    """How many of ``rows``, of which a copy is kept, go to the sink of bad rows: one job."""
+    """Count the ``rows`` of a copy that go to the sink of bad rows.  One Spark job, or none without ``bad_rows=``."""
     return how_many(sink.reasons(epoch, rows)) if sink.bad_rows is not None else 0
 
 
 def how_many(reasons: DataFrame) -> int:
-    """How many rows have a reason for which a sink cannot hold them: one job."""
+    """Count the rows that have a reason why the sink cannot hold them.  One Spark job."""
     from pyspark.sql import functions as f
 
     return int(reasons.where(f.isnotnull(REASON)).count())
@@ -195,9 +208,9 @@ def _check_into(of: Sink, into: Sink) -> None:
     if isinstance(into, RedoSink):
         raise _unfit(of, into, "writes from the durable copy, which has every row")
     if isinstance(into, ReplacingSink):
-        raise _unfit(of, into, "shows the newest epoch alone: bad rows of the one before would be gone")
+        raise _unfit(of, into, "shows the newest epoch alone: the bad rows of earlier epochs would be gone")
     if isinstance(into, SortingSink) and into.bad_rows is not None:
-        raise _unfit(of, into, "has bad_rows= of its own, and one sink has to hold them all")
+        raise _unfit(of, into, "has bad_rows= of its own, but the sink of bad rows must hold every row that it gets")
 
 
 def _unfit(of: Sink, into: Sink, why: str) -> Misconfigured:

@@ -1,4 +1,5 @@
 """How does a sink use Spark's tasks and threads?
 
-The durable copy of an epoch, work on executors, Python workers, and threads that see Spark's session.
+This package holds the durable copy of an epoch, checks of executors, helpers for Python workers, and threads that
+have Spark's session.
 """

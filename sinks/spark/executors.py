@@ -1,4 +1,4 @@
-"""The Spark that runs beside a sink: its session, whether its Python workers can load what tasks need, its errors."""
+"""The Spark application of a sink: its session, a check that its Python workers can load our code, and its errors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
 
 METRIC_WAIT = 60.0
-"""Seconds for what Spark has observed to arrive through its listener."""
+"""How many seconds to wait until Spark's listener delivers an observation."""
 
 
 def running_session() -> SparkSession | None:
-    """The Spark session of this process, from any of its threads; where pyspark was never imported there is none."""
+    """Return the Spark session of this process, from any thread; None if there is none.
+
+    Where pyspark was never imported there is no session, and it is not imported here.
+    """
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext
@@ -35,15 +38,19 @@ def running_session() -> SparkSession | None:
 
 
 def clone(session: SparkSession) -> SparkSession:
-    """Same catalog and settings, own changes: as foreachBatch's session is a clone of the query's."""
+    """Return a clone of the session: same catalog and settings, later changes separate.
+
+    The session inside foreachBatch is such a clone of the query's.
+    """
     return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
 
 
 def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Callable[[], str] | None = None) -> None:
-    """Refuse executors that cannot import ``modules``, or cannot be asked; ``pip install <packages>`` brings both.
+    """Raise ``Misconfigured`` if an executor's Python cannot import ``modules``, or lacks what a task needs to answer.
 
-    ``reach`` runs there, too, and says why the server cannot be reached, or nothing.  One executor is asked for all;
-    nothing is asked where no Spark runs.
+    ``packages``: what to ``pip install`` there, for the message.  ``reach`` runs on the executor too: it returns why
+    the server cannot be reached (then ``SinkUnavailable``), or an empty text.  Only one executor is asked, for all of
+    them.  Where no Spark runs nothing is checked.
     """
     spark = running_session()
     if spark is None:
@@ -69,12 +76,15 @@ def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Cal
 
 
 def lacks_epochal(error: Exception) -> bool:
-    """Whether a Spark job failed because a worker could not load our code, which it is sent by name."""
+    """Return whether a Spark job failed because a worker could not import Epochal.
+
+    Spark sends our functions by name, so the worker must import them.
+    """
     return "No module named 'epochal" in str(error)
 
 
 def first_cause(error: Exception) -> str:
-    """What the JVM says went wrong first, where it was the JVM."""
+    """Return the text of the innermost cause in the JVM; of a Python error its type and its text."""
     throwable: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if throwable is None:
         return f"{type(error).__name__}: {error}"
@@ -84,7 +94,11 @@ def first_cause(error: Exception) -> str:
 
 
 def await_observation(observation: Observation, told: str, state: str, epoch: EpochNumber | None = None) -> None:
-    """Wait until Spark has said what it observed, which comes through its listener bus: that may drop it."""
+    """Wait until Spark has delivered an observation; raise ``PrepareRefused`` after ``METRIC_WAIT`` seconds.
+
+    Observations arrive through Spark's listener bus, which may drop them.  ``told``: what Spark observed, for the
+    message.
+    """
     counterpart: Any = observation._jo
     arrived, limit = counterpart.future(), time.monotonic() + METRIC_WAIT
     while not arrived.isCompleted():
@@ -100,7 +114,11 @@ def await_observation(observation: Observation, told: str, state: str, epoch: Ep
 
 
 def _answer(probe: DataFrame, module: str) -> tuple[str, str]:
-    """Epochal itself may be what is missing, then the task cannot even answer, and ``module`` is not loaded."""
+    """Run the probe; return the missing module and the reason why the server is not reached, each maybe empty.
+
+    If Epochal or pyarrow is missing on the executor, the task fails before it can try to import ``module``.  Then this
+    text is made from the failure.
+    """
     try:
         ((missing, unreached),) = probe.collect()
         return missing, unreached
@@ -116,7 +134,7 @@ _NO_ARROW = re.compile(r"No module named 'pyarrow[\w.]*'|\[PACKAGE_NOT_INSTALLED
 
 
 def _ask(modules: Sequence[str], reach: Callable[[], str] | None, batches: Batches) -> Batches:
-    """Runs in a worker; a function of the module, so that the worker has to load Epochal."""
+    """Answer the probe, in a worker.  This is a module-level function, so that the worker must import Epochal."""
     for _ in batches:
         pass
     missing = next(filter(None, map(_missing, modules)), "")

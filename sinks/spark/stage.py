@@ -1,11 +1,11 @@
-"""The durable copy: a micro-batch is evaluated once, by Spark itself, into Parquet under the checkpoint.
+"""The durable copy: Spark evaluates a micro-batch once and writes it as Parquet under the checkpoint.
 
-Layout: ``<checkpoint>/epochal/copies/<epoch>/<generation>-<token>[-<n>]/part-*.parquet``.  What counts is
-the manifest (:class:`~epochal.coordinator.model.epoch.Copy`), never what else lies in the folder: a copy is read
-by the names, lengths and order that the manifest lists.  This is MillWheel's strong production at the
-grain of an epoch.
+Layout: ``<checkpoint>/epochal/copies/<epoch>/<generation>-<token>[-<n>]/part-*.parquet``.  Only the files of
+the manifest (:class:`~epochal.coordinator.model.epoch.Copy`) belong to a copy, never other files in the folder:
+a copy is read by the names, lengths and order that the manifest lists.  The idea is MillWheel's strong
+production, applied to a whole epoch.
 
-Invariants: a file of a copy is never changed once ``write`` has returned; ``clean`` touches only folders of
+Invariants: a file of a copy is never changed after ``write`` has returned; ``clean`` touches only folders of
 its caller and of lower generations.
 """
 
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 _LOCAL = re.compile(r"file:(//[^/]*)?(?=/)")
 _COPY = re.compile(r"(?P<generation>\d+)-(?P<token>\d+)(-\d+)?")
 
-_CODEC = {  # measured: the fastest to write and to read of none, snappy, lz4, lz4_raw and zstd, and the smallest
+_CODEC = {  # measured among none, snappy, lz4, lz4_raw and zstd: the fastest to write and to read, and the smallest
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
     "parquet.enable.dictionary": "false",
 }
-_COMMITTER = {  # a task's files appear only with the job's commit; no empty _SUCCESS file
+_COMMITTER = {  # the files of a task appear only when the job commits; no empty _SUCCESS file is written
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-_EXACT_WRITE = {  # whatever the user's session says: values are written as they are
+_EXACT_WRITE = {  # values are written unchanged, whatever the user's session sets
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.fieldId.write.enabled": "false",
-    "spark.sql.files.maxRecordsPerFile": "0",  # files are read by size: of several, rows would lose their order
+    "spark.sql.files.maxRecordsPerFile": "0",  # one file per task: Spark reads files by size, which loses their order
 }
-_OPEN_FILES = "spark.sql.maxConcurrentOutputFileWriters"  # as many as there are parts: rows are not sorted by part
-_READ = {  # never fewer rows than there are; a path is a name, not a pattern
+_OPEN_FILES = "spark.sql.maxConcurrentOutputFileWriters"  # one per part, else Spark sorts the rows by part
+_READ = {  # a missing file is an error, never fewer rows; a path is a name, not a pattern
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "__globPaths__": "false",
@@ -59,16 +59,16 @@ _NO_PARQUET = ("void", "interval", "geometry", "geography")
 
 
 class Files(Protocol):
-    """The few file operations that a copy needs; every path is a Hadoop path string below one root."""
+    """The file operations that a copy needs.  Every path is a Hadoop path string below one root."""
 
     def listing(self, folder: str) -> Mapping[str, int] | None:
-        """Name to length of what lies in ``folder`` (-1: a folder), or None when it does not exist."""
+        """Return name to length in bytes of the entries of ``folder`` (-1: a folder); None if there is no folder."""
 
     def read(self, path: str) -> bytes | None:
-        """The whole file, or None when it does not exist."""
+        """Return the whole file, or None if it does not exist."""
 
     def parquet_rows(self, path: str) -> int:
-        """The row count in a Parquet footer."""
+        """Return the row count in a Parquet footer."""
 
     def sync(self, folder: str, top: str) -> None:
         """Make ``folder``, its files and its parents up to ``top`` survive a power failure."""
@@ -77,16 +77,16 @@ class Files(Protocol):
         """Make one file and its name survive a power failure."""
 
     def delete(self, folder: str, recursive: bool = True) -> None:
-        """Delete a folder; not recursive: only when it is empty, else nothing happens."""
+        """Delete a folder.  If not ``recursive``, delete it only if it is empty."""
 
 
 def files_at(uri: str, spark: Callable[[], SparkSession]) -> Files:
-    """Direct access where ``uri`` is a local path, else Spark's own file system layer."""
+    """Return direct file access if ``uri`` is a local path, else access through Spark's file system layer."""
     return LocalFiles() if local_path(uri) is not None else HadoopFiles(spark)
 
 
 class LocalFiles:
-    """Files of this machine, made durable with fsync (Spark itself does not)."""
+    """Files of this machine.  They are made durable with fsync, which Spark itself does not call."""
 
     def listing(self, folder: str) -> Mapping[str, int] | None:
         try:
@@ -132,9 +132,9 @@ class LocalFiles:
 class HadoopFiles:
     """Files behind Hadoop's FileSystem, reached through Spark's JVM.
 
-    Nothing can be synced there that another has written and closed: HDFS syncs what is asked for while it is written,
-    and Spark's writers ask for nothing.  So a copy, as Spark's own files of a checkpoint, rests on the file system
-    keeping what it has closed: docs/deployment.md says what that takes.
+    A closed file of another writer cannot be synced there: on HDFS only the writer can ask for a sync, while it writes,
+    and Spark's writers do not ask.  So a copy depends on the file system keeping closed files, as Spark's own files of
+    a checkpoint do.  docs/deployment.md says which settings that needs.
     """
 
     def __init__(self, spark: Callable[[], SparkSession]) -> None:
@@ -165,10 +165,10 @@ class HadoopFiles:
             reader.close()
 
     def sync(self, folder: str, top: str) -> None:
-        """Nothing to be done by a reader."""
+        """Do nothing: see the class."""
 
     def sync_file(self, path: str) -> None:
-        """As above."""
+        """Do nothing: see the class."""
 
     def delete(self, folder: str, recursive: bool = True) -> None:
         path, fs, _ = self._open(folder)
@@ -195,7 +195,10 @@ class SparkStage:
         self._files = files_at(checkpoint, spark)
 
     def write(self, epoch: EpochNumber, by: Actor, rows: DataFrame) -> Copy:
-        """Evaluate ``rows`` in one Spark job; the answer lists exactly what is durable now."""
+        """Evaluate ``rows`` in one Spark job; return the copy, which lists exactly the files that are durable now.
+
+        ``PrepareRefused``: the job or the write failed, or the files do not hold as many rows as Spark wrote.
+        """
         schema = rows.schema
         check_schema(schema, case_sensitive=_case_sensitive(rows.sparkSession))
         root = self._new_folder(epoch, by)
@@ -207,7 +210,7 @@ class SparkStage:
         return copy
 
     def read(self, copy: Copy) -> DataFrame:
-        """Exactly the rows of ``copy``; within a file in the order in which they were written."""
+        """Return exactly the rows of ``copy``; within a file they have the order in which they were written."""
         return read_copy(self._spark(), copy)
 
     def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
@@ -220,11 +223,11 @@ class SparkStage:
                 self._files.delete(folder, recursive=False)
 
     def removable(self, by: Actor, keep: Sequence[Copy]) -> list[str]:
-        """The folders that ``clean`` would remove, as ``<epoch>/<generation>-<token>``."""
+        """Return the folders that ``clean`` would remove, as ``<epoch>/<generation>-<token>[-<n>]``."""
         return [f"{epoch}/{name}" for epoch, (gone, _) in self._removable(by, keep).items() for name in gone]
 
     def _removable(self, by: Actor, keep: Sequence[Copy]) -> Mapping[str, tuple[list[str], list[str]]]:
-        """Per epoch the copies that go, and those that stay."""
+        """Return for each epoch the copies to remove, and those that stay."""
         kept, found = {_tail(copy.root) for copy in keep}, {}
         for epoch in self._files.listing(self._root) or ():
             names = sorted(self._files.listing(f"{self._root}/{epoch}") or {})
@@ -233,7 +236,7 @@ class SparkStage:
         return found
 
     def _new_folder(self, epoch: EpochNumber, by: Actor) -> str:
-        """A name that no earlier try of this actor has used."""
+        """Return a folder name that no earlier attempt of this actor has used."""
         there = self._files.listing(f"{self._root}/{epoch}") or {}
         first = f"{by.generation}-{by.token}"
         tries = [first, *(f"{first}-{n}" for n in range(2, len(there) + 3))]
@@ -241,10 +244,10 @@ class SparkStage:
 
 
 def write_parts(beside: Copy, name: str, epoch: EpochNumber, rows: DataFrame, part: str, parts: int) -> list[Copy]:
-    """Evaluate ``rows`` in one Spark job; for every number from 0 in column ``part`` a copy of the rows that have it.
+    """Evaluate ``rows`` in one Spark job; return one copy for each number in column ``part``, from 0 to ``parts`` - 1.
 
-    For a sink that has to keep more than the rows: in a folder below the copy ``beside``, with which it is removed.
-    Within a file rows stay in their order.
+    For a sink that has to keep more than the rows.  The files lie in a folder below the copy ``beside``, and are
+    removed with that copy.  Within a file rows keep their order.
     """
     root = f"{beside.root}/{name}-{uuid.uuid4().hex}"
     files = files_at(root, lambda: rows.sparkSession)
@@ -261,7 +264,7 @@ def write_parts(beside: Copy, name: str, epoch: EpochNumber, rows: DataFrame, pa
 
 
 def _copy(files: Files, root: str, schema: StructType) -> Copy:
-    """What lies in ``root`` now."""
+    """Return the copy that consists of the files in ``root`` now."""
     there = files.listing(root) or {}
     names = sorted((n for n in there if not n.startswith(("_", "."))), key=lambda n: (len(n), n))
     manifest = tuple(CopyFile(n, there[n], files.parquet_rows(f"{root}/{n}")) for n in names)
@@ -279,7 +282,7 @@ def _check_count(counted: int, held: int, root: str, epoch: EpochNumber) -> None
 
 
 def read_copy(spark: SparkSession, copy: Copy) -> DataFrame:
-    """Exactly the files that ``copy`` lists; one that is missing or has changed is ``CommitInDoubt``."""
+    """Read exactly the files that ``copy`` lists; raise ``CommitInDoubt`` if one is missing or has another length."""
     from pyspark.sql.types import StructType
 
     _check_files(files_at(copy.root, lambda: spark), copy)
@@ -291,14 +294,17 @@ def read_copy(spark: SparkSession, copy: Copy) -> DataFrame:
 
 
 def _by_name(part: dict[str, Any]) -> dict[str, Any]:
-    """Without the id that a column had in the query's source: a copy has none (``_EXACT_WRITE``), and a session that
-    looks for columns by ids would find NULL in each, or nothing."""
+    """Remove the Parquet field id that a column had in the query's source.
+
+    The files of a copy have no field ids (``_EXACT_WRITE``).  A session that reads columns by field id would find NULL
+    in each column, or none of the columns.
+    """
     part.pop("parquet.field.id", None)
     return part
 
 
 def check_schema(schema: StructType, *, case_sensitive: bool = False) -> None:
-    """Refuse what the durable copy cannot hold exactly, by the column's name."""
+    """Raise ``Misconfigured``, with the column's name, for a schema that the durable copy cannot hold exactly."""
     if not schema.fields:
         raise Misconfigured(
             "the DataFrame has no columns",
@@ -346,7 +352,7 @@ def _inner(kind: DataType) -> Iterator[tuple[str, DataType]]:
 
 
 def _write(rows: DataFrame, root: str, epoch: EpochNumber, *folders: str) -> int:
-    """One job, with a folder per value of ``folders``; Spark's own count of the rows it wrote."""
+    """Write ``rows`` in one job, with a folder for each value of ``folders``; return how many rows Spark counted."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -360,7 +366,7 @@ def _write(rows: DataFrame, root: str, epoch: EpochNumber, *folders: str) -> int
 
 @contextlib.contextmanager
 def _named(epoch: EpochNumber, root: str) -> Iterator[None]:
-    """An error of the query or of the disk, in its own words, as the refusal that it is."""
+    """Raise ``PrepareRefused``, with the original text, for an error of the query or of the disk inside this scope."""
     try:
         yield
     except EpochalError:
@@ -370,14 +376,14 @@ def _named(epoch: EpochNumber, root: str) -> Iterator[None]:
             f"the epoch could not be evaluated and written to its durable copy: {first_cause(error)}",
             epoch=epoch,
             state=f"copy {root}, nothing was decided",
-            help="mend the query if the error is its own, else the disk of the checkpoint (space, rights), and restart:"
-            " the epoch is evaluated again",
+            help="correct the query, or the disk of the checkpoint (space, rights), whichever caused the error, and"
+            " restart: the epoch is evaluated again",
         ) from error
 
 
 @contextlib.contextmanager
 def _confs(spark: SparkSession, confs: Mapping[str, str]) -> Iterator[None]:
-    """Set for the scope; the session inside foreachBatch is the query's own clone."""
+    """Set ``confs`` inside this scope.  The session inside foreachBatch is a clone that belongs to the query."""
     before = {key: spark.conf.get(key, None) for key in confs}
     try:
         for key, value in confs.items():
@@ -406,8 +412,8 @@ def _check_files(files: Files, copy: Copy) -> None:
         raise CommitInDoubt(
             f"{len(wrong)} of {len(copy.files)} files of the durable copy {copy.root} are missing or changed",
             state="; ".join(wrong[:3]),
-            help="bring these files back (from a backup of the checkpoint); without them a decided epoch "
-            "cannot be redone, one that is not decided is evaluated again at the next start",
+            help="restore these files from a backup of the checkpoint; without them a decided epoch "
+            "cannot be redone; an epoch that is not decided is evaluated again at the next start",
         )
 
 
@@ -419,12 +425,12 @@ def _removable(name: str, by: Actor) -> bool:
 
 
 def _tail(root: str) -> str:
-    """``<epoch>/<folder>``: what names a copy, wherever the checkpoint lies."""
+    """Return ``<epoch>/<folder>``, which identifies a copy wherever the checkpoint lies."""
     return "/".join(root.rstrip("/").split("/")[-2:])
 
 
 def local_path(uri: str) -> str | None:
-    """The path on this machine that ``uri`` names, or None when it lies elsewhere."""
+    """Return the path on this machine that ``uri`` names, or None if it names another file system."""
     return _local(uri) if _LOCAL.match(uri) else None
 
 

@@ -1,4 +1,7 @@
-"""Tasks side by side, in threads that Spark takes for the one that started them; every one has an answer."""
+"""Run functions in parallel, in threads that have the Spark state of the thread that started them.
+
+Every function gives a result or an exception.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,20 @@ _SETTLES = "restart the query: it settles what was under way"
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Spark's callback thread never answers when anything but an ``Exception`` leaves the function."""
+    """Return ``error`` if it is an ``Exception``, else an ``Interrupted`` in its place.
+
+    If anything but an ``Exception`` leaves the batch function, Spark's callback thread never answers.
+    """
     if isinstance(error, Exception):
         return error
     return Interrupted(f"{type(error).__name__}({error}) was raised inside the batch function", help=_SETTLES)
 
 
 class Threads:
-    """One thread per task, each with the query's job group, properties and session; without Spark, threads."""
+    """Runs each task in a thread of its own, with the query's job group, local properties and session.
+
+    Without Spark the threads are plain ones.  A single task runs in the calling thread.
+    """
 
     def __init__(self, spark: Callable[[], SparkSession | None]) -> None:
         self._spark = spark
@@ -61,11 +70,11 @@ class Threads:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make the query's clone what ``SparkSession.getActiveSession()`` finds in this thread."""
+    """Make the query's session the one that ``SparkSession.getActiveSession()`` returns in this thread."""
     jvm: Any = spark._jvm
     getattr(jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(spark._jsparkSession)
 
 
 def _unanswered() -> Exception:
-    """Stands until the task has answered, so that a thread that dies unseen is never a success."""
+    """Return the initial result of a task: a thread that dies without an answer is then never a success."""
     return Interrupted("a thread ended without an answer", help=_SETTLES)

@@ -1,4 +1,4 @@
-"""The Python worker that a task of Spark runs in, whatever the sink."""
+"""Helpers for code that runs in Spark's Python workers, for every sink."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _OURS = "/proc/self/fd"
 
 
 def promptly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches`` that Spark's JVM sends, without its wait for an acknowledgement between rows and end.
+    """Yield the ``batches`` that Spark's JVM sends; acknowledge them at once, so that their end arrives sooner.
 
-    The few bytes that say that no batch follows are sent once those before are acknowledged (Nagle's algorithm), which
-    Linux puts off for 40 ms (RFC 1122, 4.2.3.2): longer than all that a small epoch's task does.  With
-    ``spark.python.unix.domain.socket.enabled`` there is nothing to wait for.
+    After the last batch the JVM sends a few bytes that say that no batch follows.  It sends them only when the bytes
+    before are acknowledged (Nagle's algorithm), and Linux delays an acknowledgement by 40 ms (RFC 1122, 4.2.3.2).
+    That is longer than the whole task of a small epoch.  With ``spark.python.unix.domain.socket.enabled`` there is no
+    such delay.
     """
     for batch in batches:
         acknowledge()
@@ -28,21 +29,21 @@ def promptly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def acknowledge() -> None:
-    """What TCP connections of this process have received; a hint to the kernel, where it knows one.
+    """Ask the kernel to acknowledge now what the TCP connections of this process have received.
 
-    None is given where somebody has set ``socket.setdefaulttimeout``, as a function of the user's or a library of its
-    may: each socket object that is made then, of an open file too, would make that file one that does not wait, the
-    JVM's connection among them.
+    Does nothing on a kernel without ``TCP_QUICKACK``.  Does nothing either if ``socket.setdefaulttimeout`` is set, as
+    a user's function or a library may do.  Then every new socket object, also one for an open file, would make that
+    file non-blocking, and one of these files is the connection to the JVM.
     """
     if not hasattr(socket, "TCP_QUICKACK") or socket.getdefaulttimeout() is not None:
         return
     for number in _open_files():
-        with contextlib.suppress(OSError):  # no socket, none of TCP, or closed by now
+        with contextlib.suppress(OSError):  # not a socket, not TCP, or closed meanwhile
             found = socket.socket(fileno=number)
             try:
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             finally:
-                found.detach()  # it stays its owner's
+                found.detach()  # the file belongs to another object, and must stay open
 
 
 def _open_files() -> list[int]:
@@ -52,14 +53,14 @@ def _open_files() -> list[int]:
         return []
 
 
-# --- values, made of their bytes ------------------------------------------------------------------------
+# --- Arrow values, made from bytes ----------------------------------------------------------------------
 #
-# ``pyarrow.array``, ``pyarrow.scalar`` and ``to_numpy`` load pandas, 0.2 s and tens of MB of a worker that has no other
-# use for it, to see whether they were given something of its.
+# ``pyarrow.array``, ``pyarrow.scalar`` and ``to_numpy`` import pandas, only to check whether they got a pandas object.
+# That costs 0.2 s and tens of MB, in a worker that does not use pandas otherwise.
 
 
 def answer(**texts: str) -> pa.RecordBatch:
-    """One row, a column of type ``string`` for each of them."""
+    """Return one row with a column of type ``string`` for each text."""
     import pyarrow as pa
 
     columns = [_array(pa.string(), struct.pack("=2i", 0, len(data)), data) for data in map(str.encode, texts.values())]
@@ -67,19 +68,19 @@ def answer(**texts: str) -> pa.RecordBatch:
 
 
 def of_bytes(kind: pa.DataType, data: bytes) -> pa.Scalar:
-    """A value of a type of fixed length: the first bytes of ``data``, in this machine's order."""
+    """Return a value of a type of fixed length, from the first bytes of ``data`` in this machine's byte order."""
     return _array(kind, data)[0]
 
 
 def large_binary(data: bytes) -> pa.Scalar:
-    """A value of type ``large_binary``."""
+    """Return a value of type ``large_binary``."""
     import pyarrow as pa
 
     return _array(pa.large_binary(), struct.pack("=2q", 0, len(data)), data)[0]
 
 
 def _array(kind: pa.DataType, *buffers: bytes) -> pa.Array:
-    """Of one value, which is not NULL."""
+    """Return an array of one value that is not NULL."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(kind, 1, [None, *map(pa.py_buffer, buffers)])

@@ -447,7 +447,7 @@ def test_a_log_that_never_rests_is_a_named_error(folder: Path) -> None:
     log = FilesLog(folder)
     filled(log, 1)
     grow = (log.append(position, commit(0)) for position in itertools.count(1))
-    with pytest.raises(SinkUnavailable, match=f"under each of {LISTINGS} looks"):
+    with pytest.raises(SinkUnavailable, match=f"during each of {LISTINGS} readings"):
         FilesLog(folder, disk=Slow(lambda: next(grow))).read()
 
 

@@ -106,7 +106,7 @@ def test_the_marker_and_the_position(marker: Marker | None, wanted: int, prepare
         (
             Holds(MINE),
             Marker(2, THIS),
-            "the marker stands at position 0, position 2 was to follow",
+            "the marker stands at position 0, but position 2 was to be written",
             "table t: fence g2/0005, marker none; asked: position 2 of decision 2748, by g2/0005",
         ),
         (

@@ -89,7 +89,7 @@ def test_rows_without_a_key_are_told_by_column() -> None:
     ("order", "what", "remedy"),
     [
         ((), " of one epoch", "give Merge(order_by=...) columns"),
-        (("seq",), " that are last alike by order_by=", "add a column to order_by="),
+        (("seq",), " that are all last by order_by=", "add a column to order_by="),
     ],
 )
 def test_keys_that_stand_twice_are_told_the_worst_first(order: tuple[str, ...], what: str, remedy: str) -> None:

@@ -471,7 +471,7 @@ def test_an_object_store_is_refused_with_the_remedy(scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "why"), [("ofs", r"not known to have .* \(known: hdfs, viewfs\)"), ("file", "has no name")]
+    ("scheme", "why"), [("ofs", r"not known to create .* \(known: hdfs, viewfs\)"), ("file", "cannot create a name")]
 )
 def test_what_is_not_known_is_refused(scheme: str, why: str) -> None:
     with pytest.raises(Misconfigured, match=why):

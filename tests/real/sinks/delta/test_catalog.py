@@ -103,7 +103,7 @@ def test_a_table_that_was_made_again_under_the_name_is_another_one(
     spark.sql("DROP TABLE lake.flights")
     start.sink.create(query("app"), rows.schema)
     start.fenced()
-    with pytest.raises(CheckpointMismatch, match="was prepared as delta:"):
+    with pytest.raises(CheckpointMismatch, match="was prepared for the table delta:"):
         start.commit(vote)
     assert support.column(folder / "flights", "id") == []
 

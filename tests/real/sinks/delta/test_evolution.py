@@ -85,7 +85,7 @@ def test_columns_that_were_added_and_are_not_there_refuse_the_epoch(
     monkeypatch.setattr(Core, "add_columns", lambda *_: "SELECT 1")
     with pytest.raises(PrepareRefused, match="does not add the columns") as refused:
         start.prepare(grown)
-    assert "the table has not got them" in str(refused.value)
+    assert "the table does not have them" in str(refused.value)
     assert seen(spark, path, "*") == [("old",)]
 
 

@@ -152,6 +152,6 @@ def test_a_fence_that_others_keep_in_conflict_is_given_up_by_name(path: Path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(Transaction, "commit", conflict)
-        with pytest.raises(SinkUnavailable, match="commits in a row met with a conflict"):
+        with pytest.raises(SinkUnavailable, match="commits in a row ended with a conflict"):
             fence(path, TWO)
     assert seen(path) == ONE

@@ -99,7 +99,7 @@ def test_columns_go_by_name_and_nothing_is_dropped() -> None:
     [extra] = gates.row_problems(struct(id=StringType(), x=LongType()), table, case_sensitive=False)
     assert extra == "column x: the table has no such column"
     [missing] = gates.row_problems(struct(n=LongType()), table, case_sensitive=False)
-    assert missing.startswith("column id: the table has it NOT NULL")
+    assert missing.startswith("column id: it is NOT NULL in the table")
     cased = gates.row_problems(struct(ID=StringType()), table, case_sensitive=True)
     assert [p.partition(":")[0] for p in cased] == ["column ID", "column id"]
     twice = StructType([StructField("n", LongType()), StructField("N", LongType()), StructField("id", StringType())])

@@ -134,7 +134,7 @@ def test_another_table_in_its_place_is_another_one(one: OwnTable, tmp_path: Path
         support.forget_version(other.path, support.version(other.path))
     shutil.rmtree(one.path / LOG)
     shutil.copytree(other.path / LOG, one.path / LOG)
-    with pytest.raises(CheckpointMismatch, match="was prepared as delta:"):
+    with pytest.raises(CheckpointMismatch, match="was prepared for the table delta:"):
         one.commit(vote)
     assert support.column(one.path, "id") == []
 
@@ -170,6 +170,6 @@ def test_a_name_that_has_become_another_tables_is_another_one(
         shutil.copy(one.path / prepared, other.path / prepared)
     spark.sql(f"DROP TABLE {name}")
     spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{other.path}'")
-    with pytest.raises(CheckpointMismatch, match="was prepared as delta:"):
+    with pytest.raises(CheckpointMismatch, match="was prepared for the table delta:"):
         start.commit(vote)
     assert support.column(other.path, "id") == ["x"]

@@ -230,7 +230,7 @@ def test_rows_that_cannot_be_merged_are_refused_by_key_and_count(spark: SparkSes
     ordered = Start(spark, path, mode=Merge(key="id", order_by="seq", delete_when="gone"))
     given = [("1", "x", 5, None), ("1", "y", 5, None), ("2", "x", 4, None), ("2", "y", 4, None), ("2", "z", 6, None)]
     error = refused(ordered, changes(spark, *given))
-    assert error.what == "key (id) = (1): 2 rows that are last alike by order_by="
+    assert error.what == "key (id) = (1): 2 rows that are all last by order_by="
     assert rows(path) == []
 
 

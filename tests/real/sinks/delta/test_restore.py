@@ -114,7 +114,7 @@ def test_a_running_query_does_not_write_above_the_gap(shown: Shown) -> None:
     rows = shown.spark.range(4, 5).toDF("n").coalesce(1)
     vote = shown.prepare(rows, 4)
     shown.restore("VERSION AS OF 2")
-    with pytest.raises(MarkerLost, match="stands at position 1, position 4 was to follow"):
+    with pytest.raises(MarkerLost, match="stands at position 1, but position 4 was to be written"):
         shown.commit(vote)
     assert support.column(shown.path, "n") == [1]
 

@@ -273,7 +273,7 @@ def test_select_and_where_make_the_table_and_the_rows(spark: SparkSession, tmp_p
 def test_a_table_that_delta_does_not_make_is_told_in_its_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     path = tmp_path / "file" / "t"
-    with pytest.raises(Misconfigured, match=f"Delta does not make the table {path}"):
+    with pytest.raises(Misconfigured, match=f"Delta cannot create the table {path}"):
         DeltaSink(str(path), name="out").create(query("app"), StructType().add("i", LongType()))
 
 

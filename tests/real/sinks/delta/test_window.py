@@ -265,7 +265,7 @@ def test_a_recreated_table_is_another_one(spark: SparkSession, path: Path, one: 
     DeltaSink(str(path), name="out").create(query("app"), SCHEMA)
     again = Start(spark, path, ONE)
     again.sink.fence(query("app"), ONE)
-    with pytest.raises(CheckpointMismatch, match="prepared as delta:"):
+    with pytest.raises(CheckpointMismatch, match="prepared for the table delta:"):
         again.commit(committable)
     assert support.column(path, "id") == []
 

@@ -235,7 +235,7 @@ def test_a_tie_in_the_declared_order_is_refused(spark: SparkSession, pg_database
     )
     sink = ready(pg_database, frame, mode=Upsert(key="id", order_by="seq"))
     error = refused(sink, frame)
-    assert error.what == "key (id) = (1): 2 rows that are last alike by order_by="
+    assert error.what == "key (id) = (1): 2 rows that are all last by order_by="
     assert error.state == "1 such keys: (1): 2 rows"
     assert "tells these rows apart" in error.help
 
