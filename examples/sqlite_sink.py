@@ -1,6 +1,6 @@
-"""A sink of one's own: SQLite.  It votes; what is prepared no reader of the view sees.
+"""A sink of your own, for SQLite.  It votes: readers of the view do not see prepared rows.
 
-Every write is one transaction, in which the conditions are asked first; so a late one harms nobody.
+Every write is one transaction, which checks the conditions first.  So a write that comes too late changes nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ CREATE VIEW IF NOT EXISTS shown AS SELECT app, sink, position, row FROM votes JO
 
 
 class SqliteSink:
-    """Rows as JSON in a file; readers use the view ``shown``."""
+    """Store rows as JSON in a SQLite file.  Readers use the view ``shown``."""
 
     def __init__(self, path: Path, name: str, timeout: float = 5) -> None:
         self.path = path
-        self._timeout = timeout  # seconds for another's transaction to end
+        self._timeout = timeout  # seconds to wait until another transaction ends
         self._name = name
         self._app: str | None = None
         self._conditions = Conditions(name, f"sqlite:{path}")
@@ -105,7 +105,7 @@ class SqliteSink:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction that is the only writer; any exception rolls it back."""
+        """Open a transaction that is the only writer.  Any exception rolls it back."""
         with contextlib.closing(sqlite3.connect(self.path, self._timeout, isolation_level=None)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")

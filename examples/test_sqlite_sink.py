@@ -1,4 +1,4 @@
-"""The proof of ``sqlite_sink.py``: the contract, and schedules of faults.  ``pytest --epochal-chaos examples``"""
+"""Prove ``sqlite_sink.py`` by the contract and by schedules of faults.  Run ``pytest --epochal-chaos examples``."""
 
 import json
 import sqlite3
@@ -12,7 +12,7 @@ from epochal.chaos.contract import SinkContract, SinkHarness
 
 
 def visible(path, app):
-    """The rows that an independent reader sees."""
+    """Return the rows that an independent reader sees."""
     with closing(sqlite3.connect(path)) as reader:
         return [json.loads(row) for (row,) in reader.execute("SELECT row FROM shown WHERE app = ?", (app,))]
 

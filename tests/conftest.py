@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from epochal.chaos import servers
 from epochal.coordinator.environment.versions import POSTGRES
 from tests import selection
+
+# Examples that Hypothesis draws fail for what they find, never for how long they take.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

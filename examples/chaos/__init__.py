@@ -1,1 +1,1 @@
-"""Batch functions as people write them, to be struck by ``epochal chaos run``; each file begins with its command."""
+"""Batch functions as people usually write them, for ``epochal chaos run``.  Each file begins with its command."""

@@ -1,4 +1,4 @@
-"""Delta append in foreachBatch: rows twice after a crash between the append and Spark's commits/N.
+"""Delta append in foreachBatch.  After a crash between the append and Spark's commits/N, rows are there twice.
 
 epochal chaos run --target examples.chaos.delta_append:write --reader examples.chaos.delta_append:read
 """

@@ -1,8 +1,8 @@
-"""Delta append with Delta's own idempotence (txnAppId, txnVersion): exact, as long as the checkpoint lives.
+"""Delta append with Delta's own idempotence (txnAppId, txnVersion).  It is exact as long as the checkpoint is kept.
 
 epochal chaos run --target examples.chaos.delta_txn:write --reader examples.chaos.delta_txn:read
 
-After a deleted checkpoint Spark counts its epochs from 0 again, and Delta takes new rows for old ones: they are lost.
+After the checkpoint is deleted, Spark counts epochs from 0 again.  Delta takes new rows for old ones, and drops them.
 
 epochal chaos run --strike delete:checkpoint:after-return \
     --target examples.chaos.delta_txn:write --reader examples.chaos.delta_txn:read

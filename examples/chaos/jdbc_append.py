@@ -1,4 +1,4 @@
-"""Spark JDBC append in foreachBatch: part of an epoch shows while it is written, and rows twice after a crash.
+"""Spark JDBC append in foreachBatch.  Readers see parts of an epoch; after a crash, rows are there twice.
 
 epochal chaos run --server postgres --target examples.chaos.jdbc_append:write --reader examples.chaos.jdbc_append:read
 """

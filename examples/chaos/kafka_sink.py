@@ -1,4 +1,4 @@
-"""Spark's Kafka sink in foreachBatch: an epoch shows row by row, and rows twice after a crash.
+"""Spark's Kafka sink in foreachBatch.  Readers see an epoch row by row; after a crash, rows are there twice.
 
 epochal chaos run --server kafka --target examples.chaos.kafka_sink:write --reader examples.chaos.kafka_sink:read
 """

@@ -1,4 +1,4 @@
-"""A small job done right by hand: all rows and the epoch's number in one transaction of one connection.
+"""A small job that is correct: one transaction on one connection writes all rows and the epoch's number.
 
 epochal chaos run --server postgres \
     --target examples.chaos.postgres_marker:write --reader examples.chaos.postgres_marker:read
@@ -21,7 +21,7 @@ def write(df, epoch):
         for table in TABLES:
             cursor.execute(table)
         cursor.execute("INSERT INTO done VALUES (%s) ON CONFLICT DO NOTHING", [epoch])
-        if cursor.rowcount:  # else an earlier attempt has committed it, rows and all
+        if cursor.rowcount:  # else an earlier attempt has committed this epoch and its rows
             cursor.executemany("INSERT INTO shown VALUES (%s, %s, %s)", rows)
 
 
