@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from epochal.chaos import servers
 from epochal.coordinator.environment.versions import POSTGRES
 from tests import selection
+from tests.databases import Databases
 
 # Examples that Hypothesis draws fail for what they find, never for how long they take.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -113,14 +114,17 @@ def _servers_are_up(request: pytest.FixtureRequest) -> None:
                 server.start()
 
 
+@pytest.fixture(scope="session")
+def databases() -> Databases:
+    """The databases of the whole run."""
+    return Databases()
+
+
 @pytest.fixture
-def pg_database(postgres_server: servers.Postgres) -> Iterator[str]:
+def pg_database(postgres_server: servers.Postgres, databases: Databases) -> Iterator[str]:
     """Connection string of an empty database of this test's own."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    yield postgres_server.create_database(name)
-    if not postgres_server.running():
-        postgres_server.start()
-    postgres_server.drop_database(name)
+    with databases.one(postgres_server) as dsn:
+        yield dsn
 
 
 @pytest.fixture

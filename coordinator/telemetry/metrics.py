@@ -1,6 +1,6 @@
 """The table of metrics and spans: every name, unit and meaning, once.
 
-``telemetry.py`` makes its instruments of it, ``docs/metrics.md`` shows it, and ``docs/grafana.json`` asks for
+``otel.py`` makes its instruments of it, ``docs/metrics.md`` shows it, and ``docs/grafana.json`` asks for
 these names as Prometheus knows them; tests hold both against it.  Names and units follow OpenTelemetry's
 conventions: https://opentelemetry.io/docs/specs/semconv/general/metrics/.
 """
