@@ -41,7 +41,7 @@ MODES = (TWO_PHASE, IDEMPOTENT)
 
 
 class Phase(enum.Enum):
-    """The steps of the protocol, in order; README's picture and ``coordinator.py`` follow it."""
+    """The steps of the protocol, in order; README's picture and ``coordinator.py`` follow this order."""
 
     LOOK = "look"
     FENCE = "fence"

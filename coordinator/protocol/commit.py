@@ -22,7 +22,10 @@ from epochal.sinks.protocol import CommitOutcome
 
 
 def commit(start: Start) -> dict[str, CommitOutcome]:
-    """Make every sink show the last epoch, which is decided.  The error, if there is one, says which sinks do not."""
+    """Make every sink show the last epoch, which is decided.  The error, if there is one, says which sinks do not.
+
+    While settling, an epoch whose rows are lost and have no copy is left to Spark's replay (``start.lost``).
+    """
     outcomes: dict[str, CommitOutcome] = {}
     for _ in range(start.retry.attempts):
         lost = commit_pending(start, outcomes)
@@ -79,7 +82,7 @@ def commit_sink(start: Start, committable: Committable) -> CommitOutcome:
 
 
 def redo(start: Start, lost: Sequence[str]) -> None:
-    """Prepare the rows that these sinks lost again from the copy, and append a decision that supersedes the old one."""
+    """Prepare again, from the copy, what these sinks lost, and append a decision that supersedes the old one."""
     current, stage = start.decided, start.stage
     copy = current.copy
     assert copy is not None, "without a copy Spark's replay is evaluated instead"

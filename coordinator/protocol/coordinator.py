@@ -251,7 +251,7 @@ def look(start: Start, ask: EpochRequest) -> int:
 
 
 def check_sinks_appliable(start: Start, history: History, shown: Mapping[str, bool]) -> None:
-    """Raise ``Misconfigured`` if a sink that this start may have to give an epoch without a copy cannot take it."""
+    """Refuse sinks that cannot take an epoch without a durable copy, if this start may have to give them one."""
     if start.mode == IDEMPOTENT:
         check_appliable(start.sinks.values())
     elif history.last is not None and isinstance(history.last.current, Apply) and any(shown.values()):
@@ -263,7 +263,7 @@ def check_sinks_appliable(start: Start, history: History, shown: Mapping[str, bo
                 sink=error.sink,
                 epoch=history.last.number,
                 state=error.state,
-                help="start once with this sink as it was then; change it when the epoch is through",
+                help="start once with this sink as it was then; change the sink after the epoch is committed",
             ) from error
 
 
@@ -366,7 +366,7 @@ def check_marks(start: Start, markers: Mapping[str, Marker | None]) -> None:
 
 
 def write_marks(start: Start, markers: Mapping[str, Marker | None]) -> None:
-    """Write the markers that an operator vouches for.  Like every write, it is conditional on this start's fence."""
+    """Write the markers of an operator action.  Like every write, this is conditional on this start's fence."""
     for name, marker in markers.items():
         sink = start.sinks[name]
         assert isinstance(sink, MarkedSink), "seen before anything was fenced"

@@ -26,7 +26,7 @@ States = Mapping[str, SinkState]
 
 @dataclass(frozen=True)
 class Case:
-    """All that a rule may use.  ``by``: the actor that has fenced the sinks; None before the fences."""
+    """All that a rule may use.  ``by``: this start's actor, if it has fenced the sinks and rules may rely on that."""
 
     history: History
     states: States
@@ -314,7 +314,7 @@ def _behind_only_in_replay(case: Case) -> EpochalError | None:
         if not last.is_shown_by(name, marker):
             return MarkerLost(
                 f"the sink does not show epoch {last.number}, which was applied, and Spark asks for epoch"
-                f" {case.ask.epoch}: only a replay of epoch {last.number} can bring it up",
+                f" {case.ask.epoch}: only a replay of epoch {last.number} can give the sink its rows",
                 sink=name,
                 epoch=last.number,
                 state=_describe(case),

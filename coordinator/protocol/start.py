@@ -148,8 +148,8 @@ class Start:
             f"{stands}, and not yet visible in {', '.join(pending)}: {what_of(error)}",
             epoch=self.current.epoch,
             state=f"visible in {done}, pending in {pending}, {stands} by {self.current.actor}",
-            help=f"{remedy_of(error)}; then restart the query: it will finish this epoch first (a sink that never will:"
-            " docs/runbook.md)",
+            help=f"{remedy_of(error)}; then restart the query: it will finish this epoch first (if a sink can never"
+            " show it: docs/runbook.md)",
         ) from error
 
     def enter(self, phase: Phase) -> None:

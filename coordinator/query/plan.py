@@ -34,10 +34,10 @@ class PlanFacts:
 
     stateful: tuple[str, ...]  # names of stateful operators
     watermark: bool
-    unrepeatable: tuple[tuple[str, str], ...]  # (non-deterministic expression, stateful operator below it)
+    unrepeatable: tuple[tuple[str, str], ...]  # (non-deterministic expression, the stateful operator that it feeds)
     python_functions: tuple[str, ...]  # Python functions that feed a stateful operator
     order_dependent: tuple[str, ...] = ()  # functions in a stateful operator whose value depends on row order
-    static_sides: tuple[str, ...] = ()  # relations below a stateful operator that do not stream
+    static_sides: tuple[str, ...] = ()  # inputs of a stateful operator that do not stream
 
     def check(self) -> None:
         """Raise ``Misconfigured`` if operator state could get other content when Spark replays an epoch."""
