@@ -147,7 +147,7 @@ def resolve(
     yes: YesOption = False,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """Decide what the query cannot finish by itself: an epoch in doubt, a lost marker, skipped epochs, an evaluation.
+    """Decide what the query cannot finish by itself: an epoch in doubt, a lost marker, skipped epochs, two evaluations.
 
     Stop the query first. Give one of the four options. Each is your own statement, which the program cannot check; the
     log keeps it with the reason.

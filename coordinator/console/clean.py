@@ -31,8 +31,8 @@ def clean(
 ) -> Answer:
     """Show what dead starts left in the sinks and among the durable copies; --yes removes it.
 
-    A start cleans by itself, so this is only for looking, or for a query that will not start for a while. It never
-    touches what the newest start made, nor a sink in which an epoch is in doubt.
+    A start cleans by itself, so this command is only for looking, or for a query that will not start for a while. It
+    never removes what the newest start made, nor anything from a sink in which an epoch is in doubt.
 
     Example: epochal clean /data/checkpoint --pipeline job.py:pipeline --yes
     """

@@ -33,7 +33,7 @@ LOOKS = 5
 
 
 def resolve(checkpoint: str) -> str:
-    """Return the checkpoint's location as a running query names it.  Raise ``Usage`` if it is none."""
+    """Return the checkpoint's location as a running query names it.  Raise ``Usage`` if there is none."""
     where = located(checkpoint)
     path = local_path(where)
     if path is not None and not any((Path(path) / name).exists() for name in ("metadata", "epochal")):

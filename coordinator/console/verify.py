@@ -69,7 +69,7 @@ def verify(
     ] = 5.0,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """Compare all sinks' markers, audits and row counts with the log: find gaps, wrong decisions, counts and digests.
+    """Compare all sinks' markers, audits and row counts with the log; list gaps and wrong decisions, counts, digests.
 
     The exit code is 1 if something is wrong; a decided epoch that a sink does not show counts as wrong, too. What was
     not checked is listed.
@@ -168,7 +168,7 @@ def _check_log(history: History, account: Account) -> None:
 
 def _tell_said(history: History, account: Account) -> None:
     for record in history.operators:
-        account.unchecked.append(f"what a person said, {record.at[:10]}: {_said(record)} ({record.why})")
+        account.unchecked.append(f"what an operator decided, {record.at[:10]}: {_said(record)} ({record.why})")
 
 
 def _said(record: Operator) -> str:
@@ -346,7 +346,7 @@ class _Whole:
         elif row.incarnation == after.incarnation and after.epoch != row.epoch + 1:
             if self._is_said(row, after):
                 missing = _span(row.epoch + 1, after.epoch - 1)
-                self._account.unchecked.append(f"{self._name}: {missing}, which a person has left out of it")
+                self._account.unchecked.append(f"{self._name}: {missing}, which an operator has left out of it")
                 return
             what = f"epoch {after.epoch} follows epoch {row.epoch}, at position {after.position}"
             self._account.find("gap", what, sink=self._name, epoch=row.epoch + 1, position=after.position)

@@ -263,7 +263,7 @@ class EventPublisher:
     def closed(self) -> None:
         self._tell(Closed)
 
-    # --- to everybody -----------------------------------------------------------------------------
+    # --- to all consumers -------------------------------------------------------------------------
 
     def _tell(self, kind: type[Event], epoch: EpochNumber | None = None, **what: object) -> None:
         if not self._consumers:

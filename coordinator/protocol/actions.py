@@ -173,7 +173,7 @@ class Accept(_Said):
             raise Misconfigured(
                 "the sink goes on under another name",
                 sink=self.sink,
-                help="see `epochal log`; `epochal rename` takes a name back",
+                help="`epochal log` shows the new name; `epochal rename` can change it back",
             )
         state = _state(case, self.sink)
         self._refuse_ahead(case, state.marker)

@@ -245,7 +245,7 @@ def _begun(ask: EpochRequest, *, new: bool) -> EpochRequest:
         raise Misconfigured(
             f"{ask.query.checkpoint} is no new checkpoint",
             state=f"it has {', '.join(held)}, and no file metadata",
-            help="restore the file metadata from a backup, or name a folder that is empty or not there",
+            help="restore the file metadata from a backup, or name a folder that is empty or does not exist",
         )
     return replace(ask, query=replace(ask.query, query_id=str(uuid.uuid4())))
 

@@ -451,8 +451,8 @@ def _given_again(sinks: Sequence[Sink], deterministic: Sequence[str]) -> list[st
             " with NonDeterministicReplay"
         )
         notes += [
-            f"{sink.name} cannot hold rows back: it is held against the sinks given the epoch before it, and may show"
-            " rows that a sink given the epoch after it refuses"
+            f"{sink.name} cannot hold rows back: its rows are compared only with those of sinks that get the epoch"
+            " before it, so it may show rows that a sink after it refuses"
             for sink in sorted(sinks, key=lambda sink: sink.name)
             if isinstance(sink, ApplySink)
         ]
@@ -496,7 +496,7 @@ def needing(spark: Callable[[], SparkSession | None]) -> Callable[[], SparkSessi
         if found is None:
             raise Misconfigured(
                 "this needs Spark, and no session runs in this process",
-                help="make the session first, with what the query's has (Delta's extension and catalog, file systems)",
+                help="make a session first, configured like the query's (Delta's extension and catalog, file systems)",
             )
         return found
 

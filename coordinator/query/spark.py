@@ -89,7 +89,7 @@ class StreamingQuery:
                 f"the pipeline was called with epoch {epoch!r} inside batch {self._batch}",
                 epoch=int(self._batch),
                 state="nothing of the batch was written",
-                help="hand on the epoch that Spark passed to your function: `pipeline(df, epoch)`",
+                help="pass on the epoch that Spark passed to your function: `pipeline(df, epoch)`",
             )
 
     def run_plan(self) -> None:
@@ -178,7 +178,7 @@ def check_output_mode(mode: str, sinks: Sequence[Sink]) -> None:
             f" they show: {', '.join(adding)}",
             state=f"outputMode={mode}",
             help='use outputMode("append"), or "update" where a reader keeps the newest row per key; or'
-            " DeltaSink(mode=Overwrite()), alone or with others like it",
+            " DeltaSink(mode=Overwrite()), if every sink is of this kind",
         )
 
 
