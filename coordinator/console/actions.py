@@ -75,8 +75,8 @@ def retire(
     """Let a sink leave the pipeline. It may return later, just as it is now.
 
     Stop the query first. Keep the sink in the pipeline for this command, because the last epoch is committed in it
-    first; then remove it from the query's code. With --unreachable the sink need not be in the pipeline, and if it
-    lacks the last epoch, it never gets it.
+    first; then remove it from the query's code. With --unreachable the sink need not be in the pipeline; if the
+    sink lacks the last epoch, it never gets that epoch.
 
     Example: epochal retire /data/checkpoint kafka-flights --pipeline job.py:pipeline --why 'nobody reads it' --yes
     """

@@ -69,9 +69,9 @@ def verify(
     ] = 5.0,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """Compare all sinks' markers, audits and row counts with the log; list gaps and wrong decisions, counts, digests.
+    """Compare all sinks' markers, audits and row counts with the log, and list what does not agree.
 
-    The exit code is 1 if something is wrong; a decided epoch that a sink does not show counts as wrong, too. What was
+    It finds gaps, and wrong decisions, source offsets, counts and digests. The exit code is 1 if something is wrong; a decided epoch that a sink does not show counts as wrong, too. What was
     not checked is listed.
 
     Example: epochal verify /data/checkpoint --pipeline job.py:pipeline --json
