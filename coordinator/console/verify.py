@@ -71,8 +71,8 @@ def verify(
 ) -> Answer:
     """Compare all sinks' markers, audits and row counts with the log, and list what does not agree.
 
-    It finds gaps, and wrong decisions, source offsets, counts and digests. The exit code is 1 if something is wrong; a decided epoch that a sink does not show counts as wrong, too. What was
-    not checked is listed.
+    It finds gaps, and wrong decisions, source offsets, counts and digests. The exit code is 1 if something is wrong; a
+    decided epoch that a sink does not show counts as wrong, too. What was not checked is listed.
 
     Example: epochal verify /data/checkpoint --pipeline job.py:pipeline --json
     """
