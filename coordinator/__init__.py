@@ -1,1 +1,1 @@
-"""Who decides?  The rooms below: the model, the protocol, the Spark query, telemetry, the console."""
+"""Who decides?  The rooms are model, environment, telemetry, protocol, query and console."""

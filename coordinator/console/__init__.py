@@ -1,12 +1,12 @@
-"""How does a person look, verify and repair?
+"""How does an operator inspect, verify and repair?
 
-The console command's sub-commands, which see, clean and decide: one file per command.
+This room has the sub-commands of the console command ``epochal``, one file per command.  The other files:
 
-``load.py`` how the user's sinks are found · ``options.py`` what several commands take · ``render.py`` tables, JSON and
-exit codes · ``standing.py`` log, sinks and Spark's files, read together and judged · ``audit.py``, ``columns.py`` what
-several ask of sinks · ``actions.py`` what a person decides (``coordinator/query/operate.py``) · ``app.py`` all on one
-app
+``cli.py`` the entry point · ``app.py`` adds all commands to one app · ``load.py`` finds the user's pipeline ·
+``options.py`` options of several commands · ``render.py`` tables, JSON and exit codes · ``standing.py`` reads log,
+sinks and Spark's files together and judges them · ``audit.py`` reads the sinks' audits · ``columns.py`` parses columns
+for ``sql`` · ``actions.py`` the commands that record what an operator decides (``coordinator/query/operate.py``)
 
-Nothing here imports pyspark, and no command starts a session by itself: those that decide use the one that
-``--pipeline`` makes, the others end with exit code 3 where they need one.
+Importing this room does not import pyspark, and no command starts a Spark session by itself.  The commands that record
+a decision use the session that ``--pipeline`` makes; the others end with exit code 3 if they need one.
 """

@@ -1,4 +1,4 @@
-"""``epochal adopt``, ``retire``, ``rename`` and ``resolve``: what a person decides, shown first, then recorded."""
+"""``epochal adopt``, ``retire``, ``rename`` and ``resolve``: show what an operator decides, or with --yes record it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from epochal.coordinator.query.pipeline import Pipeline, located
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.inspection import newest
 
-WhyOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")]
+WhyOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason. The log keeps it.")]
 _SPAN = re.compile(r"(\d+)(?:\.\.(\d+))?")
 
 
@@ -39,17 +39,19 @@ _SPAN = re.compile(r"(\d+)(?:\.\.(\d+))?")
 def adopt(
     checkpoint: CheckpointArgument,
     pipeline: PipelineOption = "",
-    new: Annotated[bool, typer.Option("--new", help="The checkpoint is not there yet: begin it.")] = False,
-    uneven: Annotated[bool, typer.Option("--uneven", help="Though the sinks do not all show the same epoch.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="The checkpoint does not exist yet: create it.")] = False,
+    uneven: Annotated[
+        bool, typer.Option("--uneven", help="Go on although the sinks do not all show the same epoch.")
+    ] = False,
     why: WhyOption = "",
     yes: YesOption = False,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """Have a checkpoint go on where it lies now: moved, restored, or a new one for an old app.
+    """Let a checkpoint go on where it lies now: one that was moved or restored, or a new one for an old app.
 
-    A checkpoint that was moved or restored keeps its log: it may go on with whatever fences its sinks have, never with
-    a marker that its log does not know. One without a log, or --new, begins where the sinks end: their offsets are
-    listed, as the query has to start from there. Stop the query first.
+    A checkpoint that was moved or restored keeps its log. It may go on whatever fences its sinks have, but never with
+    a marker that its log does not know. A checkpoint without a log, or with --new, begins where the sinks end: their
+    offsets are listed, because the query has to start from there. Stop the query first.
 
     Example: epochal adopt /data/checkpoint --pipeline job.py:pipeline --why 'moved to the new volume' --yes
     """
@@ -63,16 +65,18 @@ def retire(
     sink: Annotated[str, typer.Argument(help="The name of the sink that leaves.")],
     pipeline: PipelineOption = "",
     unreachable: Annotated[
-        bool, typer.Option("--unreachable", help="It is not asked: it is down for good, or not in the pipeline.")
+        bool,
+        typer.Option("--unreachable", help="Do not ask the sink: it is down for good, or not in the pipeline."),
     ] = False,
     why: WhyOption = "",
     yes: YesOption = False,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """Have a sink leave the pipeline. It may return later, just as it is now.
+    """Let a sink leave the pipeline. It may return later, just as it is now.
 
-    The pipeline still has it here, but with --unreachable. The last epoch is brought into it first; with --unreachable
-    what it lacks of that epoch stays out of it. Then take it out of the query's code. Stop the query first.
+    Stop the query first. Keep the sink in the pipeline for this command, because the last epoch is committed in it
+    first; then remove it from the query's code. With --unreachable the sink need not be in the pipeline; if the
+    sink lacks the last epoch, it never gets that epoch.
 
     Example: epochal retire /data/checkpoint kafka-flights --pipeline job.py:pipeline --why 'nobody reads it' --yes
     """
@@ -83,16 +87,17 @@ def retire(
 @answering
 def rename(
     checkpoint: CheckpointArgument,
-    old: Annotated[str, typer.Argument(help="The name that it has.")],
-    new: Annotated[str, typer.Argument(help="The name that it gets.")],
+    old: Annotated[str, typer.Argument(help="The sink's name now.")],
+    new: Annotated[str, typer.Argument(help="The sink's new name.")],
     pipeline: PipelineOption = "",
     why: WhyOption = "",
     yes: YesOption = False,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """Have a sink go on under another name, from the marker it has.
+    """Let a sink go on under another name, from the marker that it has.
 
-    The pipeline may have it under either name. Then give it the new one in the query's code. Stop the query first.
+    Stop the query first. The pipeline may have the sink under either name. Afterwards give it the new name in the
+    query's code.
 
     Example: epochal rename /data/checkpoint postgres-flights flights --pipeline job.py:pipeline --why 'shorter' --yes
     """
@@ -109,8 +114,8 @@ def resolve(
         typer.Option(
             "--accept",
             metavar="SINK",
-            help="The sink goes on from what it is and shows now: restored from a backup, made anew, or unable to"
-            " take an epoch that was decided. What it lacks stays out of it.",
+            help="The sink goes on from what it is and shows now: it was restored from a backup, or created again, or"
+            " it cannot take an epoch that was decided. It never gets the epochs that it lacks.",
         ),
     ] = "",
     marker: Annotated[
@@ -118,34 +123,34 @@ def resolve(
         typer.Option(
             "--marker",
             metavar="SINK",
-            help="The sink shows the log's last epoch, as you have seen, and its marker is gone or older: it is"
-            " written again.",
+            help="You have seen that the sink shows the log's last epoch, but its marker is gone or older: write the"
+            " marker again.",
         ),
     ] = "",
     skipped: Annotated[
         str,
-        typer.Option("--skipped", metavar="A..B", help="These epochs never reached the pipeline, and are not missed."),
+        typer.Option("--skipped", metavar="A..B", help="These epochs never reached the pipeline; nobody needs them."),
     ] = "",
     evaluation: Annotated[
         list[str] | None,
         typer.Option(
             "--evaluation",
             metavar="SINK",
-            help="Idempotent mode: the sink keeps its rows of the last epoch, though the next run gives others; once"
-            " for each sink that shows it.",
+            help="Idempotent mode: the sink keeps its rows of the last epoch, although the next run gives other rows."
+            " Repeat it for each sink that shows the epoch.",
         ),
     ] = None,
     drop: Annotated[
-        bool, typer.Option("--drop", help="With --accept: rows that the sink holds and does not show may be deleted.")
+        bool, typer.Option("--drop", help="With --accept: rows that the sink holds but does not show may be deleted.")
     ] = False,
     why: WhyOption = "",
     yes: YesOption = False,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """Decide what cannot finish: an epoch in doubt, a lost marker, skipped epochs, a second evaluation.
+    """Decide what the query cannot finish by itself: an epoch in doubt, a lost marker, skipped epochs, two evaluations.
 
-    One of the four options. Each is a statement of yours that the program cannot check: the log keeps it with the
-    reason. Stop the query first.
+    Stop the query first. Give one of the four options. Each is your own statement, which the program cannot check; the
+    log keeps it with the reason.
 
     Example: epochal resolve /data/checkpoint --skipped 7..9 --pipeline job.py:pipeline --why 'empty batches' --yes
     """
@@ -156,7 +161,7 @@ def resolve(
     acts += [Skip(first=_span(skipped)[0], last=_span(skipped)[1], **told)] if skipped else []
     acts += [Evaluate(sinks=tuple(evaluation), **told)] if evaluation else []
     if len(acts) != 1:
-        raise Usage("say one thing: --accept SINK, --marker SINK, --skipped A..B or --evaluation SINK")
+        raise Usage("give exactly one of --accept SINK, --marker SINK, --skipped A..B and --evaluation SINK")
     return _answer("resolve", checkpoint, pipeline, acts[0], yes, drop=drop)
 
 
@@ -195,7 +200,7 @@ def _answer(
 
 
 def _ends(pipeline: Pipeline) -> list[Json]:
-    """Where the sinks end, as their audits tell: what a new checkpoint has to begin from."""
+    """Return the newest epoch of each sink, from its audit: a new checkpoint has to begin there."""
     found = []
     for sink in pipeline.sinks:
         end = newest(sink, pipeline.app)

@@ -1,4 +1,4 @@
-"""All sub-commands, on one app."""
+"""Adds all sub-commands to one app."""
 
 from __future__ import annotations
 

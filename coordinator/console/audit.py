@@ -1,4 +1,4 @@
-"""What the sinks' own audit says of the epochs that they show, read in pages."""
+"""Reads the sinks' own audit of the epochs that they show, page by page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.protocol import AuditedSink
 
 PAGE = 2_000
-"""Epochs that are held at once: each carries the text of its offsets."""
+"""Number of epochs in memory at once: each of them carries the text of its offsets."""
 
 
 def pages(sink: AuditedSink, app: str, last: Position | None = None) -> Iterator[Sequence[ShownEpoch]]:
-    """All epochs up to position ``last``, the newest page first, each page oldest first."""
+    """Yield all epochs up to position ``last``: the newest page first, and the oldest epoch of each page first."""
     while last is None or last > 0:
         page = sink.epochs(app, last=last, limit=PAGE).rows
         if not page:
@@ -24,5 +24,5 @@ def pages(sink: AuditedSink, app: str, last: Position | None = None) -> Iterator
 
 
 def age(epoch: ShownEpoch) -> float:
-    """Seconds since it was committed, by two clocks; for people alone."""
+    """Return the seconds since the epoch was committed.  It compares two clocks, so it is only for people to read."""
     return max(0.0, time.time() - epoch.committed_at.timestamp())

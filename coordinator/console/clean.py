@@ -1,8 +1,8 @@
-"""``epochal clean``: what dead starts left, in every sink and among the durable copies.
+"""``epochal clean``: removes what dead starts left in the sinks and among the durable copies.
 
-What may go is what an abort of the newest start may drop, without that start's own: work of generations strictly below
-the newest fence of the log.  Nothing of these can be decided any more, as a decision is appended behind the fence of
-its own start.  Nothing is removed of a sink that an epoch is in doubt in, nor while a start would be refused.
+Only work of generations strictly below the newest fence of the log is removed.  It cannot be decided any more, because
+the log accepts a decision only directly after the records of its own start.  Nothing is removed from a sink in which an
+epoch is in doubt, and nothing at all while a start would be refused.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def clean(
     yes: YesOption = False,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """What dead starts left in the sinks and among the durable copies; --yes removes it.
+    """Show what dead starts left in the sinks and among the durable copies; --yes removes it.
 
-    A start cleans by itself: this is for a query that will not start for a while, or for looking. Never touched: what
-    the newest start made, and anything of a sink in which an epoch is in doubt.
+    A start cleans by itself, so this command is only for looking, or for a query that will not start for a while. It
+    never removes what the newest start made, nor anything from a sink in which an epoch is in doubt.
 
     Example: epochal clean /data/checkpoint --pipeline job.py:pipeline --yes
     """
@@ -89,7 +89,7 @@ def _leftover(left: Leftover, newest: Actor | None, in_doubt: bool) -> Json:
 
 
 def _copies(where: str, standing: Standing, newest: Actor | None, yes: bool) -> Json:
-    """Durable copies that no epoch needs, below the checkpoint."""
+    """Return the durable copies below the checkpoint that no epoch needs; ``yes`` removes them."""
     if not is_readable(where):
         return {
             "removable": [],

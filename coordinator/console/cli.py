@@ -1,4 +1,4 @@
-"""The console command ``epochal``; each part of it is imported when it is asked for."""
+"""The entry point of the console command ``epochal``.  Parts of it are imported only when they are used."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ import sys
 from typing import Any
 
 GROUP = "epochal.commands"
-"""Entry points that add a group of commands.  The chaos kit is one, so that no production code imports it."""
-CHAOS = "Kill, pause and cut, and judge what is left (needs the extra chaos)."
+"""Entry points that add a group of commands.  The chaos kit is one, so no production code imports it."""
+CHAOS = "Inject faults (kill, pause, cut) and check what is left (needs the extra chaos)."
 
 
 def exit_on_sigterm() -> None:
-    """From now on this process ends by SystemExit when it is asked to, so that it ends first what it started."""
+    """Make SIGTERM raise SystemExit in this process, so that it first ends the processes that it started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _commands(name: str) -> Any:
-    """The typer app that is registered under ``name``; ImportError if none is, or if it lacks a package."""
+    """Return the typer app that is registered under ``name``.
+
+    Raise ``ImportError`` if there is none, or if a package that it needs is missing.
+    """
     for entry in importlib.metadata.entry_points(group=GROUP, name=name):
         return entry.load()
     raise ImportError(f"no entry point {name} in the group {GROUP}: this installation is incomplete")
 
 
 def main() -> int:
-    """Exit codes: 0 fine, 1 found something wrong, 2 wrong usage, 3 cannot tell."""
+    """Run the console command.  Exit codes: 0 fine, 1 found something wrong, 2 wrong usage, 3 cannot tell."""
     try:
         import rich  # noqa: F401
         import typer
@@ -50,7 +53,7 @@ def main() -> int:
             print(f"epochal chaos: {missing}: pip install 'epochal[chaos]'", file=sys.stderr)
             return 2
     else:
-        app.command("chaos", help=CHAOS)(lambda: None)  # for the list: the kit is imported when it is asked for
+        app.command("chaos", help=CHAOS)(lambda: None)  # only for the list: the kit is imported when it is used
     app()
     return 0
 

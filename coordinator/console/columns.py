@@ -1,4 +1,4 @@
-"""Columns as Spark's DDL writes them, read without a JVM: Spark's own parser of these is in it."""
+"""Parses columns in Spark's DDL without a JVM; Spark's own parser runs in the JVM."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NAMES = {
 
 
 def parse(text: str) -> StructType:
-    """``Usage`` names what is no column."""
+    """Return the columns in ``text``.  Raise ``Usage`` that names the part that is not a column."""
     from pyspark.sql.types import StructField, StructType
 
     fields = [StructField(name, _type(kind)) for name, kind in _columns(text)]
@@ -56,7 +56,7 @@ def _columns(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas that are not inside brackets or a quoted name."""
+    """Split at the commas that are not inside brackets or a quoted name."""
     parts, depth, quoted, begin = [], 0, False, 0
     for at, letter in enumerate(text):
         quoted ^= letter == "`"
@@ -94,6 +94,6 @@ def _nested(kind: str, inner: str) -> DataType:
     if kind == "map":
         key, *value = _split(inner)
         if len(value) != 1:
-            raise Usage(f"--schema: map<{inner}> is no map of one type to another")
+            raise Usage(f"--schema: map<{inner}> is not a map of one type to another")
         return types.MapType(_type(key), _type(value[0]))
     return parse(inner)

@@ -1,4 +1,4 @@
-"""How the user's sinks are found: a module and a name in it, of a ``Pipeline`` or of a function that returns one."""
+"""Finds the user's pipeline: a module, and in it the name of a ``Pipeline`` or of a function that returns one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORM = "it is written as job:pipeline or path/to/job.py:pipeline"
 
 
 def load(text: str) -> Pipeline:
-    """The pipeline that ``text`` names; ``Usage`` says what is not there."""
+    """Return the pipeline that ``text`` names.  Raise ``Usage`` if something of it does not exist."""
     if not text:
         raise Usage(f"the sinks are not known: give --pipeline, or set EPOCHAL_PIPELINE; {FORM}")
     module, colon, name = text.rpartition(":")
@@ -30,7 +30,7 @@ def load(text: str) -> Pipeline:
 
 
 def find(text: str) -> Pipeline | None:
-    """None where none was named."""
+    """Return the same, or None if ``text`` is empty."""
     return load(text) if text else None
 
 
@@ -63,13 +63,13 @@ def _module(name: str, text: str) -> ModuleType:
 
 
 def _importable(name: str) -> ModuleType:
-    """By the path of Python, and from the folder in which the command was started, as ``python -m`` would."""
+    """Import a module by Python's path, and from the current folder, as ``python -m`` does."""
     _search(Path.cwd())
     return importlib.import_module(name)
 
 
 def _file(path: Path) -> ModuleType:
-    """As Python runs a script: what lies beside it can be imported."""
+    """Import a file as Python runs a script: it can import modules from its own folder."""
     if not path.is_file():
         raise FileNotFoundError(path)
     _search(path.resolve().parent)

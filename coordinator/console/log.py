@@ -21,16 +21,16 @@ from epochal.coordinator.model.epoch import Json
 def log(
     checkpoint: CheckpointArgument,
     pipeline: PipelineOption = "",
-    offsets: Annotated[bool, typer.Option("--offsets", help="The source offsets of each epoch.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Show the source offsets of each epoch.")] = False,
     committables: Annotated[
-        bool, typer.Option("--committables", help="What each sink voted with, and the whole record in the JSON.")
+        bool, typer.Option("--committables", help="Show the votes of the sinks, and in the JSON the whole records.")
     ] = False,
-    last: Annotated[int | None, typer.Option(min=1, help="The newest so many records; else all.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Show only this many of the newest records.")] = None,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """The records of the epoch log, oldest first: who took over, what was decided or begun.
+    """Show the records of the epoch log, oldest first: which start took over, what was decided or begun.
 
-    --pipeline only for a log that lies elsewhere than below the checkpoint.
+    --pipeline is needed only for a log that does not lie below the checkpoint.
 
     Example: epochal log /data/checkpoint --last 20 --offsets
     """
@@ -48,7 +48,7 @@ def log(
 
 
 def _sources(offsets: str) -> str:
-    """Of Spark's text what is about sources: a line for each, after that of the version and one about the epoch."""
+    """Return the lines of Spark's text that are about sources: all after the version and the line about the epoch."""
     return "; ".join(offsets.splitlines()[2:])
 
 

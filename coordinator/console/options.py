@@ -1,4 +1,4 @@
-"""What several commands take, said once."""
+"""Arguments and options that several commands have."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PipelineOption = Annotated[
         "--pipeline",
         metavar="MODULE:NAME",
         envvar="EPOCHAL_PIPELINE",
-        help="job:pipeline or path/to/job.py:pipeline, an epochal.Pipeline or a function without arguments that"
-        " returns one.",
+        help="job:pipeline or path/to/job.py:pipeline. It names an epochal.Pipeline, or a function without arguments"
+        " that returns one.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object to standard output.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without, it is only shown.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it. Without --yes, only show what would be done.")]

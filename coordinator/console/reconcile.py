@@ -1,9 +1,12 @@
-"""``epochal reconcile``: two sinks' content, epoch by epoch, by count and digest; of those that differ the first rows.
+"""``epochal reconcile``: compares the content of two sinks epoch by epoch, and shows the first rows that differ.
 
-The digest is taken here, over the columns that both have and that mean the same in both systems (``inspection.py``
-of the sinks); rows are streamed, and of a differing epoch only ``BUCKETS_SHOWN`` parts in ``BUCKETS`` are held.  What
-two sinks are not meant to share is refused, and what cannot be told by epoch is compared by the sinks' own audit
-alone, which says what was written and not what is there: no proof of equal content, so it ends with "cannot tell".
+The content is compared by count and digest.  The digest is computed here, over the columns that both sinks have and
+that mean the same in both systems (``inspection.py`` of the sinks).  Rows are streamed.  Of an epoch that differs, only
+``BUCKETS_SHOWN`` of ``BUCKETS`` parts are kept in memory.
+
+A sink of bad rows is refused, because no other sink gets its rows.  If the rows of an epoch cannot be found in a sink,
+only the sinks' own audits are compared.  An audit says what was written, not what is there now.  So it does not prove
+equal content, and the command ends with "cannot tell".
 """
 
 from __future__ import annotations
@@ -42,15 +45,15 @@ from epochal.sinks.rows.rejects import Rejects
 
 BUCKETS = 1024
 BUCKETS_SHOWN = 8
-"""So many of those that differ are looked into: a row that is another on each side is in two of them."""
+"""How many differing buckets are searched for rows.  A row whose values differ on the two sides is in two buckets."""
 DIFFERING = 10
-"""Epochs that are told when they differ."""
+"""How many differing epochs are reported at most."""
 Hashed = tuple[int, tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What is compared, by name, and what is not, with the reason."""
+    """The names and kinds of the columns that are compared.  ``left``: the other columns, each with the reason."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -59,7 +62,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two sinks.  ``content`` None: its rows are not compared."""
+    """One of the two sinks.  If ``content`` is None, its rows are not compared."""
 
     sink: Sink
     epochs: Mapping[EpochNumber, ShownEpoch]
@@ -70,18 +73,20 @@ class Side:
 def reconcile(
     checkpoint: CheckpointArgument,
     sink_a: Annotated[str, typer.Argument(metavar="SINK_A", help="A sink's name.", show_default=False)],
-    sink_b: Annotated[str, typer.Argument(metavar="SINK_B", help="Another's.", show_default=False)],
+    sink_b: Annotated[str, typer.Argument(metavar="SINK_B", help="Another sink's name.", show_default=False)],
     pipeline: PipelineOption = "",
     first: Annotated[int, typer.Option("--from", min=0, help="The first epoch.")] = 0,
-    last: Annotated[int | None, typer.Option("--to", min=0, help="The last epoch; else the newest of both.")] = None,
-    rows: Annotated[int, typer.Option(min=0, help="Rows to show of each side that the other has not.")] = 5,
-    only_audit: Annotated[bool, typer.Option("--audit", help="What the sinks' audit says is enough.")] = False,
+    last: Annotated[
+        int | None, typer.Option("--to", min=0, help="The last epoch; by default the newest that both have.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=0, help="How many rows to show that only one sink has, per sink.")] = 5,
+    only_audit: Annotated[bool, typer.Option("--audit", help="Compare only what the sinks' audits say.")] = False,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
     """Compare what two sinks hold of each epoch, by count and digest, and show the first rows that differ.
 
-    Epochs that only one of them has are named. Exit code 3 unless the content of both could be compared in full, or
-    --audit says that their own records are enough.
+    Epochs that only one of them has are named. The exit code is 3 if the content of both could not be compared in
+    full; with --audit, the sinks' own records are enough.
 
     Example: epochal reconcile /data/checkpoint postgres-flights delta-flights --from 100 --to 200
     """
@@ -124,7 +129,7 @@ def _compared(a: Side, b: Side, rows: int, only_audit: bool) -> Answer:
     reasons = [] if only_audit else _reasons(a, b)
     columns = _columns(a, b) if not only_audit and not reasons else None
     if columns is not None and not columns.names:
-        reasons, columns = ["the two have no column of the same name and kind"], None
+        reasons, columns = ["the two sinks have no column of the same name and kind"], None
     differing: list[Json] = []
     compared, untold = 0, dict[EpochNumber, str]()
     with render.progress("reconcile", len(epochs)) as at:
@@ -143,7 +148,7 @@ def _compared(a: Side, b: Side, rows: int, only_audit: bool) -> Answer:
 
 
 def _common(a: Side, b: Side) -> list[EpochNumber]:
-    """The epochs of both; one may lag by what is in doubt, and its audit may keep fewer."""
+    """Return the epochs that both have.  One sink may be an epoch behind, and its audit may keep fewer epochs."""
     common = sorted(a.epochs.keys() & b.epochs.keys())
     if not common:
         raise CannotTell("there is no epoch in this range that the audit of both sinks tells of")
@@ -151,7 +156,7 @@ def _common(a: Side, b: Side) -> list[EpochNumber]:
 
 
 def _lacking(a: Side, b: Side, first: EpochNumber) -> Mapping[str, Sequence[EpochNumber]]:
-    """Per sink the epochs from there on that the other's audit has and its own has not."""
+    """Return, per sink, the epochs after ``first`` that only the other sink's audit has."""
     pairs = ((a, b), (b, a))
     return {
         one.sink.name: sorted(e for e in other.epochs.keys() - one.epochs.keys() if e > first) for one, other in pairs
@@ -159,13 +164,13 @@ def _lacking(a: Side, b: Side, first: EpochNumber) -> Mapping[str, Sequence[Epoc
 
 
 def _reasons(a: Side, b: Side) -> list[str]:
-    """Why the content of the two cannot be held against each other."""
+    """Return the reasons why the content of the two sinks cannot be compared."""
     found = [f"{s.sink.name}: the sink cannot be asked for its rows" for s in (a, b) if s.content is None]
     for side in (a, b):
         if side.content is not None and side.content.unattributed:
             found.append(f"{side.sink.name}: {side.content.unattributed}")
     if a.content is not None and b.content is not None and a.content.projection != b.content.projection:
-        found.append("the two are given other columns or rows of an epoch (select=, where=, bad_rows=)")
+        found.append("the two sinks get different columns or rows of an epoch (select=, where=, bad_rows=)")
     return found
 
 
@@ -187,7 +192,7 @@ def _columns(a: Side, b: Side) -> Columns:
 
 
 def _epoch(a: Side, b: Side, epoch: EpochNumber, columns: Columns | None, rows: int) -> tuple[Json | None, str]:
-    """What differs, None for nothing; and why the content of this epoch could not be told."""
+    """Return what differs (None if nothing does), and the reason if the content of this epoch could not be read."""
     of_a, of_b = a.epochs[epoch], b.epochs[epoch]
     told: Json = {"epoch": epoch, "audit": [_words(of_a), _words(of_b)], "content": None, "rows": None}
     differs = _audit_differs(a, b, of_a, of_b)
@@ -207,14 +212,17 @@ def _epoch(a: Side, b: Side, epoch: EpochNumber, columns: Columns | None, rows: 
 
 
 def _audit_differs(a: Side, b: Side, of_a: ShownEpoch, of_b: ShownEpoch) -> bool:
-    """By their own records: rows, where both are given the same ones, and the digest of the rows before that."""
+    """Return whether the two audits differ.
+
+    Digests are compared if both have one.  Row counts are compared if both sinks get every row of an epoch.
+    """
     if of_a.digest is not None and of_b.digest is not None and of_a.digest != of_b.digest:
         return True
     return _whole(a) and _whole(b) and of_a.rows != of_b.rows
 
 
 def _whole(side: Side) -> bool:
-    """Whether the sink is given every row of an epoch."""
+    """Return whether the sink gets every row of an epoch."""
     return not getattr(side.sink, "leaves_rows_out", False)
 
 
@@ -223,7 +231,7 @@ def _places(a: Side, b: Side, of_a: ShownEpoch, of_b: ShownEpoch) -> Sequence[tu
 
 
 def _digests(side: Side, position: Position, columns: Columns) -> Iterator[Digest]:
-    """Of the rows of each bucket."""
+    """Return one digest per bucket of rows."""
     counts, sums = [0] * BUCKETS, [0] * BUCKETS
     for hashed, _ in _hashed(side, position, columns):
         counts[hashed % BUCKETS] += 1
@@ -241,7 +249,7 @@ def _hashed(side: Side, position: Position, columns: Columns) -> Iterator[Hashed
 def _rows(
     a: Side, b: Side, of_a: ShownEpoch, of_b: ShownEpoch, columns: Columns, buckets: Sequence[int], most: int
 ) -> Json:
-    """The first rows that one side has more often than the other, of some buckets that differ."""
+    """Return the first rows, of some differing buckets, that one side has more often than the other."""
     held: list[dict[int, tuple[Value, ...]]] = [{}, {}]
     counted: list[Counter[int]] = [Counter(), Counter()]
     for n, (side, position) in enumerate(_places(a, b, of_a, of_b)):
@@ -257,7 +265,7 @@ def _rows(
 
 
 def _plain(value: Value) -> Any:
-    """As JSON holds it."""
+    """Return the value as JSON can hold it."""
     return value.hex() if isinstance(value, bytes) else value
 
 
@@ -287,7 +295,7 @@ def _answer(
     only_audit: bool,
 ) -> Answer:
     whole = only_audit or compared == len(epochs)
-    gaps = any(missing[0] < epochs[-1] for missing in lacking.values() if missing)  # the newest are perhaps late
+    gaps = any(missing[0] < epochs[-1] for missing in lacking.values() if missing)  # newer ones may only be late
     code = WRONG if differing or gaps else FINE if whole else UNKNOWN
     data = {
         "sinks": [a.sink.name, b.sink.name],

@@ -1,7 +1,8 @@
-"""What a command answers: tables for people, JSON for programs, and the exit code of each outcome.
+"""The answer of a command: tables for people, JSON for programs, and an exit code for each outcome.
 
-Exit codes: 0 fine, 1 found something wrong, 2 wrong usage, 3 cannot tell.  JSON goes to standard output alone, one
-object whose top level has ``version``, ``command`` and ``exit``; an error has its place in it.
+Exit codes: 0 fine, 1 found something wrong, 2 wrong usage, 3 cannot tell.  JSON is one object per answer, and nothing
+else goes to standard output then.  Its top level has ``version``, ``command`` and ``exit``, and ``error`` after an
+error.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from epochal.coordinator.model.errors import EpochalError, Misconfigured, Outcom
 P = ParamSpec("P")
 FINE, WRONG, USAGE, UNKNOWN = 0, 1, 2, 3
 VERSION = 1
-"""Of the JSON: a field that is taken away or means something else makes it the next one; a new field does not."""
+"""Version of the JSON.  It goes up when a field is removed or changes its meaning, but not when a field is added."""
 NOT_A_TERMINAL = 200
-"""Columns of a table that goes into a file or a pipe."""
+"""Width, in characters, of a table that is written to a file or a pipe."""
 
 
 class Usage(Exception):
-    """The command was asked for something that is not there, or that does not fit together."""
+    """The command was asked for something that does not exist, or its arguments contradict each other."""
 
 
 class CannotTell(Exception):
-    """What was asked for cannot be known from here; why, and from where it could."""
+    """The answer cannot be known in this process.  The text says why, and from where it could be known."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ Command = Callable[P, Answer]
 
 
 def answering(command: Command[P]) -> Callable[P, None]:
-    """A command that prints its answer and ends with its exit code; an error ends with the code of its kind."""
+    """Make a command print its answer and end with its exit code.  An error ends with the code of its kind."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -87,7 +88,7 @@ def answering(command: Command[P]) -> Callable[P, None]:
 
 
 def code_of(error: Exception) -> int:
-    """The one place where an error becomes an exit code."""
+    """Return the exit code of an error.  This is the only place that decides it."""
     if isinstance(error, Usage | Misconfigured):
         return USAGE
     if isinstance(error, EpochalError) and not isinstance(error, SinkUnavailable | OutcomeUnknown):
@@ -96,12 +97,12 @@ def code_of(error: Exception) -> int:
 
 
 def failed(command: str, error: Exception) -> Answer:
-    """The answer of a command that came to nothing."""
+    """Return the answer of a command that failed with this error."""
     return Answer(command, {"error": told(error)}, code_of(error))
 
 
 def told(error: Exception) -> Json:
-    """An error as JSON; those of Epochal in their parts."""
+    """Return an error as JSON; an error of Epochal is split into its parts."""
     if isinstance(error, EpochalError):
         parts = {"what": error.what, "sink": error.sink, "epoch": error.epoch, "state": error.state, "help": error.help}
         return {"kind": type(error).__name__, **parts}
@@ -109,7 +110,7 @@ def told(error: Exception) -> Json:
 
 
 def complain(error: Exception) -> None:
-    """To standard error, where it is not taken for a result; with its trace where it is nobody's known error."""
+    """Print the error to standard error, so that nobody takes it for a result; an unknown error with its traceback."""
     if not isinstance(error, Usage | CannotTell | EpochalError):
         traceback.print_exception(error)
     word = "cannot tell: " if code_of(error) == UNKNOWN else ""
@@ -118,13 +119,13 @@ def complain(error: Exception) -> None:
 
 
 def screen() -> Console:
-    """Standard output; wide where nobody looks at it."""
+    """Return a console on standard output, with a fixed width if that is not a terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=NOT_A_TERMINAL)
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """A plain table with these headings."""
+    """Return a plain table with these headings."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, overflow="fold")
@@ -132,7 +133,7 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def line(text: str, style: str = "") -> RenderableType:
-    """A line of its own, in which nothing is markup."""
+    """Return one line of text, in which nothing is read as markup."""
     return Text(text, style=style)
 
 
@@ -141,18 +142,18 @@ def actor(by: Actor | None) -> str | None:
 
 
 def moment(at: datetime.datetime | None) -> str | None:
-    """In UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return at.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if at is not None else None
 
 
 def shown(value: Any) -> str:
-    """A value in a cell; nothing is a dash."""
+    """Return a value as the text of a table cell; None is a dash."""
     return "-" if value is None else str(value)
 
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's standard error, told how far it is; silent elsewhere."""
+    """Show a progress bar on standard error if that is a terminal.  The yielded function sets how much is done."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""``epochal sql``: what a DBA runs for a Postgres sink."""
+"""``epochal sql``: the SQL that a DBA runs for a Postgres sink."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 @answering
 def sql(
     pipeline: PipelineOption = "",
-    sink: Annotated[str, typer.Option(help="The sink's name, where there are several in Postgres.")] = "",
+    sink: Annotated[str, typer.Option(help="The sink's name, if the pipeline has several sinks in Postgres.")] = "",
     schema: Annotated[
         str,
         typer.Option(
             metavar="COLUMNS",
-            help='The columns of the rows as Spark writes them, "id bigint, at timestamp";'
-            " without it those of the table that is there.",
+            help='The columns of the rows as Spark writes them, such as "id bigint, at timestamp". Without it, the'
+            " columns of the existing table.",
         ),
     ] = "",
     filter_: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="COLUMN", help="A column that readers filter by; repeatable."),
+        typer.Option("--filter", metavar="COLUMN", help="A column that readers filter by. It may be repeated."),
     ] = None,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """The DDL, grants, reader view and index advice of a Postgres sink; runs nothing.
+    """Print the DDL, grants, reader view and index advice of a Postgres sink. This runs no SQL.
 
     Example: epochal sql --pipeline job.py:pipeline --schema "id bigint, at timestamp" --filter at
     """
@@ -48,9 +48,9 @@ def sql(
     data = {"app": found.app, "sink": chosen.name, **asdict(script)}
     lines: list[str] = [f"-- app {found.app}, sink {chosen.name}"]
     for title, statements in (
-        ("what create() runs where nothing is there", ["BEGIN", *script.ddl, "COMMIT"]),
+        ("what create() runs if nothing exists yet", ["BEGIN", *script.ddl, "COMMIT"]),
         ("who needs which right", script.grants),
-        ("indexes for what readers filter by; after create, each by itself", script.indexes),
+        ("indexes for what readers filter by; run them after create, one at a time", script.indexes),
     ):
         if statements:
             lines += [f"-- {title}", *(f"{statement};" for statement in statements)]

@@ -1,7 +1,7 @@
-"""Where a query stands: its log, its sinks and Spark's own files, read together and judged as a start would.
+"""The state of a query: its log, its sinks and Spark's own files, read together and judged as a start would judge them.
 
-No rule is made here: ``judge.py`` judges.  A query that runs moves on between two looks, so what does not fit is
-looked at anew as long as the log has grown meanwhile.
+This file has no rules; ``judge.py`` has them.  A running query moves on between two reads.  So a refusal is judged
+again, on new reads, while the log has grown meanwhile.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOKS = 5
-"""How often log and sinks are read anew while a running query moves them on."""
+"""How often log and sinks are read at most while a running query changes them."""
 
 
 def resolve(checkpoint: str) -> str:
-    """The checkpoint as a query that runs on it names it; ``Usage`` where a local path leads to none."""
+    """Return the checkpoint's location as a running query names it.  Raise ``Usage`` if there is none."""
     where = located(checkpoint)
     path = local_path(where)
     if path is not None and not any((Path(path) / name).exists() for name in ("metadata", "epochal")):
@@ -42,7 +42,10 @@ def resolve(checkpoint: str) -> str:
 
 
 def log_of(pipeline: Pipeline | None, where: str) -> EpochLog:
-    """The log of that checkpoint; ``CannotTell`` where it is reached through Spark's JVM alone and none runs here."""
+    """Return the log of that checkpoint.
+
+    Raise ``CannotTell`` if the log can be read only through Spark's JVM and no Spark runs in this process.
+    """
     if pipeline is not None and pipeline.log is not None:
         return pipeline.log
     if not is_readable(where):
@@ -56,7 +59,7 @@ def log_of(pipeline: Pipeline | None, where: str) -> EpochLog:
 
 @dataclass(frozen=True)
 class Standing:
-    """What one look found.  ``refusal``: what a start would end with, of the sinks that answered."""
+    """What one look found.  ``refusal``: the error that a start would end with, judged by the sinks that answered."""
 
     where: str
     log: str
@@ -64,13 +67,13 @@ class Standing:
     states: Mapping[str, SinkState]
     unanswered: Mapping[str, Exception]
     ask: EpochRequest
-    planned: EpochNumber | None  # by Spark's own files; None: they were not read
+    planned: EpochNumber | None  # from Spark's own files; None: they were not read
     committed: EpochNumber | None
     refusal: EpochalError | None
 
     @property
     def in_doubt(self) -> Mapping[str, LoggedEpoch]:
-        """Sinks that do not show the newest epoch of the log, of those that answered and took part in it."""
+        """Sinks that answered and took part in the log's newest epoch, but do not show it."""
         last = self.history.last
         if last is None:
             return {}
@@ -83,7 +86,7 @@ class Standing:
         }
 
     def epoch_of(self, sink: str) -> EpochNumber | None:
-        """What the sink's marker shows, as far as the log tells."""
+        """Return the epoch of the sink's marker, or None if the log does not tell it."""
         state = self.states.get(sink)
         took_part = self.history.took_part(sink) if state is not None else ()
         shown = (e.number for e in took_part if state is not None and e.is_shown_by(sink, state.marker))
@@ -91,12 +94,12 @@ class Standing:
 
 
 def doubt(epoch: LoggedEpoch) -> str:
-    """What an epoch is that a sink does not show."""
+    """Return the word for an epoch that a sink does not show: decided or begun."""
     return "decided" if isinstance(epoch.current, Commit) else "begun"
 
 
 def take(pipeline: Pipeline, where: str) -> Standing:
-    """Log, then sinks, then Spark's files, judged; anew while a running query moves them."""
+    """Read the log, then the sinks, then Spark's files, and judge them; repeat while a running query changes them."""
     log = log_of(pipeline, where)
     for _ in range(LOOKS):
         standing = _once(pipeline, log, where)
@@ -115,7 +118,7 @@ def _once(pipeline: Pipeline, log: EpochLog, where: str) -> Standing:
 
 
 def _look(sinks: Sequence[Sink], query: Query) -> tuple[Mapping[str, SinkState], Mapping[str, Exception]]:
-    """All at once: each waits for a server of its own."""
+    """Look at all sinks at the same time, because each waits for its own server."""
     with ThreadPoolExecutor(max_workers=len(sinks)) as pool:
         asked = {sink.name: pool.submit(sink.look, query) for sink in sinks}
     states, unanswered = {}, {}
@@ -131,29 +134,32 @@ def _look(sinks: Sequence[Sink], query: Query) -> tuple[Mapping[str, SinkState],
 
 
 def _query(app: str, history: History, where: str) -> Query:
-    """By the newest fence, where there is one."""
+    """Return the query, with the query id of the log's newest fence if there is one."""
     return Query(app, history.fences[-1].query.query_id if history.fences else "", "", where)
 
 
 def spark_progress(where: str) -> tuple[EpochNumber | None, EpochNumber | None]:
-    """The newest epochs that Spark has planned and committed, -1 for none; None where its files cannot be read here."""
+    """Return the newest epoch that Spark has planned and the newest that it has committed; -1 means none.
+
+    Both are None if Spark's files cannot be read in this process.
+    """
     return progress_at(where, spark) if is_readable(where) else (None, None)
 
 
 def _ask(app: str, history: History, where: str) -> EpochRequest:
-    """What Spark would ask for; by the log alone where its files cannot be read here."""
+    """Return what Spark would ask for; if its files cannot be read here, what the log expects."""
     if is_readable(where):
         return ask_at(app, where, spark)
     return EpochRequest(_query(app, history, where), history.expected or 0, fingerprint="")
 
 
 def is_readable(where: str) -> bool:
-    """Whether files of that checkpoint can be read in this process."""
+    """Return whether the checkpoint's files can be read in this process."""
     return local_path(where) is not None or running_session() is not None
 
 
 def spark() -> SparkSession:
-    """The session that runs here; nothing starts one."""
+    """Return the session that runs in this process.  Raise ``Misconfigured`` if there is none; never start one."""
     session = running_session()
     if session is None:
         raise Misconfigured("no Spark session runs in this process", help="ask from a process with a SparkSession")

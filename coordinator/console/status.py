@@ -1,4 +1,4 @@
-"""``epochal status``: where each sink stands beside the log and Spark's own files."""
+"""``epochal status``: the state of each sink, compared with the log and Spark's own files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NOT_ASKED = "the sinks were not asked: give --pipeline, or set EPOCHAL_PIPELINE"
 def status(
     checkpoint: CheckpointArgument,
     pipeline: PipelineOption = "",
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of --watch.")] = 2.0,
     as_json: JsonOption = False,
 ) -> Answer:
-    """Per sink: position, epoch, lag, what is in doubt, who owns it, and what a start would say.
+    """Show for each sink: position, epoch, lag, what is in doubt, its owner, and the error that a start would raise.
 
-    An epoch in doubt alone is no fault (exit code 0): while an epoch is committed it looks the same. If no query
-    runs, the next start finishes it.
+    An epoch in doubt alone is not an error (exit code 0), because an epoch that is being committed looks the same. If
+    no query runs, the next start finishes it.
 
     Example: epochal status /data/checkpoint --pipeline job.py:pipeline --watch
     """
@@ -52,7 +52,7 @@ def status(
 
 
 def _again_and_again(pipeline: Pipeline | None, where: str, every: float) -> Iterator[Answer]:
-    """One answer for each look; a look that fails is one too, as a server may come back."""
+    """Yield one answer for each look.  A look that fails gives an answer, too, because a server may come back."""
     try:
         while True:
             try:
@@ -66,7 +66,7 @@ def _again_and_again(pipeline: Pipeline | None, where: str, every: float) -> Ite
 
 
 def look(pipeline: Pipeline | None, where: str) -> Answer:
-    """One answer; without a pipeline from the log alone."""
+    """Look once and return the answer; without a pipeline it comes from the log alone."""
     if pipeline is None:
         return _of_log(where)
     standing = take(pipeline, where)
@@ -138,7 +138,7 @@ _NOTHING: Json = dict.fromkeys(
 
 
 def _of_the_log(history: History, name: str) -> Json:
-    """What the log alone knows: the newest epoch that a record calls visible."""
+    """Return what the log alone knows of a sink: the newest epoch that a record calls visible."""
     return {"name": name, **_NOTHING, "visible_by_log": history.done_through.get(name), "error": None}
 
 

@@ -1,4 +1,4 @@
-"""``epochal txns``: Kafka transactions of our ids, as far as a client can see them."""
+"""``epochal txns``: the open Kafka transactions of our transactional ids, as far as a client can see them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ def txns(
     checkpoint: CheckpointArgument,
     pipeline: PipelineOption = "",
     abort: Annotated[
-        str, typer.Option(metavar="SINK", help="Abort what is open under this sink's ids, where the log allows it.")
+        str, typer.Option(metavar="SINK", help="Abort what is open under this sink's ids, if the log allows it.")
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do --abort; without, only what it would do is shown.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do --abort. Without --yes, only show what it would do.")] = False,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """Partitions in which a Kafka transaction is open: whose, since when; --abort where nothing decided is in doubt.
+    """Show the partitions in which a Kafka transaction is open: whose it is, and since when.
 
-    There is no --finish: a decided epoch is finished by starting the query.
+    --abort SINK aborts it if no epoch is in doubt in that sink. There is no --finish: to finish a decided epoch, start
+    the query.
 
     Example: epochal txns /data/checkpoint --pipeline job.py:pipeline --abort kafka-flights --yes
     """
@@ -92,7 +93,10 @@ def _sink(name: str, asked: Transactional, standing: Standing) -> Json:
 
 
 def _aborted(name: str, asked: Transactional, standing: Standing, yes: bool) -> list[str]:
-    """Refused while anything of this sink may still have to become visible, or a start would not get on."""
+    """Abort what is open under the sink's ids; without ``yes``, only say what would be done.
+
+    This is refused while an epoch is in doubt in this sink, or while a start would be refused.
+    """
     if name in standing.unanswered:
         raise standing.unanswered[name]
     if standing.refusal is not None:

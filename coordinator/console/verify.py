@@ -1,7 +1,7 @@
-"""``epochal verify``: markers, audit and rows of all sinks, held against the log and against each other.
+"""``epochal verify``: compares markers, audits and row counts of all sinks with the log and with each other.
 
-Held in memory: a few numbers for each epoch, and one page of the audit at a time.  Rows are counted by their server,
-never read.  What could not be checked is told beside what was.
+It keeps a few numbers per epoch in memory, and one page of an audit at a time.  The sink's server counts rows; rows are
+never read.  The answer lists what was checked and what could not be checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from epochal.sinks.inspection import Inspection, audited, inspection_of
 from epochal.sinks.protocol import Sink
 
 MOST_ROWS = 5_000_000
-"""Rows that one statement counts, as far as the audit tells before."""
+"""How many rows one statement counts at most, according to the audit; a single larger epoch is counted alone."""
 Key = tuple[str, EpochNumber]
 """Incarnation and epoch."""
 
@@ -53,7 +53,7 @@ class Account:
     findings: list[Finding] = field(default_factory=list)
     checked: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
-    seen: dict[Key, tuple[str, str, int, Digest | None]] = field(default_factory=dict)  # the first sink's word
+    seen: dict[Key, tuple[str, str, int, Digest | None]] = field(default_factory=dict)  # the first sink's audit
 
     def find(self, kind: str, what: str, row: ShownEpoch | None = None, **where: str | int | None) -> None:
         named = {"sink": row.sink, "epoch": row.epoch, "position": row.position} if row is not None else where
@@ -65,13 +65,14 @@ def verify(
     checkpoint: CheckpointArgument,
     pipeline: PipelineOption = "",
     wait: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that an epoch in doubt is given, as a running query may commit it.")
+        float, typer.Option(min=0.0, help="Seconds to wait for a running query to commit an epoch that is in doubt.")
     ] = 5.0,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
-    """Hold all sinks' markers, audit and row counts against the log: gaps, wrong decisions, counts, digests.
+    """Compare all sinks' markers, audits and row counts with the log, and list what does not agree.
 
-    Exit code 1: something is wrong, also a decided epoch that a sink does not show. What was not checked is listed.
+    It finds gaps, and wrong decisions, source offsets, counts and digests. The exit code is 1 if something is wrong; a
+    decided epoch that a sink does not show counts as wrong, too. What was not checked is listed.
 
     Example: epochal verify /data/checkpoint --pipeline job.py:pipeline --json
     """
@@ -81,7 +82,7 @@ def verify(
 
 
 def examine(pipeline: Pipeline, where: str, wait: float = 0.0) -> tuple[Standing, Account]:
-    """The same for a pipeline that is at hand, on the resolved checkpoint ``where``."""
+    """Do what ``verify`` does for this pipeline and the resolved checkpoint ``where``; return what was found."""
     standing = _settled(pipeline, where, wait)
     account = Account()
     _check_log(standing.history, account)
@@ -95,7 +96,7 @@ def examine(pipeline: Pipeline, where: str, wait: float = 0.0) -> tuple[Standing
 
 
 def _settled(pipeline: Pipeline, where: str, wait: float) -> Standing:
-    """A look in which nothing is in doubt, or, when the time is over, the last one."""
+    """Look until nothing is in doubt, or until ``wait`` seconds are over, and return the last look."""
     over = time.monotonic() + wait
     while (standing := take(pipeline, where)).in_doubt and standing.refusal is None and time.monotonic() < over:
         time.sleep(min(0.5, wait))
@@ -134,7 +135,7 @@ def _shown(data: Json) -> Sequence[RenderableType]:
 
 
 def _by_epoch(history: History) -> Mapping[Key, list[EpochRecord]]:
-    """The records of every epoch that the log still holds."""
+    """Return the records of every epoch that the log still holds."""
     found: dict[Key, list[EpochRecord]] = {}
     for record in _records(history):
         found.setdefault((record.decision.incarnation, record.epoch), []).append(record)
@@ -157,17 +158,17 @@ def _check_log(history: History, account: Account) -> None:
         whole = ", without a gap" if not gaps else ""
         account.checked.append(f"log: {len(epochs)} epochs, {epochs[0]} to {epochs[-1]}{whole}")
         if epochs[0] > 0:
-            account.unchecked.append(f"log: decisions before epoch {epochs[0]}, which compaction has taken away")
+            account.unchecked.append(f"log: decisions before epoch {epochs[0]}, which compaction has removed")
     else:
         account.unchecked.append("log: it has no epoch")
 
 
-# --- what a person has said is no finding -----------------------------------------------------------
+# --- what follows from an operator's record is no finding -------------------------------------------
 
 
 def _tell_said(history: History, account: Account) -> None:
     for record in history.operators:
-        account.unchecked.append(f"what a person said, {record.at[:10]}: {_said(record)} ({record.why})")
+        account.unchecked.append(f"what an operator decided, {record.at[:10]}: {_said(record)} ({record.why})")
 
 
 def _said(record: Operator) -> str:
@@ -175,12 +176,15 @@ def _said(record: Operator) -> str:
 
 
 def _skipped_to(history: History, epoch: EpochNumber) -> bool:
-    """Whether a person said that the epochs before this one are not missed."""
+    """Return whether an operator skipped the epochs before this one."""
     return any(record.expected == epoch for record in history.operators)
 
 
 def _names(history: History, sink: str) -> Sequence[str]:
-    """What the sink is called, and was before: a rename has one leave at the marker from which the other goes on."""
+    """Return the sink's name and its earlier names, newest first.
+
+    An operator's record of a rename has both names: the new name stays, and the old name has left for another name.
+    """
     names = [sink]
     for record in reversed(history.operators):
         stand = record.stands.get(names[-1])
@@ -190,13 +194,16 @@ def _names(history: History, sink: str) -> Sequence[str]:
 
 
 def _goes_on_from(history: History, names: Sequence[str], position: Position) -> bool:
-    """Whether a person said that the sink goes on from there: retired or accepted, it lacks the epochs after it."""
+    """Return whether an operator's record lets the sink go on from this position.
+
+    A sink that was retired or accepted there may lack the epochs after it.
+    """
     stands = [record.stands[name] for record in history.operators for name in names if name in record.stands]
     return any(marker is not None and marker.position == position for stand in stands for marker in stand.markers)
 
 
 def _keeps_its_rows(history: History, names: Sequence[str], row: ShownEpoch) -> bool:
-    """Whether a person said that the sink keeps the rows of an evaluation that the others do not show."""
+    """Return whether an operator let the sink keep the rows of an evaluation that the other sinks do not show."""
     if all(fence.query.query_id != row.incarnation for fence in history.fences):
         return False
     said = [record.evaluations for record in history.operators if record.evaluations is not None]
@@ -215,7 +222,7 @@ def _check_standing(standing: Standing, account: Account) -> None:
     for name, epoch in standing.in_doubt.items():
         what = f"epoch {epoch.number} is {doubt(epoch)} and not shown; the next start brings it up"
         account.find("in-doubt", what, sink=name, epoch=epoch.number, position=epoch.position_of(name))
-    rules = "all that a start asks before it writes" if not standing.unanswered else "those rules that need no more"
+    rules = "all rules of a start" if not standing.unanswered else "only the rules that need no other sink"
     account.checked.append(f"fences and markers of {', '.join(sorted(standing.states)) or 'no sink'}: {rules}")
     if standing.planned is None:
         account.unchecked.append("Spark's own files: the checkpoint is not on this disk, and no Spark runs here")
@@ -246,13 +253,13 @@ def _check_sink(sink: Sink, standing: Standing, logged: Mapping[Key, list[EpochR
 
 
 def _shown_now(sink: Sink, standing: Standing) -> Position:
-    """A running query may have moved on since the first look."""
+    """Return the position of the sink's marker now, because a running query may have moved on since the first look."""
     marker = sink.look(standing.ask.query).marker
     return marker.position if marker is not None else 0
 
 
 class _Whole:
-    """All epochs of one sink, page by page from the newest."""
+    """Checks all epochs of one sink, page by page, starting with the newest."""
 
     def __init__(
         self,
@@ -273,7 +280,7 @@ class _Whole:
         self._count = self._counted = self._digested = self._against_log = 0
 
     def page(self, rows: Sequence[ShownEpoch]) -> None:
-        """Oldest first, all below what was given before."""
+        """Check one page: its rows come oldest first, and all are below those of the page before."""
         self._newest = self._newest or rows[-1]
         after = self._oldest
         for row in reversed(rows):
@@ -329,17 +336,17 @@ class _Whole:
             account.checked.append(f"{name}: row counts of {self._counted} epochs, in {inspection.content}")
             if self._counted < self._count:
                 left = self._count - self._counted
-                account.unchecked.append(f"{name}: row counts of {left} epochs, which it does not tell any more")
+                account.unchecked.append(f"{name}: row counts of {left} epochs, which the sink cannot count any more")
 
     def _follows(self, row: ShownEpoch, after: ShownEpoch) -> None:
-        """Positions count up by one, and so do epochs of one checkpoint."""
+        """Check that positions count up by one, and that the epochs of one checkpoint do, too."""
         if after.position != row.position + 1:
             what = f"the audit has no row between positions {row.position} and {after.position}"
             self._account.find("gap", what, sink=self._name, position=row.position + 1)
         elif row.incarnation == after.incarnation and after.epoch != row.epoch + 1:
             if self._is_said(row, after):
                 missing = _span(row.epoch + 1, after.epoch - 1)
-                self._account.unchecked.append(f"{self._name}: {missing}, which a person has left out of it")
+                self._account.unchecked.append(f"{self._name}: {missing}, which an operator has left out of it")
                 return
             what = f"epoch {after.epoch} follows epoch {row.epoch}, at position {after.position}"
             self._account.find("gap", what, sink=self._name, epoch=row.epoch + 1, position=after.position)
@@ -348,7 +355,7 @@ class _Whole:
         return _skipped_to(self._history, after.epoch) or _goes_on_from(self._history, self._names, row.position)
 
     def _in_log(self, row: ShownEpoch) -> None:
-        """What the log holds of the epoch is what the audit says; it may hold nothing of it any more."""
+        """Check that the audit's row agrees with the log's records of the epoch, if the log still has any."""
         records = self._logged.get((row.incarnation, row.epoch))
         if records is None:
             if self._must_be_logged(row):
@@ -373,12 +380,12 @@ class _Whole:
             self._account.find("offsets", "the audit has other source offsets than the log", row)
 
     def _must_be_logged(self, row: ShownEpoch) -> bool:
-        """It lies among or above the epochs that the log holds of this checkpoint."""
+        """Return whether the log must have the epoch: it is not older than the oldest that the log has of its query."""
         held = [epoch for incarnation, epoch in self._logged if incarnation == row.incarnation]
         return bool(held) and row.epoch >= min(held)
 
     def _like_others(self, row: ShownEpoch) -> None:
-        """Every sink's row of an epoch is of the same input, and in idempotent mode of the same rows."""
+        """Check that all sinks have the same offsets for an epoch, and in idempotent mode the same digest."""
         if _keeps_its_rows(self._history, self._names, row):
             row = replace(row, digest=None)
         self._digested += row.digest is not None
@@ -406,7 +413,7 @@ class _Whole:
 
 
 def _parts(rows: Sequence[ShownEpoch]) -> Iterator[Sequence[ShownEpoch]]:
-    """Runs of epochs with at most ``MOST_ROWS`` rows, or of one."""
+    """Split the epochs into runs with at most ``MOST_ROWS`` rows each; a larger epoch is a run by itself."""
     part: list[ShownEpoch] = []
     held = 0
     for row in rows:

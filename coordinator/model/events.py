@@ -1,12 +1,12 @@
-"""What happens in an epoch, as typed events, and the one object that tells them.
+"""What happens in an epoch, as typed events, and the one object that publishes them.
 
-The coordinator calls a verb of :class:`EventPublisher` where something has become true.  Log records, metrics and
-spans, the line on a terminal and the user's ``on_event`` are consumers of the same events.  Nothing of the
-protocol rests on them: a consumer that raises is let go for the rest of the start, with one record in the
-log, and the epoch goes on.
+The coordinator calls a method of :class:`EventPublisher` after something has happened.  Log records, metrics and
+spans, the line on a terminal and the user's ``on_event`` are consumers of the same events.  The protocol does not
+depend on a consumer: if one raises, this is logged once, the consumer is not called again in this start, and the epoch
+goes on.
 
-Events come one at a time, in the order in which they happened; those of several sinks come from the threads
-that work for these sinks.  Nobody is told of what happens while a process dies.
+Events come one at a time, in the order in which they happened.  The events of several sinks come from the threads that
+work for these sinks.  What happens while a process dies is not published.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _log = logging.getLogger("epochal")
 
 
 class Step(enum.Enum):
-    """What is done within a phase and can take long; some of it by a sink."""
+    """A part of a phase that can take long.  Some steps are done by a sink."""
 
-    COPY = "copy"  # the one evaluation of the micro-batch, into the durable copy
+    COPY = "copy"  # the micro-batch is evaluated once, into the durable copy
     PREPARE = "prepare"
     COMMIT = "commit"
     APPLY = "apply"
-    REDO = "redo"  # lost rows are prepared anew from the copy
-    COMPACT = "compact"  # of the epoch log
+    REDO = "redo"  # lost rows are prepared again from the copy
+    COMPACT = "compact"  # the epoch log is compacted
 
 
 OF_A_SINK = (Step.PREPARE, Step.COMMIT, Step.APPLY)
@@ -44,9 +44,9 @@ SHOWS = (Step.COMMIT, Step.APPLY)
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Base of all.  ``epoch``: the one that it is about, in a start that settles the one that is settled.
+    """Base of all events.  ``epoch``: the epoch that the event is about; while a start settles, the settled epoch.
 
-    None where nobody has asked for one yet.
+    None if no epoch has been asked for yet.
     """
 
     app: str
@@ -57,17 +57,17 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochBegan(Event):
-    """Spark has handed over a micro-batch; the first one of a start is preceded by look, fence and settle."""
+    """Spark has called the pipeline with a micro-batch.  In a start's first call, look, fence and settle follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogBegan(Event):
-    """The epoch log is empty, on a checkpoint that is not: the epochs before this one never reached it."""
+    """The epoch log is empty, but Spark asks for a later epoch than 0: the epochs before it are not in the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """The log and every sink are fenced: nothing that an older start does becomes visible any more."""
+    """This start has fenced the log and every sink: nothing that an older start does becomes visible any more."""
 
     generation: int
     mode: str
@@ -76,14 +76,14 @@ class Started(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseBegan(Event):
-    """The next phase of the protocol."""
+    """The next phase of the protocol begins."""
 
     phase: Phase
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEnded(Event):
-    """The phase is through; one that fails ends in ``Failed`` instead."""
+    """The phase has ended without an error.  A phase that fails ends with ``Failed`` instead."""
 
     phase: Phase
     seconds: float
@@ -91,7 +91,7 @@ class PhaseEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepBegan(Event):
-    """Something within a phase that can take long; ``sink``: None for what is done once for all."""
+    """A step that can take long begins within a phase.  ``sink``: None for a step that is done once for all sinks."""
 
     step: Step
     sink: str | None
@@ -99,9 +99,10 @@ class StepBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepEnded(Event):
-    """``error``: why the step failed, else None.  ``rows``: that the sink voted for, or has made visible in it.
+    """The step has ended.  ``error``: why it failed, else None.
 
-    In idempotent mode, of a sink that writes without holding rows back: those of the evaluation.
+    ``rows``: how many rows the sink voted for, or made visible.  For a sink that cannot hold rows back, in idempotent
+    mode: the rows of the evaluation.
     """
 
     step: Step
@@ -113,14 +114,14 @@ class StepEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Event):
-    """The epoch is decided (in idempotent mode: begun); ``pending`` are the sinks that do not show it yet."""
+    """The epoch is decided (in idempotent mode: begun).  ``pending``: the sinks that do not show it yet."""
 
     pending: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochCommitted(Event):
-    """Every sink shows the epoch.  ``replayed``: it was visible already, nothing was written again."""
+    """Every sink shows the epoch.  ``replayed``: it was visible already, and nothing was written again."""
 
     rows: int
     replayed: bool
@@ -129,7 +130,7 @@ class EpochCommitted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Retrying(Event):
-    """A call failed in a way that allows another one; ``sink``: None where it is the log's."""
+    """A call failed with an error that allows another attempt.  ``sink``: None for a call to the epoch log."""
 
     sink: str | None
     error: Exception
@@ -137,7 +138,7 @@ class Retrying(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Postponed(Event):
-    """Something that no epoch waits for has failed, and will be tried again: dropping rows, cleaning up."""
+    """Something has failed that no epoch waits for, and it will be tried again: dropping rows, cleaning up."""
 
     what: str
     error: Exception
@@ -145,7 +146,7 @@ class Postponed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class InDoubt(Event):
-    """The start ends with an epoch that is or may be decided and is not visible in ``pending``; ``Failed`` follows."""
+    """The start ends, and an epoch that is or may be decided is not visible in ``pending``.  ``Failed`` follows."""
 
     pending: tuple[str, ...]
     error: CommitInDoubt
@@ -153,7 +154,7 @@ class InDoubt(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Event):
-    """This start is over; Spark ends the query with ``error``.  ``phase``: None outside the protocol."""
+    """This start is over; Spark ends the query with ``error``.  ``phase``: None if the error came from no phase."""
 
     phase: Phase | None
     error: Exception
@@ -161,7 +162,7 @@ class Failed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Closed(Event):
-    """The pipeline was closed: what is still open is nobody's any more, in this process."""
+    """The pipeline was closed: this process will not finish what is still open."""
 
 
 EVENTS: tuple[type[Event], ...] = (
@@ -186,15 +187,15 @@ Consumer = Callable[[Event], None]
 
 @dataclass
 class Told:
-    """What a step says of itself before it ends."""
+    """What a step reports about itself before it ends."""
 
     rows: int | None = None
 
 
 class EventPublisher:
-    """Tells the events of one start to its consumers.  No verb raises, whatever a consumer does.
+    """Publishes the events of one start to its consumers.  No method raises an ``Exception`` that a consumer raised.
 
-    But for what is no ``Exception`` (``SystemExit``, ``KeyboardInterrupt``): that is to end the process, and passes.
+    ``SystemExit`` and ``KeyboardInterrupt`` of a consumer do pass, because they are meant to end the process.
     """
 
     def __init__(self, query: Query, consumers: Sequence[Consumer] = ()) -> None:
@@ -202,9 +203,9 @@ class EventPublisher:
         self._consumers = list(consumers)
         self._epoch: EpochNumber | None = None
         self._over = False
-        self._lock = threading.RLock()  # a hook may call what tells again, as pipeline.close() does
+        self._lock = threading.RLock()  # a consumer may call pipeline.close(), which publishes an event, too
 
-    # --- verbs, in the order of the protocol ------------------------------------------------------
+    # --- methods in the order of the protocol -----------------------------------------------------
 
     def epoch_began(self, epoch: EpochNumber) -> None:
         self._epoch = epoch
@@ -224,7 +225,7 @@ class EventPublisher:
 
     @contextmanager
     def step(self, step: Step, sink: str | None = None, epoch: EpochNumber | None = None) -> Iterator[Told]:
-        """Around one step; how long it took, and whether it failed."""
+        """Publish the begin and the end of one step, with its duration and its error."""
         told, failed, began = Told(), None, time.monotonic()
         self._tell(StepBegan, epoch, step=step, sink=sink)
         try:
@@ -250,7 +251,7 @@ class EventPublisher:
         self._tell(Postponed, what=what, error=error)
 
     def failed(self, error: Exception, phase: Phase | None = None, pending: Sequence[str] = ()) -> None:
-        """Once per start: what is raised on later calls is no failure of its own."""
+        """Publish ``Failed``, once per start: later calls raise the same error, and that is no new failure."""
         if self._over:
             return
         self._over = True
@@ -262,7 +263,7 @@ class EventPublisher:
     def closed(self) -> None:
         self._tell(Closed)
 
-    # --- to everybody -----------------------------------------------------------------------------
+    # --- to all consumers -------------------------------------------------------------------------
 
     def _tell(self, kind: type[Event], epoch: EpochNumber | None = None, **what: object) -> None:
         if not self._consumers:
@@ -297,7 +298,7 @@ _IN_RECORDS = ("app", "query_id", "run_id", "epoch", "sink", "phase", "step", "g
 
 
 def keys(event: Event) -> dict[str, object]:
-    """The keys of a record that the event itself gives, by their names without the prefix."""
+    """Return the keys of a log record that the event itself gives, by their names without the prefix."""
     names = {field.name for field in fields(event)}
     found = {name: getattr(event, name) for name in _IN_RECORDS if name in names}
     plain = {name: value.value if isinstance(value, enum.Enum) else value for name, value in found.items()}

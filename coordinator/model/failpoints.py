@@ -1,9 +1,10 @@
 """Failpoints: named places in production code where a fault can be made to happen.
 
-The only file of ``chaos`` that production code imports.  A closed enum, one member per protocol step
-and per sink step, so a typo is an ``AttributeError``.  Nothing armed costs one look at a global.
+The points are a closed enum with a member per protocol step and per sink step, so a typo is an ``AttributeError``.
+While nothing is armed, a hit costs only a look at module variables.
 
-Armed from the environment, read at the first hit of a process, or in process by :func:`handler`::
+Failpoints are armed by environment variables, which a process reads at its first hit, or in the process itself by
+:func:`armed` and :func:`handler`::
 
     EPOCHAL_FAILPOINTS="after-decide:7=kill; in-write@postgres#2=barrier"
     EPOCHAL_FAILPOINTS_DIR=/some/folder
@@ -11,15 +12,15 @@ Armed from the environment, read at the first hit of a process, or in process by
 One rule is ``point[@sink][:epoch][#nth]=action``; the actions are
 
     raise        an ordinary exception (``FailpointError``)
-    drop-answer  the request was applied, the client loses the answer (``AnswerDropped``)
+    drop-answer  the request was applied, but the client loses the answer (``AnswerDropped``)
     kill         SIGKILL to this process
     stop         SIGSTOP to this process
     barrier      write ``<n>.blocked`` (JSON: pid, point, sink, epoch) and block until ``<n>.go`` exists
-    sleep(SEC)   sleep that long
+    sleep(SEC)   sleep that many seconds
 
-With a folder, a rule strikes once over all processes that share it (whoever creates ``<n>.claimed``
-first) and leaves ``<n>.blocked`` behind, so a harness can see what was hit and by which process.
-Idea: gofail, fail-rs; the closed enum is ours.
+With a folder, a rule strikes only once in all processes that share the folder: in the process that creates
+``<n>.claimed`` first.  That process also writes ``<n>.blocked``, so a harness can see what was hit, and by whom.
+The idea comes from gofail and fail-rs; the closed enum is ours.
 """
 
 from __future__ import annotations
@@ -62,31 +63,31 @@ class Point(enum.Enum):
     BEFORE_SINK_COMMIT = "before-sink-commit"
     AFTER_SINK_COMMIT = "after-sink-commit"
     AFTER_COMMIT = "after-commit"
-    BEFORE_APPLY = "before-apply"  # idempotent mode: in the place of before-decide, and before any sink
+    BEFORE_APPLY = "before-apply"  # idempotent mode: instead of before-decide, and before any sink
     AFTER_APPLY = "after-apply"
     BEFORE_CLEAN = "before-clean"
     BEFORE_RETURN = "before-return"
-    # off the straight road
+    # only in some runs
     BEFORE_ABORT = "before-abort"
     AFTER_ABORT = "after-abort"
     BEFORE_REDO = "before-redo"
     AFTER_REDO_DECIDED = "after-redo-decided"
-    BEFORE_MARK = "before-mark"  # a person's act: a marker is written by hand
+    BEFORE_MARK = "before-mark"  # an operator action writes a marker
     AFTER_MARK = "after-mark"
-    BEFORE_OPERATOR = "before-operator"  # and the record of it
+    BEFORE_OPERATOR = "before-operator"  # the record of an operator action
     AFTER_OPERATOR = "after-operator"
     BEFORE_COMPACT = "before-compact"
     AFTER_COMPACT = "after-compact"
     # inside a log
     LOG_BEFORE_APPEND = "log-before-append"
-    LOG_AFTER_APPEND = "log-after-append"  # applied, the caller has no answer yet
-    LOG_AFTER_FLOOR = "log-after-floor"  # the floor is durable, nothing deleted yet
+    LOG_AFTER_APPEND = "log-after-append"  # the record is applied, the caller has no answer yet
+    LOG_AFTER_FLOOR = "log-after-floor"  # the floor is durable, nothing is deleted yet
     # inside a sink
     IN_WRITE = "in-write"  # in a task, between rows
     BEFORE_VOTE = "before-vote"  # rows are durable, the vote is not returned yet
     BEFORE_PUBLISH = "before-publish"  # inside the atomic write, before its commit request
-    AFTER_PUBLISH = "after-publish"  # applied, the answer not seen yet
-    # around a batch function that has no points of its own; hit by the chaos kit alone
+    AFTER_PUBLISH = "after-publish"  # the write is applied, its answer is not seen yet
+    # around a batch function that has no points of its own; only the chaos kit hits these
     BEFORE_CALL = "before-call"
     AT_ROW = "at-row"  # in a task, at a row of the source
     AFTER_JOB = "after-job"  # a job that the function started has ended
@@ -136,7 +137,7 @@ _handler: Handler | None = None
 
 
 def parse(text: str) -> list[_Rule]:
-    """The rules in ``text``; unknown points, actions and malformed rules are refused by name."""
+    """Return the rules in ``text``.  Raise ``ValueError`` for an unknown point or action, or a malformed rule."""
     rules: list[_Rule] = []
     for number, part in enumerate(p.strip() for p in text.split(";") if p.strip()):
         match = _RULE.fullmatch(part)
@@ -158,7 +159,7 @@ def parse(text: str) -> list[_Rule]:
 
 
 def hit(point: Point, sink: str = "", epoch: int = -1) -> None:
-    """Production code is at ``point``.  Returns at once when nothing is armed."""
+    """Say that production code is at ``point``, and run the armed action if there is one."""
     global _rules
     if _handler is not None:
         _handler(point, sink, epoch)
@@ -170,7 +171,7 @@ def hit(point: Point, sink: str = "", epoch: int = -1) -> None:
 
 
 def is_armed(point: Point) -> bool:
-    """True if a rule names ``point``: for code that has to make room for it before it can be hit."""
+    """Return whether a rule names ``point``: for code that must prepare something before the point can be hit."""
     global _rules
     if _rules is None:
         _rules = parse(os.environ.get(ENVIRONMENT, ""))
@@ -179,7 +180,7 @@ def is_armed(point: Point) -> bool:
 
 @contextlib.contextmanager
 def handler(handle: Handler) -> Iterator[None]:
-    """Call ``handle(point, sink, epoch)`` at every hit in this process; what it raises is raised."""
+    """Call ``handle(point, sink, epoch)`` at every hit in this process.  A hit raises what ``handle`` raises."""
     global _handler
     before, _handler = _handler, handle
     try:
@@ -190,7 +191,7 @@ def handler(handle: Handler) -> Iterator[None]:
 
 @contextlib.contextmanager
 def armed(text: str) -> Iterator[None]:
-    """Arm the rules in ``text`` in this process, for a scope."""
+    """Arm the rules in ``text`` in this process while the ``with`` block runs."""
     global _rules
     before, _rules = _rules, parse(text)
     try:
@@ -227,7 +228,7 @@ def _act(rule: _Rule, point: Point, sink: str, epoch: int) -> None:
 
 
 def _tell(rule: _Rule, point: Point, sink: str, epoch: int) -> None:
-    """Leave ``<n>.blocked`` for the harness, whole or not at all."""
+    """Write ``<n>.blocked`` for the harness.  The rename makes the file appear complete or not at all."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return

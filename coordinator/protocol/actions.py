@@ -1,18 +1,18 @@
-"""What a person may decide, as pure functions of what is found: an act makes the one record that it comes to.
+"""What an operator may decide, as pure functions of the log and the sinks.  Each action makes one record of the log.
 
-An act is judged like a start: it is right if the log *with* its record accepts the sinks as they are
-(``judge.OPERATE``), so nothing here repeats a rule.  What an act refuses by itself is a wish that says
-nothing, or the wrong thing.  ``Coordinator.act`` runs one: look, fence, look again, settle, then the record.
+An action is judged like a start: it is right if the log *with* its record accepts the sinks as they are
+(``judge.OPERATE``).  So this file repeats no rule; it refuses only an action that does not fit the log or the sinks.
+``Coordinator.act`` runs an action: look, fence, look again, settle, then the record.
 
-============  ==================================================================================
-``Retire``    a sink leaves; it may return later, just as it is now
-``Rename``    a sink goes on under another name
-``Adopt``     the checkpoint lies elsewhere, was restored, or is a new one for an old app
-``Accept``    a sink goes on from what it is and shows now: restored, made anew, or given up
-``RewriteMarker``    a sink shows the last epoch and has lost its marker, which is written again
-``Skip``      epochs that never reached the pipeline are not missed
-``Evaluate``  idempotent mode: sinks keep the rows of an evaluation that cannot be had again
-============  ==================================================================================
+=================  ==================================================================================
+``Retire``         a sink leaves; it may return later, just as it is now
+``Rename``         a sink goes on under another name
+``Adopt``          the checkpoint lies elsewhere, was restored, or is a new one for an old app
+``Accept``         a sink goes on from what it is and shows now: restored, created again, or given up
+``RewriteMarker``  a sink shows the last epoch but has lost its marker, which is written again
+``Skip``           epochs never reached the pipeline, and nobody needs them
+``Evaluate``       idempotent mode: sinks keep the rows of an evaluation that cannot be repeated
+=================  ==================================================================================
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from epochal.coordinator.protocol.history import LoggedEpoch
 from epochal.coordinator.protocol.judge import Case
 
 NOBODY = Actor(0, 0)
-"""In the place of the actor of a record that is only assumed."""
+"""The actor of a record that is only assumed, and that nobody writes."""
 
 
 class OperatorAction(Protocol):
-    """One wish.  Its methods are asked again and again, with what is found by then."""
+    """One action of an operator.  Its methods are called several times, each time with the newest case."""
 
     @property
     def said(self) -> Json:
-        """The word and what it is about, as the record has it."""
+        """The kind of the action and its arguments, as the record stores them."""
 
     @property
     def without(self) -> Collection[str]:
-        """Sinks that are not brought to the last epoch: it is given up in them."""
+        """Sinks in which the last epoch is given up: the action does not commit it there."""
 
     def marks(self, case: Case) -> Mapping[str, Marker | None]:
-        """What is to be written as markers, by sink, before the record."""
+        """Return the markers to write before the record, by sink."""
 
     def record(self, case: Case) -> Operator:
-        """The record; ``Misconfigured`` or ``CheckpointMismatch`` where the wish does not fit what is found."""
+        """Return the record.  Raise ``Misconfigured`` or ``CheckpointMismatch`` if the action does not fit the case."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Said:
-    """What all have in common: the reason, and when it was said (ISO 8601, UTC); no marker to write."""
+    """What all actions have: the reason, and the time (ISO 8601, UTC).  By default no marker is written."""
 
     word: ClassVar[str]
     why: str
@@ -71,13 +71,16 @@ class _Said:
 
     def _record(self, case: Case, **parts: object) -> Operator:
         if not self.why.strip():
-            raise Misconfigured("no reason was given", help='say why, in words that help in a year: why="..."')
+            raise Misconfigured("no reason was given", help='give a reason that still helps in a year: why="..."')
         return Operator(case.by or NOBODY, self.said, self.why, self.at, **parts)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retire(_Said):
-    """The sink leaves the pipeline.  ``unreachable``: it is not asked, so that it may show the last epoch or not."""
+    """The sink leaves the pipeline.
+
+    ``unreachable``: the sink is not asked, so the record allows both cases: it shows the last epoch, or it does not.
+    """
 
     word: ClassVar[str] = "retire"
     sink: str
@@ -97,7 +100,7 @@ class Retire(_Said):
 
 @dataclass(frozen=True, kw_only=True)
 class Rename(_Said):
-    """The sink ``old`` goes on as ``new``, from the marker it has."""
+    """The sink ``old`` goes on under the name ``new``, from the marker that it has."""
 
     word: ClassVar[str] = "rename"
     old: str
@@ -124,7 +127,10 @@ class Rename(_Said):
         return self._record(case, stands=stands)
 
     def _is_free(self, case: Case, after: SinkState) -> bool:
-        """Nobody has it, or it is what an attempt of this that died, or a renaming that was taken back, has left."""
+        """Return whether the new name is free.
+
+        It is free if no sink uses it, or if its state is what a rename that died, or one that was taken back, has left.
+        """
         stand = case.history.stands.get(self.new)
         if self.new in case.history.members or (stand is not None and not stand.is_renamed):
             return False
@@ -133,9 +139,10 @@ class Rename(_Said):
 
 @dataclass(frozen=True, kw_only=True)
 class Adopt(_Said):
-    """The checkpoint may go on where it lies, with whatever fences its sinks have, never with an unknown marker.
+    """The checkpoint may go on where it lies, whatever fences its sinks have, but never with an unknown marker.
 
-    A log without an epoch knows no marker: then what the sinks show is where this checkpoint begins.
+    A new log, without an epoch or an operator's record about a sink, knows no marker.  Then the checkpoint begins where
+    the sinks end.
     """
 
     word: ClassVar[str] = "adopt"
@@ -152,7 +159,7 @@ class Adopt(_Said):
 
 @dataclass(frozen=True, kw_only=True)
 class Accept(_Said):
-    """The sink goes on from what it is and what it shows now; the epochs of this log that it lacks stay out of it."""
+    """The sink goes on from what it is and what it shows now.  It never gets the epochs of this log that it lacks."""
 
     word: ClassVar[str] = "accept"
     sink: str
@@ -166,7 +173,7 @@ class Accept(_Said):
             raise Misconfigured(
                 "the sink goes on under another name",
                 sink=self.sink,
-                help="see `epochal log`; `epochal rename` takes a name back",
+                help="`epochal log` shows the new name; `epochal rename` can change it back",
             )
         state = _state(case, self.sink)
         self._refuse_ahead(case, state.marker)
@@ -175,7 +182,7 @@ class Accept(_Said):
         return self._record(case, stands={self.sink: stand}, fences=unknown)
 
     def _refuse_ahead(self, case: Case, marker: Marker | None) -> None:
-        """Rows of epochs that this log does not know would be written once more."""
+        """Refuse a sink that shows epochs which this log does not know, because their rows would be written again."""
         known = _possible_markers(case, self.sink)
         newest = max(m.position if m is not None else 0 for m in known) if known else 0
         is_known = bool(known) and (self.sink in case.history.members or self.sink in case.history.stands)
@@ -191,7 +198,7 @@ class Accept(_Said):
 
 @dataclass(frozen=True, kw_only=True)
 class RewriteMarker(_Said):
-    """The sink shows all up to the log's last epoch, as a person has seen, and its marker is gone."""
+    """The sink's marker is gone, but an operator has seen that the sink shows every epoch up to the log's last one."""
 
     word: ClassVar[str] = "remark"
     sink: str
@@ -214,8 +221,8 @@ class RewriteMarker(_Said):
                 f"the sink has a marker: {state.marker}",
                 sink=self.sink,
                 state=f"the log's last epoch is {last.number}, at position {last.position_of(self.sink)}",
-                help="a marker that is not older is not written over: it is of another checkpoint, or of a newer state"
-                " of this one",
+                help="a marker that is not older is never overwritten: it belongs to another checkpoint, or to a newer"
+                " state of this one",
             )
         return self._record(case, stands={self.sink: SinkStanding(state.identity, (state.marker,), _through(case))})
 
@@ -225,14 +232,14 @@ class RewriteMarker(_Said):
             raise Misconfigured(
                 "the log knows no epoch of this sink, so there is no marker to write",
                 sink=self.sink,
-                help="`resolve --accept` lets it go on from what it shows",
+                help="`resolve --accept` lets the sink go on from what it shows",
             )
         return took_part[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skip(_Said):
-    """Epochs ``first`` to ``last`` never reached the pipeline, and need not."""
+    """Epochs ``first`` to ``last`` never reached the pipeline, and nobody needs them."""
 
     word: ClassVar[str] = "skip"
     first: EpochNumber
@@ -246,14 +253,14 @@ class Skip(_Said):
             raise Misconfigured(
                 f"epochs {self.first}..{self.last} are not those that were missed: {missed}",
                 state=f"the log expects epoch {expected}, Spark will ask for epoch {asked}",
-                help="name just these, all of them",
+                help="name exactly the epochs that were missed",
             )
         return self._record(case, expected=self.last + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(_Said):
-    """These sinks keep the rows that they show of the last epoch, though Spark's replay gives others."""
+    """These sinks keep the rows that they show of the last epoch, although Spark's replay gives other rows."""
 
     word: ClassVar[str] = "evaluate"
     sinks: tuple[str, ...]
@@ -279,7 +286,7 @@ class Evaluate(_Said):
 
 
 def _member(case: Case, sink: str) -> str:
-    """What the sink is known to be."""
+    """Return the identity that the log knows for this sink.  Raise ``Misconfigured`` if it is not a member."""
     members = case.history.members
     if sink not in members:
         raise Misconfigured(
@@ -289,29 +296,29 @@ def _member(case: Case, sink: str) -> str:
 
 
 def _state(case: Case, sink: str) -> SinkState:
-    """What the sink shows; it is in the pipeline that the person brought."""
+    """Return the sink's state.  Raise ``Misconfigured`` if the operator's pipeline does not have this sink."""
     if sink not in case.states:
         raise Misconfigured(
             f"the pipeline has no sink {sink!r}",
             state=f"it has {sorted(case.states)}",
-            help="put it back into the pipeline for this command; one that cannot be reached leaves with"
+            help="put the sink back into the pipeline for this command; if it cannot be reached, it can leave with"
             " `epochal retire --unreachable`",
         )
     return case.states[sink]
 
 
 def _through(case: Case) -> EpochNumber:
-    """The epoch up to which all is over for the sink that is spoken of."""
+    """Return the last epoch that the action closes for its sink; -1 if the log has no epoch."""
     return case.history.last.number if case.history.last is not None else -1
 
 
 def _is_fresh(case: Case) -> bool:
-    """Whether this checkpoint has never begun an epoch, and no person spoke for it."""
+    """Return whether the log has no epoch and no operator's record about a sink."""
     return case.history.last is None and not case.history.stands
 
 
 def _possible_markers(case: Case, sink: str) -> tuple[Marker | None, ...]:
-    """All that it may show, as far as the log tells."""
+    """Return all markers that the sink may have, according to the log."""
     took_part, stand = case.history.took_part(sink), case.history.stands.get(sink)
     markers: list[Marker | None] = []
     for epoch in took_part:
@@ -323,7 +330,10 @@ def _possible_markers(case: Case, sink: str) -> tuple[Marker | None, ...]:
 
 
 def _refuse_begun(case: Case) -> None:
-    """An epoch that was begun and not decided is brought up by Spark's replay alone, and held against what is shown."""
+    """Refuse the action while a sink lacks an epoch that was begun in idempotent mode.
+
+    Only Spark's replay can give the sink that epoch, and its rows are compared with what the other sinks show.
+    """
     last = case.history.last
     if last is None or not isinstance(last.current, Apply):
         return
@@ -338,6 +348,6 @@ def _restart_first(epoch: EpochNumber, behind: list[str]) -> EpochalError:
     return CheckpointMismatch(
         f"epoch {epoch} was begun in idempotent mode and is not visible in {', '.join(behind)}",
         epoch=epoch,
-        state="only Spark's replay can bring these up",
-        help="restart the query until this epoch is through, then say it again",
+        state="only Spark's replay can give these sinks the epoch",
+        help="restart the query, wait until this epoch is committed, then run the command again",
     )

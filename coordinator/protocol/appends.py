@@ -1,4 +1,4 @@
-"""Appends to the epoch log: the same record at the same position until the log has answered."""
+"""Appends to the epoch log.  An append is repeated, with the same record and position, until the log answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from epochal.coordinator.protocol.start import Start
 
 
 def append(start: Start, position: LogPosition, record: Record) -> None:
-    """The same append at the same position until it is answered; a lost race is ``Fenced``."""
+    """Append the record at this position.  Raise ``Fenced`` if another start's record has taken the position.
+
+    If the log does not answer, raise ``CommitInDoubt`` for a ``Commit`` and ``OutcomeUnknown`` for any other record.
+    """
     if not is_answered(start, position, record) and not is_mine(start, position, record):
         raise Fenced(
             f"position {position} of the epoch log holds another start's record",
@@ -33,7 +36,7 @@ def is_answered(start: Start, position: LogPosition, record: Record) -> bool:
             return start.log.append(position, record)
         except Exception as error:
             if isinstance(record, Fence) and isinstance(error, (Misconfigured, LogCorrupt)):
-                raise  # the log says what is wrong with it, and a start that ends after its Fence harms nobody
+                raise  # the log's error names the cause, and a start may safely end after its Fence record
             start.publisher.retrying(error)
             last_error = error
             start.retry.pause(attempt)
@@ -41,7 +44,10 @@ def is_answered(start: Start, position: LogPosition, record: Record) -> bool:
 
 
 def is_mine(start: Start, position: LogPosition, record: Record) -> bool:
-    """After "taken": whether the record there is mine, whole.  Below the floor is unknown."""
+    """Return whether the record at a taken position is exactly the one that this start wanted to append.
+
+    If compaction has removed the record at that position, the answer is unknown, and the error says so.
+    """
     entries = start.patiently(start.log.read, also=(OSError,))
     for entry in entries:
         if entry.position == position:

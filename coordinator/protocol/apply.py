@@ -1,4 +1,4 @@
-"""Apply: in idempotent mode every sink is given the epoch directly, and all digests must agree."""
+"""Apply: idempotent mode gives the epoch to every sink without a decision.  All digests of the rows must be equal."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from epochal.sinks.protocol import Applied, ApplySink, CommitOutcome, MicroBatch
 
 
 def apply(start: Start, batch: MicroBatch, again: bool) -> dict[str, CommitOutcome]:
-    """Every sink that does not show the epoch is given it: rows and marker in one atomic write each.
+    """Give the epoch to every sink that does not show it.  Each sink writes rows and marker in one atomic write.
 
-    The digests of all evaluations agree before the first of these writes, as far as they can be known then.
+    The digests of all evaluations that are known before the first of these writes must be equal.
     """
     begin(start, batch, again)
     votes = votes_that_agree(start, batch)
@@ -35,7 +35,7 @@ def apply(start: Start, batch: MicroBatch, again: bool) -> dict[str, CommitOutco
 
 
 def begin(start: Start, batch: MicroBatch, again: bool) -> None:
-    """One record before the first sink, so that every marker of the epoch will be known."""
+    """Append an ``Apply`` record before any sink is written, so that the log knows every marker of the epoch."""
     ask = batch.ask
     decision = Decision(start.query.query_id, ask.epoch, start.me, ask.fingerprint)
     shown = {name: again and start.shown.get(name, False) for name in start.sinks}
@@ -63,9 +63,10 @@ def begin(start: Start, batch: MicroBatch, again: bool) -> None:
 
 
 def votes_that_agree(start: Start, batch: MicroBatch) -> dict[str, Committable]:
-    """Of the sinks that are behind and can hold rows invisible; nothing is visible through it.
+    """Return the votes of those sinks that do not show the epoch and can hold rows back.  This makes nothing visible.
 
-    One after another: each evaluates the micro-batch, and two evaluations at once would meet in its state.
+    The sinks prepare one after another: each evaluates the micro-batch, and two evaluations at the same time would
+    both change its operator state.
     """
     epoch = start.epoch_to_apply
     hit(Point.BEFORE_PREPARE, epoch=epoch.number)
@@ -83,7 +84,10 @@ def votes_that_agree(start: Start, batch: MicroBatch) -> dict[str, Committable]:
 def apply_where_nothing_is_held(
     start: Start, batch: MicroBatch, votes: Mapping[str, Committable]
 ) -> dict[str, CommitOutcome]:
-    """The other sinks that are behind, one after another, each held against all digests that are known by then."""
+    """Give the epoch to those sinks that do not show it and cannot hold rows back, one after another.
+
+    The digest of each sink's rows is compared with all digests that are known by then.
+    """
     outcomes: dict[str, CommitOutcome] = {}
     behind = [sink for sink in map(start.sinks.__getitem__, start.pending) if isinstance(sink, ApplySink)]
     try:
@@ -92,14 +96,14 @@ def apply_where_nothing_is_held(
             outcomes[sink.name] = applied.outcome
             start.mark_shown(sink.name, applied.digest)
         agree(start, votes)
-    except (NonDeterministicReplay, PrepareRefused):  # and where rows are held, none of them is visible
+    except (NonDeterministicReplay, PrepareRefused):  # the rows that other sinks hold back are not visible yet
         abort_quietly(start)
         raise
     return outcomes
 
 
 def apply_to(start: Start, sink: ApplySink, batch: MicroBatch, agreed: Digest | None) -> Applied:
-    """Idempotent, so an unknown outcome is answered by asking again: the sink reads its marker first."""
+    """Apply in one sink.  After an unknown outcome the call is repeated, because the sink reads its marker first."""
     epoch = start.epoch_to_apply.at(start.current.position_of(sink.name))
     hit(Point.BEFORE_SINK_COMMIT, sink.name, epoch.number)
     try:
@@ -115,7 +119,10 @@ def apply_to(start: Start, sink: ApplySink, batch: MicroBatch, agreed: Digest | 
 
 
 def agree(start: Start, votes: Mapping[str, Committable]) -> Digest | None:
-    """The one digest of all evaluations so far: of the votes, and of the sinks that show the epoch."""
+    """Return the digest that all evaluations so far have in common: the votes, and the sinks that show the epoch.
+
+    Return None if there is no evaluation yet.  Raise an error if two digests differ or one is missing.
+    """
     shown = [name for name, shown in start.shown.items() if shown]
     digests = {name: vote.digest for name, vote in votes.items()}
     digests |= {name: start.digest_in(name) for name in shown if start.history.is_compared(name, start.markers[name])}

@@ -1,4 +1,4 @@
-"""Drops what is not decided, copies that nobody needs, and records that are obsolete."""
+"""Deletes prepared rows that are not decided, durable copies that no epoch needs, and obsolete records of the log."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from epochal.coordinator.protocol.start import Start
 
 
 def abort_all(start: Start) -> None:
-    """Nothing of it is decided: drop all that is prepared."""
+    """Delete all prepared rows in every sink.  Call this only while none of them is decided."""
     hit(Point.BEFORE_ABORT)
     start.each(lambda sink: start.patiently(lambda: sink.abort(start.query, start.me)))
     hit(Point.AFTER_ABORT)
 
 
 def abort_quietly(start: Start) -> None:
-    """On the way out with another error; what is left the next start aborts (presumed abort)."""
+    """Abort, but only report an error of the abort, because the caller already raises another one.
+
+    The next start aborts what is left (presumed abort).
+    """
     try:
         abort_all(start)
     except Exception as error:
@@ -24,7 +27,7 @@ def abort_quietly(start: Start) -> None:
 
 
 def clean(start: Start) -> None:
-    """Drop copies that a durable record calls done, and what dead starts left; compact the log."""
+    """Delete the durable copies that no epoch needs, also those that dead starts left, and compact the log."""
     hit(Point.BEFORE_CLEAN)
     try:
         if start.stage is not None and (start.copies or start.copies_left):
@@ -32,7 +35,7 @@ def clean(start: Start) -> None:
             start.stage.clean(start.me, needed)
             start.copies_left = bool(needed)
         compact(start)
-    except Exception as error:  # nothing visible depends on it, and the next epoch tries again
+    except Exception as error:  # nothing that readers see depends on the clean-up, and the next epoch tries again
         start.publisher.postponed("could not clean up after epoch, will try again", error)
 
 

@@ -1,6 +1,6 @@
-"""Commit: every sink shows the decided epoch; work that a sink lost is redone from the durable copy.
+"""Commit: make every sink show the decided epoch.  Rows that a sink lost are prepared again from the durable copy.
 
-Past the decision there is no way back: an error here is ``CommitInDoubt``, and the next start finishes the epoch.
+After the decision an epoch is never aborted.  An error here is ``CommitInDoubt``, and the next start finishes it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from epochal.sinks.protocol import CommitOutcome
 
 
 def commit(start: Start) -> dict[str, CommitOutcome]:
-    """Every sink shows the last epoch, which is decided, or an error that says which do not."""
+    """Make every sink show the last epoch, which is decided.  The error, if there is one, says which sinks do not.
+
+    While settling, an epoch whose rows are lost and have no copy is left to Spark's replay (``start.lost``).
+    """
     outcomes: dict[str, CommitOutcome] = {}
     for _ in range(start.retry.attempts):
         lost = commit_pending(start, outcomes)
         if not lost:
             break
         if start.decided.copy is None and start.settling:
-            start.lost = True  # Spark's replay of the epoch will be evaluated and decided again
+            start.lost = True  # Spark will replay the epoch, which is then evaluated and decided again
             return outcomes
         with start.publisher.step(Step.REDO, epoch=start.current.epoch):
             redo(start, lost)
@@ -42,7 +45,7 @@ def commit(start: Start) -> dict[str, CommitOutcome]:
 
 
 def commit_pending(start: Start, outcomes: dict[str, CommitOutcome]) -> list[str]:
-    """Commit where the last epoch is not shown; the sinks that provably lost it."""
+    """Commit in the sinks that do not show the last epoch.  Return the sinks that provably lost what they prepared."""
     participants = start.decided.participants
     errors = show(start, [participants[name].committable for name in start.pending], outcomes)
     lost = {name: error for name, error in errors.items() if isinstance(error, PreparedLost)}
@@ -54,7 +57,7 @@ def commit_pending(start: Start, outcomes: dict[str, CommitOutcome]) -> list[str
 
 
 def show(start: Start, committables: Sequence[Committable], outcomes: dict[str, CommitOutcome]) -> dict[str, Exception]:
-    """Commit these, all of them; what went wrong, by sink."""
+    """Commit all these committables, also after one fails.  Return the errors by sink."""
     results = start.run_all([lambda c=c: commit_sink(start, c) for c in committables])  # type: ignore[misc]
     errors: dict[str, Exception] = {}
     for committable, result in zip(committables, results, strict=True):
@@ -68,7 +71,7 @@ def show(start: Start, committables: Sequence[Committable], outcomes: dict[str, 
 
 
 def commit_sink(start: Start, committable: Committable) -> CommitOutcome:
-    """Idempotent, so an unknown outcome is answered by asking again: the sink reads its marker first."""
+    """Commit in one sink.  After an unknown outcome the call is repeated, because the sink reads its marker first."""
     name, epoch = committable.sink, start.current.epoch
     hit(Point.BEFORE_SINK_COMMIT, name, epoch)
     with start.publisher.step(Step.COMMIT, name, epoch) as told:
@@ -79,7 +82,7 @@ def commit_sink(start: Start, committable: Committable) -> CommitOutcome:
 
 
 def redo(start: Start, lost: Sequence[str]) -> None:
-    """Prepare lost work anew from the copy and supersede the decision, for these sinks only."""
+    """Prepare again, from the copy, what these sinks lost, and append a decision that supersedes the old one."""
     current, stage = start.decided, start.stage
     copy = current.copy
     assert copy is not None, "without a copy Spark's replay is evaluated instead"
@@ -108,7 +111,7 @@ def redo(start: Start, lost: Sequence[str]) -> None:
 
 
 def prepare_again(start: Start, name: str, epoch: Epoch, copy: Copy) -> Committable:
-    """The same rows as were decided, so far as their number tells."""
+    """Prepare the decided rows of one sink again.  Raise ``PrepareRefused`` if their number is not the decided one."""
     decided = start.decided.participants[name].committable
     with start.publisher.step(Step.PREPARE, name, epoch.number) as told:
         vote = prepare_from(start, copy, start.sinks[name], epoch.at(decided.position))

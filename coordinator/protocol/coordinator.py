@@ -1,6 +1,6 @@
-"""The order of the protocol.  One instance is one start: one (query id, run id), one actor.
+"""The order of the protocol.  One instance of ``Coordinator`` is one start: one (query id, run id) and one actor.
 
-Read it beside the picture in README: the methods stand in the order of the phases.
+The functions below stand in the order of the phases, as in README's picture:
 
 ::
 
@@ -9,15 +9,14 @@ Read it beside the picture in README: the methods stand in the order of the phas
     epoch ─> identify ─> prepare ─> decide ─> commit ─> return             once per micro-batch
                     └──> apply ─────────────────────────┘                  the same, in idempotent mode
 
-Free of Spark and of any server: rows are opaque, sinks, log and durable copy are protocols.  What is
-decided is judged in ``judge.py``; this file only acts, and tells ``_telling`` what has become true.
-Past the decision there is no way back: an error then is ``CommitInDoubt``, and the next start finishes
-the epoch.
+This file needs no Spark and no server: rows are opaque objects, and sinks, log and durable copy are protocols.
+The rules are in ``judge.py``.  This file only acts, and publishes each event after it has happened.
+After the decision an epoch is never aborted.  An error is then ``CommitInDoubt``, and the next start finishes it.
 
-The mode is the epoch's, known by its record in the log: whatever mode a start is in, it finishes an epoch
-in the mode that began it, and begins the next one in its own.
+The mode belongs to the epoch, and the epoch's record in the log tells it.  A start finishes an epoch in the mode that
+began it, and begins the next epoch in the start's own mode.
 
-Roots: presumed abort (Mohan, Lindsay), Flink's two-phase-commit sink, MillWheel's strong productions.
+Sources of the ideas: presumed abort (Mohan, Lindsay), Flink's two-phase-commit sink, MillWheel's strong productions.
 """
 
 from __future__ import annotations
@@ -73,10 +72,11 @@ _LOOKS = 2
 
 
 def wants_copy(sinks: Sequence[Sink]) -> bool:
-    """One evaluation for several readers, rows that must outlive the decision, or one that leaves some out.
+    """Return whether the rows of an epoch must be copied before these sinks prepare them.
 
-    Where a condition leaves out all of them by what it says, Spark does not run the micro-batch at all, and operator
-    state would stay behind.
+    They must if there are several sinks (all shall read one evaluation), if a sink writes only after the decision
+    (``RedoSink``), or if a sink leaves rows out (``FilteringSink``).  Without the copy, a filter that is always false
+    would let Spark skip the micro-batch, and operator state would not advance.
     """
     return len(sinks) > 1 or any(
         isinstance(sink, RedoSink) or (isinstance(sink, FilteringSink) and sink.leaves_rows_out) for sink in sinks
@@ -84,7 +84,7 @@ def wants_copy(sinks: Sequence[Sink]) -> bool:
 
 
 def check_appliable(sinks: Iterable[Sink]) -> None:
-    """``Misconfigured`` names a sink that idempotent mode cannot give an epoch."""
+    """Raise ``Misconfigured`` if a sink cannot work in idempotent mode; the error names that sink."""
     for sink in sinks:
         if isinstance(sink, RedoSink) and not isinstance(sink, ApplySink):
             raise Misconfigured(
@@ -100,13 +100,14 @@ def check_appliable(sinks: Iterable[Sink]) -> None:
 class Coordinator:
     """Runs the epochs of one start over its sinks.
 
-    ``query``: app, query id, run id and checkpoint.  ``sinks``: each with a name of its own.  ``log``: where decisions
-    are kept.  ``mode``: that of the epochs it begins.  ``stage``: where durable copies lie.  ``runner``: how
-    several sinks are called at once.  ``compact_every``: how many obsolete records the log may hold before it is
-    compacted.  ``telling``: who is told what becomes true.
+    ``query``: app, query id, run id and checkpoint.  ``sinks``: each with a unique name.  ``log``: where decisions
+    are kept.  ``mode``: the mode of the epochs that this start begins.  ``stage``: where durable copies are kept.
+    ``runner``: calls several sinks at once.  ``retry``: how often and after which pauses a call is repeated.
+    ``compact_every``: how many obsolete records the log may hold before it is compacted.  ``telling``: publishes what
+    has happened, as events.
 
-    Errors: everything in ``errors.py``.  After any error the start is over: every later call
-    raises that error again, so that a caught exception cannot let Spark pass an epoch by.
+    Errors: every class in ``errors.py``.  After any error the start is over, and every later call of ``run`` raises
+    the same error again.  So a user's function that catches the error cannot make Spark skip an epoch.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Coordinator:
     # --- the entry points ----------------------------------------------------------------------
 
     def run(self, batch: MicroBatch) -> EpochReport:
-        """One micro-batch.  Returns only when every sink shows the epoch."""
+        """Run one micro-batch as an epoch.  Return only when every sink shows the epoch."""
         if not self._running.acquire(blocking=False):
             raise Misconfigured(
                 "a second call came while the first is still running",
@@ -171,10 +172,12 @@ class Coordinator:
             raise
 
     def act(self, ask: EpochRequest, act: OperatorAction, before_record: Callable[[], None] = lambda: None) -> Operator:
-        """What a person decides, in the order of a start, and then one record.  Every error leaves it undecided.
+        """Carry out what an operator decides: the steps of a start, and then one record.
 
-        All is judged as if the record stood in the log.  ``ask``: what Spark will ask for next.  ``before_record`` is
-        called once nothing older can move any more, and may refuse.
+        After an error the action is not decided; only after ``OutcomeUnknown`` the record may be in the log.
+        The rules are applied as if the log already held the record.  ``ask``: what Spark will ask for next.
+        ``before_record`` is called just before the record, when no older start can change anything any more.  It may
+        raise an error to refuse.
         """
         try:
             return act_on(self._start, ask, act, before_record)
@@ -183,7 +186,7 @@ class Coordinator:
             raise
 
     def assume(self, ask: EpochRequest, act: OperatorAction) -> Operator:
-        """The record that ``act`` would come to, if all stays as it is; writes nothing."""
+        """Return the record that ``act`` would write if nothing changes until then.  This writes nothing."""
         self._start.action = act
         look(self._start, ask)
         if self._start.history.last is not None and isinstance(self._start.current, Commit):
@@ -195,11 +198,11 @@ class Coordinator:
         return replace(record, stands={**record.stands, **marked})
 
     def check(self, ask: EpochRequest) -> None:
-        """Look and judge as a start would; writes nothing."""
+        """Look and judge as a start would.  This writes nothing."""
         look(self._start, ask)
 
     def status(self) -> Status:
-        """What this start knows; asks nobody."""
+        """Return what this start knows, without asking the log or a sink."""
         last = self._start.history.last
         return Status(
             actor=self._start.actor,
@@ -229,7 +232,10 @@ def take_over(start: Start, ask: EpochRequest) -> None:
 
 
 def look(start: Start, ask: EpochRequest) -> int:
-    """Read log and sinks, judge; the next generation.  A refusal on a log that grew is made anew."""
+    """Read the log and the sinks, apply the rules, and return the next generation.
+
+    A refusal does not count if the log has grown meanwhile: then everything is read and judged again.
+    """
     hit(Point.BEFORE_LOOK)
     for _ in range(start.retry.attempts):
         case = read_all(start, ask)
@@ -245,7 +251,7 @@ def look(start: Start, ask: EpochRequest) -> int:
 
 
 def check_sinks_appliable(start: Start, history: History, shown: Mapping[str, bool]) -> None:
-    """The sinks that this start may have to give an epoch of which there is no copy, as they were found now."""
+    """Refuse sinks that cannot take an epoch without a durable copy, if this start may have to give them one."""
     if start.mode == IDEMPOTENT:
         check_appliable(start.sinks.values())
     elif history.last is not None and isinstance(history.last.current, Apply) and any(shown.values()):
@@ -257,12 +263,16 @@ def check_sinks_appliable(start: Start, history: History, shown: Mapping[str, bo
                 sink=error.sink,
                 epoch=history.last.number,
                 state=error.state,
-                help="start once with this sink as it was then; change it when the epoch is through",
+                help="start once with this sink as it was then; change the sink after the epoch is committed",
             ) from error
 
 
 def verdict_of(start: Start, rules: Sequence[judge.Rule], case: Case) -> Verdict:
-    """A person's word as if it stood in the log; which sinks show the last epoch is asked of the log as it is."""
+    """Judge the case.  An operator action is judged as if the log already held its record.
+
+    Which sinks show the last epoch is still computed from the log as it is, without the sinks in which the action gives
+    up that epoch.
+    """
     if start.action is None:
         return judge.judge(rules, case)
     if case.by is not None:
@@ -275,7 +285,7 @@ def verdict_of(start: Start, rules: Sequence[judge.Rule], case: Case) -> Verdict
 
 
 def read_all(start: Start, ask: EpochRequest, by: Actor | None = None) -> Case:
-    """The log first, then the sinks: a sink is never older than the log it is judged by."""
+    """Read the log first and then the sinks, so that no sink's state is older than the log that it is compared with."""
     history = History.of(start.log.read())
     states = start.each(lambda sink: start.patiently(lambda: sink.look(start.query, by=by), attempts=_LOOKS))
     return Case(history, states, ask, by)
@@ -290,12 +300,12 @@ def remember(start: Start, case: Case, shown: Mapping[str, bool]) -> None:
 
 
 def fence(start: Start, ask: EpochRequest, actor: Actor) -> None:
-    """The log first, then the sinks in the order of their names; all by compare-and-set."""
+    """Fence the log first, then the sinks in the order of their names.  Each fence is a compare-and-set."""
     if start.history.empty and ask.epoch > 0:
         start.publisher.log_began()
     hit(Point.BEFORE_FENCE)
     done = judge.done_after(start.history, start.shown)
-    # The fence of a person's act keeps the old place: only the record behind it moves the checkpoint.
+    # The fence of an operator action keeps the old location: only the action's record may move the checkpoint.
     query = replace(start.query, checkpoint=start.history.place or start.query.checkpoint)
     append(start, start.history.next_position, Fence(actor, query, ask.epoch, start.mode, done))
     hit(Point.AFTER_FENCE_RECORD)
@@ -309,7 +319,7 @@ def fence(start: Start, ask: EpochRequest, actor: Actor) -> None:
 
 
 def look_again(start: Start, ask: EpochRequest) -> None:
-    """The same judgement, now final: nothing older can move any more."""
+    """Read and judge again.  This result is final, because no older start can change anything any more."""
     case = read_all(start, ask, start.me)
     verdict = verdict_of(start, judge.LOOK_AGAIN, case)
     verdict.raise_if_refused()
@@ -318,9 +328,9 @@ def look_again(start: Start, ask: EpochRequest) -> None:
 
 
 def settle(start: Start) -> None:
-    """Decided and not shown: commit.  Not decided: abort.  Then drop what dead starts left.
+    """Commit an epoch that is decided and not shown.  Abort what is not decided.  Then delete what dead starts left.
 
-    An epoch that was begun and not decided waits for Spark's replay.
+    An epoch that was begun in idempotent mode is not finished here: Spark's replay finishes it.
     """
     hit(Point.BEFORE_SETTLE)
     commit_decided(start)
@@ -336,13 +346,13 @@ def commit_decided(start: Start) -> None:
 
 
 def case_now(start: Start, ask: EpochRequest) -> Case:
-    """What a person's word is about, with what this start has done since it looked."""
+    """Return the case that an operator action is about, with the markers that this start wrote since it looked."""
     states = {name: replace(state, marker=start.markers[name]) for name, state in start.states.items()}
     return Case(start.history, states, ask, start.actor)
 
 
 def check_marks(start: Start, markers: Mapping[str, Marker | None]) -> None:
-    """What cannot be written is refused while nobody has been disturbed."""
+    """Refuse markers that cannot be written, before anything is fenced."""
     for name in markers:
         sink = start.sinks[name]
         if not isinstance(sink, MarkedSink):
@@ -356,7 +366,7 @@ def check_marks(start: Start, markers: Mapping[str, Marker | None]) -> None:
 
 
 def write_marks(start: Start, markers: Mapping[str, Marker | None]) -> None:
-    """A person's word in the place of a write that is not known; under the fence, like any other."""
+    """Write the markers of an operator action.  Like every write, this is conditional on this start's fence."""
     for name, marker in markers.items():
         sink = start.sinks[name]
         assert isinstance(sink, MarkedSink), "seen before anything was fenced"
@@ -391,7 +401,7 @@ def run_epoch(start: Start, batch: MicroBatch) -> EpochReport:
 
 
 def identify(start: Start, ask: EpochRequest) -> bool:
-    """Whether this epoch is in the log already; anything but the last or the next is refused."""
+    """Return whether the log already has this epoch.  Refuse every epoch but the log's last one and the next one."""
     judge.judge(judge.IDENTIFY, Case(start.history, {}, ask)).raise_if_refused()
     last = start.history.last
     again = last is not None and ask.epoch == last.number
@@ -409,14 +419,17 @@ def identify(start: Start, ask: EpochRequest) -> bool:
 
 
 def is_applied(start: Start, again: bool) -> bool:
-    """The mode is the epoch's, once it is decided or some sink shows it; else it is this start's."""
+    """Return whether to run the epoch in idempotent mode.
+
+    An epoch that is decided, or that some sink shows, keeps the mode of its record.  Else the start's mode counts.
+    """
     if again and (start.lost or any(start.shown.values())):
         return isinstance(start.current, Apply)
     return start.mode == IDEMPOTENT
 
 
 def decide(start: Start, record: Commit) -> None:
-    """One append: *the* commit point."""
+    """Append the decision to the log.  This one append is *the* commit point."""
     hit(Point.BEFORE_DECIDE, epoch=record.epoch)
     try:
         append(start, start.own_position + 1, record)

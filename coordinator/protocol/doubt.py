@@ -1,4 +1,4 @@
-"""Which error ends a start, and the words of an epoch in doubt."""
+"""Chooses the error that ends a start, and makes the errors of an epoch in doubt."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from epochal.coordinator.model.errors import (
 )
 
 NOT_CURED_BY_RESTART = (Fenced, MarkerLost, CheckpointMismatch)
-"""Another owner, or a sink that is not what it was: the next start would get the same answer."""
+"""Errors that a restart does not cure: another start owns the sink, or a sink is not what it was."""
 _GRAVITY = (*NOT_CURED_BY_RESTART, CommitInDoubt)
 
 
 def gravest(errors: Sequence[Exception]) -> Exception:
-    """The error that says most about whether to go on: a newer owner, then lost proof, then the rest."""
+    """Return the error that matters most: first those that a restart does not cure, then doubt, then any other."""
     for kind in _GRAVITY:
         for error in errors:
             if isinstance(error, kind):
@@ -42,7 +42,7 @@ def lost_without_copy(epoch: EpochNumber) -> CommitInDoubt:
         f"epoch {epoch} is decided, its prepared rows are lost and there is no copy of them",
         epoch=epoch,
         state="nothing of it is visible, and nothing was recorded",
-        help="restart the query, which evaluates the epoch again; then say it again",
+        help="restart the query, which evaluates the epoch again; then run the command again",
     )
 
 

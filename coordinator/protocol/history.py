@@ -1,4 +1,4 @@
-"""What the epoch log says, read once: epochs, decisions, fences, members, and what may be deleted.  Pure."""
+"""What the epoch log says, as pure functions of its records: epochs, fences, sinks, and what may be deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from epochal.coordinator.model.epoch import Actor, Copy, EpochNumber, Marker, Po
 
 @dataclass(frozen=True)
 class LoggedEpoch:
-    """One epoch with all its records, ``Commit`` or ``Apply``; the last one holds, an old marker stays proof."""
+    """One epoch with all its ``Commit`` or ``Apply`` records.
+
+    The last record is the valid one.  A marker that an earlier record of the epoch explains is still proof.
+    """
 
     records: tuple[EpochRecord, ...]
 
@@ -32,7 +35,7 @@ class LoggedEpoch:
         return self.current.position_of(sink)
 
     def is_shown_by(self, sink: str, marker: Marker | None) -> bool:
-        """Whether ``marker`` is that of any decision of this epoch, at this epoch's position."""
+        """Return whether ``marker`` is at this epoch's position and names any decision of this epoch."""
         if marker is None or marker.position != self.position_of(sink):
             return False
         return any(
@@ -42,7 +45,7 @@ class LoggedEpoch:
 
 @dataclass(frozen=True)
 class History:
-    """The epoch log, read once: the fences, and the last two epochs."""
+    """The entries of the epoch log as they were read once, and what follows from them."""
 
     entries: tuple[Entry, ...]
 
@@ -55,7 +58,7 @@ class History:
 
     @property
     def empty(self) -> bool:
-        """No record at all; a log that holds only a ``Fence`` is not empty."""
+        """Whether the log has no record at all; a log that holds only a ``Fence`` is not empty."""
         return not self.entries
 
     @property
@@ -68,28 +71,28 @@ class History:
 
     @cached_property
     def actors(self) -> frozenset[Actor]:
-        """Whose fence a sink may hold: of those who took over, and what a person has accepted."""
+        """Actors whose fence a sink may hold: every start in this log, and every fence that an operator accepted."""
         return frozenset(fence.actor for fence in self.fences).union(*(r.fences for r in self.operators))
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """What persons decided, oldest first."""
+        """The records of operators, oldest first."""
         return tuple(e.record for e in self.entries if isinstance(e.record, Operator))
 
     @cached_property
     def stands(self) -> Mapping[str, SinkStanding]:
-        """Per sink the newest word that a person has said of it."""
+        """What the newest operator record about each sink says of it."""
         return {name: stand for record in self.operators for name, stand in record.stands.items()}
 
     @cached_property
     def place(self) -> str | None:
-        """Where the checkpoint lies: where it was run last, or where a person says it does."""
+        """The checkpoint's location: the newest one that a start or an operator recorded."""
         places = [_place_in(entry.record) for entry in self.entries]
         return next((place for place in reversed(places) if place is not None), None)
 
     @cached_property
     def members(self) -> Mapping[str, str]:
-        """The sinks that a pipeline must have, with what each physically is."""
+        """The sinks that the pipeline must have, each with its identity (which table or topic it physically is)."""
         members = {name: stand.identity for name, stand in self.stands.items() if not stand.away}
         if self.last is not None:
             taking_part = self.last.current.participants.items()
@@ -97,11 +100,11 @@ class History:
         return members
 
     def is_over(self, sink: str, epoch: EpochNumber) -> bool:
-        """Whether a person has closed this epoch for this sink."""
+        """Return whether an operator has closed this epoch for this sink."""
         return sink in self.stands and epoch <= self.stands[sink].through
 
     def is_compared(self, sink: str, marker: Marker | None) -> bool:
-        """Whether the rows of the last epoch are held against those that this sink shows."""
+        """Return whether this sink's rows of the last epoch must equal those of the other evaluations."""
         assert self.last is not None, "rows are of an epoch"
         accepted = [r.evaluations for r in self.operators if r.evaluations is not None]
         kept = any(self.last.number == e.epoch and sink in e.sinks for e in accepted)
@@ -110,7 +113,7 @@ class History:
 
     @cached_property
     def epochs(self) -> tuple[LoggedEpoch, ...]:
-        """The last two epochs that were decided or begun (or fewer), oldest first."""
+        """The last two epochs that were decided or begun, oldest first; fewer if the log has fewer."""
         records: dict[EpochNumber, list[EpochRecord]] = {}
         for entry in self.entries:
             if isinstance(entry.record, (Commit, Apply)):
@@ -123,9 +126,9 @@ class History:
 
     @property
     def expected(self) -> EpochNumber | None:
-        """The next epoch: after the last and those that a person says were skipped, else the base of the first fence.
+        """The next epoch: the one after the last epoch and after those that an operator skipped.
 
-        None: any.
+        With neither, it is the base of the first fence.  None: any epoch may be first.
         """
         named = [record.expected for record in self.operators if record.expected is not None]
         if self.last is not None:
@@ -136,7 +139,7 @@ class History:
 
     @cached_property
     def done_through(self) -> Mapping[str, EpochNumber]:
-        """Per sink the newest epoch that a durable record says is visible."""
+        """Per sink, the newest epoch that a durable record says is visible."""
         done: dict[str, EpochNumber] = {}
         for entry in self.entries:
             for sink, epoch in entry.record.done_through.items():
@@ -144,12 +147,12 @@ class History:
         return done
 
     def took_part(self, sink: str) -> tuple[LoggedEpoch, ...]:
-        """Those of the last two epochs that ``sink`` took part in and that no person has closed, newest first."""
+        """Return those of the last two epochs in which ``sink`` took part and that no operator closed, newest first."""
         epochs = reversed(self.epochs)
         return tuple(e for e in epochs if sink in e.current.participants and not self.is_over(sink, e.number))
 
     def needed_copies(self) -> tuple[Copy, ...]:
-        """Copies that may still be read: of epochs that no durable record calls done everywhere."""
+        """Return the copies that may still be read: those of epochs that no durable record calls done in every sink."""
         return tuple(
             copy
             for epoch in self.epochs
@@ -161,9 +164,10 @@ class History:
         return self.done_through.get(sink, -1) >= epoch or self.is_over(sink, epoch)
 
     def compaction(self) -> tuple[LogPosition, tuple[Entry, ...]]:
-        """(floor, kept): the last two epochs stay, every fence, as a sink may hold any of them, and what persons said.
+        """Return (floor, entries to keep below the floor).  The last two epochs stand at the floor and above.
 
-        A function of the records up to the floor alone, so two compactions to one floor agree.
+        Every fence is kept, because a sink may hold any of them.  Operator records are kept for ever.  The entries to
+        keep depend only on the records below the floor, so two compactions to one floor give the same log.
         """
         if len(self.epochs) < 2:
             return 0, ()

@@ -1,8 +1,7 @@
-"""All judging, as pure functions: (log, sink states, what Spark asks for) -> a verdict.
+"""The rules, as pure functions: (log, sink states, what Spark asks for) -> a verdict.
 
-``look``, ``look again`` and ``identify`` are the same table of rules, read from the top; the first
-rule that objects is the verdict.  Nothing here reads or writes anything, so every line can be
-checked by eye and by exhaustive simulation.
+``look``, ``look again`` and ``identify`` each apply a table of rules from the top.  The first rule that objects gives
+the verdict.  Nothing here reads or writes anything, so every line can be checked by eye and by exhaustive simulation.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ States = Mapping[str, SinkState]
 
 @dataclass(frozen=True)
 class Case:
-    """All that a rule may look at.  ``by``: set when looking again, after fencing as this actor."""
+    """All that a rule may use.  ``by``: this start's actor, if it has fenced the sinks and rules may rely on that."""
 
     history: History
     states: States
@@ -37,7 +36,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``refusal`` or, if that is None, which sinks show the last epoch."""
+    """The error that refuses the case; if ``refusal`` is None, ``shown`` says which sinks show the last epoch."""
 
     refusal: EpochalError | None
     shown: Mapping[str, bool] = field(default_factory=dict)
@@ -50,8 +49,8 @@ class Verdict:
 Rule = Callable[[Case], EpochalError | None]
 
 _NEW_NAMES = (
-    "use the checkpoint these sinks belong to; for a new start give the pipeline another app name; if that checkpoint"
-    " is gone, `epochal adopt` has this one go on where the sinks end (docs/runbook.md)"
+    "use the checkpoint that these sinks belong to; to begin anew, give the pipeline another app name; if the old"
+    " checkpoint is gone, `epochal adopt` lets this one go on where the sinks end (docs/runbook.md)"
 )
 _RESTORE = (
     "restore the checkpoint, or the sink, to where they agree; if this checkpoint is a copy, run the original instead"
@@ -59,7 +58,8 @@ _RESTORE = (
 )
 
 _CHECKSUMS = "each with its hidden .N.crc if there is one"
-"""Of a file that is gone; on a local disk Spark would say that another query has written it."""
+"""Spark's checksum files.  On a local disk Spark would report that another query had written a deleted file if its
+checksum file were still there."""
 
 
 def _same_app(case: Case) -> EpochalError | None:
@@ -78,9 +78,9 @@ def _same_incarnation(case: Case) -> EpochalError | None:
     return CheckpointMismatch(
         f"the epoch log was written by query {qid}, this is query {case.ask.query.query_id}",
         state=_describe(case),
-        help="Spark's metadata file and the log are of two checkpoints: use those that belong together; if the"
-        " checkpoint of this log is gone, name another one with log=, and have the new checkpoint go on where the sinks"
-        " end with `epochal adopt` (docs/runbook.md)",
+        help="Spark's metadata file and the log belong to two checkpoints: use those that belong together; if the"
+        " checkpoint of this log is gone, pass another log with log=, and `epochal adopt` lets the new checkpoint go on"
+        " where the sinks end (docs/runbook.md)",
     )
 
 
@@ -90,8 +90,8 @@ def _same_place(case: Case) -> EpochalError | None:
     return CheckpointMismatch(
         f"the checkpoint was last run at {place}, now it lies at {case.ask.query.checkpoint}: it was copied or moved",
         state=_describe(case),
-        help=f"if it was moved, move it back to {place}, or say so with `epochal adopt`; if one still lies there, this"
-        " is a copy: run that one",
+        help=f"if it was moved, move it back to {place}, or record the move with `epochal adopt`; if a checkpoint still"
+        " lies there, this one is a copy: run the one that lies there",
     )
 
 
@@ -117,8 +117,8 @@ def _participants_unchanged(case: Case) -> EpochalError | None:
             return CheckpointMismatch(
                 f"sink {name!r} took part in this query's epochs and is missing from the pipeline",
                 state=f"the pipeline has {sorted(case.states)}; {_describe(case)}",
-                help=f"put {name!r} back into the pipeline, under the same name, or say that it leaves with"
-                f" `epochal retire`, or what it is called now with `epochal rename`",
+                help=f"put {name!r} back into the pipeline, under the same name; or record with `epochal retire` that"
+                f" it leaves, or with `epochal rename` its new name",
             )
         if (found := case.states[name].identity) != identity:
             return _changed(case, name, identity, found)
@@ -147,7 +147,7 @@ def _fences_known(case: Case) -> EpochalError | None:
                 " another checkpoint, or the original of this copy, writes to it",
                 sink=name,
                 state=_describe(case),
-                help=f"{_RESTORE}; if this is the checkpoint, restored from a backup, say so with `epochal adopt`",
+                help=f"{_RESTORE}; if this is the original, restored from a backup, record that with `epochal adopt`",
             )
     return None
 
@@ -159,8 +159,8 @@ def _participants_fenced(case: Case) -> EpochalError | None:
                 "the sink took part in this query's epochs, but holds no fence any more",
                 sink=name,
                 state=_describe(case),
-                help="the sink's bookkeeping was deleted or restored from before its first epoch: restore it; to go on"
-                f" from what it shows now, `epochal resolve --accept {name}` (docs/runbook.md)",
+                help="the sink's bookkeeping was deleted, or restored to a state before its first epoch: restore it; to"
+                f" go on from what it shows now, `epochal resolve --accept {name}` (docs/runbook.md)",
             )
     return None
 
@@ -174,7 +174,7 @@ def _markers_belong(case: Case) -> EpochalError | None:
 
 
 def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalError | None:
-    """The marker is that of the sink's last epoch, or of the one before while that is not done."""
+    """Refuse the marker unless it is of the sink's last epoch, or of the epoch before while the last is not done."""
     took_part, stand = case.history.took_part(sink), case.history.stands.get(sink)
     if not took_part:
         return _stands(case, sink, marker, stand)
@@ -195,24 +195,27 @@ def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalErro
 
 
 def _stands(case: Case, sink: str, marker: Marker | None, stand: SinkStanding | None) -> EpochalError | None:
-    """Of a sink that no epoch has been for, or none since a person spoke: it has no marker, or the one that he knew."""
+    """Check a sink that took part in no epoch, or in none since an operator's record about it.
+
+    Such a sink must hold a marker that the record names, or no marker if there is no record.
+    """
     if stand is not None and stand.is_renamed:
         return CheckpointMismatch(
-            "the sink goes on under another name, and has none of the epochs since then under this one",
+            "the sink goes on under another name, and this name has none of the epochs since then",
             sink=sink,
             state=_describe(case),
-            help="use the name that `epochal log` tells, or change it back with `epochal rename`",
+            help="use the new name, which `epochal log` shows, or change it back with `epochal rename`",
         )
     if marker in (stand.markers if stand is not None else (None,)):
         return None
     if marker is not None:
         return _unknown_marker(case, sink, marker)
     return MarkerLost(
-        "the sink holds no marker, and it had one when a person last spoke of it",
+        "the sink holds no marker, but it had one when an operator last recorded its state",
         sink=sink,
         state=_describe(case),
-        help="the sink's bookkeeping was deleted or restored from before then: restore it; to go on from what it shows"
-        f" now, `epochal resolve --accept {sink}` (docs/runbook.md)",
+        help="the sink's bookkeeping was deleted, or restored to an older state: restore it; to go on from what it"
+        f" shows now, `epochal resolve --accept {sink}` (docs/runbook.md)",
     )
 
 
@@ -246,9 +249,9 @@ def _lost_marker(case: Case, sink: str, marker: Marker | None, last: LoggedEpoch
         sink=sink,
         epoch=last.number,
         state=_describe(case),
-        help="rows that were visible are gone: restore the sink (it was restored from an older backup or emptied); if"
-        f" they are there and the marker is not, `epochal resolve --marker {sink}`; to go on without them,"
-        f" `epochal resolve --accept {sink}` (docs/runbook.md)",
+        help="rows that were visible are gone: restore the sink (it was restored from an older backup, or emptied); if"
+        f" the rows are there and only the marker is gone, `epochal resolve --marker {sink}`; to go on without the"
+        f" rows, `epochal resolve --accept {sink}` (docs/runbook.md)",
     )
 
 
@@ -264,10 +267,10 @@ def _passed_by(case: Case, expected: EpochNumber) -> EpochalError:
         f"Spark asks for epoch {case.ask.epoch}, but epoch {expected} never reached the pipeline",
         epoch=case.ask.epoch,
         state=_describe(case),
-        help="call the pipeline exactly once in every batch, with empty ones too (no `if df.isEmpty(): return`);"
-        f" to make up for it stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
-        f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, {_CHECKSUMS}, and restart: Spark replays"
-        f" from there; if their rows are not missed, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`",
+        help="call the pipeline exactly once per micro-batch, also for empty ones (no `if df.isEmpty(): return`);"
+        f" to replay what was left out, stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
+        f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, {_CHECKSUMS}, and restart; if nobody needs"
+        f" these rows, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`",
     )
 
 
@@ -300,7 +303,7 @@ def _same_fingerprint(case: Case) -> EpochalError | None:
 
 
 def _behind_only_in_replay(case: Case) -> EpochalError | None:
-    """Without a decision nothing but Spark's replay brings a sink up."""
+    """Refuse if a sink lacks the last epoch, which was begun in idempotent mode: only Spark's replay can give it."""
     last = case.history.last
     if last is None or not isinstance(last.current, Apply) or case.ask.epoch == last.number:
         return None
@@ -311,13 +314,13 @@ def _behind_only_in_replay(case: Case) -> EpochalError | None:
         if not last.is_shown_by(name, marker):
             return MarkerLost(
                 f"the sink does not show epoch {last.number}, which was applied, and Spark asks for epoch"
-                f" {case.ask.epoch}: only a replay of epoch {last.number} can bring it up",
+                f" {case.ask.epoch}: only a replay of epoch {last.number} can give the sink its rows",
                 sink=name,
                 epoch=last.number,
                 state=_describe(case),
                 help="if the sink was restored to an older state, restore it to a newer one; else stop the query and"
                 f" delete commits/{last.number} and offsets/{case.ask.epoch} in the checkpoint, {_CHECKSUMS}: Spark"
-                f" then replays epoch {last.number}, and the sink is given its rows",
+                f" then replays epoch {last.number}, and the sink gets its rows",
             )
     return None
 
@@ -358,7 +361,7 @@ IDENTIFY: tuple[Rule, ...] = (
     _epoch_is_next_or_last,
     _same_fingerprint,
 )
-"""What every epoch is held against."""
+"""The rules for every epoch."""
 
 LOOK: tuple[Rule, ...] = (
     _same_app,
@@ -373,27 +376,28 @@ LOOK: tuple[Rule, ...] = (
     _same_fingerprint,
     _behind_only_in_replay,
 )
-"""What a start is held against before it has written anything."""
+"""The rules for a start, before it has written anything."""
 
 OF_SOME = tuple(rule for rule in LOOK if rule not in (_participants_unchanged, _behind_only_in_replay))
-"""What can be said where some sinks did not answer, and ``case.states`` has the others alone; of no use to a start."""
+"""The rules that still work when some sinks did not answer and ``case.states`` has only the others.  The console uses
+them; a start never does."""
 
 MINE: tuple[Rule, ...] = (_my_fence_is_newest, _every_fence_is_mine)
-"""Whether all is fenced by this start and by no newer one."""
+"""The rules that the log and every sink are fenced by this start and by no newer one."""
 
 LOOK_AGAIN: tuple[Rule, ...] = (*MINE, *LOOK)
-"""The same once all sinks are fenced: nothing older can move any more."""
+"""The rules for a start that has fenced all sinks, when no older start can change anything any more."""
 
 _NOT_YET = (_participants_fenced, _epoch_is_next_or_last, _same_fingerprint, _behind_only_in_replay)
 OPERATE: tuple[Rule, ...] = tuple(rule for rule in LOOK if rule not in _NOT_YET)
-"""What a person's record is held against, as if it stood in the log already; Spark asks for nothing then, and whoever
-writes the record fences every sink."""
+"""The rules for an operator's record, judged as if the log already held it.  The rules in ``_NOT_YET`` are left out:
+Spark asks for no epoch then, and the start that writes the record fences every sink."""
 
 
 def assuming(case: Case, record: Operator) -> Case:
-    """The case as it will be once this record stands in the log, behind the fence of who writes it.
+    """Return the case as it will be when the log holds this record, behind the fence of the start that writes it.
 
-    A sink that goes on under another name is in no pipeline any more.
+    The case leaves out a sink that goes on under another name, because no pipeline has it any more.
     """
     history = case.history
     renamed = {name for name, stand in record.stands.items() if stand.is_renamed}
@@ -404,7 +408,7 @@ def assuming(case: Case, record: Operator) -> Case:
 
 
 def judge(rules: Sequence[Rule], case: Case) -> Verdict:
-    """The first rule that objects, else what the sinks show."""
+    """Return the error of the first rule that objects; if none does, which sinks show the last epoch."""
     for refusal in _objections(rules, case):
         return Verdict(refusal)
     return Verdict(None, dict(_shown(case)))
@@ -429,7 +433,7 @@ def _shown(case: Case) -> Iterator[tuple[str, bool]]:
 
 
 def done_after(history: History, shown: Mapping[str, bool]) -> Mapping[str, EpochNumber]:
-    """``done_through`` for the next record, given which sinks show the last epoch."""
+    """Return ``done_through`` for the next record, given which sinks show the last epoch."""
     done = dict(history.done_through)
     for sink, visible in shown.items():
         took_part = history.took_part(sink)
@@ -439,7 +443,7 @@ def done_after(history: History, shown: Mapping[str, bool]) -> Mapping[str, Epoc
 
 
 def disagreement(epoch: EpochNumber, digests: Mapping[str, Digest | None], shown: Sequence[str]) -> EpochalError | None:
-    """What is wrong unless all evaluations of one epoch gave the same rows; ``shown``: sinks that show theirs."""
+    """Return an error unless all evaluations of one epoch have equal digests.  ``shown``: sinks that show the epoch."""
     for sink, digest in digests.items():
         if digest is None:
             return _no_digest(epoch, sink, shown)
@@ -452,7 +456,7 @@ def disagreement(epoch: EpochNumber, digests: Mapping[str, Digest | None], shown
 def _no_digest(epoch: EpochNumber, sink: str, shown: Sequence[str]) -> EpochalError:
     what = "its marker holds" if sink in shown else "it voted with"
     return Misconfigured(
-        f"{what} no digest of the rows, so one evaluation cannot be held against another",
+        f"{what} no digest of the rows, so one evaluation cannot be compared with another",
         sink=sink,
         epoch=epoch,
         state=f"visible in {sorted(shown)}; nothing more was written",
@@ -461,7 +465,7 @@ def _no_digest(epoch: EpochNumber, sink: str, shown: Sequence[str]) -> EpochalEr
 
 
 def _describe(case: Case) -> str:
-    """One line of state for messages."""
+    """Return one line about log and sinks, for the ``State:`` of messages."""
     last = case.history.last
     log = f"last epoch {last.number}, {_known_as(last)}" if last is not None else "no epoch"
     sinks = ", ".join(

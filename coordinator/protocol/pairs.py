@@ -1,6 +1,7 @@
-"""Pairs of sinks: the one that gets rows, and the one that gets the rows that the first cannot hold (``bad_rows=``).
+"""Pairs of sinks: one sink gets the rows, and the other gets the rows that the first cannot hold (``bad_rows=``).
 
-Both must judge every row alike whenever an epoch is redone, or a row would be in both, or in neither.
+When an epoch is redone, every row must go to the same sink of the pair as before.  Else a row could be in both sinks,
+or in neither.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from epochal.sinks.protocol import PairedSink, Rows
 
 
 def ask_judgements(start: Start, epoch: Epoch, rows: Callable[[], Rows]) -> dict[str, Json]:
-    """What tells the rows of a pair of sinks apart, by the name of the one that gets the bad ones."""
+    """Return, for each pair, what decides which of the two sinks gets a row.  The key is the sink of the bad rows."""
     return {
         sink.name: start.patiently(lambda sink=sink: sink.judgement(epoch, rows()))  # type: ignore[misc]
         for sink in start.sinks.values()
@@ -23,17 +24,21 @@ def ask_judgements(start: Start, epoch: Epoch, rows: Callable[[], Rows]) -> dict
 
 
 def judged_as_before(start: Start, epoch: Epoch, rows: Callable[[], Rows], given: Collection[str]) -> dict[str, Json]:
-    """The same, for an epoch that the sinks ``given`` are to have once more: where the other one of a pair keeps
-    its rows, nothing may have changed, or a row would be in both, or in neither."""
+    """Return the same for an epoch that the sinks ``given`` will get once more.
+
+    Raise ``PrepareRefused`` if one sink of a pair keeps its rows, and what decides which sink gets a row has changed: a
+    row could then be in both sinks, or in neither.
+    """
     now = ask_judgements(start, epoch, rows)
     kept = [name for name in start.sinks if name not in given]
     if kept and (gone := sorted(start.current.judgements.keys() - now.keys())):
         raise PrepareRefused(
-            f"{gone} got the rows that another sink could not hold, and now gets all, while {kept} keep their rows",
+            f"{gone} got the rows that another sink could not hold, and would now get all rows, while {kept} keep"
+            " their rows",
             sink=gone[0],
             epoch=epoch.number,
             state=f"was {start.current.judgements[gone[0]]}",
-            help="give the other sink its bad_rows= again until this epoch is through",
+            help="give the other sink its bad_rows= again until this epoch is committed",
         )
     for sink in start.sinks.values():
         if not isinstance(sink, PairedSink) or (sink.name in given) == (sink.of in given):
@@ -41,11 +46,11 @@ def judged_as_before(start: Start, epoch: Epoch, rows: Callable[[], Rows], given
         before = start.current.judgements.get(sink.name)
         if now[sink.name] != before:
             raise PrepareRefused(
-                f"what sink {sink.of!r} cannot hold is no longer what it was, and one of the two keeps its rows",
+                f"what sink {sink.of!r} cannot hold is no longer what it was, and one of the two sinks keeps its rows",
                 sink=sink.name,
                 epoch=epoch.number,
                 state=f"was {before}, is {now[sink.name]}",
-                help="set back what has changed (the topic's settings, select=, where= or another argument of the"
-                " sink, the session's settings) until this epoch is through",
+                help="undo what has changed (the topic's settings, select=, where= or another argument of the sink,"
+                " the session's settings) until this epoch is committed",
             )
     return now

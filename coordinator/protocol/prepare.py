@@ -17,7 +17,7 @@ from epochal.sinks.protocol import MicroBatch, Rows, Sink
 
 
 def prepare(start: Start, batch: MicroBatch, again: bool) -> Commit:
-    """Evaluate once, let every sink vote; a no, or any error, aborts the epoch everywhere."""
+    """Evaluate the micro-batch once and let every sink vote.  A no, or any other error, aborts the epoch everywhere."""
     ask = batch.ask
     redo = start.decided.decision.redo + 1 if start.lost else 0
     decision = Decision(start.query.query_id, ask.epoch, start.me, ask.fingerprint, redo)
@@ -46,7 +46,7 @@ def prepare(start: Start, batch: MicroBatch, again: bool) -> Commit:
 
 
 def copied(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
-    """The one evaluation of the epoch, where the sinks want it kept."""
+    """Evaluate the epoch into a durable copy and return the copy, or None if this start makes no copies."""
     if start.stage is None or not start.copies:
         return None
     with start.publisher.step(Step.COPY):
@@ -61,7 +61,7 @@ def ask_vote(start: Start, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
     with start.publisher.step(Step.PREPARE, sink.name, epoch.number) as told:
         if epoch.copy is not None:
             vote = prepare_from(start, epoch.copy, sink, epoch)
-        elif epoch.digest:  # a second evaluation is as good as the first
+        elif epoch.digest:  # idempotent mode: the rows may be evaluated again, so the call may be repeated
             vote = start.patiently(lambda: sink.prepare(epoch, rows, start.me))
         else:
             vote = sink.prepare(epoch, rows, start.me)
@@ -72,7 +72,7 @@ def ask_vote(start: Start, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
 
 
 def prepare_from(start: Start, copy: Copy, sink: Sink, epoch: Epoch) -> Committable:
-    """From a copy a vote can be asked again: the rows do not change."""
+    """Ask a sink for its vote on the copy.  The call may be repeated, because the rows of a copy do not change."""
     stage = start.stage
     assert stage is not None, "only a stage makes copies"
     vote = start.patiently(lambda: sink.prepare(epoch, stage.read(copy), start.me))

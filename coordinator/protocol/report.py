@@ -1,4 +1,4 @@
-"""What one call did, and where a start stands."""
+"""What one call of the pipeline did, and what state a start is in."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from epochal.sinks.protocol import CommitOutcome
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What one call did.  ``rows``: of the micro-batch; ``written``: by each sink that this start asked for a vote.
+    """What one call did.
 
-    ``replayed``: visible already, nothing was written again.
+    ``rows``: rows of the micro-batch.  ``written``: rows that each sink voted for, if this start asked it for a vote.
+    ``replayed``: the epoch was visible already, and nothing was written again.
     """
 
     epoch: EpochNumber
@@ -26,7 +27,7 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a start stands.  ``shown``: the newest epoch each sink is known to show."""
+    """The state of a start.  ``shown``: per sink the newest epoch that it is known to show."""
 
     actor: Actor | None
     last_epoch: EpochNumber | None

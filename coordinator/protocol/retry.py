@@ -1,4 +1,4 @@
-"""How often a call is repeated, and how tasks are run."""
+"""How often a call is repeated, and how several tasks are run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Runner = Callable[[Sequence[Callable[[], T]]], list[T | Exception]]
 
 
 def serial(tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
-    """The runner for one thread; a failing task does not keep the others from running."""
+    """Run the tasks one after another in this thread.  The other tasks run even if one fails."""
     results: list[T | Exception] = []
     for task in tasks:
         try:
@@ -28,12 +28,15 @@ def serial(tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
 
 @dataclass(frozen=True)
 class Retry:
-    """Bounded, jittered back-off for errors that are known to have had no effect, or can be asked.
+    """How calls are repeated after an error: a bounded number of times, with growing random pauses.
 
-    ``attempts``: how often a server is asked, the first time included.
-    ``first``: seconds before the second attempt; each later pause is twice the one before, times 0.5 to 1.
-    ``most``: seconds that no pause exceeds.
-    ``sleep``: what waits; for tests.
+    A call is repeated only if the failed one is known to have had no effect, or if its outcome can be found out.
+
+    ``attempts``: how often a server is asked; this includes the first attempt.
+    ``first``: the pause before the second attempt, in seconds.  It doubles with each attempt, and each pause is
+    multiplied by a random factor between 0.5 and 1.
+    ``most``: the longest pause, in seconds.
+    ``sleep``: the function that waits; tests replace it.
     """
 
     attempts: int = 9

@@ -1,7 +1,7 @@
 """What one start knows, and the small steps that every phase shares.
 
-A start is one (query id, run id) and one actor.  The phases (``coordinator.py`` has their order) are functions of a
-:class:`Start`; this file holds its state and no order.
+A start is one (query id, run id) and one actor.  The phases are functions that take a :class:`Start`.  This file holds
+the state of a start; ``coordinator.py`` holds the order of the phases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Start:
-    """The state of one start over its sinks; ``mode`` is that of the epochs it begins."""
+    """The state of one start over its sinks.  ``mode``: the mode of the epochs that this start begins."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Start:
         self.log = log
         self.mode = mode
         self.stage = stage
-        self.copies = copies  # whether an epoch of this start is copied
+        self.copies = copies  # whether this start makes a durable copy of each epoch
         self.copies_left = True  # whether an earlier start may have left a copy
         self.watching = [sink for sink in sinks if isinstance(sink, WatchingSink)]
         self.run_all = runner
@@ -69,10 +69,10 @@ class Start:
         self.lost = False  # whether the last decided epoch must be evaluated again: its rows are lost, without a copy
         # This start:
         self.actor: Actor | None = None
-        self.own_position: LogPosition = -1  # of the newest record of this start
-        self.action: OperatorAction | None = None  # what an operator wants of this start
+        self.own_position: LogPosition = -1  # log position of the newest record that this start wrote
+        self.action: OperatorAction | None = None  # the operator action that this start carries out, if it does one
         # The current call:
-        self.written: dict[str, int] = {}  # rows that each sink voted for
+        self.written: dict[str, int] = {}  # number of rows that each sink voted for
         self.phase: Phase | None = None
         self.phase_began = 0.0
         self.seconds: dict[Phase, float] = {}
@@ -99,7 +99,7 @@ class Start:
         return [name for name, shown in self.shown.items() if not shown]
 
     def place_in(self, sink: str, shown: bool = False) -> Position:
-        """Where an epoch that the sink shows stands in it, or the next one will."""
+        """Return the position of the sink's newest epoch if ``shown``, else the position of its next epoch."""
         marker = self.markers[sink]
         newest = marker.position if marker is not None else 0
         return newest if shown else newest + 1
@@ -109,7 +109,7 @@ class Start:
         return self.phase is Phase.SETTLE
 
     def each(self, verb: Callable[[Sink], T]) -> dict[str, T]:
-        """``verb`` on every sink; all are waited for, then the gravest error is raised."""
+        """Call ``verb`` on every sink and wait for all of them.  If some fail, raise the gravest error."""
         results = self.run_all([lambda sink=sink: verb(sink) for sink in self.sinks.values()])  # type: ignore[misc]
         errors = [r for r in results if isinstance(r, Exception)]
         if errors:
@@ -119,7 +119,11 @@ class Start:
     def patiently(
         self, call: Callable[[], T], also: tuple[type[Exception], ...] = (), attempts: int | None = None
     ) -> T:
-        """Call again, bounded, while the error is transient or its outcome can be asked."""
+        """Make the call, and repeat it a bounded number of times.
+
+        A call is repeated after a transient error, after ``OutcomeUnknown`` (the sink can then be asked what happened),
+        and after the errors in ``also``.
+        """
         transient: tuple[type[Exception], ...] = (SinkUnavailable, OutcomeUnknown, *also)
         for attempt in range((attempts or self.retry.attempts) - 1):
             try:
@@ -130,7 +134,10 @@ class Start:
         return call()
 
     def in_doubt(self, errors: Sequence[Exception]) -> NoReturn:
-        """Past the decision, or the first write of what was begun: say what is done and what is pending, and stop."""
+        """Raise ``CommitInDoubt`` for an epoch that is decided or begun; it says which sinks show the epoch.
+
+        An error that no restart can cure is raised as it is.
+        """
         error = gravest(errors)
         if isinstance(error, NOT_CURED_BY_RESTART):
             raise error
@@ -141,8 +148,8 @@ class Start:
             f"{stands}, and not yet visible in {', '.join(pending)}: {what_of(error)}",
             epoch=self.current.epoch,
             state=f"visible in {done}, pending in {pending}, {stands} by {self.current.actor}",
-            help=f"{remedy_of(error)}; then restart the query: it will finish this epoch first (a sink that never will:"
-            " docs/runbook.md)",
+            help=f"{remedy_of(error)}; then restart the query: it will finish this epoch first (if a sink can never"
+            " show it: docs/runbook.md)",
         ) from error
 
     def enter(self, phase: Phase) -> None:

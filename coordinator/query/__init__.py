@@ -1,4 +1,5 @@
 """How does a Spark query become epochs?
 
-The pipeline that a user writes, what is read from Spark inside ``foreachBatch``, and which query plans are refused.
+This room has the pipeline that a user makes, what it reads from Spark inside ``foreachBatch``, the query plans that are
+refused, and what an operator decides about a stopped query.
 """

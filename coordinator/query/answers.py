@@ -1,4 +1,4 @@
-"""What a pipeline answers to people: its guarantee, and where it stands."""
+"""What a pipeline tells people about itself: its guarantee and its status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from epochal.coordinator.model.epoch import TWO_PHASE, EpochNumber
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a pipeline promises; ``print`` it.  ``sinks``: sink name to its promise in words."""
+    """What a pipeline promises; ``print`` it.  ``sinks``: the promise of each sink in words, by sink name."""
 
     app: str
     mode: str
@@ -27,11 +27,11 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """Where the newest start of this process stands; durations in seconds.
+    """The state of the newest start in this process.
 
-    ``shown``: per sink the newest epoch that it is known to show.  ``in_doubt``: sinks that do not yet
-    show ``last_epoch``, which is decided.  ``rejected``: how many rows each sink of ``bad_rows=`` was given since
-    this start.
+    ``seconds``: how long each phase took, in seconds.  ``shown``: per sink the newest epoch that it is known to show.
+    ``in_doubt``: sinks that do not yet show ``last_epoch``, which is decided.  ``rejected``: how many rows each sink of
+    ``bad_rows=`` has got since this start.
     """
 
     app: str

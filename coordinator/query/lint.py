@@ -1,8 +1,9 @@
-"""What idempotent mode refuses before it starts: whatever can be seen in a plan to give other rows when run again.
+"""What idempotent mode refuses at start: everything in a plan that visibly may give other rows when it is run again.
 
-Each line of ``TABLE`` says what, why, and what to write instead; ``docs/idempotent.md`` shows the same table.  What
-Spark itself marks as non-deterministic is refused also where no line names it.  What cannot be seen (a file that a
-function reads, a table beside the stream) is left to the digest of every epoch's rows, at run time.
+Each line of ``TABLE`` says what is refused, why, and what to write instead; ``docs/idempotent.md`` shows the same
+table.  What Spark itself marks as non-deterministic is refused, too, even if no line names it.  What a plan does not
+show (a file that a function reads, a table that does not stream) is left to the digest of each epoch's rows, at run
+time.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from epochal.coordinator.query.plan import UNPINNED, class_of, distinct, is_rand
 from epochal.sinks.rows.projection import is_salted
 
 Path = Sequence[Any]
-"""An expression with all that it stands in: outermost first, itself last."""
+"""An expression and all expressions around it: the outermost first, the expression itself last."""
 
 
 @dataclass(frozen=True)
 class Line:
     """One line of the table.  ``expressions`` and ``operators``: classes in Spark's plan, by their simple names.
 
-    ``where``: further conditions on (the operator of the plan, the path of the expression in it).
+    ``where``: a further condition on (the operator of the plan, the path of the expression in it).
     """
 
-    functions: tuple[str, ...]  # as people write them
+    functions: tuple[str, ...]  # as users write them
     why: str
     instead: str
     expressions: frozenset[str] = frozenset()
     operators: frozenset[str] = frozenset()
     where: Callable[[Any, Path], bool] = lambda operator, path: True  # noqa: ARG005
-    only: str = ""  # that condition in words
+    only: str = ""  # the condition ``where`` in words
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,21 @@ _TIMES = {"date", "timestamp", "timestamp_ntz"}
 
 
 def _not_over_a_scan(operator: Any, path: Path) -> bool:  # noqa: ARG001
-    """Row by row over the source the name of the file is that of the row; after a shuffle it is nobody's."""
+    """Return whether the operator is not right above the source.
+
+    While rows pass one by one from the source, the file name belongs to the row.  After a shuffle it does not.
+    """
     return any(seq(node.children()) and not _BY_ROW.fullmatch(class_of(node)) for node in nodes(operator))
 
 
 def _unsorted(operator: Any, path: Path) -> bool:  # noqa: ARG001
-    """Neither sorted at once, nor given an order of its own."""
+    """Return whether the result is not sorted by the expressions around it and has no ORDER BY of its own."""
     own_order = class_of(path[-1]) == "ListAgg" and path[-1].orderExpressions().nonEmpty()
     return not own_order and not any(class_of(outer) in _SORTING for outer in path[:-1])
 
 
 def _by_rows(operator: Any, path: Path) -> bool:  # noqa: ARG001
-    """An aggregate over a frame that is told in rows, and is not the whole partition."""
+    """Return whether this is an aggregate over a ROWS frame that is not the whole partition."""
     frame = path[-1].windowSpec().frameSpecification()
     if class_of(path[-1].windowFunction()) != "AggregateExpression" or str(frame.frameType()) != "RowFrame":
         return False
@@ -74,7 +78,7 @@ def _by_rows(operator: Any, path: Path) -> bool:  # noqa: ARG001
 
 
 def _without_sort(operator: Any, path: Path) -> bool:  # noqa: ARG001
-    """Whether nothing below, up to the first operator that makes other rows, is a sort of all rows."""
+    """Return whether the rows are not sorted: the first operator below that changes rows is not a sort of all rows."""
     below = operator
     while re.fullmatch(r"Project|SubqueryAlias|GlobalLimit|LocalLimit|Offset|Tail", class_of(below)):
         below = below.children().apply(0)
@@ -82,7 +86,7 @@ def _without_sort(operator: Any, path: Path) -> bool:  # noqa: ARG001
 
 
 def _of_the_moment(operator: Any, path: Path) -> bool:  # noqa: ARG001
-    """A text like 'now' that Spark reads as the time of the evaluation."""
+    """Return whether this casts a text like 'now', which Spark reads as the time of the evaluation."""
     cast, text = path[-1], path[-1].children().apply(0)
     if cast.dataType().typeName() not in _TIMES or class_of(text) != "Literal" or text.value() is None:
         return False
@@ -111,7 +115,7 @@ PLACE = Line(
 )
 FILE = Line(
     ("input_file_name",),
-    "is empty or any file's once rows have been shuffled, joined or aggregated",
+    "is empty, or the name of any file, after rows were shuffled, joined or aggregated",
     "take it in a select right after the source",
     frozenset({"InputFileName"}),
     where=_not_over_a_scan,
@@ -133,7 +137,7 @@ ORDER = Line(
 )
 TIES = Line(
     ("min_by", "max_by", "mode"),
-    "takes any of those that are equal",
+    "takes any one of several equal candidates",
     "use min or max of a struct: max(struct(at, value)).value",
     frozenset({"MinBy", "MaxBy", "Mode"}),
 )
@@ -145,15 +149,15 @@ WINDOW = Line(
 )
 FRAME = Line(
     ("sum(n) OVER (ORDER BY at ROWS ...)",),
-    "takes in some of the rows that are equal in its ORDER BY and not the others",
-    "use RANGE, which takes in all of them, or the whole partition",
+    "includes some of the rows that are equal in its ORDER BY and not the others",
+    "use RANGE, which includes all of them, or the whole partition",
     frozenset({"WindowExpression"}),
     where=_by_rows,
     only="any aggregate, over some of the rows",
 )
 SKETCH = Line(
     ("percentile_approx", "approx_percentile", "histogram_numeric"),
-    "depends on the order in which parts of the result meet",
+    "depends on the order in which partial results are merged",
     "use percentile, or count by ranges",
     frozenset({"ApproximatePercentile", "HistogramNumeric"}),
 )
@@ -186,7 +190,7 @@ LIMIT = Line(
 )
 SAMPLE = Line(
     ("sample",),
-    "takes other rows once the partitions are others",
+    "takes other rows when the partitions differ",
     "filter by a hash of a key: where(pmod(xxhash64(id), 10) = 0)",
     operators=frozenset({"Sample"}),
 )
@@ -197,7 +201,7 @@ ANY = Line(
 )
 FUNCTION = Line(
     ("Python and Scala functions, also in mapInPandas, applyInPandas and their like",),
-    "is a function of your own, of which nobody knows what it reads",
+    "is a function of your own, and Spark cannot see what it reads",
     "if it depends on its arguments alone, list its name: Pipeline(deterministic=[...])",
     only="not in deterministic=[...]",
 )
@@ -225,7 +229,7 @@ TABLE = (
     *(RANDOM, SALTED, PLACE, FILE, BLOCK, ORDER, TIES, WINDOW, FRAME),
     *(SKETCH, REFLECTION, MOMENT, NOW, LIMIT, SAMPLE),
 )
-"""What is refused wherever it stands; the other lines have conditions of their own."""
+"""The lines that apply to every plan.  The other lines of ``WHOLE_TABLE`` have conditions of their own."""
 WHOLE_TABLE = (*TABLE, BATCH_TIME, FUNCTION, CLOSURE, ANY)
 
 _PYTHON = re.compile(r"Python(UDF|UDTF|UDAF)")
@@ -236,10 +240,10 @@ _FUNCTIONS = re.compile(
 
 
 def check(plan: Any, *, deterministic: Collection[str] = (), batch: bool = False) -> None:
-    """``Misconfigured`` names all that is not repeatable in a logical plan of the JVM; py4j, 5 to 160 ms.
+    """Raise ``Misconfigured`` that names everything in a logical plan that is not repeatable.
 
-    ``deterministic``: functions of the user's that depend on their arguments alone.  ``batch``: this is the plan of
-    what a function of the user's made of a micro-batch, where nothing is pinned.
+    Reading the plan through py4j takes 5 to 160 ms.  ``deterministic``: the user's functions that depend only on their
+    arguments.  ``batch``: the plan is what the user's function made of a micro-batch; there Spark pins no time.
     """
     found = distinct(list(find(plan, deterministic=deterministic, batch=batch)))
     if not found:
@@ -253,7 +257,7 @@ def check(plan: Any, *, deterministic: Collection[str] = (), batch: bool = False
 
 
 def find(plan: Any, *, deterministic: Collection[str] = (), batch: bool = False) -> Iterator[Found]:
-    """All that is not repeatable, in the order of the plan, from its end to its sources."""
+    """Yield everything that is not repeatable, in the order of the plan, from its end to its sources."""
     lines = (*TABLE, BATCH_TIME) if batch else TABLE
     for operator in nodes(plan):
         yield from _in_operator(operator, lines)
@@ -287,13 +291,13 @@ def _in_expression(operator: Any, path: Path, lines: Sequence[Line], determinist
 
 
 def function_name(expression: Any) -> str:
-    """What a user's function is called; of one without a name its class."""
+    """Return the name of a user's function, or its class if it has no name."""
     named = _PYTHON.fullmatch(class_of(expression)) or class_of(expression) == "ScalaUDF"
     return str(expression.name() if named else expression.prettyName())
 
 
 def _paths(operator: Any) -> Iterator[Path]:
-    """Every expression of an operator, with what it stands in."""
+    """Yield every expression of an operator, with the expressions around it."""
 
     def below(path: Path) -> Iterator[Path]:
         yield path
@@ -305,7 +309,7 @@ def _paths(operator: Any) -> Iterator[Path]:
 
 
 def markdown() -> str:
-    """The table as the docs show it."""
+    """Return the table in Markdown, as the docs show it."""
     rows = ["| refused | because it | instead |", "|---|---|---|"]
     for line in WHOLE_TABLE:
         names = ", ".join(line.functions if line in _IN_WORDS else (f"`{name}`" for name in line.functions))

@@ -1,9 +1,10 @@
-"""What a person decides about a query: ``adopt``, ``retire``, ``rename``, ``resolve``.  The query is stopped.
+"""What an operator decides about a stopped query: ``adopt``, ``retire``, ``rename``, ``resolve``.
 
-Each is what the console command of that name runs, writes one record with the reason, and may be said again after
-any failure.  ``assume`` shows the record that an act would write, and writes nothing.  The order is that of a start
-(``Coordinator.act``), so a query that still runs ends with ``Fenced``.  What an act needs of Spark it takes from the
-session of this process: a ``DeltaSink`` always, any sink where an epoch is decided and its rows are in the copy.
+The console commands of these names run the functions below (``resolve`` has four of them).  Each function writes one
+record with the reason, and it may be called again after any failure.  ``assume`` returns the record that an action
+would write, and writes nothing.  An action takes the steps of a start (``Coordinator.act``), so a query that still runs
+ends with ``Fenced``.  An action may need the Spark session of this process: always with a ``DeltaSink``, and with any
+sink if an epoch is decided and its rows are in the durable copy.
 """
 
 from __future__ import annotations
@@ -38,48 +39,49 @@ from epochal.sinks.spark.stage import local_path
 
 
 def adopt(pipeline: Pipeline, checkpoint: str, *, why: str, new: bool = False, uneven: bool = False) -> Operator:
-    """The checkpoint goes on where it lies now: moved, restored, or one whose log is empty, from where the sinks end.
+    """Let the checkpoint go on where it lies now: it was moved or restored, or its log is empty.
 
-    ``new``: it is not there yet, and is begun: the folder is made, on this disk, with the file that tells Spark the
-    query's id.  ``uneven``: though the sinks do not show one and the same epoch, the last before what Spark will ask
-    for.
+    With an empty log, the query goes on from where the sinks end.
+    ``new``: the checkpoint does not exist yet; create its folder on this disk, with the file that tells Spark the
+    query's id.  ``uneven``: go on although the sinks do not all show the same epoch, or although Spark has planned its
+    next epoch already.
     """
     return run(pipeline, checkpoint, Adopt(why=why, at=now()), new=new, uneven=uneven)
 
 
 def retire(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str, unreachable: bool = False) -> Operator:
-    """The sink leaves the pipeline, once it shows the last epoch; it may return just as it is.
+    """Let the sink leave the pipeline after it shows the last epoch.  It may return later, just as it is now.
 
-    ``unreachable``: it is not asked, and what it lacks of an epoch that was decided stays out of it.
+    ``unreachable``: the sink is not asked.  If it lacks a decided epoch, it never gets that epoch.
     """
     return run(pipeline, checkpoint, Retire(sink=sink, unreachable=unreachable, why=why, at=now()))
 
 
 def rename(pipeline: Pipeline, checkpoint: str, old: str, new: str, *, why: str) -> Operator:
-    """The sink ``old`` goes on as ``new``; the pipeline has it under one of the two names."""
+    """Let the sink ``old`` go on as ``new``.  The pipeline must have it under one of the two names."""
     return run(pipeline, checkpoint, Rename(old=old, new=new, why=why, at=now()))
 
 
 def accept(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str, drop: bool = False) -> Operator:
-    """The sink goes on from what it is and shows now; what it lacks of this log's epochs stays out of it.
+    """Let the sink go on from what it is and shows now.  It never gets the epochs of this log that it lacks.
 
-    ``drop``: rows that it holds and does not show may be deleted, as the next start does.
+    ``drop``: the next start may delete rows that the sink holds and does not show.
     """
     return run(pipeline, checkpoint, Accept(sink=sink, why=why, at=now()), drop=drop)
 
 
 def remark(pipeline: Pipeline, checkpoint: str, sink: str, *, why: str) -> Operator:
-    """The sink's marker, which is gone or older, is written: a person has seen that it shows the log's last epoch."""
+    """Write the sink's marker, which is gone or older.  You have seen that the sink shows the log's last epoch."""
     return run(pipeline, checkpoint, RewriteMarker(sink=sink, why=why, at=now()))
 
 
 def skip(pipeline: Pipeline, checkpoint: str, first: EpochNumber, last: EpochNumber, *, why: str) -> Operator:
-    """These epochs never reached the pipeline, and are not missed."""
+    """Skip these epochs: they never reached the pipeline, and nobody needs them."""
     return run(pipeline, checkpoint, Skip(first=first, last=last, why=why, at=now()))
 
 
 def evaluate(pipeline: Pipeline, checkpoint: str, sinks: Sequence[str], *, why: str) -> Operator:
-    """Idempotent mode: these sinks keep their rows of the last epoch; the others are given those of the next run."""
+    """Idempotent mode: let these sinks keep their rows of the last epoch.  The others get the rows of the next run."""
     return run(pipeline, checkpoint, Evaluate(sinks=tuple(sinks), why=why, at=now()))
 
 
@@ -92,7 +94,10 @@ def run(
     uneven: bool = False,
     drop: bool = False,
 ) -> Operator:
-    """Look, fence, look again, settle, then the record; that of an attempt which came so far is the answer, too."""
+    """Look, fence, look again, settle, then write the record, and return it.
+
+    If an earlier attempt has written the record already, return that one.
+    """
     with _Operation(pipeline, checkpoint, act, new=new, uneven=uneven, drop=drop) as operation:
         return operation.recorded() or operation.run()
 
@@ -106,25 +111,29 @@ def assume(
     uneven: bool = False,
     drop: bool = True,
 ) -> Operator:
-    """The record that this act would write if nothing changes until then; looks, judges and writes nothing."""
+    """Return the record that this action would write if nothing changes until then.  This looks and judges, but writes
+    nothing."""
     with _Operation(pipeline, checkpoint, act, new=new, uneven=uneven, drop=drop) as operation:
         return operation.assume()
 
 
 def hidden(pipeline: Pipeline, checkpoint: str, sink: str) -> list[str]:
-    """What the sink holds beyond its marker, which the next start deletes; a line for each, read only."""
+    """Return one line for each thing that the sink holds beyond its marker.  The next start deletes these things.
+
+    This writes nothing.
+    """
     act = Accept(sink=sink, why="to look", at=now())
     with _Operation(pipeline, checkpoint, act, new=False, uneven=False, drop=True) as operation:
         return operation.hidden()
 
 
 def now() -> str:
-    """When a person says something, by the clock of this machine."""
+    """Return the time of an operator's record, by the clock of this machine."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 class _Operation:
-    """One act on one checkpoint, with sinks of its own."""
+    """One action on one checkpoint, with its own sink objects."""
 
     def __init__(
         self, pipeline: Pipeline, checkpoint: str, act: OperatorAction, *, new: bool, uneven: bool, drop: bool
@@ -151,7 +160,7 @@ class _Operation:
         return self._coordinator.assume(self._ask, self._act)
 
     def run(self) -> Operator:
-        """All that can be refused is refused before anything is written."""
+        """Run the action.  What can be refused is refused before anything is written."""
         self._check()
         self._refuse_without_session()
         self._coordinator.assume(self._ask, self._act)
@@ -160,7 +169,10 @@ class _Operation:
         return self._coordinator.act(self._ask, self._act, before_record=self._check)
 
     def recorded(self) -> Operator | None:
-        """The record of an attempt whose answer was lost: the same was said last, and no epoch came since."""
+        """Return the record of an earlier attempt whose answer was lost, else None.
+
+        It is the newest operator record, if it is about the same action and no epoch came after it.
+        """
         for entry in reversed(self._log.read()):
             if isinstance(entry.record, (Commit, Apply)):
                 return None
@@ -169,7 +181,7 @@ class _Operation:
         return None
 
     def _check(self) -> None:
-        """What the log cannot tell and the sinks' audits can."""
+        """Refuse what the rules over the log cannot see, but the sinks' audits and prepared rows show."""
         history = History.of(self._log.read())
         if isinstance(self._act, Adopt) and not self._uneven and history.last is None and not history.stands:
             _refuse_uneven(self._ask, self._sinks)
@@ -182,12 +194,12 @@ class _Operation:
                     f"the sink holds what it does not show: {', '.join(found)}",
                     sink=self._act.sink,
                     state="the next start deletes it",
-                    help="if these rows were visible and the marker is what is wrong, `epochal resolve --marker`; if"
-                    " they may go, say so with --drop",
+                    help="if these rows were visible and only the marker is wrong, `epochal resolve --marker`; if the"
+                    " rows may be deleted, add --drop",
                 )
 
     def hidden(self) -> list[str]:
-        """What lies beyond the marker of the sink that is accepted; it may once have been visible."""
+        """Return what the accepted sink holds beyond its marker.  It may have been visible before."""
         sinks = [sink for sink in self._sinks if isinstance(self._act, Accept) and sink.name == self._act.sink]
         return [told for sink in sinks for told in _hidden(self._ask, sink)]
 
@@ -214,32 +226,32 @@ def _under_both_names(act: Rename, sink: Sink) -> Sequence[Sink]:
             state=f"{type(sink).__name__} has no method renamed",
             help="give it that method (epochal.sinks.protocol.MarkedSink)",
         )
-    if sink.name == act.new:  # the code has it already; which of the two is new, the sink is told by what it was
+    if sink.name == act.new:  # the user's code has the new name already: make the sink under its old name first
         return _under_both_names(act, sink.renamed(act.old)[1])
     return sink.renamed(act.new)
 
 
 def _begun(ask: EpochRequest, *, new: bool) -> EpochRequest:
-    """What Spark will ask for once a checkpoint that is not there has an identity."""
+    """Return what Spark will ask for when a checkpoint that does not exist yet has its query id."""
     folder = local_path(ask.query.checkpoint)
     if not new or folder is None:
         raise Misconfigured(
             f"no query has been started on {ask.query.checkpoint}, so it is no checkpoint yet",
             state="it has no file metadata",
-            help="if it is to be a new one, `epochal adopt --new` begins it on a local disk; elsewhere start the query"
-            " once: it is refused, and Spark leaves the file",
+            help="to begin a new checkpoint on a local disk, `epochal adopt --new`; elsewhere start the query once: the"
+            " start is refused, but Spark then has written the file",
         )
     if held := [name for name in ("offsets", "commits", "state", "epochal") if os.path.exists(f"{folder}/{name}")]:
         raise Misconfigured(
             f"{ask.query.checkpoint} is no new checkpoint",
             state=f"it has {', '.join(held)}, and no file metadata",
-            help="restore the file metadata from a backup, or name a folder that is empty or not there",
+            help="restore the file metadata from a backup, or name a folder that is empty or does not exist",
         )
     return replace(ask, query=replace(ask.query, query_id=str(uuid.uuid4())))
 
 
 def _write_metadata(query: Query) -> None:
-    """As Spark's ``StreamMetadata`` does; whole or not at all."""
+    """Write the file as Spark's ``StreamMetadata`` does.  The rename makes it appear complete or not at all."""
     folder = local_path(query.checkpoint) or ""
     try:
         os.makedirs(folder, exist_ok=True)
@@ -256,7 +268,10 @@ def _write_metadata(query: Query) -> None:
 
 
 def _refuse_uneven(ask: EpochRequest, sinks: Sequence[Sink]) -> None:
-    """The sinks end with one and the same epoch; if it is of this checkpoint, Spark goes on behind it."""
+    """Refuse unless all sinks end with the same epoch and Spark will go on right after it.
+
+    Sinks that show epochs of this checkpoint must all show the epoch before the one that Spark will ask for.
+    """
     ends = {sink.name: newest(sink, ask.query.app) for sink in sinks}
     shown = {name: (row.incarnation, row.epoch) for name, row in ends.items() if row is not None}
     told = ", ".join(f"{name}: epoch {epoch} of query {query}" for name, (query, epoch) in sorted(shown.items()))
@@ -271,22 +286,22 @@ def _refuse_uneven(ask: EpochRequest, sinks: Sequence[Sink]) -> None:
             )
     elif shown and ask.fingerprint:
         raise CheckpointMismatch(
-            f"Spark has planned epoch {ask.epoch} of this new checkpoint already, and will not ask where to begin",
+            f"Spark has planned epoch {ask.epoch} of this new checkpoint already, so it no longer reads where to begin",
             state=f"planned: {ask.offsets!r}; the sinks show {told}",
             help="move this checkpoint away, have the query read from where the sinks end, and begin another one:"
-            " `epochal adopt --new`; if it was planned from just there, say that they are uneven (--uneven)",
+            " `epochal adopt --new`; if the planned epoch begins exactly where the sinks end, add --uneven",
         )
     elif len(set(shown.values())) > 1:
         raise CheckpointMismatch(
             "the sinks do not all show the same epoch, so a new checkpoint cannot begin where all of them end",
             state=told,
-            help="restore the old checkpoint if you can: its next start evens them; else bring the rows of the missing"
-            " epochs into the sinks that lack them, or leave them out, and say that they are uneven (--uneven)",
+            help="restore the old checkpoint if you can: its next start brings all sinks to the same epoch; else write"
+            " the rows of the missing epochs into the sinks that lack them, or go without them, and add --uneven",
         )
 
 
 def _refuse_written_by_this(ask: EpochRequest, sink: Sink) -> None:
-    """A sink that the log does not know, and this very query has written: the log is older than the sink."""
+    """Refuse a sink that this very query has written and that the log does not know: the log is older than the sink."""
     end = newest(sink, ask.query.app)
     if end is not None and end.incarnation == ask.query.query_id:
         raise CheckpointMismatch(

@@ -1,7 +1,7 @@
-"""``Pipeline``: what the user hands to ``foreachBatch``.
+"""``Pipeline``: what the user passes to ``foreachBatch``.
 
-It checks, builds one coordinator per start, and hands each micro-batch on; the protocol itself is in
-``coordinator.py``.
+It makes the checks of a start, makes one coordinator per start, and passes each micro-batch to it.  The protocol itself
+is in ``coordinator.py``.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 class _Returned:
-    """The newest epoch that any pipeline of this process has returned from, by app and start of a query.
+    """The newest epoch that any pipeline of this process has finished, per app and query, with the start's run id.
 
-    A second pipeline of the same app would take the epoch for one that Spark replays, and its rows for those that are
-    visible.
+    Without this, a second pipeline of the same app in one batch would look like a replay by Spark: the rows of its call
+    would be taken for the rows that are visible, and be lost.
     """
 
     def __init__(self) -> None:
@@ -74,19 +74,19 @@ _RETURNED = _Returned()
 
 @dataclass
 class _Run:
-    """One start of one query: its coordinator and its sinks' connections."""
+    """One start of one query: its coordinator, and its sinks with their connections."""
 
     query_id: str
     run_id: str
     telling: EventPublisher
     coordinator: Coordinator | None = None
     sinks: Sequence[Sink] = ()
-    epoch: EpochNumber | None = None  # the newest that we were called for
+    epoch: EpochNumber | None = None  # the newest epoch that the pipeline was called for
     failed: Exception | None = None
-    rejected: Counter[str] = field(default_factory=Counter)  # by the sink that has them
+    rejected: Counter[str] = field(default_factory=Counter)  # number of bad rows, by the sink that gets them
 
     def enter(self, epoch: EpochNumber) -> None:
-        """At most one call per batch, and none after a failure: the rows of either would be lost unseen."""
+        """Refuse a second call for one batch, and any call after a failure: its rows would be lost without notice."""
         if self.failed is not None:
             raise self.failed
         if epoch == self.epoch:
@@ -107,30 +107,30 @@ def _called_twice(epoch: EpochNumber) -> CalledTwice:
         "the pipeline was called a second time in one batch",
         epoch=epoch,
         state="the rows of the first call are committed, those of this call are not",
-        help="union what belongs to one epoch and call `pipeline(df, epoch)` once per batch; the rows of the"
-        " second call are not made up for by a restart, as the epoch is decided",
+        help="union what belongs to one epoch and call `pipeline(df, epoch)` once per batch; a restart does not write"
+        " the rows of the second call, because the epoch is decided",
     )
 
 
 class Pipeline:
     """A ``foreachBatch`` function that writes every epoch exactly once to all its sinks.
 
-    ``app``: with the sinks' names it is how a restart finds its markers: keep them stable.
-    ``sinks``: one or several, each with a name of its own.
-    ``mode``: ``"two-phase"``, or ``"idempotent"`` for a query that gives the same rows whenever an epoch is run: no
-    durable copy and no decision; what can be seen in the plan to give others is refused at start, and what cannot be
-    seen is found, with several sinks, by digests of the rows.  A pipeline may be started in the other mode at any
-    time: an epoch in doubt is finished in the mode that began it.
-    ``deterministic``: in idempotent mode the names of functions of your own that depend on their arguments alone,
-    and are not refused.
+    ``app``: the application's name.  A restart finds its markers by this name and the sinks' names: keep them stable.
+    ``sinks``: one or several sinks, each with a unique name.
+    ``mode``: ``"two-phase"``, or ``"idempotent"`` for a query that gives the same rows whenever an epoch is run.
+    Idempotent mode makes no durable copy and no decision.  It refuses at start what the plan shows to give other rows
+    when it is run again; with several sinks, digests of the rows find the rest.  A pipeline may be started in the other
+    mode at any time: an epoch in doubt is finished in the mode that began it.
+    ``deterministic``: for idempotent mode, the names of your own functions that depend only on their arguments; these
+    functions are not refused.
     ``log``: where decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.
-    ``retry``: how patiently a server is asked again, an ``epochal.Retry``.
-    ``compact_every``: how many records that nobody needs any more are left in the log.
-    ``on_event``: called with each event of ``epochal.events``, one at a time, also from the threads of the sinks;
-    when it raises, that is logged and this start does not call it again.
+    ``retry``: an ``epochal.Retry``, which says how often and after which pauses a server is asked again.
+    ``compact_every``: how many obsolete records the log may hold before it is compacted.
+    ``on_event``: a function that is called with each event of ``epochal.events``, one at a time, also from the threads
+    of the sinks.  If it raises, the error is logged and this start does not call it again.
 
-    Errors are :class:`~epochal.coordinator.model.errors.EpochalError`; Spark shows only their text, so the object
-    stays in ``last_error``.
+    Errors are of class :class:`~epochal.coordinator.model.errors.EpochalError`.  Spark shows only their text, so the
+    error object is kept in ``last_error``.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Pipeline:
             raise Misconfigured(f"on_event={on_event!r} cannot be called", help="pass a function of one argument")
         self._app = app
         self._given = given
-        self._sinks = sinks  # those for bad rows, too
+        self._sinks = sinks  # all sinks, also those for bad rows
         self._mode = mode
         self._deterministic = tuple(deterministic)
         self._log = log
@@ -171,7 +171,7 @@ class Pipeline:
         self.last_error: Exception | None = None
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Only ``foreachBatch`` of Spark Connect pickles it: refused there, and the error shows why."""
+        """Refuse to be pickled.  Only Spark Connect's ``foreachBatch`` pickles a pipeline, and it cannot work there."""
         self.last_error = inside.needs_jvm("a pipeline does not leave its process")
         raise self.last_error
 
@@ -184,7 +184,7 @@ class Pipeline:
 
     @property
     def mode(self) -> str:
-        """That of the epochs which it begins."""
+        """The mode of the epochs that this pipeline begins."""
         return self._mode
 
     @property
@@ -193,13 +193,13 @@ class Pipeline:
 
     @property
     def log(self) -> EpochLog | None:
-        """The log that was passed; None for the one below the checkpoint."""
+        """The log that was passed as ``log=``; None if the log is the one below the checkpoint."""
         return self._log
 
     # --- called by Spark ------------------------------------------------------------------------
 
     def __call__(self, df: DataFrame, epoch: EpochNumber) -> None:
-        """One micro-batch; returns when every sink shows it."""
+        """Write one micro-batch as an epoch.  Return when every sink shows the epoch."""
         try:
             query = inside.StreamingQuery(df)
             run = self._run(query)
@@ -235,7 +235,7 @@ class Pipeline:
         return {name: report.written.get(name, 0) for name in names} if not report.replayed else {}
 
     def _run(self, query: inside.StreamingQuery) -> _Run:
-        """The state of this start; that of an earlier start of the same query is let go."""
+        """Return the state of this start.  Close the connections of earlier starts of the same query."""
         key = (query.query_id, query.run_id)
         with self._lock:
             if key not in self._runs:
@@ -246,7 +246,7 @@ class Pipeline:
             return self._newest
 
     def _start(self, run: _Run, query: inside.StreamingQuery, df: DataFrame) -> None:
-        """Every check that needs no decision, then the coordinator of this start."""
+        """Make every check that does not need the epoch log, then make the coordinator of this start."""
         inside.check_runtime(query.spark)
         inside.check_query(query, self._sinks)
         self._check_plan(query.plan())
@@ -258,7 +258,7 @@ class Pipeline:
         run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark, run.telling)
 
     def consumers(self) -> list[Consumer]:
-        """Who is told what a start does; the user's own function last."""
+        """Return the consumers of a start's events; the user's own function is the last."""
         return [record, *(told for told in (telemetry(), progress(), self._on_event) if told is not None)]
 
     def coordinator(
@@ -268,7 +268,10 @@ class Pipeline:
         spark: Callable[[], SparkSession | None],
         telling: EventPublisher | None = None,
     ) -> Coordinator:
-        """Of one start, of a query or of a person's act; where ``spark`` has none, what needs it is refused."""
+        """Make the coordinator of one start, for a query or for an operator action.
+
+        ``spark`` returns the session or None.  Without a session, whatever needs one raises ``Misconfigured``.
+        """
         needed = needing(spark)
         return Coordinator(
             query=query,
@@ -285,7 +288,7 @@ class Pipeline:
     # --- called by the user ---------------------------------------------------------------------
 
     def create(self, schema: StructType) -> list[str]:
-        """Make what the sinks need and do not have (tables, views, topics); prints and returns what was done."""
+        """Create what the sinks need and do not have (tables, views, topics).  Print what was done, and return it."""
         done: list[str] = []
         query = Query(self._app, "", "", "")
         for sink in self.new_sinks():
@@ -298,10 +301,11 @@ class Pipeline:
         return done
 
     def check(self, df: DataFrame, checkpoint: str | None = None, output_mode: str = "append") -> None:
-        """The checks of a start that need no running query, on a DataFrame that is not started yet; writes nothing.
+        """Make the checks of a start that need no running query, on a DataFrame whose query is not started yet.
 
-        With ``checkpoint`` (the checkpointLocation to be) its epoch log is held against the sinks, too.  Left to the
-        start: the trigger, a temporary checkpoint, what a function of the user's own makes of the first batch.
+        This writes nothing.  With ``checkpoint`` (the future checkpointLocation), its epoch log and the sinks are
+        compared, too.  Three things are checked only by the start: the trigger, a temporary checkpoint, and what your
+        own function makes of the first batch.
         """
         inside.check_session(df)
         inside.check_runtime(df.sparkSession)
@@ -318,10 +322,11 @@ class Pipeline:
                 sink.close()
 
     def observed(self, df: DataFrame) -> DataFrame:
-        """The same rows, counted: ``observedMetrics`` of the query's progress has them as ``epochal.<app>``, ``rows``.
+        """Return ``df`` with a row count that ``observedMetrics`` of the query's progress shows.
 
-        Hand it to ``writeStream``: what is observed inside the batch function belongs to other queries of Spark's and
-        never reaches the progress.  An evaluation counts its rows each time: in idempotent mode one per sink.
+        The metric is ``rows`` of ``epochal.<app>``.  Call ``writeStream`` on the result: what is observed inside the
+        batch function belongs to other queries of Spark and never reaches the progress.  Each evaluation counts its
+        rows, and in idempotent mode there is one evaluation per sink.
         """
         from pyspark.sql import functions as f
 
@@ -329,7 +334,10 @@ class Pipeline:
         return df.observe(f"epochal.{self._app}", f.count(f.lit(1)).alias("rows"))
 
     def guarantee(self) -> Guarantee:
-        """What is promised per sink, to which reader, under which conditions; with the plan once it was seen."""
+        """Return what is promised per sink, to which readers, under which conditions.
+
+        After a start or a ``check`` it has the conditions that come from the query's plan, too.
+        """
         return Guarantee(
             self._app,
             self._mode,
@@ -338,7 +346,7 @@ class Pipeline:
         )
 
     def status(self) -> PipelineStatus:
-        """Of the newest start in this process; asks nobody."""
+        """Return the status of the newest start in this process.  This asks no server."""
         run = self._newest
         if run is None:
             return PipelineStatus(self._app, error=self.last_error)
@@ -347,7 +355,7 @@ class Pipeline:
         return self._status(run, run.coordinator.status())
 
     def close(self) -> None:
-        """Let go of all connections, once no query uses the pipeline any more."""
+        """Close all connections.  Call this when no query uses the pipeline any more."""
         with self._lock:
             runs = list(self._runs.values())
             self._runs.clear()
@@ -374,11 +382,11 @@ class Pipeline:
         )
 
     def new_sinks(self) -> tuple[Sink, ...]:
-        """Each start has connections of its own: two queries or a restart must not share them."""
+        """Return new sink objects for one start, because two queries or two starts must not share connections."""
         return with_rejects([copy.copy(sink) for sink in self._given])
 
     def _check_plan(self, logical: Any) -> None:
-        """What the whole query says about replays, in this mode."""
+        """Check what the whole query's plan says about replays, in this mode."""
         plan = read_plan(logical)
         plan.check()
         if self._mode == IDEMPOTENT:
@@ -397,7 +405,10 @@ class Pipeline:
         self.coordinator(ask.query, sinks, lambda: session).check(ask)
 
     def log_at(self, checkpoint: str, spark: Callable[[], SparkSession]) -> EpochLog:
-        """The log that was passed, else one below the checkpoint; Misconfigured where none can be there."""
+        """Return the log that was passed, else the one below the checkpoint.
+
+        Raise ``Misconfigured`` if the checkpoint's file system cannot hold a log.
+        """
         return self._log if self._log is not None else default_log(checkpoint, lambda: of_session(spark()))
 
     def _notes(self) -> list[str]:
@@ -415,7 +426,7 @@ class Pipeline:
 
 
 def _in_mode(sink: Sink, mode: str) -> str:
-    """What the mode of the pipeline makes of a sink's promise."""
+    """Return what the pipeline's mode adds to a sink's promise."""
     if mode == IDEMPOTENT:
         return (
             "In idempotent mode it is given an epoch by itself, without a decision that holds it to other sinks:"
@@ -429,7 +440,7 @@ def _in_mode(sink: Sink, mode: str) -> str:
 
 
 def _given_again(sinks: Sequence[Sink], deterministic: Sequence[str]) -> list[str]:
-    """What idempotent mode promises in the place of a decision."""
+    """Return what idempotent mode promises instead of a decision."""
     notes = [
         "every sink shows each epoch exactly once, whole and in order, provided that the query gives the same rows"
         " whenever an epoch is run; the micro-batch is evaluated once per sink, and again on replay",
@@ -440,8 +451,8 @@ def _given_again(sinks: Sequence[Sink], deterministic: Sequence[str]) -> list[st
             " with NonDeterministicReplay"
         )
         notes += [
-            f"{sink.name} cannot hold rows back: it is held against the sinks given the epoch before it, and may show"
-            " rows that a sink given the epoch after it refuses"
+            f"{sink.name} cannot hold rows back: its rows are compared only with those of sinks that get the epoch"
+            " before it, so it may show rows that a sink after it refuses"
             for sink in sorted(sinks, key=lambda sink: sink.name)
             if isinstance(sink, ApplySink)
         ]
@@ -453,7 +464,7 @@ def _given_again(sinks: Sequence[Sink], deterministic: Sequence[str]) -> list[st
 
 
 def _conditions(plan: PlanFacts) -> list[str]:
-    """What must hold for operator state to be the same when Spark replays an epoch."""
+    """Return the conditions under which operator state is the same when Spark replays an epoch."""
     notes = []
     if plan.python_functions:
         names = ", ".join(plan.python_functions)
@@ -470,7 +481,7 @@ def _conditions(plan: PlanFacts) -> list[str]:
 
 
 def located(checkpoint: str) -> str:
-    """The checkpoint as a query that runs on it names it: a URI."""
+    """Return the checkpoint's location as a query that runs on it names it: a URI."""
     if not _SCHEME.match(checkpoint):
         return f"file:{os.path.abspath(checkpoint)}"
     local = local_path(checkpoint)
@@ -478,14 +489,14 @@ def located(checkpoint: str) -> str:
 
 
 def needing(spark: Callable[[], SparkSession | None]) -> Callable[[], SparkSession]:
-    """The session, or a refusal that says what is missing."""
+    """Return a function that gives the session, or raises ``Misconfigured`` if there is none."""
 
     def session() -> SparkSession:
         found = spark()
         if found is None:
             raise Misconfigured(
                 "this needs Spark, and no session runs in this process",
-                help="make the session first, with what the query's has (Delta's extension and catalog, file systems)",
+                help="make a session first, configured like the query's (Delta's extension and catalog, file systems)",
             )
         return found
 
@@ -493,7 +504,7 @@ def needing(spark: Callable[[], SparkSession | None]) -> Callable[[], SparkSessi
 
 
 def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:
-    """The log of a resolved checkpoint, where none was passed; ``hadoop``: how it is reached elsewhere."""
+    """Return the default log of a resolved checkpoint.  ``hadoop``: gives access to a file system that is not local."""
     local = local_path(checkpoint)
     if local is None:
         return HadoopLog(f"{checkpoint}/epochal/log", hadoop)
@@ -501,13 +512,13 @@ def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:
 
 
 def next_ask(app: str, checkpoint: str, df: DataFrame) -> EpochRequest:
-    """What Spark will ask for first when it starts on ``checkpoint``; reads only."""
+    """Return what Spark will ask for first when it starts on ``checkpoint``.  This writes nothing."""
     session = df.sparkSession
     return ask_at(app, inside.resolve(checkpoint, session), lambda: session)
 
 
 def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> EpochRequest:
-    """The same of a resolved checkpoint; ``spark`` is called where that is not on this disk."""
+    """Return the same for a resolved checkpoint.  ``spark`` is called only if the checkpoint is not on this disk."""
     files = files_at(where, spark)
     metadata = files.read(f"{where}/metadata")
     query = Query(app, str(json.loads(metadata)["id"]) if metadata else "", "", where)
@@ -518,7 +529,10 @@ def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> EpochRequ
 
 
 def progress_at(where: str, spark: Callable[[], SparkSession]) -> tuple[EpochNumber, EpochNumber]:
-    """The newest epochs that Spark has planned and committed, by its files; -1: none."""
+    """Return the newest epoch that Spark has planned and the newest that it has committed; -1 means none.
+
+    They are read from the names of Spark's files.
+    """
     files = files_at(where, spark)
     return _newest(files.listing(f"{where}/offsets")), _newest(files.listing(f"{where}/commits"))
 

@@ -1,7 +1,7 @@
-"""What a streaming plan says, read from the JVM: how to walk it, and what bears on a replay.
+"""How to walk a streaming plan in the JVM, and what the plan says about replays.
 
-Plans and expressions are objects of Spark's Catalyst behind py4j.  Classes are known by their simple names, as
-those are what Spark keeps from version to version; ``lint.py`` names many more of them.
+Plans and expressions are objects of Spark's Catalyst, reached through py4j.  This file knows classes by their simple
+names, because Spark keeps these from version to version.  ``lint.py`` names many more classes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATEFUL = re.compile(
     r"|MapGroupsWithState"
 )
 UNPINNED = frozenset({"Now", "CurrentTime"})
-"""Times that Spark does not pin per batch, as it does with those that ``offsets/N`` tells; measured on 4.2.0."""
+"""Functions of time that Spark does not pin per batch.  It pins others to the time in ``offsets/N``; seen on 4.2.0."""
 _ORDER_DEPENDENT = {"First", "Last", "CollectList", "CollectSet", "MinBy", "MaxBy"}  # Spark calls some deterministic
 
 
@@ -34,13 +34,13 @@ class PlanFacts:
 
     stateful: tuple[str, ...]  # names of stateful operators
     watermark: bool
-    unrepeatable: tuple[tuple[str, str], ...]  # (non-deterministic expression, stateful operator below it)
-    python_functions: tuple[str, ...]  # those that feed a stateful operator
+    unrepeatable: tuple[tuple[str, str], ...]  # (non-deterministic expression, the stateful operator that it feeds)
+    python_functions: tuple[str, ...]  # Python functions that feed a stateful operator
     order_dependent: tuple[str, ...] = ()  # functions in a stateful operator whose value depends on row order
-    static_sides: tuple[str, ...] = ()  # relations below a stateful operator that do not stream
+    static_sides: tuple[str, ...] = ()  # inputs of a stateful operator that do not stream
 
     def check(self) -> None:
-        """Refuse what would give operator state another content on replay."""
+        """Raise ``Misconfigured`` if operator state could get other content when Spark replays an epoch."""
         if self.unrepeatable:
             expression, operator = self.unrepeatable[0]
             raise Misconfigured(
@@ -53,7 +53,7 @@ class PlanFacts:
 
 
 def read_plan(logical: Any) -> PlanFacts:
-    """Walk a logical plan of the JVM: py4j, 5 to 160 ms."""
+    """Walk a logical plan in the JVM and return its facts.  Through py4j this takes 5 to 160 ms."""
     stateful: list[str] = []
     watermark = False
     unrepeatable: list[tuple[str, str]] = []
@@ -95,19 +95,19 @@ def _is_stateful(node: Any) -> bool:
 
 
 def is_random(expression: Any) -> bool:
-    """Where the randomness begins: not deterministic itself, though all it is made of is."""
+    """Return whether the expression itself is random: it is not deterministic, but all its parts are."""
     return not expression.deterministic() and all(c.deterministic() for c in seq(expression.children()))
 
 
 def nodes(plan: Any) -> Iterator[Any]:
-    """Every operator of a plan, its end first."""
+    """Yield every operator of a plan, from the plan's end to its sources."""
     yield plan
     for child in seq(plan.children()):
         yield from nodes(child)
 
 
 def expressions(node: Any) -> Iterator[Any]:
-    """Every expression of an operator, and all that they are made of."""
+    """Yield every expression of an operator, and all their parts."""
 
     def below(expression: Any) -> Iterator[Any]:
         yield expression
@@ -119,20 +119,20 @@ def expressions(node: Any) -> Iterator[Any]:
 
 
 def analyzed(df: DataFrame) -> Any:
-    """The logical plan of a DataFrame, its names resolved."""
+    """Return the logical plan of a DataFrame with resolved names."""
     return df._jdf.queryExecution().analyzed()
 
 
 def seq(scala: Any) -> list[Any]:
-    """A sequence of Scala's as one of Python's."""
+    """Return a Scala sequence as a Python list."""
     return [scala.apply(i) for i in range(scala.length())]
 
 
 def class_of(thing: Any) -> str:
-    """The simple name of the class of an object of the JVM."""
+    """Return the simple class name of a JVM object."""
     return str(thing.getClass().getSimpleName())
 
 
 def distinct(items: Sequence[T]) -> tuple[T, ...]:
-    """Each once, in order."""
+    """Return the items without repetitions, in their first order."""
     return tuple(dict.fromkeys(items))

@@ -1,8 +1,8 @@
 """What Spark knows about a micro-batch, read from inside foreachBatch.
 
-Inside foreachBatch the DataFrame shows a ``LogicalRDD`` and a clone of the session, so query, checkpoint and
-plan are asked of the JVM's list of active queries; offsets are read from Spark's own ``offsets/N`` file, which is on
-disk before we are called.  What a plan says is read in ``plan.py`` and ``lint.py``.
+Inside foreachBatch the DataFrame shows only a ``LogicalRDD`` and a clone of the session.  So query, checkpoint and plan
+come from the JVM's list of active queries.  Offsets come from Spark's own ``offsets/N`` file, which is on disk before
+we are called.  ``plan.py`` and ``lint.py`` read what a plan says.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StreamingQuery:
 
     @cached_property
     def run_id(self) -> str:
-        """Of the query itself: the job group, which begins as the run id, is the user's to set."""
+        """The run id, from the query itself: the job group starts as the run id, but the user may change it."""
         return str(self._query.runId().toString())
 
     @cached_property
@@ -76,24 +76,24 @@ class StreamingQuery:
         return str(self._query.trigger().toString())
 
     def plan(self) -> Any:
-        """The logical plan of the whole query, an object of the JVM."""
+        """Return the logical plan of the whole query, a JVM object."""
         return self._query.logicalPlan()
 
     def identity(self, app: str) -> Query:
         return Query(app, self.query_id, self.run_id, self.checkpoint)
 
     def check_epoch(self, epoch: EpochNumber) -> None:
-        """The user's own function must hand on the number that Spark gave it."""
+        """Refuse another epoch number than Spark's: the user's own function must pass on the number that it got."""
         if int(self._batch) != epoch:
             raise Misconfigured(
                 f"the pipeline was called with epoch {epoch!r} inside batch {self._batch}",
                 epoch=int(self._batch),
                 state="nothing of the batch was written",
-                help="hand on the epoch that Spark passed to your function: `pipeline(df, epoch)`",
+                help="pass on the epoch that Spark passed to your function: `pipeline(df, epoch)`",
             )
 
     def run_plan(self) -> None:
-        """Evaluate the micro-batch's whole plan, whatever the user's function made of it, for nothing.
+        """Evaluate the whole plan of the micro-batch and discard the rows, whatever the user's function did with them.
 
         Spark made the DataFrame of foreachBatch from this very RDD; running it feeds state and watermark.
         """
@@ -101,7 +101,7 @@ class StreamingQuery:
 
 
 def resolve(checkpoint: str, spark: SparkSession) -> str:
-    """The checkpoint location as a started query will name it."""
+    """Return the checkpoint location as a started query will name it."""
     jvm: Any = spark._jvm
     path = getattr(jvm, "org.apache.hadoop.fs.Path")(checkpoint)
     conf = spark._jsparkSession.sessionState().newHadoopConf()
@@ -109,7 +109,7 @@ def resolve(checkpoint: str, spark: SparkSession) -> str:
 
 
 def check_session(df: DataFrame) -> None:
-    """The batch function needs Spark's JVM."""
+    """Raise ``Misconfigured`` unless this is a DataFrame of a session with a JVM, which the batch function needs."""
     from pyspark.sql import DataFrame as AnyDataFrame
 
     if not isinstance(df, AnyDataFrame):
@@ -119,7 +119,7 @@ def check_session(df: DataFrame) -> None:
 
 
 def needs_jvm(state: str) -> Misconfigured:
-    """Under Spark Connect the batch function is sent to the server, and runs there in a Python without a JVM."""
+    """Make the error for Spark Connect, which runs the batch function on the server in a Python without a JVM."""
     return Misconfigured(
         "under Spark Connect the batch function has no access to Spark's JVM: the checkpoint location, the"
         " offsets and the plan of a query are not available there",
@@ -129,20 +129,20 @@ def needs_jvm(state: str) -> Misconfigured:
 
 
 def check_runtime(spark: SparkSession) -> None:
-    """What the query runs on; asked of the JVM, so once per start and not in every epoch."""
+    """Check the versions that the query runs on.  This asks the JVM, so it is done per start and not per epoch."""
     jvm: Any = spark._jvm
     java = str(getattr(jvm, "java.lang.System").getProperty("java.version"))
     check_versions(spark.version, java, platform.python_version())
 
 
 def check_versions(spark: str, java: str, python: str) -> None:
-    """Refuse a Spark whose inside nobody has tried, and what it runs on."""
+    """Refuse versions of Spark, Java and Python that are not supported."""
     for part, version in ((versions.SPARK, spark), (versions.JAVA, java), (versions.PYTHON, python)):
         versions.check(part, version)
 
 
 def check_query(query: StreamingQuery, sinks: Sequence[Sink]) -> None:
-    """What can be refused only once the query has started: where it lives, how it is driven."""
+    """Refuse what can be seen only after the query has started: its checkpoint, output mode and trigger."""
     check_checkpoint(query.checkpoint)
     check_output_mode(query.output_mode, sinks)
     if _NO_EPOCHS.search(query.trigger):
@@ -154,7 +154,7 @@ def check_query(query: StreamingQuery, sinks: Sequence[Sink]) -> None:
 
 
 def check_checkpoint(checkpoint: str) -> None:
-    """A checkpoint that Spark throws away cannot tell a restart where to go on."""
+    """Refuse a temporary checkpoint: Spark deletes it, so a restart could not know where to go on."""
     if _TEMPORARY.fullmatch(checkpoint.rstrip("/").rpartition("/")[2]):
         raise Misconfigured(
             "the query has no checkpointLocation: Spark made a temporary one, which no restart will find",
@@ -164,7 +164,7 @@ def check_checkpoint(checkpoint: str) -> None:
 
 
 def check_output_mode(mode: str, sinks: Sequence[Sink]) -> None:
-    """``complete`` hands over the whole result again in every epoch, which only a sink that replaces can show."""
+    """Refuse ``complete`` unless every sink replaces what it shows: each epoch then has the whole result again."""
     if mode.lower() in ("append", "update"):
         return
     if mode.lower() != "complete":
@@ -178,7 +178,7 @@ def check_output_mode(mode: str, sinks: Sequence[Sink]) -> None:
             f" they show: {', '.join(adding)}",
             state=f"outputMode={mode}",
             help='use outputMode("append"), or "update" where a reader keeps the newest row per key; or'
-            " DeltaSink(mode=Overwrite()), alone or with others like it",
+            " DeltaSink(mode=Overwrite()), if every sink is of this kind",
         )
 
 
@@ -198,14 +198,15 @@ class SparkMicroBatch:
 
 
 def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: str) -> SparkMicroBatch:
-    """``df`` with what identifies it: Spark's own record of its offsets."""
+    """Return ``df`` together with what identifies it: Spark's own record of its offsets."""
     return SparkMicroBatch(read_ask(query.identity(app), epoch, lambda: query.spark), df, query)
 
 
 def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]) -> EpochRequest:
-    """The fingerprint is the hash of ``offsets/N``: a kill leaves that file as it was.
+    """Read ``offsets/N`` and return what Spark asks for.  The fingerprint is the hash of that file.
 
-    On a local disk Spark does not sync it; we do, as our decision must not outlive what it was about.
+    A kill leaves the file as it was.  On a local disk Spark does not sync the file.  We do, because our decision must
+    not survive a crash that the file does not survive.
     """
     path = f"{query.checkpoint}/offsets/{epoch}"
     files = files_at(query.checkpoint, spark)
@@ -232,7 +233,7 @@ def _deleted(what: str, epoch: EpochNumber, file: str) -> CheckpointMismatch:
 
 
 def _watermark(text: str, epoch: EpochNumber, path: str) -> int | None:
-    """``v1``, then one line of JSON, then one line per source."""
+    """Return the watermark in ``offsets/N``: the file has ``v1``, then one line of JSON, then one line per source."""
     try:
         metadata = json.loads(text.splitlines()[1])
         return int(metadata["batchWatermarkMs"])
@@ -241,5 +242,5 @@ def _watermark(text: str, epoch: EpochNumber, path: str) -> int | None:
             "Spark's offsets file is not as this Spark writes it",
             epoch=epoch,
             state=f"{path} begins {text[:60]!r}",
-            help="restore the checkpoint; a torn file has lost what the epoch was to read",
+            help="restore the checkpoint: a damaged file no longer says what the epoch has to read",
         ) from error

@@ -1,5 +1,5 @@
-"""Who is told what happens?
+"""Who learns what happens in an epoch?
 
-Events become log records, metrics, OpenTelemetry spans and a progress line.  Imports the model alone; the protocol
-reports to it and never waits for it.
+This room turns events into log records, metrics, OpenTelemetry spans and a progress line.  It imports only the model.
+The protocol publishes the events and depends on no answer.
 """

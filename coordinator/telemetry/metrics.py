@@ -1,8 +1,8 @@
-"""The table of metrics and spans: every name, unit and meaning, once.
+"""The table of metrics and spans: every name, unit and meaning in one place.
 
-``otel.py`` makes its instruments of it, ``docs/metrics.md`` shows it, and ``docs/grafana.json`` asks for
-these names as Prometheus knows them; tests hold both against it.  Names and units follow OpenTelemetry's
-conventions: https://opentelemetry.io/docs/specs/semconv/general/metrics/.
+``otel.py`` makes its instruments from this table, and ``docs/metrics.md`` shows it.  ``docs/grafana.json`` uses the
+names that Prometheus gives these metrics.  Tests compare both files with this table.  Names and units follow
+OpenTelemetry's conventions: https://opentelemetry.io/docs/specs/semconv/general/metrics/.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS = "epochal.rows"
 
 
 class Kind(enum.Enum):
-    """Of an instrument; the value is OpenTelemetry's word."""
+    """The kind of an instrument; the value is OpenTelemetry's term."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -32,7 +32,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Metric:
-    """One instrument; ``unit`` in UCUM, as OpenTelemetry wants it."""
+    """One instrument.  ``unit`` is written in UCUM, as OpenTelemetry requires."""
 
     name: str
     kind: Kind
@@ -42,13 +42,13 @@ class Metric:
 
     @property
     def prometheus(self) -> str:
-        """Its name after the translation that OpenTelemetry specifies for Prometheus: no dots, the unit, ``_total``."""
+        """The metric's name in Prometheus, as OpenTelemetry specifies it: no dots, the unit added, ``_total`` added."""
         name = self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
         return f"{name}_total" if self.kind is Kind.COUNTER else name
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names of its series in Prometheus."""
+        """The names of the metric's series in Prometheus."""
         if self.kind is Kind.HISTOGRAM:
             return tuple(f"{self.prometheus}_{part}" for part in ("bucket", "sum", "count"))
         return (self.prometheus,)
@@ -64,22 +64,22 @@ EPOCHS = Metric(
 EPOCH_ROWS = Metric("epochal.rows", Kind.COUNTER, "{row}", (APP,), "Rows of the micro-batches that were committed")
 SINK_ROWS = Metric("epochal.sink.rows", Kind.COUNTER, "{row}", (APP, SINK), "Rows that a sink has made visible")
 PHASE_SECONDS = Metric(
-    "epochal.phase.duration", Kind.HISTOGRAM, "s", (APP, PHASE), "How long a phase took that went through"
+    "epochal.phase.duration", Kind.HISTOGRAM, "s", (APP, PHASE), "How long a phase took that ended without an error"
 )
 STEP_SECONDS = Metric(
     "epochal.step.duration",
     Kind.HISTOGRAM,
     "s",
     (APP, SINK, STEP, ERROR),
-    "How long a step took: of a sink `prepare`, `commit` or `apply`; for all of them `copy`, `redo`, `compact`,"
-    " which have no sink; `error.type` where it failed",
+    "How long a step took: `prepare`, `commit` and `apply` have a sink; `copy`, `redo` and `compact` are done once for"
+    " all sinks and have none; `error.type` only if the step failed",
 )
 RETRIES = Metric(
     "epochal.retries",
     Kind.COUNTER,
     "{retry}",
     (APP, SINK, ERROR),
-    "Calls that failed and may be made again; without a sink: of the epoch log",
+    "Calls that failed and may be repeated; a call to the epoch log has no sink",
 )
 FENCES = Metric(
     "epochal.fences", Kind.COUNTER, "{fence}", (APP,), "Starts that have fenced the log and every sink, one per start"
@@ -96,14 +96,14 @@ IN_DOUBT = Metric(
     Kind.GAUGE,
     "{epoch}",
     (APP, SINK),
-    "1 while a decided epoch is not known to be visible in the sink, else 0; more than moments only after an error",
+    "1 while a decided epoch is not known to be visible in the sink, else 0; it stays 1 for long only after an error",
 )
 OPEN_AGE = Metric(
     "epochal.open.age",
     Kind.GAUGE,
     "s",
     (APP,),
-    "Since when the oldest epoch that not every sink shows has been under way in this process; 0 if there is none",
+    "Seconds since the oldest epoch that not every sink shows began in this process; 0 if there is none",
 )
 
 METRICS = (
@@ -120,21 +120,21 @@ METRICS = (
 )
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of the histograms, in seconds; advice, which a view of the user's overrules."""
+"""Upper bounds of the histograms, in seconds.  They are advice: a view of the user overrides them."""
 
 EPOCH_SPAN = "epochal.epoch"
 PHASE_SPAN = "epochal.phase"
 STEP_SPAN = "epochal.step"
 SPANS = {
     EPOCH_SPAN: ("one call of the pipeline", (APP, EPOCH, QUERY_ID, RUN_ID, ROWS, OUTCOME)),
-    f"{PHASE_SPAN} <phase>": ("its child, one per phase; those of the start in the first call", (PHASE,)),
+    f"{PHASE_SPAN} <phase>": ("child of it, one per phase; the first call has the phases of the start, too", (PHASE,)),
     f"{STEP_SPAN} <step>": ("child of the phase, one per step and sink", (STEP, SINK, EPOCH, ROWS)),
 }
-"""Span -> what it is, and its attributes; one that failed has ``error.type`` and the exception as an event too."""
+"""Span -> what it is, and its attributes.  A failed span also has ``error.type``, and the exception as an event."""
 
 
 def table() -> str:
-    """The table of metrics in Markdown, as docs/metrics.md shows it."""
+    """Return the table of metrics in Markdown, as docs/metrics.md shows it."""
     rows = ["| metric | kind, unit | attributes | meaning | in Prometheus |", "|---|---|---|---|---|"]
     for metric in METRICS:
         kind = f"{metric.kind.value}, `{metric.unit}`"
@@ -145,7 +145,7 @@ def table() -> str:
 
 
 def table_of_spans() -> str:
-    """The table of spans in Markdown."""
+    """Return the table of spans in Markdown."""
     rows = ["| span | what it is | attributes |", "|---|---|---|"]
     rows += [f"| `{name}` | {what} | {_names(attributes)} |" for name, (what, attributes) in SPANS.items()]
     return "\n".join(rows)

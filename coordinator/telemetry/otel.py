@@ -1,7 +1,7 @@
-"""Events as OpenTelemetry's metrics and spans, through its API alone.
+"""Turns events into OpenTelemetry's metrics and spans, and uses only OpenTelemetry's API.
 
-What is recorded, and under which names, stands in ``metrics.py``.  Where nobody has configured OpenTelemetry its
-API does nothing; where its package is missing nobody is told anything.
+``metrics.py`` says what is recorded and under which names.  If nobody has configured OpenTelemetry, its API does
+nothing.  If its package is not installed, nothing is recorded and no message is given.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ Attributes = Mapping[str, str]
 
 @functools.cache
 def telemetry() -> Consumer | None:
-    """For every pipeline of this process, with the providers of the process; None without ``opentelemetry-api``."""
+    """Return the one consumer for all pipelines of this process, or None without the package ``opentelemetry-api``.
+
+    It uses the process's own OpenTelemetry providers.
+    """
     try:
         from opentelemetry import metrics as api
         from opentelemetry import trace
@@ -57,7 +60,7 @@ def telemetry() -> Consumer | None:
 
 @dataclass
 class _Open:
-    """What a query has not finished in this process.  ``since``: the epoch under way began, by the monotonic clock."""
+    """What a query has not finished in this process.  ``since``: when its epoch began, by the monotonic clock."""
 
     app: str
     since: float | None = None
@@ -70,19 +73,19 @@ class _Open:
 
 @dataclass
 class _Spans:
-    """Of one start: the spans that have not ended."""
+    """The spans of one start that have not ended."""
 
     epoch: Span
     phase: Span | None = None
     steps: dict[tuple[Step, str | None], Span] = field(default_factory=dict)
 
     def all(self) -> list[Span]:
-        """Innermost first."""
+        """Return the spans, the innermost first."""
         return [*reversed(self.steps.values()), *([self.phase] if self.phase is not None else []), self.epoch]
 
 
 class Telemetry:
-    """A consumer of events; called by one thread at a time per start, by several starts at once."""
+    """A consumer of events.  Each start calls it from one thread at a time; several starts may call it at once."""
 
     def __init__(self, meter: Meter, tracer: Tracer, clock: Callable[[], float] = time.monotonic) -> None:
         self._tracer, self._clock = tracer, clock
@@ -133,7 +136,7 @@ class Telemetry:
             self._sink_rows.add(event.rows, attributes)
 
     def _keep(self, event: Event, work: _Open) -> None:
-        """What the gauges will tell."""
+        """Keep what the gauges will report."""
         match event:
             case EpochBegan() if work.since is None:
                 work.since = self._clock()
@@ -147,7 +150,7 @@ class Telemetry:
                 work.in_doubt[sink] = False
             case EpochCommitted():
                 work.settled()
-            case Closed() | Failed(error=Fenced()):  # what is open is another's from now on
+            case Closed() | Failed(error=Fenced()):  # this process will not finish what is open
                 del self._open[event.app, event.query_id]
 
     def _in_doubt(self, _: CallbackOptions) -> Iterable[Observation]:

@@ -1,6 +1,7 @@
-"""A line on the terminal while a step takes long that people wait for: settling, redoing, compacting.
+"""Shows a line on the terminal while a long step runs that people wait for: settling, redoing, compacting.
 
-Only where standard error is a terminal, and only from the second second on; drawn by rich if it is installed.
+The line appears only if standard error is a terminal, and only after the step has taken one second.  ``rich`` draws it
+if it is installed.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from epochal.coordinator.model.events import (
 )
 
 PATIENCE = 1.0
-"""Seconds that a work may take before it is worth a line."""
+"""Seconds that a step may take before the line appears."""
 EVERY = 0.5
-"""Seconds between two looks of the line."""
+"""Seconds between two updates of the line."""
 
 _WIDTH = 80
-"""Of a terminal that does not know its own."""
+"""Width, in characters, of a terminal that does not tell its own."""
 
 _WORKS: Mapping[Phase | Step, str] = {
     Phase.SETTLE: "settling",
@@ -45,12 +46,12 @@ _DONE: Mapping[Step, str] = {Step.PREPARE: "prepared", Step.COMMIT: "committed",
 
 
 def progress() -> Consumer | None:
-    """For one start; None where nobody sits before a terminal."""
+    """Return the consumer for one start, or None if standard error is not a terminal."""
     return Progress(sys.stderr) if sys.stderr is not None and sys.stderr.isatty() else None
 
 
 class Line(Protocol):
-    """One line that changes in place."""
+    """A line on the terminal that changes in place."""
 
     def show(self, text: str) -> None: ...
 
@@ -58,7 +59,7 @@ class Line(Protocol):
 
 
 class PlainLine:
-    """By a carriage return, cut to the terminal's width."""
+    """A line that is drawn with a carriage return and cut to the terminal's width."""
 
     def __init__(self, out: TextIO, width: int) -> None:
         self._out, self._width = out, width
@@ -73,7 +74,7 @@ class PlainLine:
 
 
 class RichLine:
-    """With rich's spinner."""
+    """A line with rich's spinner."""
 
     def __init__(self, out: TextIO) -> None:
         from rich.console import Console
@@ -99,7 +100,7 @@ def line_on(out: TextIO) -> Line:
 
 @dataclass
 class _Work:
-    """One long step, and what its sinks have come to.  ``epoch``: None while a start has not found one to settle."""
+    """One long step, and how far its sinks are.  ``epoch``: None while a start has not found an epoch to settle."""
 
     kind: Phase | Step
     app: str
@@ -122,7 +123,7 @@ class _Work:
         return time.monotonic() - self.began
 
     def text(self) -> str:
-        """As in ``app flights: settling epoch 7: committed postgres, waiting for kafka, 12 s``."""
+        """Return the text, such as ``app flights: settling epoch 7: committed postgres, waiting for kafka, 12 s``."""
         done = [f"{_DONE[step]} {', '.join(sinks)}" for step, sinks in self.done.items()]
         waiting = [f"waiting for {', '.join(self.waiting)}"] if self.waiting else []
         stands = ", ".join([*done, *waiting, f"{self.seconds():.0f} s"])
@@ -131,7 +132,7 @@ class _Work:
 
 
 class Progress:
-    """A consumer of events: keeps what is under way, while a thread of its own draws it."""
+    """A consumer of events that keeps which long steps run.  Its own thread draws the line."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -163,7 +164,7 @@ class Progress:
             self._painter.start()
 
     def _rest(self) -> None:
-        """Nothing of the line is left when this returns."""
+        """Stop drawing and remove the line.  Nothing of the line is left when this returns."""
         if self._painter is not None:
             self._idle.set()
             self._painter.join()

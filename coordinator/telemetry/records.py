@@ -1,4 +1,4 @@
-"""Events as records of the logger ``epochal``, each with all keys of ``log_keys.py``."""
+"""Turns events into records of the logger ``epochal``.  Each record has all keys of ``log_keys.py``."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ LEVELS: Mapping[type[Event], int] = {
     Postponed: logging.WARNING,
     Failed: logging.ERROR,
 }
-"""The events that become records; ``InDoubt`` is told by the ``Failed`` that follows it."""
+"""The events that become records.  ``InDoubt`` is not one of them, because the ``Failed`` after it says the same."""
 
 
 def record(event: Event) -> None:
-    """One record, if the event is one of those above and its level is on."""
+    """Write one record if the event is in ``LEVELS`` and its level is enabled."""
     level = LEVELS.get(type(event))
     if level is not None and _log.isEnabledFor(level):
         _log.log(level, "%s: %s", where(event), _said(event), extra=_keys(event))

@@ -1,6 +1,6 @@
 """Exactly-once sinks for Spark Structured Streaming: one query, several sinks, one decision per epoch.
 
-Needs nothing but Python to import; Spark and the sinks' clients are imported where they are used.
+Importing this package needs nothing but Python.  Spark and the sinks' clients are imported only where they are used.
 """
 
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from epochal.coordinator.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from epochal import sinks as sinks  # an attribute, and no part of `import *`
+    from epochal import sinks as sinks  # an attribute, but not part of `import *`
     from epochal.coordinator.model import events
     from epochal.coordinator.protocol.retry import Retry
     from epochal.coordinator.query.answers import Guarantee, PipelineStatus

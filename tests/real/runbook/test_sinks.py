@@ -188,7 +188,7 @@ def test_a_sink_down_for_good(corner: MakeCorner, monkeypatch: pytest.MonkeyPatc
         job.add(6)
         job.converges(table=[1, 2, 3, 6], topic=[*ALL, 6], lake=[*ALL, 6])
         told = json.loads(job.command(["verify", str(job.checkpoint), "--json"]))
-        assert "table: epochs 2 to 3, which a person has left out of it" in told["unchecked"]
+        assert "table: epochs 2 to 3, which an operator has left out of it" in told["unchecked"]
 
 
 @pytest.mark.wide

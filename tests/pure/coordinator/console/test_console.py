@@ -489,7 +489,7 @@ def test_two_sinks_with_other_projections_are_not_compared() -> None:
 
     assert reconcile._reasons(side({"where": None}), side({"where": None})) == []
     assert reconcile._reasons(side({"where": None}), side({"where": "x"})) == [
-        "the two are given other columns or rows of an epoch (select=, where=, bad_rows=)"
+        "the two sinks get different columns or rows of an epoch (select=, where=, bad_rows=)"
     ]
 
 

@@ -389,7 +389,8 @@ def test_of_several_errors_one_of_ours_is_raised_before_a_strangers() -> None:
     with pytest.raises(CommitInDoubt, match="not yet visible in a, b: no") as doubt:
         world.start(*sinks).run(Batch(0))
     assert doubt.value.help == (
-        "see why; then restart the query: it will finish this epoch first (a sink that never will: docs/runbook.md)"
+        "see why; then restart the query: it will finish this epoch first (if a sink can never show it:"
+        " docs/runbook.md)"
     )
 
 

@@ -187,7 +187,7 @@ def test_all_that_is_found_is_told_at_once(rows: DataFrame) -> None:
 
 def test_a_function_of_ones_own_is_refused_until_its_name_is_listed(rows: DataFrame) -> None:
     df = rows.withColumn("x", f.udf(guess, "long", useArrow=False)("id"))
-    assert told(df) == ["guess is a function of your own, of which nobody knows what it reads"]
+    assert told(df) == ["guess is a function of your own, and Spark cannot see what it reads"]
     assert told(df, deterministic=["guess"]) == []
     with pytest.raises(Misconfigured, match=r"Help: .*list its name: Pipeline\(deterministic="):
         lint.check(analyzed(df), deterministic=["other"])
@@ -229,7 +229,7 @@ def test_functions_over_frames_have_names_too(rows: DataFrame, name: str, query:
 def test_a_function_of_scala_is_one_of_the_users(rows: DataFrame) -> None:
     df = rows.select(array_to_vector(f.array(f.col("id").cast("double"))))
     [found] = told(df)
-    assert found.endswith("is a function of your own, of which nobody knows what it reads")
+    assert found.endswith("is a function of your own, and Spark cannot see what it reads")
     assert told(df, deterministic=[found.split()[0]]) == []
 
 

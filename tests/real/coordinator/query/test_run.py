@@ -253,7 +253,7 @@ def test_a_call_that_was_left_out(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException, match="epoch 1 never reached the pipeline"):
         job.run(careless)
     assert isinstance(pipeline.last_error, CheckpointMismatch)
-    assert "with empty ones too" in str(pipeline.last_error)
+    assert "also for empty ones" in str(pipeline.last_error)
     assert job.ids() == [0]
 
 
