@@ -1,4 +1,4 @@
-"""What was seen, and does it hold?
+"""Observe a run and judge it.
 
-The history of a run, readers that see the sinks from outside, and the checker with its invariants.
+This package holds the history of a run, the readers that see the sinks from outside, and the checker of the invariants.
 """

@@ -1,26 +1,26 @@
-"""The invariants, as pure functions of a history; none of them knows how the history came about.
+"""The invariants, as pure functions of a history.  No function knows how the history was recorded.
 
 ======  ===============================================================================
 I1      no loss: every expected row is in every sink
-I2      no duplicate: no row more often than expected (a multiset, never a set)
-I3      an epoch is all or nothing for an outside reader, also during the faults
-I4      one evaluation: all rows of an epoch, in all sinks and reads, have one attempt
-I5      in order, and a later read never shows less
+I2      no duplicate: no row occurs more often than expected (rows are a multiset, not a set)
+I3      an outside reader sees all of an epoch or nothing of it, also during the faults
+I4      one evaluation: all rows of an epoch, in all sinks and reads, have the same attempt
+I5      epochs appear in order, and a later read never shows less
 I6      agreement: sinks differ by at most one epoch at any time, and not at all at rest
 I7      at most one decision per epoch, and everything visible was decided before
-I8      what is decided becomes visible everywhere, what is undecided never does
+I8      every decided epoch becomes visible in every sink, an undecided epoch in none
 I9      the operator state is that of a run that never failed
 I10     the source position is the same in Spark's offsets, in the log and in the markers
 I11     after one more epoch without faults the output is that of a run that never failed
-I12     after a fence nothing an older actor does becomes visible or drops anything
-I13     nothing is left behind when everything has ended: asked of the servers
-I14     loud: a run ends converged, or with a named error and unchanged output; whoever was
-        refused at start, also long before the end, has changed no output and dropped nothing
+I12     after a fence, an older actor can neither make rows visible nor drop anything
+I13     nothing is left behind when everything has ended; the servers are asked for it
+I14     loud: a run ends converged, or with a named error and unchanged output.  A driver that
+        was refused at start, at any time of the run, changed no output and dropped nothing
 I15     every input that was fed is accounted for, also where rows are lost before the sinks
 ======  ===============================================================================
 
-A verdict is true, false, or unknown, and says on how many observations it stands.  Unknown is no pass: it is
-what a checker says that crashed, that was not given what it needs to judge, or that had nothing to look at.
+A verdict is true, false or unknown, and has the number of observations behind it.  Unknown is not a pass.  A verdict
+is unknown if the checker crashed, if the history lacks what the checker needs, or if there was nothing to look at.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from epochal.chaos.observe.history import (
 )
 
 T = TypeVar("T")
-SHOWN = 4  # of what is wrong, in a message
+SHOWN = 4  # how many wrong things one message lists
 
 
 class Verdict(enum.Enum):
-    """What a checker says."""
+    """The result of a checker."""
 
     TRUE = "true"
     FALSE = "false"
@@ -67,7 +67,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict, why unless it is true, and the number of observations that it stands on."""
+    """A verdict, the reason unless it is true, and the number of observations behind it."""
 
     verdict: Verdict
     why: str = ""
@@ -79,18 +79,20 @@ class Finding:
 
 @dataclass(frozen=True)
 class Run:
-    """All that a checker may look at.  ``expected``: the rows of a run that never failed, per epoch.
+    """Everything that a checker may look at.
 
-    Of the expected rows only key and value count: attempts differ from run to run.  ``counted``: a row is not
-    one input but as many as its value says, and ``pending`` more are still in the state.  ``rewrites``: the
-    output may replace a row by that of a newer evaluation, as an upsert does; what is read at one time still
-    has to be of one evaluation.  ``after``: where epochs replace and delete rows of earlier ones, all that is there
-    after each epoch; ``expected`` are the rows that it writes then, and a sink shows what is there after one epoch, and
-    nothing else at any time.  ``in_parts``: sinks that promise no more than that each part of an epoch is whole.
-    ``proves_nothing``: why this run is no pass, whatever the invariants say: it broke off, or too little of what was
-    planned has struck.
+    * ``expected``: per epoch, the rows that a run without failure writes.  Their attempts are ignored, because attempts
+      differ from run to run.
+    * ``counted``: a row stands for as many inputs as its value says.  ``pending`` more inputs are still in the state.
+    * ``rewrites``: the output may replace a row by the row of a newer evaluation, as an upsert does.  Each single read
+      must still show one evaluation.
+    * ``after``: only where epochs replace or delete rows of earlier epochs: per epoch, the whole content after it.  At
+      any time a sink must show exactly the content after one of the epochs.
+    * ``in_parts``: the sinks that promise only that each part of an epoch is whole.
+    * ``proves_nothing``: why this run is not a pass, whatever the invariants say.  For example, the run stopped early,
+      or too few of the planned faults struck.
 
-    What is looked up more than once is kept; each judgement begins with a Run of its own.
+    Results that are needed more than once are cached, so each judgement starts with a new Run.
     """
 
     history: History
@@ -116,14 +118,14 @@ class Run:
 
     @cached_property
     def due(self) -> list[Row]:
-        """The rows that are there in the end."""
+        """The rows that must be visible at the end."""
         if self.after:
             return list(self.after[max(self.after)])
         return [row for rows in self.expected.values() for row in rows]
 
     @cached_property
     def _contents(self) -> list[tuple[int, Counter[tuple[int, int]]]]:
-        """Where rows are replaced: each content that there is in turn, beginning with none, and whose it is."""
+        """Where epochs replace rows: each different content in order, with its epoch.  The first one is empty."""
         found: list[tuple[int, Counter[tuple[int, int]]]] = [(-1, Counter())]
         for epoch, rows in sorted(self.after.items()):
             if keys(rows) != found[-1][1]:
@@ -135,13 +137,16 @@ class Run:
         return {frozenset(content.items()): number for number, (_, content) in enumerate(self._contents)}
 
     def reached(self, rows: Sequence[Row]) -> int | None:
-        """How many of the epochs that change something are shown; None for what is there after no epoch."""
+        """How many of the epochs that change something are shown.
+
+        None if ``rows`` are not the content after any epoch; only possible where epochs replace rows.
+        """
         if self.after:
             return self._numbers.get(frozenset(keys(rows).items()))
         return len({row.epoch for row in rows}.intersection(self.filled_epochs))
 
     def epochs_in(self, rows: Sequence[Row]) -> set[int]:
-        """The epochs that these rows show: those that wrote them, and where rows are replaced all before."""
+        """The epochs that these rows show: those that wrote them and, where epochs replace rows, all earlier ones."""
         shown = {row.epoch for row in rows}
         if self.after and (reached := self.reached(rows)) is not None:
             shown.update(self.filled_epochs[:reached])
@@ -149,7 +154,7 @@ class Run:
 
     @cached_property
     def changes(self) -> list[tuple[int, str, tuple[Row, ...], tuple[Row, ...]]]:
-        """Reads of a sink that show anything else than the read before: at, sink, rows now, rows before."""
+        """Each read of a sink that differs from the read before: (place in the history, sink, rows, rows before)."""
         before: dict[str, tuple[Row, ...]] = {}
         found = []
         for at, content in self.reads:
@@ -161,38 +166,38 @@ class Run:
 
     @cached_property
     def final(self) -> Content:
-        """What the newest read of each sink saw."""
+        """What the newest read of each sink saw, by sink."""
         return self.history.content
 
     @cached_property
     def all_keys(self) -> Counter[tuple[int, int]]:
-        """What is expected, as a multiset of epoch and input."""
+        """The rows that must be visible at the end, as a multiset of (epoch, input)."""
         return keys(self.due)
 
     @cached_property
     def final_keys(self) -> Mapping[str, Counter[tuple[int, int]]]:
-        """The same of what each sink shows in the end."""
+        """What each sink shows at the end, as a multiset of (epoch, input)."""
         return {sink: keys(self.final.get(sink, ())) for sink in self.sinks}
 
 
 Check = Callable[[Run], Iterator[str | int]]
-"""Yields what is wrong in words, and as numbers on how many observations it stands.
+"""Checks one invariant.  Yields a string for each thing that is wrong, and numbers of observations, to be added up.
 
-Raises :class:`NotEnough` when it cannot judge.
+Raises :class:`NotEnough` if it cannot judge.
 """
 
 
 class NotEnough(Exception):
-    """The history does not hold what the checker needs."""
+    """The history lacks what the checker needs."""
 
 
 def what(rows: Sequence[Row]) -> Counter[tuple[int, int, int]]:
-    """Rows as a multiset, without their attempt."""
+    """Return the rows as a multiset of (epoch, input, value), without their attempt."""
     return Counter((row.epoch, row.key, row.value) for row in rows)
 
 
 def keys(rows: Sequence[Row]) -> Counter[tuple[int, int]]:
-    """Rows as a multiset of epoch and input."""
+    """Return the rows as a multiset of (epoch, input)."""
     return Counter((row.epoch, row.key) for row in rows)
 
 
@@ -203,7 +208,7 @@ def _final(run: Run) -> Content:
 
 
 def _times(run: Run) -> int:
-    """How often anybody read any sink."""
+    """How many reads of single sinks the history has."""
     return sum(len(content) for _, content in run.reads)
 
 
@@ -229,19 +234,19 @@ def no_duplicate(run: Run) -> Iterator[str | int]:
 
 
 def _few(found: Counter[T]) -> str:
-    """The first of a multiset with how often each: a message is for people."""
+    """The first entries of a multiset and how often each occurs, short enough for a message."""
     shown = ", ".join(f"{_plain(what)} x {times}" for what, times in sorted(found.items())[:SHOWN])
     return shown if len(found) <= SHOWN else f"{shown} and {len(found) - SHOWN} more"
 
 
 def _differences(missing: Counter[T], extra: Counter[T]) -> str:
-    """What a multiset lacks and has too much of; one of them at least."""
+    """Text for what is missing and what is too much.  At least one of the two must not be empty."""
     said = [f"{word} {_few(found)}" for word, found in (("missing", missing), ("too many", extra)) if found]
     return ", ".join(said)
 
 
 def _plain(what: object) -> str:
-    """A named tuple as the plain one that it is."""
+    """Text of ``what``; a named tuple is written like a plain tuple, without its name and field names."""
     return str(tuple(what)) if isinstance(what, tuple) else str(what)
 
 
@@ -253,7 +258,7 @@ def all_or_nothing(run: Run) -> Iterator[str | int]:
         yield _reads_while_undecided(run, epoch)
     yield _times(run)
     wanted = {epoch: keys(rows) for epoch, rows in run.expected.items()}
-    partial: dict[tuple[Row, ...], list[str]] = {}  # sinks show the same, most of the time
+    partial: dict[tuple[Row, ...], list[str]] = {}  # a cache: most of the time the sinks show the same rows
     for at, sink, rows, _ in run.changes:
         if sink in run.in_parts:
             continue
@@ -269,7 +274,10 @@ def _partial(wanted: Mapping[int, Counter[tuple[int, int]]], rows: Sequence[Row]
 
 
 def _of_no_epoch(run: Run, rows: Sequence[Row]) -> list[str]:
-    """What is there after no epoch, told by how it differs from what is there after the newest that it has rows of."""
+    """Describe ``rows`` if they are not the content after any epoch.
+
+    The text compares them with the content after the newest epoch that they have rows of.
+    """
     if run.reached(rows) is not None:
         return []
     newest = max((row.epoch for row in rows), default=-1)
@@ -278,7 +286,7 @@ def _of_no_epoch(run: Run, rows: Sequence[Row]) -> list[str]:
 
 
 def _reads_while_undecided(run: Run, epoch: int) -> int:
-    """How often every sink was read in there; NotEnough if one was not."""
+    """How often every sink was read while the epoch was undecided.  Raises NotEnough if a sink was not read then."""
     windows = [(at, _ends_undecided(run, at, epoch)) for at, p in run.history.of(Prepared) if p.epoch == epoch]
     inside = [content for at, content in run.reads if any(begin < at < end for begin, end in windows)]
     times = {sink: sum(sink in content for content in inside) for sink in run.sinks}
@@ -288,17 +296,23 @@ def _reads_while_undecided(run: Run, epoch: int) -> int:
 
 
 def _ends_undecided(run: Run, prepared: int, epoch: int) -> int:
-    """Where an epoch is decided; that of code which tells no decisions is held until a fault, or until a start."""
+    """The place in the history where a prepared epoch stops being undecided.
+
+    This is its decision.  Code under test may record no decisions; then it is the next fault or the next start.
+    """
     decided = [at for at, event in run.history.of(Decided) if at > prepared and event.epoch == epoch]
     let_go = [at for kind in (Fault, Started) for at, _ in run.history.of(kind) if at > prepared]
     return min(decided or let_go, default=len(run.history.events))
 
 
 def one_evaluation(run: Run) -> Iterator[str | int]:
-    """Of a whole epoch where the history tells evaluations; else of each input, as tasks evaluate on their own."""
+    """Compare the attempts of all rows of an epoch if the history has its evaluations, else those of each input.
+
+    Without recorded evaluations, each task may have evaluated its own rows again.
+    """
     whole = {e.epoch for _, e in run.history.of(Evaluated)}
     attempts: dict[tuple[int, int], set[int]] = {}
-    seen: set[tuple[Row, ...]] = set()  # all of it is in `attempts`
+    seen: set[tuple[Row, ...]] = set()  # rows whose attempts are in `attempts` already
     for at, content in run.reads:
         if run.rewrites:
             yield from _mixed(at, attempts)
@@ -326,7 +340,7 @@ def in_order(run: Run) -> Iterator[str | int]:
 
 
 def _forward(run: Run) -> Iterator[str]:
-    """Where rows are replaced: always what is there after some epoch, and never that of an earlier one again."""
+    """Where epochs replace rows: every read shows the content after an epoch, never that of an earlier one again."""
     newest: dict[str, int] = {}
     for at, sink, rows, _ in run.changes:
         reached = run.reached(rows)
@@ -338,7 +352,7 @@ def _forward(run: Run) -> Iterator[str]:
 
 
 def _growing(run: Run) -> Iterator[str]:
-    """Where rows are added: none goes away, and no epoch is shown before an earlier one."""
+    """Where epochs only add rows: no row goes away, and no epoch is shown before an earlier one."""
     filled = run.filled_epochs
     for at, sink, rows, before in run.changes:
         if rows[: len(before)] != before and (gone := _shown(run, before) - _shown(run, rows)):
@@ -358,14 +372,14 @@ def agreement(run: Run) -> Iterator[str | int]:
     before: list[tuple[Row, ...]] = []
     for at, content in run.reads:
         if content.keys() < sinks:
-            continue  # not all at one time
+            continue  # this read did not see all sinks at one time
         yield 1
         rows_of = [content.get(sink, ()) for sink in run.sinks]
         if rows_of == before:
             continue
         before = rows_of
         told = {sink: run.reached(rows) for sink, rows in zip(run.sinks, rows_of, strict=True)}
-        reached = {sink: number for sink, number in told.items() if number is not None}  # else it is I5 that is broken
+        reached = {sink: number for sink, number in told.items() if number is not None}  # None breaks I5, not I6
         if reached and max(reached.values()) - min(reached.values()) > 1:
             yield f"read {at}: epochs shown {reached}"
     final = _final(run)
@@ -417,7 +431,7 @@ def state_equality(run: Run) -> Iterator[str | int]:
 
 
 def one_position(run: Run) -> Iterator[str | int]:
-    """Spark's offsets are those that the log decided about; each marker is that of the log's decision."""
+    """Spark's offsets must be the decided ones, and each marker must be that of the log's decision."""
     placed: dict[int, dict[str, Placed]] = {}
     for _, place in run.history.of(Placed):
         placed.setdefault(place.epoch, {})[place.where] = place
@@ -444,7 +458,7 @@ def next_epoch_equality(run: Run) -> Iterator[str | int]:
 
 
 def _one_epoch_after_the_faults(run: Run) -> None:
-    """NotEnough if no input was fed since the last fault, by whoever tells what is fed."""
+    """Raise NotEnough if no input was fed after the last fault.  A history without ``Fed`` events is accepted."""
     faults = [at for at, _ in run.history.of(Fault)]
     fed = [at for at, _ in run.history.of(Fed)]
     if faults and fed and max(fed) < max(faults):
@@ -485,7 +499,7 @@ def accounted(run: Run) -> Iterator[str | int]:
     final = _final(run)
     fed = Counter(key for _, event in run.history.of(Fed) for key in event.keys)
     yield sum(fed.values())
-    if run.after and not run.counted:  # a key is fed with every change to it, and may be deleted in the end
+    if run.after and not run.counted:  # each change of a key feeds it again, and the key may be deleted in the end
         fed = Counter({row.key for row in run.due if row.key in fed})
     for sink in run.sinks:
         rows = final.get(sink, ())
@@ -498,12 +512,12 @@ def accounted(run: Run) -> Iterator[str | int]:
 
 
 def _generation(actor: str) -> int:
-    """Actors are written ``g<generation>/<token>``."""
+    """The generation in an actor's name, which is ``g<generation>/<token>``."""
     return int(actor[1:].partition("/")[0])
 
 
 REFUSALS = frozenset({"CheckpointMismatch", "MarkerLost", "Misconfigured"})
-"""How a start ends that is refused; later than that, a driver with such an end may have changed the output."""
+"""Errors that refuse a start.  An accepted driver may also end with one of them, after it changed the output."""
 
 
 def loud(run: Run) -> Iterator[str | int]:
@@ -528,7 +542,7 @@ def loud(run: Run) -> Iterator[str | int]:
 
 
 def _refused_and_changed(run: Run) -> Iterator[str]:
-    """What changed while a start lived that ended with a refusal, and by nobody who was accepted before."""
+    """What changed while a refused driver lived, without an accepted actor that may have done it."""
     for at, end in run.history.of(Ended):
         if end.outcome in REFUSALS:
             began = max(i for i, s in run.history.of(Started) if s.driver == end.driver and i < at)
@@ -539,7 +553,11 @@ def _refused_and_changed(run: Run) -> Iterator[str]:
 
 
 def _others_may_have(run: Run, driver: str, began: int, ended: int) -> bool:
-    """Where nobody tells who was accepted: whether this driver decided, or another lived at the same time."""
+    """Whether somebody else, or this driver after it was accepted, may have made the changes.
+
+    False if the history has ``Accepted`` events, because then they tell who may change the output.  Without them: true
+    if anything was decided meanwhile, or if another driver lived at the same time.
+    """
     if any(True for _ in run.history.of(Accepted)):
         return False
     inside = run.history.events[began:ended]
@@ -550,12 +568,12 @@ def _others_may_have(run: Run, driver: str, began: int, ended: int) -> bool:
 
 
 def _differs(read: Content, before: Content) -> bool:
-    """A read tells of all sinks, or of those alone that changed."""
+    """Whether a sink changed.  A read may hold only some of the sinks; the others are not compared."""
     return any(rows != before[sink] for sink, rows in read.items() if sink in before)
 
 
 def _unaccepted(events: Sequence[Event], began: int, ended: int) -> Iterator[str]:
-    """Of the changes from ``began`` to ``ended``: those that no accepted actor made."""
+    """The changes from ``began`` to ``ended`` that no accepted actor made."""
     accepted = {event.by for event in events[:began] if isinstance(event, Accepted)}
     content = History(list(events[:began])).content
     explained = not content
@@ -609,11 +627,11 @@ MEANING: Mapping[str, str] = {
 }
 
 SIMULATED = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I11", "I12", "I14")
-"""What a simulation is judged by: its world has no servers, no state store and no source to ask."""
+"""The invariants of simulated runs, which have no servers, no state store and no source that could be asked."""
 
 
 def judge(check: Check, run: Run) -> Finding:
-    """The verdict of one checker; one that crashes, or saw nothing, has no opinion."""
+    """Return the verdict of one checker.  It is unknown if the checker crashes or observed nothing."""
     return _judge(check, replace(run))
 
 
@@ -636,23 +654,23 @@ def _judge(check: Check, run: Run) -> Finding:
 
 
 def judge_all(run: Run, invariants: Iterable[str] = CHECKS) -> dict[str, Finding]:
-    """The verdict of each of these invariants."""
-    once = replace(run)  # which has looked nothing up yet
+    """Return the finding of each of these invariants."""
+    once = replace(run)  # a new Run, whose caches are empty
     return {name: _judge(CHECKS[name], once) for name in invariants}
 
 
 def verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
-    """The worst of the findings; at best unknown for a run that proves nothing."""
+    """Return the worst of the findings.  For a run that proves nothing it is at best unknown."""
     found = overall(findings)
     return Verdict.UNKNOWN if run.proves_nothing and found is not Verdict.FALSE else found
 
 
 def overall(findings: Mapping[str, Finding]) -> Verdict:
-    """False if one is, else unknown if one is, else true; of nothing, unknown."""
+    """Return false if any finding is false, else unknown if any is unknown, else true.  No finding is unknown."""
     return worst([finding.verdict for finding in findings.values()])
 
 
 def worst(verdicts: Collection[Verdict]) -> Verdict:
-    """False if one is, else unknown if one is, else true; of nothing, unknown."""
+    """Return false if any verdict is false, else unknown if any is unknown, else true.  No verdict is unknown."""
     severest = next((v for v in (Verdict.FALSE, Verdict.UNKNOWN) if v in verdicts), Verdict.TRUE)
     return severest if verdicts else Verdict.UNKNOWN
