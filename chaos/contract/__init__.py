@@ -1,4 +1,6 @@
-"""Test suites of what a sink or an epoch log must do.  Its author subclasses them; they need pytest.
+"""What must a sink or an epoch log do?
+
+Test suites, which the author of a sink or a log subclasses.  They need pytest.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Observe a run and judge it.
+"""What did a run show, and do the invariants hold?
 
-This package holds the history of a run, the readers that see the sinks from outside, and the checker of the invariants.
+The history of a run, the readers that see the sinks from outside, and the checker of the invariants.
 """
