@@ -1,4 +1,4 @@
-"""``python -m epochal.chaos.mutants``: what ``epochal chaos mutants`` runs, without the console command."""
+"""``python -m epochal.chaos.mutants`` does the same as ``epochal chaos mutants``, without the console command."""
 
 from __future__ import annotations
 
