@@ -1,4 +1,4 @@
-"""``epochal chaos``: the fault-injection suite, on ourselves and on anyone's code."""
+"""``epochal chaos``: the command line of the fault-injection suite, for our own and for anyone's code."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ VALID, INVALID, USAGE, UNKNOWN = 0, 1, 2, 3
 CODES = {Verdict.TRUE: VALID, Verdict.FALSE: INVALID, Verdict.UNKNOWN: UNKNOWN}
 WORDS = {Verdict.TRUE: "VALID", Verdict.FALSE: "INVALID", Verdict.UNKNOWN: "UNKNOWN"}
 SAYS = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unknown"}
-SECONDS_BETWEEN = 10.0  # lines of progress
-TIER = 4  # unless another is asked for
+SECONDS_BETWEEN = 10.0  # between two lines of progress
+TIER = 4  # the default
 WORKLOAD = "rows"
-LONGEST = 400  # characters of a reason
+LONGEST = 400  # characters of a reason that are printed
 STYLES = {Verdict.TRUE: "bold green", Verdict.FALSE: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
 chaos = typer.Typer(
@@ -53,7 +53,7 @@ screen = Console(highlight=False)
 
 
 class Progress:
-    """Lines with the seconds since the start."""
+    """Prints lines with the seconds since the start."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -64,7 +64,7 @@ class Progress:
 
 
 def show(run: Run, findings: Mapping[str, Finding]) -> None:
-    """The table of verdicts, and all in one word."""
+    """Print the table of verdicts, and the overall verdict."""
     verdict = checker.verdict(run, findings)
     table = Table("invariant", "what it says", "verdict", "observations")
     for name, finding in findings.items():
@@ -84,13 +84,13 @@ def _style(finding: Finding) -> str:
 
 
 def refuse(error: Exception) -> typer.Exit:
-    """Wrong usage, told in one line."""
+    """Print wrong usage in one line; return the exit to raise."""
     complain(str(error))
     return typer.Exit(USAGE)
 
 
 def complain(text: str) -> None:
-    """To standard error, where it is not taken for a result."""
+    """Print a line to standard error, so that it is not mistaken for a result."""
     Console(stderr=True, highlight=False).print(f"epochal chaos: {text}", soft_wrap=True, markup=False)
 
 
@@ -98,7 +98,7 @@ Command = Callable[P, None]
 
 
 def judged(command: Command[P]) -> Command[P]:
-    """A command that ends with *unknown* where it breaks: exit code 1 means a violation and nothing else."""
+    """Make a command exit with *unknown* if it fails itself, because exit code 1 must mean a violation only."""
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -117,14 +117,14 @@ def judged(command: Command[P]) -> Command[P]:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse at start what could not be written at the end."""
+    """Make the folder.  Raises Usage if it cannot be written to, so that the run does not fail at its end."""
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise Usage(f"{folder} cannot be written to")
 
 
 def environment() -> dict[str, str]:
-    """What a report says about where it was made; no path, no address."""
+    """Return what a report says about the machine: versions and processor, but no path and no address."""
     found = {"python": platform.python_version(), "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
     for package in ("epochal", "pyspark", "confluent-kafka", "psycopg", "delta-spark"):
         try:
@@ -226,7 +226,7 @@ _STRIKE = re.compile(
 
 
 def parse_strike(text: str) -> Strike:
-    """``action:victim:point[@sink][#n]``; Usage for anything else."""
+    """Return the strike in ``action:victim:point[@sink][#n]``.  Raises Usage for any other text."""
     match = _STRIKE.fullmatch(text)
     points = {point.value: point for point in Point}
     known = match is not None and match["victim"] in ON.get(match["action"], ()) and match["point"] in points
@@ -241,7 +241,7 @@ def parse_strike(text: str) -> Strike:
 
 
 def format_strike(strike: Strike) -> str:
-    """The text that :func:`parse_strike` reads."""
+    """Return the text that :func:`parse_strike` reads."""
     sink = f"@{strike.sink}" if strike.sink else ""
     nth = f"#{strike.nth}" if strike.nth > 1 else ""
     return f"{strike.action}:{strike.victim}:{strike.point.value}{sink}{nth}"
@@ -259,7 +259,7 @@ def _now() -> str:
 
 
 def command(plan: Plan, strikes: Sequence[Strike] = (), servers: Sequence[str] = ()) -> str:
-    """The command line that runs this plan, or these strikes of it alone."""
+    """Return the command line that runs this plan, or only these strikes of it."""
     words = ["epochal", "chaos", "run"]
     if plan.target:
         words += ["--target", plan.target]
@@ -280,12 +280,12 @@ def command(plan: Plan, strikes: Sequence[Strike] = (), servers: Sequence[str] =
 
 
 def _shown(key: str, value: str) -> str:
-    """A secret is in no report."""
+    """The value of a setting, or ``...`` if it may be a secret, which must not be in a report."""
     return "..." if any(word in key.lower() for word in ("password", "secret", "token", "key")) else value
 
 
 def tell(results: Sequence[Result], about: Mapping[str, Any], history: Path | None, page: Path | None) -> Verdict:
-    """Verdicts on the terminal; histories and the page where they were asked for."""
+    """Show verdicts on the terminal, and write histories and the page if requested.  Return the worst verdict."""
     kept = Page(page, about)
     told: list[Report] = [Terminal(many=len(results) > 1)]
     told += [Histories(history)] if history is not None else []
@@ -300,7 +300,7 @@ def tell(results: Sequence[Result], about: Mapping[str, Any], history: Path | No
 
 @dataclass
 class Terminal:
-    """Verdicts as a table, what was not reached, and what struck where something is wrong."""
+    """Prints the verdicts as a table, strikes that did not strike, and, if something is wrong, those that did."""
 
     many: bool = False
     _told: int = 0
@@ -320,7 +320,7 @@ class Terminal:
 
 @dataclass
 class Histories:
-    """One file for each run, in a folder that is there."""
+    """Writes one file for each run, in an existing folder."""
 
     folder: Path
     _told: int = 0
@@ -332,7 +332,7 @@ class Histories:
 
 @dataclass
 class Page:
-    """One HTML file for all runs, written at the end; ``path`` None for none."""
+    """Writes one HTML file for all runs at the end.  With ``path`` None it writes nothing."""
 
     path: Path | None
     about: Mapping[str, Any]
@@ -349,7 +349,7 @@ class Page:
 def write_page(
     path: Path, told: Sequence[tuple[Run, Mapping[str, Finding], Mapping[str, Any]]], about: Mapping[str, Any]
 ) -> None:
-    """The report as one HTML file; its charts are drawn only when somebody asks for it."""
+    """Write the report as one HTML file.  What draws its charts is imported only here."""
     from epochal.chaos.report import write
     from epochal.chaos.report.account import Round
 
@@ -358,7 +358,7 @@ def write_page(
 
 
 def again(result: Result, servers: Sequence[str]) -> None:
-    """How the violation is seen again: by the one strike before it if that is seen to be enough, else by all."""
+    """Print the command that shows the violation again: with the one strike before it if that is enough, else all."""
     from epochal.chaos.campaign import own
 
     plan = replace(result.plan, target="") if result.plan.target == own.TARGET else result.plan
@@ -370,7 +370,7 @@ def again(result: Result, servers: Sequence[str]) -> None:
 
 
 def shrunk(plan: Plan, result: Result, servers: Sequence[str]) -> Sequence[Strike]:
-    """The strikes that are needed: those to blame, if a run with them alone is invalid too."""
+    """Return the strikes that are needed: the blamed ones if a run with only these is invalid too, else all."""
     from epochal.chaos.campaign import rounds
 
     blamed = result.blamed()
@@ -481,12 +481,12 @@ def check(
 
 
 def _invariants(about: Mapping[str, Any]) -> Sequence[str]:
-    """What the run was judged by when it was written; else all that there is."""
+    """The invariants that judged the run when it was written; all if the file does not say."""
     return [name for name in about.get("invariants", checker.CHECKS) if name in checker.CHECKS]
 
 
 def as_json(path: Path, run: Run, findings: Mapping[str, Finding]) -> dict[str, Any]:
-    """A judged history for other programs."""
+    """Return a judged history as JSON for other programs."""
     return {
         "history": str(path),
         "verdict": WORDS[checker.verdict(run, findings)].lower(),
