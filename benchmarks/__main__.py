@@ -1,4 +1,4 @@
-"""``python -m benchmarks TABLE ...``: run tables, keep what they found, by default under ``benchmarks/results/``."""
+"""``python -m benchmarks TABLE ...`` runs tables and stores their results, by default in ``benchmarks/results/``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(name: str, options: Options, into: Path) -> bool:
-    """Whether there is a result; a table that ends with an error, which is shown, takes no other with it."""
+    """Measure one table; return whether there is a result.  An error is printed, and the other tables still run."""
     say(f"{name}: {TABLES[name]}")
     began = time.monotonic()
     try:
