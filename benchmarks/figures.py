@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--from", type=folder_of_results, default=FOLDER, dest="folder", help="the folder of the results"
     )
-    parser.add_argument("--into", type=Path, help="a page with the marks around the table, instead of printing it")
+    parser.add_argument("--into", type=Path, help="put the table between the marks of this page, and do not print it")
     options = parser.parse_args(arguments)
     if options.into is None:
         print(table(options.folder), end="")

@@ -45,7 +45,7 @@ LONGEST = 400  # characters of a reason that are printed
 STYLES = {Verdict.TRUE: "bold green", Verdict.FALSE: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
 chaos = typer.Typer(
-    help="Kill, pause and cut, and judge what is left.  Exit codes: 0 valid, 1 invalid, 2 wrong usage, 3 unknown.",
+    help="Strike jobs with faults, and judge their output.  Exit codes: 0 valid, 1 invalid, 2 wrong usage, 3 unknown.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -138,48 +138,48 @@ def environment() -> dict[str, str]:
 @judged
 def run(
     target: Annotated[
-        str, typer.Option(help="package.module:thing, an Epochal sink, a pipeline or a function of (df, epoch).")
+        str, typer.Option(help="package.module:name of an Epochal sink, a pipeline or a function of (df, epoch).")
     ] = "",
     reader: Annotated[
         list[str] | None,
         typer.Option(
-            help="package.module:function that returns what an output holds; several as name=module:function."
+            help="package.module:function that returns the rows of an output; name=module:function for several."
         ),
     ] = None,
     source: Annotated[
         str, typer.Option(help="package.module:function of (spark, rows) between the kit's rows and the target.")
     ] = "",
     workload: Annotated[
-        str, typer.Option(help=f"What is fed: {', '.join(workloads.NAMES)}; {WORKLOAD}, or what our own target is for.")
+        str, typer.Option(help=f"Input: {', '.join(workloads.NAMES)}.  Default: {WORKLOAD}, or that of our own target.")
     ] = "",
     server: Annotated[
         list[str] | None, typer.Option(help="Start this server for the target: postgres, kafka; may be repeated.")
     ] = None,
-    tier: Annotated[int, typer.Option(help="4: processes are killed.  3: errors inside one process.")] = TIER,
+    tier: Annotated[int, typer.Option(help="4: kill processes.  3: raise errors inside one process.")] = TIER,
     strikes: Annotated[
         int | None,
-        typer.Option(min=1, help=f"How many strikes ({STRIKES}); each kind comes once before any comes again."),
+        typer.Option(min=1, help=f"How many strikes (default {STRIKES}); each comes once before any comes again."),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Strike on until this time is over, instead.")] = 0.0,
+    minutes: Annotated[float, typer.Option(min=0.0, help="How long to strike, instead of --strikes.")] = 0.0,
     strike: Annotated[
         list[str] | None,
         typer.Option(help="Only this, as kill:driver:after-return or crash:kafka:before-publish@kafka; repeatable."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the order of the strikes.")] = 0,
-    stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="End at the first violation.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the order of the strikes.")] = 0,
+    stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="Stop at the first violation.")] = False,
     conf: Annotated[list[str] | None, typer.Option(help="key=value for the Spark session; may be repeated.")] = None,
     master: Annotated[
-        str, typer.Option(help="Where Spark runs; executors of their own: local-cluster[2,1,1024].")
+        str, typer.Option(help="Spark's master; local-cluster[2,1,1024] has separate executors.")
     ] = MASTER,
-    history: Annotated[Path | None, typer.Option(help="Write the history (JSON lines) to this folder.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write one HTML file.")] = None,
+    history: Annotated[Path | None, typer.Option(help="Write the histories (JSON lines) to this folder.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report, one HTML file, to this path.")] = None,
 ) -> None:
     """Strike a target, and judge what outside readers saw.
 
     Example: epochal chaos run --target my.job:write --reader my.job:rows --report out.html
 
-    Without --target: our own sinks, on servers of the kit's; one of our pipelines is
-    --target epochal.chaos.campaign.own:upsert, or pipeline, plain, overwrite, idempotent.
+    Without --target, strike our own pipelines in turn, on servers that the kit starts.  To strike one of them, use
+    --target epochal.chaos.campaign.own:upsert (or :pipeline, :plain, :overwrite, :idempotent).
     """
     from epochal.chaos.campaign import own, rounds
 
@@ -376,25 +376,25 @@ def shrunk(plan: Plan, result: Result, servers: Sequence[str]) -> Sequence[Strik
     blamed = result.blamed()
     if len(blamed) == len(result.struck):
         return blamed
-    screen.print(f"once more, with nothing but {'; '.join(map(str, blamed))}", soft_wrap=True, markup=False)
+    screen.print(f"once more, only with {'; '.join(map(str, blamed))}", soft_wrap=True, markup=False)
     alone = replace(plan, seconds=0.0, strikes=len(blamed), all_must_strike=True)
     (once_more,) = rounds.play(alone, Progress(), menu=Menu(blamed), servers=servers)
     if once_more.verdict is Verdict.FALSE:
         return blamed
-    screen.print("that alone does not show it: all strikes are needed, or luck", markup=False)
+    screen.print("that alone does not show it: all strikes are needed, or it was chance", markup=False)
     return result.struck
 
 
 @chaos.command()
 @judged
 def simulate(
-    traces: Annotated[int, typer.Option(min=1, help="Go on until there are so many distinct traces.")] = 100_000,
-    minutes: Annotated[float, typer.Option(help="Or until this time is over.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Draws the samples of three and four faults.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
-    stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="End at the first violation.")] = False,
+    traces: Annotated[int, typer.Option(min=1, help="Stop at so many distinct traces.")] = 100_000,
+    minutes: Annotated[float, typer.Option(help="Stop also after so many minutes.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the samples of three and four faults.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = os.cpu_count() or 1,
+    stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="Stop at the first violation.")] = False,
 ) -> None:
-    """Tier 1: the real coordinator in a simulated world, every fault and pair of faults, then samples.
+    """Tier 1: run the real coordinator in a simulated world with every fault, every pair of faults, and samples.
 
     Example: epochal chaos simulate --traces 2000000 --jobs 2
     """
@@ -419,8 +419,8 @@ def simulate(
 @chaos.command()
 @judged
 def fuzz(
-    minutes: Annotated[float, typer.Option(help="For so long, or until it fails.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Draws the steps.")] = 0,
+    minutes: Annotated[float, typer.Option(help="Run for so many minutes, or until the first failure.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the steps.")] = 0,
 ) -> None:
     """Tier 2: Hypothesis drives coordinator, logs and sinks step by step; a failure is printed as a program.
 
@@ -441,7 +441,7 @@ def fuzz(
 
 @chaos.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def mutants(context: typer.Context) -> None:
-    """Take away guards in a copy of the checkout, and see whether the suite notices.
+    """Remove guards in a copy of the checkout, and see whether a test fails.
 
     Example: epochal chaos mutants --json planted.json
     """
@@ -454,8 +454,8 @@ def mutants(context: typer.Context) -> None:
 @judged
 def check(
     histories: Annotated[list[Path], typer.Argument(help="Files that `run --history` wrote.")],
-    json_: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Write one HTML file.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write the report, one HTML file, to this path.")] = None,
 ) -> None:
     """Judge histories again, without running anything.
 

@@ -30,7 +30,7 @@ FOREIGN_POINTS = frozenset({Point.BEFORE_CALL, Point.AT_ROW, Point.AFTER_JOB, Po
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """What a campaign runs.
 
     * ``workload``: a name of :data:`workloads.NAMES`.
     * ``source``: a function of the user's between the kit's rows and the target.

@@ -209,7 +209,7 @@ class Striker:
         if strike.action == "lose":
             self.lose(strike)
             return contextlib.nullcontext()
-        raise NotCounted(f"{strike}: nobody knows how that is done here")
+        raise NotCounted(f"{strike}: this cannot be done here")
 
     @contextlib.contextmanager
     def _crashed(self, server: Server) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Which strikes fall in which epochs: a short run of about three minutes, and a full one.
+"""The plans of the demo, which say which strike falls into which epoch: a short run of about three minutes, a full one.
 
 The plain job is never struck more often than ours.
 """
@@ -22,7 +22,7 @@ class Plan:
 
     @property
     def rows_per_epoch(self) -> int:
-        """So many rows that ``epochs`` epochs hold all flights."""
+        """The number of rows with which ``epochs`` epochs hold all flights."""
         return -(-TOTAL // self.epochs)
 
     def of(self, job: str) -> Sequence[Strike]:

@@ -163,7 +163,7 @@ def _read_to(consumer: Consumer, topic: str, ends: dict[int, int]) -> list[Messa
 
 
 def _ends(bootstrap: str, topic: str) -> dict[int, int]:
-    """The high watermark per partition, open transactions included."""
+    """The high watermark per partition, including open transactions."""
     from confluent_kafka import TopicPartition
 
     consumer = _consumer(bootstrap, "read_uncommitted")

@@ -1,4 +1,4 @@
-"""What became of a struck epoch, judged from the epoch log."""
+"""What recovery did with a struck epoch, judged from the epoch log."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ class Deduplicated:
 
 
 class Counting:
-    """``applyInPandasWithState``: every input gets its number within its group, counted over all epochs."""
+    """A query with ``applyInPandasWithState``.  Each input gets its number in its group, counted over all epochs."""
 
     name = "state"
     counted = False

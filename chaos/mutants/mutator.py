@@ -85,7 +85,7 @@ class MechanicalRun:
 
     tried: tuple[Tried, ...]
     generated: int
-    red: Sequence[str] = ()  # tests that fail with nothing planted
+    red: Sequence[str] = ()  # tests that fail without a mutant
 
     @property
     def code(self) -> int:
@@ -163,7 +163,7 @@ class Mutator:
     reach: Reach
     patience: float = 60.0
     grace: float = 30.0
-    until: float = float("inf")  # of time.monotonic()
+    until: float = float("inf")  # a time of time.monotonic()
     _killers: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def run(self, chosen: Sequence[Mutant], jobs: int) -> Iterator[Tried]:

@@ -54,7 +54,7 @@ class Ended:
     driver: str
     outcome: str
     named: bool = True  # the error is one that the project documents
-    definite: bool = True  # the error says that nothing became visible through it
+    definite: bool = True  # the error says that the refused step made nothing visible
 
 
 @dataclass(frozen=True)

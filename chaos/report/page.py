@@ -185,7 +185,7 @@ class Page:
         table = blocks.table("Rounds", heads, rows, numbers=(2, 3, 4, 5))
         more = len(self.accounts) - len(rows)
         note = (
-            blocks.note(f"{more:,} further rounds, all valid where these are not all so, have no row.")
+            blocks.note(f"{more:,} further rounds have no row; rounds that are not valid were chosen first.")
             if more
             else None
         )
@@ -248,7 +248,7 @@ class Page:
         heads = ("round", "at", "kind", "victim", "point", "sink", "epoch", "driver", "felt for", "until")
         table = blocks.table("Every fault, in its order", heads, rows, numbers=(0, 1, 6, 8))
         more = len(self.bands) - len(rows)
-        note = blocks.note(f"{more:,} further faults are in the histories alone.") if more else None
+        note = blocks.note(f"{more:,} further faults are only in the histories.") if more else None
         count = words.number(len(self.bands), "fault")
         return element(
             "section",
@@ -401,7 +401,7 @@ def _sightings(account: Account) -> Markup:
     heads = ("epoch", *(line(sink) for sink in account.shown))
     table = blocks.table("When each sink first showed each epoch", heads, rows, numbers=range(1, len(heads)))
     more = len(first) - len(rows)
-    note = blocks.note(f"{more:,} further epochs are in the history alone.") if more > 0 else None
+    note = blocks.note(f"{more:,} further epochs are only in the history.") if more > 0 else None
     return element("details", element("summary", "First sightings as a table"), table, note)
 
 
@@ -422,6 +422,6 @@ def _value(value: Any) -> str:
 def _footer() -> Markup:
     said = (
         "Valid: every invariant that was judged holds. Invalid: at least one is violated. Unknown: none is violated, "
-        "but at least one could not be judged, which is no pass. Observations: on how many things a verdict stands."
+        "but at least one could not be judged, which is not a pass. Observations: how many support a verdict."
     )
     return element("footer", element("p", said))

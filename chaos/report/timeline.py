@@ -58,9 +58,9 @@ class _Lanes:
 
     def notes(self) -> Iterator[str]:
         if self.faults is not None and self.faults.without_room:
-            yield f"{self.faults.without_room} faults have room for a stroke alone; the list of faults has them all."
+            yield f"For {self.faults.without_room} faults there is room only for a stroke; the list of faults has all."
         if self.drivers is not None and self.drivers.without_room:
-            yield f"{self.drivers.without_room} drivers have no room."
+            yield f"{self.drivers.without_room} drivers are not drawn, because they have no room."
 
 
 def draw(account: Account, kinds: Mapping[str, Kind], name: str) -> Picture:

@@ -271,7 +271,7 @@ def test_very_many_rounds_and_faults_stay_below_the_bound(monkeypatch: pytest.Mo
     large = html([loud] * 250, histories.ABOUT)
     assert len(large.encode()) < pages.LIMIT
     seen = Seen(large)
-    assert "further faults are in the histories alone." in seen.text
+    assert "further faults are only in the histories." in seen.text
     assert "Also in 230 rounds (21–250)." in seen.text
 
 
