@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from benchmarks import names
-from epochal.chaos.observe.checker import Finding, Run, Verdict, keys, what
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import Row
+from epochal.chaos.observe.run import Run, keys, what
 
 COLUMNS = ("lost", "duplicated", "torn", "out_of_order", "disagree")
 LETTERS: Mapping[str, str] = dict(zip(COLUMNS, "LDTOS", strict=True))
@@ -136,7 +137,7 @@ def _gone(run: Run, output: str) -> set[int]:
 
 
 def _shown(run: Run, rows: Sequence[Row]) -> Counter[Row]:
-    """The rows as :mod:`epochal.chaos.observe.checker` compares them: without attempts if rows may be rewritten."""
+    """The rows as :mod:`epochal.chaos.observe.invariants` compares them: without attempts if rows may be rewritten."""
     return Counter(row._replace(attempt=0) for row in rows) if run.rewrites else Counter(rows)
 
 

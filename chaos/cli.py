@@ -25,10 +25,11 @@ from epochal.chaos.campaign.plan import MASTER, STRIKES, Plan, Result
 from epochal.chaos.campaign.roles import CheckedReport, Report, Reports
 from epochal.chaos.job import workloads
 from epochal.chaos.job.targets import Usage
-from epochal.chaos.observe import checker, recording
-from epochal.chaos.observe.checker import Finding, Run, Verdict
+from epochal.chaos.observe import checker, invariants, recording
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.recording import NotAHistory
 from epochal.chaos.observe.roles import RoleError
+from epochal.chaos.observe.run import Run
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.strike.strikes import ON, Menu, Strike
 from epochal.coordinator.model.failpoints import Point
@@ -68,7 +69,7 @@ def show(run: Run, findings: Mapping[str, Finding]) -> None:
     verdict = checker.verdict(run, findings)
     table = Table("invariant", "what it says", "verdict", "observations")
     for name, finding in findings.items():
-        row = (name, checker.MEANING[name], SAYS[finding.verdict], f"{finding.observations:,}")
+        row = (name, invariants.MEANING[name], SAYS[finding.verdict], f"{finding.observations:,}")
         table.add_row(*row, style=_style(finding))
     screen.print(table)
     for name, finding in findings.items():
@@ -482,7 +483,7 @@ def check(
 
 def _invariants(about: Mapping[str, Any]) -> Sequence[str]:
     """The invariants that judged the run when it was written; all if the file does not say."""
-    return [name for name in about.get("invariants", checker.CHECKS) if name in checker.CHECKS]
+    return [name for name in about.get("invariants", invariants.CHECKS) if name in invariants.CHECKS]
 
 
 def as_json(path: Path, run: Run, findings: Mapping[str, Finding]) -> dict[str, Any]:

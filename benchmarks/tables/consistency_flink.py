@@ -30,8 +30,9 @@ from epochal.chaos.campaign.bench import KAFKA, Bench, bench
 from epochal.chaos.campaign.starts import CannotTell
 from epochal.chaos.campaign.striker import NETWORK, OUTAGE_S
 from epochal.chaos.job.targets import RUN
-from epochal.chaos.observe.checker import Run, judge_all, overall
+from epochal.chaos.observe.checker import judge_all, overall
 from epochal.chaos.observe.history import History, Read, Row
+from epochal.chaos.observe.run import Run
 from epochal.chaos.servers.kafka import KafkaServer
 from epochal.chaos.strike import nemesis
 from epochal.chaos.strike.nemesis import NotCounted, poll

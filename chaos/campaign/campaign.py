@@ -37,9 +37,10 @@ from epochal.chaos.job import program, targets, workloads
 from epochal.chaos.job.targets import Usage
 from epochal.chaos.job.workload import Input
 from epochal.chaos.observe import checker, watch
-from epochal.chaos.observe.checker import Finding, Run, Verdict
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import AtRest, Content, Fed, Placed, Prepared, Row, State
 from epochal.chaos.observe.roles import CheckedListener, CheckedReader
+from epochal.chaos.observe.run import Run
 from epochal.chaos.observe.watch import Keys, LockedHistory, Watcher
 from epochal.chaos.servers.process import Server
 from epochal.chaos.servers.toxiproxy import Proxy

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from epochal.chaos.campaign import menus
 from epochal.chaos.job.targets import Target
 from epochal.chaos.observe import checker
-from epochal.chaos.observe.checker import CHECKS, Finding, Run, Verdict
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import Fault, History
+from epochal.chaos.observe.invariants import CHECKS
+from epochal.chaos.observe.run import Run
 from epochal.chaos.strike.strikes import Menu, Strike
 from epochal.coordinator.model.failpoints import Point
 

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from epochal.chaos.observe.checker import Finding, Run
+from epochal.chaos.observe.checker import Finding
 from epochal.chaos.observe.roles import RoleError
+from epochal.chaos.observe.run import Run
 
 
 class Report(Protocol):

@@ -1,4 +1,4 @@
 """What did a run show, and do the invariants hold?
 
-The history of a run, the readers that see the sinks from outside, and the checker of the invariants.
+The history of a run, the readers that see the sinks from outside, the invariants, and the checker.
 """

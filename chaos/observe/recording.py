@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
-from epochal.chaos.observe.checker import Run
 from epochal.chaos.observe.history import Content, Event, History, Read, Row
+from epochal.chaos.observe.run import Run
 
 VERSION = 2
 """Version 2 added ``after`` and ``in_parts``.  A run that has neither is still written as version 1."""

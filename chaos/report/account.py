@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from epochal.chaos.observe.checker import CHECKS, Finding, Run, Verdict, judge, judge_all, overall, verdict, worst
+from epochal.chaos.observe.checker import Finding, Verdict, judge, judge_all, overall, verdict, worst
 from epochal.chaos.observe.history import Changed, Decided, Ended, Fault, History, Read, Row, Started
+from epochal.chaos.observe.invariants import CHECKS
+from epochal.chaos.observe.run import Run
 
 DRIVER = "driver"
 

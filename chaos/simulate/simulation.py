@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochal.chaos.observe.checker import SIMULATED, Finding, Run, judge_all
+from epochal.chaos.observe.checker import Finding, judge_all
 from epochal.chaos.observe.history import (
     Accepted,
     Decided,
@@ -30,6 +30,8 @@ from epochal.chaos.observe.history import (
     TookOver,
     actor_name,
 )
+from epochal.chaos.observe.invariants import SIMULATED
+from epochal.chaos.observe.run import Run
 from epochal.chaos.simulate.driver import Driver
 from epochal.chaos.simulate.network import LogNetwork, WatchedServer, WatchedStage
 from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline, SimulatedCrash

@@ -21,7 +21,7 @@ failpoint, where it calls a sink or the log, where a sink takes a row, and at Sp
 ========================  ==============================================================================
 
 Every schedule ends with a start without faults over one more epoch.  The sinks survive a schedule if all invariants of
-:mod:`epochal.chaos.observe.checker` hold that a simulation can judge.
+:mod:`epochal.chaos.observe.invariants` hold that a simulation can judge.
 """
 
 from __future__ import annotations

@@ -16,8 +16,10 @@ from epochal.chaos.campaign.plan import Plan, Result
 from epochal.chaos.cli import INVALID, UNKNOWN, USAGE, VALID, again, chaos, command, format_strike, parse_strike
 from epochal.chaos.job.targets import Usage
 from epochal.chaos.observe import recording
-from epochal.chaos.observe.checker import CHECKS, Finding, Run, Verdict, judge_all
+from epochal.chaos.observe.checker import Finding, Verdict, judge_all
 from epochal.chaos.observe.history import Fault, History, Row
+from epochal.chaos.observe.invariants import CHECKS
+from epochal.chaos.observe.run import Run
 from epochal.chaos.strike.strikes import Menu, Strike
 from epochal.coordinator.model.failpoints import Point
 from tests.pure.chaos.observe.test_checker import ALL, ONE, ZERO, ending_with, good, read, run

@@ -23,7 +23,7 @@ from epochal.chaos.campaign.roles import CheckedReport, Reports, Silent
 from epochal.chaos.job import workloads
 from epochal.chaos.job.moments import Moments
 from epochal.chaos.job.workload import Alternating, CheckedWorkload, Input, NoInput
-from epochal.chaos.observe.checker import Finding, Run, Verdict
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import Ended, Event, History, Row, Started
 from epochal.chaos.observe.roles import (
     CheckedListener,
@@ -35,6 +35,7 @@ from epochal.chaos.observe.roles import (
     Readers,
     RoleError,
 )
+from epochal.chaos.observe.run import Run
 from epochal.chaos.strike.strikes import CheckedNemesis, InTurn, Menu, Nemesis, Nobody, Strike
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.failpoints import Point

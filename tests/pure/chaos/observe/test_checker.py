@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from epochal.chaos.observe import checker
-from epochal.chaos.observe.checker import CHECKS, Finding, NotEnough, Run, Verdict
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import (
     Accepted,
     AtRest,
@@ -28,6 +28,8 @@ from epochal.chaos.observe.history import (
     State,
     TookOver,
 )
+from epochal.chaos.observe.invariants import CHECKS, NotEnough
+from epochal.chaos.observe.run import Run
 from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline
 from epochal.chaos.simulate.schedule import Action
 from epochal.chaos.simulate.simulation import Simulation

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from epochal.chaos.observe import checker, recording
-from epochal.chaos.observe.checker import Run
 from epochal.chaos.observe.history import Event, History
 from epochal.chaos.observe.recording import NotAHistory
+from epochal.chaos.observe.run import Run
 from tests.pure.chaos.observe.test_checker import ALL, BAD, good, read, run
 
 
