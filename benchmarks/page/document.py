@@ -1,4 +1,4 @@
-"""The page: goals first, then table by table pictures with the same in numbers, then what it was measured on."""
+"""The page: first the goals, then each table with pictures and numbers, then the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Panel(Protocol):
 
 
 P = TypeVar("P", bound=Panel)
-FEW = 16  # figures: so many are shown unfolded
+FEW = 16  # at most so many figures are shown unfolded
 
 STYLE = """
 h1{font-size:1.7rem;line-height:1.25;color:var(--ink);margin-bottom:4px}
@@ -64,7 +64,7 @@ READ_CELLS = (
 
 
 def html(folder: Path = FOLDER, *, quick: bool = False, about: Mapping[str, str] = TABLES) -> str:
-    """The whole page of the results that a folder holds; ``about``: the tables, and what each is about."""
+    """Return the page of the results in a folder.  ``about``: table -> what it is about."""
     runs = all_stored(about, quick=quick, folder=folder)
     found = answers(runs)
     parts = [
@@ -122,7 +122,7 @@ def _table(name: str, about: str, runs: Sequence[Run]) -> Markup:
 
 
 def _compared(newest: Run, before: Run | None) -> Markup:
-    """Which runs are shown, and the command."""
+    """A line with the runs that are shown, and the command."""
     of = f"{newest.when} UTC, commit {line(newest.commit)}, {newest.result.rounds} rounds"
     beside = f"beside {before.when} UTC, commit {line(before.commit)}" if before else "no run before it"
     return element("p", f"{of}; {beside}. Made by ", element("code", newest.command), class_="note")
@@ -156,7 +156,7 @@ def _stacks(name: str, newest: Run, before: Run | None) -> Iterator[Markup]:
 
 
 def _pictures(panels: Sequence[P], draw: Callable[[P, str], str], name: str, read: str) -> Iterator[Markup]:
-    """Each panel under its title, and how they are read."""
+    """Each panel under its title, and how to read them."""
     for place, panel in enumerate(panels):
         yield element("h3", line(panel.title))
         yield blocks.picture(draw(panel, f"{name}-{place}"))
@@ -185,7 +185,7 @@ def _environment(runs: Sequence[Run]) -> Markup:
 
 
 def _reading() -> Markup:
-    """What may be concluded, and what not."""
+    """What a reader may conclude from the page, and what not."""
     said = (
         "Jobs take turns in one invocation, and a ratio is that of two jobs in the same round: on shared cores the "
         "pace of the machine changes within minutes, so read the ratios, and absolute figures as orders. Peers run at "
