@@ -120,7 +120,7 @@ class Campaign:
             raise Usage(f"{strike}: tier 3 is one process, which only {', '.join(sorted(striker.INSIDE))} can strike")
         if not self._target.ours and strike.point not in FOREIGN_POINTS:
             points = ", ".join(sorted(point.value for point in FOREIGN_POINTS))
-            raise Usage(f"{strike}: a function has no such point, only {points}")
+            raise Usage(f"{strike}: a batch function has no such point, only {points}")
         if strike.sink and strike.sink not in self._sinks:
             raise Usage(f"{strike}: the target has the sinks {', '.join(self._sinks)}")
         if self._plan.all_must_strike and (why := self._around.why_not(strike)):

@@ -78,11 +78,11 @@ def play(
     ours = own.named(plan.target)
     if ours is not None:
         if servers:
-            raise Usage("--server belongs to a --target of your own: for ours all are started")
+            raise Usage("--server is only for your own --target: our pipelines start the servers that they need")
         if plan.readers or plan.source:
-            raise Usage("--reader and --source belong to a --target of your own")
+            raise Usage("--reader and --source are only for your own --target")
     elif plan.seconds and plan.tier == IN_ONE_PROCESS:
-        raise Usage("--minutes belongs to tier 4: tier 3 has so many strikes as there are")
+        raise Usage("--minutes is only for tier 4: tier 3 runs each of its strikes once")
     jvm.short_lived()  # if something has to be built, this must happen before anybody waits for a driver
     if ours is not None:
         return _ourselves(plan, tell, menu)

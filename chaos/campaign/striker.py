@@ -251,7 +251,9 @@ class Striker:
         self._tell(f"  a start on it: {end.outcome}")
         if not end.finished:
             if surgery.records(checkpoint) != decided:  # it fenced the sinks, so the old files no longer fit
-                raise CannotTell(f"a start on changed files went too far to take it back: {end.outcome}: {end.text}")
+                raise CannotTell(
+                    f"a start on changed files wrote to the log, so the old files do not fit: {end.outcome}: {end.text}"
+                )
             surgery.put_back(checkpoint, before)
             for file, aside in inputs.items():
                 aside.rename(file)

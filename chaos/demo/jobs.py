@@ -163,7 +163,7 @@ def wait_for_begin() -> None:
     limit = time.monotonic() + BEGIN_TIMEOUT_S
     while not begin.exists():
         if time.monotonic() > limit:
-            raise TimeoutError(f"nobody said begin within {BEGIN_TIMEOUT_S} s")
+            raise TimeoutError(f"nobody let this start begin within {BEGIN_TIMEOUT_S} s")
         time.sleep(0.05)
 
 

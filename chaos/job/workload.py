@@ -133,7 +133,7 @@ class CheckedWorkload:
         fed = self.workload.inputs(epoch, first)
         ids = [i["id"] for i in fed]
         if len(set(ids)) != len(ids) or min(ids, default=first) < first or {i["epoch"] for i in fed} - {epoch}:
-            raise RoleError(f"inputs of epoch {epoch} need ids of their own from {first} on: {ids[:20]}")
+            raise RoleError(f"inputs of epoch {epoch} need unique ids from {first} on: {ids[:20]}")
         return fed
 
     def query(self, stream: DataFrame) -> DataFrame:
@@ -160,7 +160,7 @@ class CheckedWorkload:
             raise RoleError(f"{self.name} has a key twice after one epoch")
         turns = [turn for before, turn in zip([frozenset(), *turns], turns, strict=False) if turn != before]
         if set(found) != set(fed) or len({frozenset(), *turns}) != len(turns) + 1:
-            raise RoleError(f"{self.name} tells of epochs {sorted(found)} of {sorted(fed)}, or comes back to a content")
+            raise RoleError(f"{self.name} returns epochs {sorted(found)} for {sorted(fed)}, or repeats a content")
         return found
 
     def accounts(self, inputs: Sequence[Input]) -> Sequence[int]:

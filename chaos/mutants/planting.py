@@ -129,7 +129,7 @@ def plant(bug: Bug, tree: Path) -> str | None:
         return f"there is no file {bug.file}"
     text = path.read_text(encoding="utf-8")
     if (times := text.count(bug.old)) != 1:
-        return f"the old text stands {times} times in {bug.file}"
+        return f"the old text occurs {times} times in {bug.file}"
     path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
     return None
 

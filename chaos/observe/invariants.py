@@ -192,7 +192,7 @@ def one_evaluation(run: Run) -> Iterator[str | int]:
 def _mixed(at: int, attempts: Mapping[tuple[int, int], set[int]]) -> Iterator[str]:
     mixed = {where: sorted(seen) for where, seen in sorted(attempts.items()) if len(seen) > 1}
     for (epoch, key), seen in list(mixed.items())[:SHOWN]:
-        yield f"up to read {at}: {'' if key < 0 else f'input {key} of '}epoch {epoch} is of attempts {seen}"
+        yield f"up to read {at}: {'' if key < 0 else f'input {key} of '}epoch {epoch} has rows of attempts {seen}"
 
 
 def in_order(run: Run) -> Iterator[str | int]:
@@ -284,7 +284,7 @@ def state_equality(run: Run) -> Iterator[str | int]:
         if state.reference:
             continue
         if state.epoch not in wanted:
-            raise NotEnough(f"no run without failure tells the state after epoch {state.epoch}")
+            raise NotEnough(f"the state of a run without failure after epoch {state.epoch} is not known")
         yield max(1, len(state.entries))
         missing, extra = wanted[state.epoch] - Counter(state.entries), Counter(state.entries) - wanted[state.epoch]
         if missing or extra:
@@ -298,7 +298,7 @@ def one_position(run: Run) -> Iterator[str | int]:
         placed.setdefault(place.epoch, {})[place.where] = place
     for epoch, places in sorted(placed.items()):
         if not {"offsets", "log"} < set(places):
-            raise NotEnough(f"of epoch {epoch} only {sorted(places)} are known")
+            raise NotEnough(f"for epoch {epoch} only {sorted(places)} are known")
         spark, log = places.pop("offsets"), places.pop("log")
         yield 1 + len(places)
         if spark.fingerprint != log.fingerprint:
@@ -349,7 +349,7 @@ def nothing_is_left(run: Run) -> Iterator[str | int]:
     rests = {rest.where: rest for _, rest in run.history.of(AtRest)}
     unasked = [sink for sink in run.sinks if sink not in rests]
     if unasked:
-        raise NotEnough(f"nobody asked what is left in {unasked}")
+        raise NotEnough(f"it was not asked what is left in {unasked}")
     for rest in rests.values():
         yield int(rest.asked)
         if rest.left:
@@ -388,7 +388,7 @@ def loud(run: Run) -> Iterator[str | int]:
     for _, end in ends:
         yield 1
         if not end.named:
-            yield f"{end.driver} ended with {end.outcome}, which no document names"
+            yield f"{end.driver} ended with {end.outcome}, which is not a documented error"
     yield from _refused_and_changed(run)
     at, last = ends[-1]
     if last.outcome == "finished":
@@ -399,7 +399,7 @@ def loud(run: Run) -> Iterator[str | int]:
         if any(_differs(content, before) for i, content in run.reads if began < i < at):
             yield f"{last.driver} ended with {last.outcome} and had changed the output"
     else:
-        raise NotEnough(f"the last driver ended with {last.outcome}: nobody has shown that another start converges")
+        raise NotEnough(f"the last driver ended with {last.outcome}: it was not shown that another start converges")
 
 
 def _refused_and_changed(run: Run) -> Iterator[str]:

@@ -235,7 +235,7 @@ def _twice_the_same(consumer: Any, places: Sequence[Any]) -> list[Record]:
         if records == before:
             return records
         before = records
-    raise TimeoutError(f"in {PASSES} passes no two showed the same")
+    raise TimeoutError(f"of {PASSES} passes no two in a row saw the same records")
 
 
 def _to_the_end(consumer: Any, partitions: set[int]) -> list[Record]:

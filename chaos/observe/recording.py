@@ -92,7 +92,7 @@ def parse(found: Sequence[Any], name: str) -> tuple[Run, dict[str, Any]]:
     if head.get(KIND) not in range(1, VERSION + 1):
         raise NotAHistory(f"{name}: the first line says {KIND}={head.get(KIND)!r}, this Epochal reads up to {VERSION}")
     if len(found) - 1 != head.get("events"):
-        raise NotAHistory(f"{name}: {len(found) - 1} events of {head.get('events')}; the file is torn")
+        raise NotAHistory(f"{name}: {len(found) - 1} events of {head.get('events')}; the file is incomplete")
     history = History()
     seen: dict[str, Counter[Row]] = {}
     for number, data in enumerate(found[1:], start=2):

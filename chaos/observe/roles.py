@@ -60,13 +60,11 @@ class CheckedReader:
     def read(self) -> Output:
         found = self.reader.read()
         if set(found) != self.sinks:
-            raise RoleError(f"the reader told of {sorted(found)}, {sorted(self.sinks)} were promised")
+            raise RoleError(f"the reader returned outputs {sorted(found)}, but {sorted(self.sinks)} are expected")
         for sink, rows in found.items():
             for row in rows:
                 if type(row.get("id")) is not int:
-                    raise RoleError(
-                        f"the reader of {sink} returned {row!r}: a mapping with a whole number as id is needed"
-                    )
+                    raise RoleError(f"the reader of {sink} returned {row!r}: a mapping with an integer as id is needed")
         return found
 
 

@@ -287,7 +287,7 @@ class Page:
         ]
         heading = element("h2", "Environment and seed")
         if not rows:
-            return element("section", heading, blocks.note("Nothing was said about the run."))
+            return element("section", heading, blocks.note("There is no information about the run."))
         return element("section", heading, blocks.table("What was run, and on what", ("", ""), rows, class_="about"))
 
     def _histories(self) -> Markup:

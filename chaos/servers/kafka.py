@@ -216,7 +216,7 @@ def await_fencing(log: Callable[[], str]) -> None:
     """
     if wait_until(lambda: True if CONTROLLER_ACTIVE in log() else None, START_TIMEOUT_S) is None:
         raise ServerUnavailable(
-            f"Kafka's controller by itself did not become active in {START_TIMEOUT_S:.0f} s",
+            f"Kafka's controller without a broker did not become active in {START_TIMEOUT_S:.0f} s",
             "the log above says why",
             log()[-3000:],
         )
@@ -224,7 +224,7 @@ def await_fencing(log: Callable[[], str]) -> None:
         return  # the broker was fenced already when it crashed
     if wait_until(lambda: True if _fencing_committed(log()) else None, FENCE_TIMEOUT_S) is None:
         raise ServerUnavailable(
-            f"Kafka's controller by itself did not commit within {FENCE_TIMEOUT_S} s that it fenced the crashed broker",
+            f"Kafka's controller did not commit the fencing of the crashed broker within {FENCE_TIMEOUT_S} s",
             "the log above says why",
             log()[-3000:],
         )

@@ -415,7 +415,7 @@ class _Call:
         with failpoints.handler(self._hit):
             wake()
             if not self._rest.acquire(timeout=300):
-                raise AssertionError("a call neither ended nor stood still")
+                raise AssertionError("a call neither ended nor paused")
         if self._error is not None:
             raise self._error
 

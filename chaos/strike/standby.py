@@ -69,7 +69,7 @@ def _await_order(path: Path) -> Mapping[str, Any]:
     limit = time.monotonic() + IDLE_S
     while not path.exists():
         if time.monotonic() > limit:
-            raise TimeoutError(f"nobody wanted a start within {IDLE_S:.0f} s")
+            raise TimeoutError(f"nobody ordered a start within {IDLE_S:.0f} s")
         time.sleep(POLL_S)
     found: Mapping[str, Any] = json.loads(path.read_text())
     return found

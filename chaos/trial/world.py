@@ -207,14 +207,14 @@ class Trial(Simulation):
         """Record that ``by`` owns the fence now.  It must be newer than the owner before."""
         owner = self.owners.get(sink)
         if owner is not None and owner != by and owner.generation >= by.generation:
-            self.unbarred.append(f"{sink} took the fence of {by} over that of {owner}")
+            self.unbarred.append(f"{sink} accepted the fence of {by} after that of {owner}")
         self.owners[sink] = by
         self.history.add(TookOver(sink, actor_name(by)))
 
     def answered(self, verb: str, sink: str, by: Actor, owner: Actor | None) -> None:
         """Check a call that returned: it must have raised ``Fenced`` unless ``by`` was the ``owner`` when it began."""
         if owner != by:
-            self.unbarred.append(f"{verb} in {sink} by {by} was answered, and the fence was {owner or 'nobody'}'s")
+            self.unbarred.append(f"{verb} in {sink} by {by} succeeded, but the fence belonged to {owner or 'nobody'}")
 
     def lost(self, sink: str, by: Actor) -> None:
         """Record that prepared rows were lost before the commit of the fence's owner.
@@ -223,7 +223,7 @@ class Trial(Simulation):
         """
         late = any(strike.action is Action.LATE for strike in self._schedule)
         if sink in self.pipeline.voting and self.owners.get(sink) == by and not late:
-            self.unbarred.append(f"what was decided is gone from {sink} as {by} is to show it; who dropped it?")
+            self.unbarred.append(f"decided rows are gone from {sink} before {by} could commit them; who dropped them?")
 
     def later(self, request: Callable[[], object]) -> None:
         """Keep a request that arrives late."""

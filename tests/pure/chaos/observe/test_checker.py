@@ -229,7 +229,7 @@ def test_an_error_in_doubt_may_come_after_a_change() -> None:
         read(ZERO),
         Ended("d2", "CommitInDoubt", definite=False),
     ]
-    assert judge("I14", events) is Verdict.UNKNOWN  # nobody has shown that another start converges
+    assert judge("I14", events) is Verdict.UNKNOWN  # it was not shown that another start converges
 
 
 @pytest.mark.parametrize(

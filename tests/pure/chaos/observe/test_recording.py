@@ -49,7 +49,7 @@ def lines(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param(lambda found: found[:-1], "the file is torn", id="a line is missing"),
+        pytest.param(lambda found: found[:-1], "the file is incomplete", id="a line is missing"),
         pytest.param(lambda found: [*found[:-1], found[-1][:9]], "line", id="a line is cut"),
         pytest.param(lambda found: found[1:], "the first line says", id="no first line"),
         pytest.param(lambda _: [], "the first line says", id="empty"),
