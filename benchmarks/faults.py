@@ -1,8 +1,7 @@
 """The kinds of faults, and the moments at which each kind can strike a target.
 
 All targets are struck at moments that every ``foreachBatch`` function has.  Epochal's pipelines are also struck at
-steps of their own protocol.  There a lost answer is that of the commit itself, and not only that of a statement before
-it.
+steps of their own protocol.  There the lost answer is that of the commit itself, not that of an earlier statement.
 """
 
 from __future__ import annotations
