@@ -1,4 +1,4 @@
-"""``python -m benchmarks TABLE ...``: run tables, keep what they found, by default under ``benchmarks/results/``."""
+"""``python -m benchmarks TABLE ...`` runs tables and stores their results, by default in ``benchmarks/results/``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         choices=[*TABLES, *SEVERAL],
         metavar="TABLE",
-        help=f"some of these; `growth`: its three; `all` of them; `most`: all but {', '.join(LONG)}",
+        help=f"one or more of these; `growth` means its three, `all` all, `most` all but {', '.join(LONG)}",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="that count, after the warm-up (5)")
-    parser.add_argument("--quick", action="store_true", help="fewer rows and cases; its results are kept apart")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count, after the warm-up (5)")
+    parser.add_argument("--quick", action="store_true", help="fewer rows and cases; results are stored apart")
     parser.add_argument("--into", type=Path, default=FOLDER, help="the folder of the results")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(name: str, options: Options, into: Path) -> bool:
-    """Whether there is a result; a table that ends with an error, which is shown, takes no other with it."""
+    """Measure one table; return whether there is a result.  An error is printed, and the other tables still run."""
     say(f"{name}: {TABLES[name]}")
     began = time.monotonic()
     try:

@@ -1,7 +1,7 @@
-"""What faults did to an output, counted from a history of the chaos kit, and laid out as a table.
+"""What faults did to an output, counted from a history of the chaos kit, and shown as a table.
 
-A wrong epoch is blamed on the newest strike at or before it: a run has one strike per epoch, and whatever does not heal
-has a run of its own.  The kit's own verdicts are the judge: counts that say otherwise are refused.
+The newest strike at or before a wrong epoch is blamed for it.  This works because a run has one strike per epoch, and a
+fault whose effects stay has its own run.  Counts that contradict the kit's own verdicts are refused.
 """
 
 from __future__ import annotations
@@ -11,29 +11,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from benchmarks import names
-from epochal.chaos.observe.checker import Finding, Run, Verdict, keys, what
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import Row
+from epochal.chaos.observe.run import Run, keys, what
 
 COLUMNS = ("lost", "duplicated", "torn", "out_of_order", "disagree")
 LETTERS: Mapping[str, str] = dict(zip(COLUMNS, "LDTOS", strict=True))
 IN_PARTS = (f"{names.OURS} kafka, two slots",)
-"""Jobs of which each part of an epoch is whole, and no more is promised."""
+"""Jobs that promise only that each part of an epoch is whole."""
 ALARMS = "ours that is not clean"
-"""The fact that lists what no sink of ours may show; what one does not promise is not in it."""
+"""The fact that lists broken promises of our sinks.  What a sink does not promise is not in it."""
 INVARIANT: Mapping[str, str] = dict(zip(COLUMNS, ("I1", "I2", "I3", "I5", "I6"), strict=True))
 
 
 class Contradiction(Exception):
-    """The counts and the verdict of one run do not say the same: none of them is to be believed."""
+    """The counts and the verdict of one run contradict each other, so neither can be trusted."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one kind of fault did to the output of one job, over all seeds; numbers of epochs but for the rows.
+    """What one kind of fault did to the output of one job, over all seeds.  Numbers count epochs, ``rows_...`` rows.
 
-    ``lost``: rows missing in the end.  ``duplicated``: rows too many in the end.  ``torn``: seen in part by a reader.
-    ``out_of_order``: seen after a later one, or gone after it was seen.  ``disagree``: the sinks of one pipeline are
-    more than an epoch apart, or differ in the end.  ``unknown``: why what is 0 here may not be.
+    * ``lost``: rows of the epoch are missing at the end.
+    * ``duplicated``: there are too many rows of the epoch at the end.
+    * ``torn``: a reader saw a part of the epoch.
+    * ``out_of_order``: the epoch was seen after a later one, or vanished after it was seen.
+    * ``disagree``: the sinks of one pipeline were more than one epoch apart, or differ at the end.
+    * ``unknown``: reasons why a number that is 0 here may be wrong.
     """
 
     job: str
@@ -55,7 +59,7 @@ class Cell:
 
     @property
     def verdict(self) -> str:
-        """``clean`` only where a fault struck, and everything was looked at."""
+        """The verdict.  It is ``clean`` only if a fault struck and everything was looked at."""
         if self.wrong:
             return "wrong"
         if not self.struck:
@@ -76,7 +80,7 @@ class Cell:
 
 @dataclass
 class Wrong:
-    """What is wrong in one output: per epoch, and for those that are lost or duplicated how many rows."""
+    """The wrong epochs of one output.  For lost and duplicated ones, also the number of rows."""
 
     lost: Counter[int] = field(default_factory=Counter)
     duplicated: Counter[int] = field(default_factory=Counter)
@@ -86,7 +90,7 @@ class Wrong:
 
 
 def wrong_in(run: Run, output: str) -> Wrong:
-    """All that readers saw of one output."""
+    """Return everything that is wrong in what readers saw of one output."""
     expected, found = run.all_keys, run.final_keys[output]
     return Wrong(
         lost=_by_epoch(expected - found),
@@ -105,7 +109,7 @@ def _by_epoch(rows: Mapping[tuple[int, int], int]) -> Counter[int]:
 
 
 def _seen(run: Run, output: str) -> Iterable[tuple[tuple[Row, ...], tuple[Row, ...]]]:
-    """Each content that readers saw, and the one before it."""
+    """Each content that readers saw, with the content before it."""
     return ((rows, before) for _, sink, rows, before in run.changes if sink == output)
 
 
@@ -133,12 +137,12 @@ def _gone(run: Run, output: str) -> set[int]:
 
 
 def _shown(run: Run, rows: Sequence[Row]) -> Counter[Row]:
-    """As :mod:`epochal.chaos.observe.checker` does: an output that may rewrite its rows shows them of any attempt."""
+    """The rows as :mod:`epochal.chaos.observe.invariants` compares them: without attempts if rows may be rewritten."""
     return Counter(row._replace(attempt=0) for row in rows) if run.rewrites else Counter(rows)
 
 
 def _late(run: Run, output: str) -> set[int]:
-    """Epochs that were seen, but a later one was seen without them; those that never came are lost."""
+    """Epochs that were seen only after a later epoch.  Epochs that were never seen are not late, but lost."""
     late: set[int] = set()
     ever: set[int] = set()
     for rows, _ in _seen(run, output):
@@ -149,7 +153,7 @@ def _late(run: Run, output: str) -> set[int]:
 
 
 def _backward(run: Run, output: str) -> set[int]:
-    """Where rows are replaced: epochs that readers saw and that were taken back."""
+    """Where epochs replace rows: epochs that readers saw and that vanished again."""
     newest = 0
     back: set[int] = set()
     for rows, _ in _seen(run, output):
@@ -161,13 +165,13 @@ def _backward(run: Run, output: str) -> set[int]:
 
 
 def _apart(run: Run) -> set[int]:
-    """Epochs that one output showed while another was not even at the one before, or that differ in the end."""
+    """Epochs that one output showed while another did not yet show the epoch before, or that differ at the end."""
     if len(run.sinks) == 1:
         return set()
     apart: set[int] = set()
     for _, content in run.reads:
         if content.keys() < set(run.sinks):
-            continue  # not all at one time
+            continue  # this read did not see all outputs at one time
         told = [run.reached(content[sink]) for sink in run.sinks]
         reached = [number for number in told if number is not None]
         if reached and max(reached) - min(reached) > 1:
@@ -181,7 +185,7 @@ def _apart(run: Run) -> set[int]:
 
 @dataclass(frozen=True)
 class Judged:
-    """One run: which kind of fault was planned for which epoch, where it struck, and what the kit says."""
+    """One run: the kind of fault planned for each epoch, where faults struck, and the kit's findings."""
 
     run: Run
     findings: Mapping[str, Finding]
@@ -190,7 +194,10 @@ class Judged:
     concerns: Callable[[int, str], bool] = lambda epoch, output: True  # noqa: ARG005
 
     def cells(self, jobs: Mapping[str, str]) -> list[Cell]:
-        """``jobs``: the name of each output in the table.  Contradiction where counts and verdicts differ."""
+        """Return the cells of this run.  ``jobs``: output -> its job in the table.
+
+        Raises Contradiction if counts and verdicts differ.
+        """
         if unjudged := self._unjudged():
             return [self._cell(job, output, kind, Wrong(), unjudged) for output, job, kind in self._places(jobs)]
         wrong = {output: wrong_in(self.run, output) for output in jobs}
@@ -200,7 +207,7 @@ class Judged:
         ]
 
     def _places(self, jobs: Mapping[str, str]) -> list[tuple[str, str, str]]:
-        """(output, its job, kind) where that kind of fault can concern that output."""
+        """(output, its job, kind) for each kind of fault that can concern the output."""
         return [
             (output, job, kind)
             for output, job in jobs.items()
@@ -212,18 +219,18 @@ class Judged:
         return [epoch for epoch, of in self.planned.items() if of == kind and self.concerns(epoch, output)]
 
     def _unjudged(self) -> Sequence[str]:
-        """Why nothing can be said."""
+        """The reasons why nothing is known about this run."""
         return [] if self.findings else [self.run.proves_nothing or "nobody judged the run"]
 
     def _unseen(self) -> Sequence[str]:
-        """What was not looked at to the end."""
+        """What was not fully observed."""
         if "I1" not in self.findings:
             return [f"the run broke off: {self.run.proves_nothing}"]
         asked = {column: self.findings[name] for column, name in INVARIANT.items() if name in self.findings}
         return [f"{column}: {found.why}" for column, found in asked.items() if found.verdict is Verdict.UNKNOWN]
 
     def _blamed(self, epoch: int) -> str:
-        """The kind of the newest strike at or before an epoch; an epoch that nobody fed is the first strike's."""
+        """The kind of the newest strike at or before an epoch; before all strikes, the kind of the first strike."""
         before = [struck for struck in self.struck if struck <= epoch]
         return self.planned[max(before) if before else min(self.struck)] if self.struck else ""
 
@@ -232,7 +239,7 @@ class Judged:
         whole = "I1" in self.findings
         mine = {column: {e for e in getattr(wrong, column) if self._blamed(e) == kind} for column in COLUMNS}
         if not whole:
-            mine["lost"] = set()  # of a run that broke off: it might still have come
+            mine["lost"] = set()  # the run stopped early, so the rows might still have come
         return Cell(
             job,
             kind,
@@ -245,14 +252,14 @@ class Judged:
         )
 
     def _check(self, wrong: Mapping[str, Wrong]) -> None:
-        """A column is empty exactly where its invariant holds."""
+        """Check that a column is empty if and only if its invariant holds.  Raises Contradiction otherwise."""
         for column, name in INVARIANT.items():
             found = self.findings.get(name)
             if found is None or found.verdict is Verdict.UNKNOWN:
                 continue
             judged = [output for output in wrong if column != "torn" or output not in self.run.in_parts]
             counted = any(getattr(wrong[output], column) for output in judged)
-            lost = column == "out_of_order" and any(one.lost or one.torn for one in wrong.values())  # a hole, to I5
+            lost = column == "out_of_order" and any(one.lost or one.torn for one in wrong.values())  # a hole for I5
             says = found.verdict is Verdict.FALSE
             if counted != says and not (says and lost):
                 shown = {output: sorted(getattr(one, column)) for output, one in wrong.items()}
@@ -260,7 +267,7 @@ class Judged:
 
 
 def together(cells: Iterable[Cell]) -> list[Cell]:
-    """One cell for each job and fault, in the order in which they first came."""
+    """Add up the cells of each job and fault, in the order in which they first came."""
     found: dict[tuple[str, str], Cell] = {}
     for cell in cells:
         key = (cell.job, cell.fault)
@@ -272,7 +279,7 @@ def together(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def word(cell: Cell | None) -> str:
-    """``2 ok``: two strikes, nothing wrong.  ``2: D2 T1``: epochs that were duplicated, torn."""
+    """Return the cell as text.  ``2 ok``: two strikes, nothing wrong.  ``2: D2 T1``: two epochs duplicated, 1 torn."""
     if cell is None:
         return "-"
     if cell.verdict == "wrong":
@@ -282,7 +289,7 @@ def word(cell: Cell | None) -> str:
 
 
 def lines(cells: Sequence[Cell], cost: Mapping[str, str]) -> list[str]:
-    """The table as text; ``cost`` of each job."""
+    """Return the table as lines of text.  ``cost``: job -> its cost."""
     jobs, faults = (list(dict.fromkeys(getattr(cell, name) for cell in cells)) for name in ("job", "fault"))
     at = {(cell.job, cell.fault): cell for cell in cells}
     grid = [["", "cost", *faults]]

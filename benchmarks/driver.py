@@ -1,10 +1,11 @@
-"""A driver in a process of its own, to be killed or to be weighed: one stream, into Epochal's sinks or into nothing.
+"""A driver in its own process, which can be killed, or whose memory can be measured.  It runs one stream.
 
     python -m benchmarks.driver settings.json
 
-It notes what it did, a line of JSON each, in the file that its settings name; times are those of the wall clock, which
-the process that started it has, too.  Without sinks it is the peer: the same stream, read to its end by Spark's own
-``noop`` writer in a plain ``foreachBatch``, or appended by Delta's to the table that ``append`` names.
+With sinks it writes into them with Epochal.  Without sinks it is the peer: in a plain ``foreachBatch``, Spark's
+``noop`` writer reads the same stream to its end, or Delta's writer appends it to the table that ``append`` names.  The
+driver writes what it did, as lines of JSON, to the file that its settings name.  Times are those of the wall clock, so
+the process that started it can compare them.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
     import epochal
 
 BATCHES = "rate-micro-batch"
-"""As a source: batches of ``rows`` that Spark makes on the fly, one per start."""
+"""A source for which Spark makes batches of ``rows`` rows itself, one batch per start."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``sinks``: kind to address.  ``source``: a folder, one file is one epoch, or :data:`BATCHES`."""
+    """The settings of a driver.
+
+    ``sinks``: kind -> address.  ``source``: a folder whose files are one epoch each, or :data:`BATCHES`.
+    """
 
     app: str
     source: str
@@ -43,10 +47,10 @@ class Settings:
     sinks: Mapping[str, str] = field(default_factory=dict)
     append: str = ""
     create: bool = False
-    waits: bool = False  # for more input, instead of ending with it
-    attempts: int = 9  # how often a server is asked
+    waits: bool = False  # wait for more input at its end
+    attempts: int = 9  # how often a request to a server is tried
     rows: int = 0
-    columns: list[str] = field(default_factory=list)  # made of an ``id``, where Spark makes the rows
+    columns: list[str] = field(default_factory=list)  # SQL over ``id``, if Spark makes the rows
     parts: int = 2
     memory: str = "2g"
     java: str = ""  # more options of the JVM
@@ -58,7 +62,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Note:
-    """``what``: session, epoch, or ended; ``seconds``: of the epoch, by phase; ``error``: its name."""
+    """One line of the driver's notes.
+
+    ``what``: session, epoch, or ended.  ``seconds``: of the epoch, by phase.  ``error``: the name of the error.
+    """
 
     what: str
     at: float
@@ -68,7 +75,7 @@ class Note:
 
 
 def read_notes(path: Path) -> list[Note]:
-    """All that was noted so far; the line of a note that was cut off by a kill is left out."""
+    """Return all notes so far, without a last line that a kill cut off."""
     if not path.exists():
         return []
     whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
@@ -132,7 +139,7 @@ def _pipeline(settings: Settings) -> epochal.Pipeline:
 def _function(
     settings: Settings, pipeline: epochal.Pipeline | None, note: Callable[..., None]
 ) -> Callable[[DataFrame, int], None]:
-    """The batch function, which notes what it has done."""
+    """The batch function, which writes a note after each epoch."""
     if pipeline is None:
         return functools.partial(_bare, delta.spark(settings.append) if settings.append else evaluated, note)
 

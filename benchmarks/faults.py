@@ -1,7 +1,7 @@
-"""The kinds of faults, and the moments at which each can strike a target.
+"""The kinds of faults, and the moments at which each kind can strike a target.
 
-All targets are struck at the moments that any ``foreachBatch`` function has; Epochal's pipelines also at steps of their
-own protocol, where the answer of the commit itself is lost and not just that of a statement before it.
+All targets are struck at moments that every ``foreachBatch`` function has.  Epochal's pipelines are also struck at
+steps of their own protocol.  There the lost answer is that of the commit itself, not that of an earlier statement.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from epochal.chaos.strike.strikes import SERVERS, Strike
 from epochal.coordinator.model.failpoints import Point
 
 AT_ROWS = (2, 4, 6, 8)
-"""A task is fed ten rows."""
+"""The numbers of rows at which a task is struck.  A task gets ten rows."""
 Moments = Callable[[Target], Sequence[Sequence[Strike]]]
-"""Groups of strikes: of each group one strikes per seed, another one per seed."""
+"""Returns groups of strikes.  For each seed, one strike of each group strikes; the seeds take them in turn."""
 
 
 def _at_rows(action: str, victim: str) -> list[Strike]:
@@ -44,7 +44,7 @@ def _zombies(of: Target) -> list[list[Strike]]:
 
 
 def _at_the_server(action: str) -> Moments:
-    """One strike per server; ours in the middle of the commit, or once it is decided."""
+    """One group per server.  Our pipelines are struck in the middle of the commit, or after the decision."""
 
     def moments(of: Target) -> list[list[Strike]]:
         return [_of_server(of, action, server) for server in of.servers]
@@ -62,7 +62,7 @@ def _of_server(of: Target, action: str, server: str) -> list[Strike]:
 
 @dataclass(frozen=True)
 class Kind:
-    """``alone``: what it leaves behind disturbs later epochs, so nothing else strikes in its runs."""
+    """A kind of fault.  ``alone``: its effects disturb later epochs, so nothing else strikes in its runs."""
 
     about: str
     moments: Moments
@@ -94,17 +94,17 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Planned:
-    """One strike of a run, and the kind it belongs to."""
+    """One strike of a run, and its kind."""
 
     kind: str
     strike: Strike
 
 
 def plans(of: Target, seed: int, kinds: Sequence[str]) -> list[list[Planned]]:
-    """The runs of one seed: all kinds that can follow each other in one run, each other kind in a run of its own.
+    """Return the runs of one seed.  Kinds that can follow each other share one run; each other kind has its own run.
 
-    The seed says which of its moments a kind strikes at, and the order.  Servers come last: a query that hangs then
-    ends the run.
+    The seed decides the moment of each kind, and the order.  Strikes on servers come last, because a query that hangs
+    after one ends the run.
     """
     together: list[Planned] = []
     runs: list[list[Planned]] = []
@@ -125,7 +125,7 @@ def _in_epoch(number: int, one: Planned) -> Planned:
 
 @dataclass(frozen=True)
 class AsPlanned:
-    """A nemesis that strikes just so."""
+    """A nemesis that plans exactly these strikes."""
 
     planned: Sequence[Planned]
 

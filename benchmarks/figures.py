@@ -1,6 +1,6 @@
-"""The ten figures that a user asks for, out of the newest full results: ``python -m benchmarks.figures``.
+"""The ten figures that a user asks for, from the newest full results: ``python -m benchmarks.figures``.
 
-The README shows this table; ``--into README.md`` puts it there.
+The README shows this table; ``--into README.md`` updates it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 MISSING = "not measured yet"
 ENOUGH = 5  # rounds
 PYTHON = ("driver", "worker", "workers together")
-"""Of the processes that are weighed, those of Python."""
+"""Those of the measured processes that are Python processes."""
 DELTA = names.DELTA_APPEND
-"""The peer that is weighed: its tasks hold a group of rows too."""
+"""The peer for memory: its tasks also hold a group of rows."""
 
 Told = Callable[[Run], "str | None"]
-"""What a run says; None if it was not asked."""
+"""Returns the figure of a run as text; None if the run did not measure it."""
 
 
 class NotTold(Exception):
-    """There are results of the table, and none has the figure: a name has changed on one of the two sides."""
+    """The table has results, but none has the figure: a name has changed either in the table or here."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A question, and the tables whose runs can tell; ``made`` by: the words of the command."""
+    """A question, and the tables whose runs can answer it.  ``made``: the arguments of the command, if others."""
 
     what: str
     tables: Sequence[str]
@@ -50,13 +50,13 @@ class Figure:
 
 
 def _few(run: Run) -> str:
-    """What has to be said of quartiles of a few values."""
+    """A warning for quartiles of only a few values."""
     rounds = run.result.rounds
     return f"; {rounds} round{'' if rounds == 1 else 's'}" if rounds < ENOUGH else ""
 
 
 def _of_goal(goal: str, unit: str) -> Told:
-    """The worst ratio that answers a goal, and of several which one it is."""
+    """Return a function that tells the worst ratio with this goal, and which one it is if there are several."""
 
     def told(run: Run) -> str | None:
         asked = [ratio for ratio in run.result.ratios if ratio.goal == goal]
@@ -69,12 +69,12 @@ def _of_goal(goal: str, unit: str) -> Told:
 
 
 def _which(ratio: Ratio) -> str:
-    """Of several ratios, this one."""
+    """Text that says which of several ratios this one is."""
     return f" ({', '.join([*([] if ratio.job == names.OURS else [ratio.job]), words(ratio.case)])})"
 
 
 def _growth(run: Run) -> str | None:
-    """The oldest query, and what grew more than it did, beside its peer: there every epoch may have been a real one."""
+    """The growth of the oldest query.  If a younger query grew more, also that query and its peer."""
     oldest = [ratio for ratio in run.result.ratios if ratio.goal == "growth"]
     if not oldest:
         return None
@@ -89,7 +89,7 @@ def _growth(run: Run) -> str | None:
 
 
 def _speed(goal: str, than: str) -> Told:
-    """Rows per second of the job that answers a goal, and its ratio."""
+    """Return a function that tells the rows per second of the job with this goal, and its ratio."""
 
     def told(run: Run) -> str | None:
         ratio = next((ratio for ratio in run.result.ratios if ratio.goal == goal), None)
@@ -103,9 +103,9 @@ def _speed(goal: str, than: str) -> Told:
 
 
 def _right(run: Run) -> str | None:
-    """In how many cells something was lost, duplicated, torn or out of order; what proves nothing is not clean.
+    """In how many cells something was lost, duplicated, torn or out of order.  A cell that proves nothing is not clean.
 
-    What is neither clean nor an alarm is what a mode says that it may do.
+    A cell that is neither clean nor an alarm shows what its mode does not promise.
     """
     ours = [cell for cell in run.cells if str(cell["job"]).startswith(names.OURS)]
     peers = [cell for cell in run.cells if cell not in ours]
@@ -122,14 +122,14 @@ def _right(run: Run) -> str | None:
 
 
 def _latency(run: Run) -> str | None:
-    """Of each sink that is alone in its pipeline, the median over rows."""
+    """The median over rows of each sink that is alone in its pipeline."""
     alone = [m for m in run.result.measures if m.job == names.OURS and m.case.get("of") == "p50"]
     alone = [m for m in alone if m.case.get("sinks") == m.case.get("reader of")]
     return "; ".join(f"{m.case['sinks']} {with_spread(m.values)} s" for m in alone) + _few(run) if alone else None
 
 
 def _memory(run: Run) -> str | None:
-    """What grew most with the rows of an epoch: of Python's processes, and of the JVM beside that of Delta's append."""
+    """What grew most with the rows of an epoch: a Python process, and the JVM compared with that of Delta's append."""
     sized = [ratio for ratio in run.result.ratios if isinstance(ratio.case.get("rows"), int)]
     most = max(map(_rows, sized), default=0)
     mine = [ratio for ratio in sized if _rows(ratio) == most and ratio.job.startswith(names.OURS)]
@@ -185,7 +185,7 @@ FIGURES: Sequence[Figure] = (
 
 
 def rows(folder: Path = FOLDER) -> list[tuple[str, str, str]]:
-    """(what, figure, command), from the newest full runs that tell it."""
+    """Return (what, figure, command) for each figure, from the newest full runs that have it."""
     tables = dict.fromkeys(name for figure in FIGURES for name in figure.tables)
     runs = {name: stored(name, folder=folder) for name in tables}
     return [(figure.what, _told(figure, runs), figure.command) for figure in FIGURES]
@@ -201,7 +201,7 @@ def _told(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> str:
 
 
 def _newest(figure: Figure, of_table: Sequence[Run]) -> Run | None:
-    """The newest run that tells; None where there is no run at all."""
+    """The newest run that has the figure; None if there is no run at all.  Raises NotTold if no run has it."""
     telling = next((run for run in of_table if figure.told(run) is not None), None)
     if telling is None and of_table:
         raise NotTold(f"{figure.what!r}: nothing in {[run.file for run in of_table]} tells it")
@@ -209,7 +209,7 @@ def _newest(figure: Figure, of_table: Sequence[Run]) -> Run | None:
 
 
 def _together(runs: Sequence[Run]) -> Run:
-    """As if one run had measured it all."""
+    """Join several runs as if one run had measured everything."""
     results = [run.result for run in runs]
     measures = [measure for result in results for measure in result.measures]
     ratios = [ratio for result in results for ratio in result.ratios]
@@ -218,13 +218,13 @@ def _together(runs: Sequence[Run]) -> Run:
 
 
 def table(folder: Path = FOLDER) -> str:
-    """As Markdown."""
+    """Return the table as Markdown."""
     lines = [f"| {what} | {told} | `{made}` |" for what, told, made in rows(folder)]
     return "\n".join(["| what | median (quartiles) | made by |", "|---|---|---|", *lines]) + "\n"
 
 
 def put(table: str, into: Path) -> None:
-    """Between the two marks of a page, in the place of what was there."""
+    """Replace what is between the two marks of a page.  Raises ValueError if the marks are missing."""
     before, begin, rest = into.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--from", type=folder_of_results, default=FOLDER, dest="folder", help="the folder of the results"
     )
-    parser.add_argument("--into", type=Path, help="a page with the marks around the table, instead of printing it")
+    parser.add_argument("--into", type=Path, help="put the table between the marks of this page, and do not print it")
     options = parser.parse_args(arguments)
     if options.into is None:
         print(table(options.folder), end="")

@@ -1,4 +1,4 @@
-"""What is to be reached: the median of a ratio, on two cores.  A ratio says by id which goal it answers."""
+"""The goals: bounds for the median of a ratio, on two cores.  A ratio names the id of its goal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Goal:
-    """``least`` or ``most``: the bound, in ``unit``."""
+    """A bound for the median of a ratio, ``least`` or ``most``, in ``unit``."""
 
     what: str
     unit: str = "times"

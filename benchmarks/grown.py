@@ -1,7 +1,8 @@
-"""A query into one sink that is stopped and goes on: so many epochs at a time, each of which is timed.
+"""A query into one sink that runs for some epochs at a time and is then stopped.  Each epoch is timed.
 
-Its source is ``rate-micro-batch``: an epoch has always as many rows, and its offsets do not grow.  A stream ends by an
-error of our own at the first epoch too many, before the pipeline is called; the next stream has that epoch first.
+Its source is ``rate-micro-batch``: every epoch has the same number of rows, and its offsets do not get longer.  A
+stream ends with our own error at the first epoch too many, before the pipeline is called.  The next stream begins with
+that epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Write = Callable[[DataFrame, int], None]
 
 START = (Phase.LOOK, Phase.FENCE, Phase.LOOK_AGAIN, Phase.SETTLE)
-LIMIT_S = 600, 5  # of a stream: for its start, and for each epoch
+LIMIT_S = 600, 5  # limits of a stream: for its start, and for each epoch
 
 
 class _Enough(Exception):
@@ -40,39 +41,42 @@ class _Enough(Exception):
 
 @dataclass(frozen=True)
 class Stream:
-    """What one stream took, in seconds: each call of the pipeline, and each part of it by its name."""
+    """The times of one stream in seconds: of each call of the pipeline, and of each part of it by name."""
 
     calls: Sequence[float]
     parts: Mapping[str, Sequence[float]]
 
     def epoch(self, counted: int) -> float:
-        """The median of the last epochs."""
+        """Return the median of the last ``counted`` epochs."""
         return statistics.median(self.calls[-counted:])
 
     def mean(self, counted: int) -> float:
-        """The same with what is done every so many epochs: compaction of the log, a checkpoint of a Delta table."""
+        """Return the mean of the last ``counted`` epochs.
+
+        It includes work that is done only every so many epochs: compaction of the log, a checkpoint of a Delta table.
+        """
         return statistics.fmean(self.calls[-counted:])
 
     def first(self, counted: int) -> float:  # noqa: ARG002
-        """The first call: the checks of a start, the start itself, and an epoch that finds nothing warm."""
+        """Return the time of the first call: the checks of a start, the start itself, and an epoch with cold caches."""
         return self.calls[0]
 
     def start(self, counted: int) -> float:  # noqa: ARG002
-        """From look to settle."""
+        """Return the time of a start, from look to settle."""
         return sum(self.parts[phase.value][0] for phase in START)
 
     def medians(self, counted: int) -> dict[str, float]:
-        """Of each part in the last epochs; of a part of the start, the one time that it took."""
+        """Return the median of each part in the last ``counted`` epochs.  A part of the start has only one value."""
         return {name: round(statistics.median(taken[-counted:]), 5) for name, taken in self.parts.items()}
 
 
 class Grown:
-    """One app into one sink of its own.  ``peer``: makes what is called in its place, of the folder of a table."""
+    """One app with its own sink.  ``peer``, if given, makes the batch function instead, from the folder of a table."""
 
     def __init__(self, world: World, kind: str, rows: Rows, peer: Callable[[str], Write] | None = None) -> None:
         self._world, self.kind, self.rows = world, kind, rows
         self.name = new_name(f"grown_{kind.replace(' ', '_')}")
-        self.folder = world.folder / self.name  # of a table in files
+        self.folder = world.folder / self.name  # the folder of a Delta table
         self.checkpoint: Path = world.folder / f"checkpoint-{self.name}"
         self._parts: dict[str, list[float]] = {}
         self._source = self._read()
@@ -107,7 +111,7 @@ class Grown:
     # --- streams --------------------------------------------------------------------------------
 
     def run(self, epochs: int) -> Stream:
-        """So many epochs more, in a stream of their own."""
+        """Run so many more epochs in one stream."""
         self.begin(epochs)
         return self.end()
 
@@ -127,7 +131,7 @@ class Grown:
         self._running = query, calls, epochs
 
     def end(self) -> Stream:
-        """Waits for the stream that was begun, not without a limit."""
+        """Wait for the stream that was begun.  Raises TimeoutError if it takes too long."""
         from pyspark.errors import StreamingQueryException
 
         assert self._running is not None, "begin() comes before"
@@ -142,20 +146,20 @@ class Grown:
                 raise
         return Stream(calls, {name: list(taken) for name, taken in self._parts.items()})
 
-    # --- what it has come to --------------------------------------------------------------------
+    # --- the state afterwards -------------------------------------------------------------------
 
     def log_bytes(self) -> int:
-        """Of the epoch log's folder."""
+        """Return the bytes in the epoch log's folder."""
         return folder_bytes(self.checkpoint / "epochal" / "log")
 
     def check(self, *, linked: Position = 0) -> None:
-        """``AssertionError`` where ``epochal verify`` finds something above position ``linked``."""
+        """Check the query like ``epochal verify``.  Raises AssertionError for a finding above position ``linked``."""
         _, account = examine(self.pipeline, located(str(self.checkpoint)))
         found = [finding for finding in account.findings if finding.position is None or finding.position > linked]
         assert not found, f"{self.name}: {found[:3]}"
 
     def close(self) -> None:
-        """Also of a stream that nobody has waited for, as something else has failed."""
+        """Close the pipeline and drop the database.  Also stop a stream that is still running after an error."""
         if self._running is not None:
             self._running[0].stop()
         if self._pipeline is not None:

@@ -1,16 +1,16 @@
-"""A long history without its Spark jobs: the epochs of one query, written by what writes them in a real one.
+"""Make a long history of a query without Spark jobs, with the same code that writes epochs in a real query.
 
-The real coordinator runs every epoch, over the real log: its records, its order, its compaction.  Only the rows come
-from elsewhere, as no micro-batch is evaluated::
+The real coordinator runs every epoch over the real log, with its records, order and compaction.  But no micro-batch is
+evaluated, so the rows are written in another way::
 
-    postgres   a task's own function writes them, in this process; the sink publishes
-    kafka      one producer writes rows, marker and tombstones of every epoch in a transaction of its own, by the
-               functions of the sink's task; it is kept from epoch to epoch, where the sink makes one each time
-    delta      an epoch's data file is a link to a copy of one before; one version of the table has the files of
-               ``TOGETHER`` epochs, and the marker of the last of them, by the sink's own publish
+    postgres   the function of a task writes the rows in this process; the sink publishes them
+    kafka      one producer writes rows, marker and tombstones of every epoch in one transaction, with the functions
+               of the sink's task; all epochs use the same producer, while the sink makes a new one for each epoch
+    delta      an epoch's data file is a link to a copy of an earlier file; one version of the table has the files of
+               ``TOGETHER`` epochs and the marker of the last one, written with the sink's own publish
 
-An epoch's vote is that of the newest real one, with what is other in this one.  Afterwards the checkpoint has the
-files that Spark itself would have left, so a query goes on from there.
+An epoch's vote is a copy of the newest real vote with the values of this epoch.  Afterwards the checkpoint has the
+files that Spark itself would have left, so a real query can continue from there.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 TOGETHER = 1_000
-"""Epochs of a Delta table that one version shows."""
+"""How many epochs of a Delta table one version adds."""
 LINKS = 10_000
-"""Names of one copy: a file system has a limit, ext4 65,000."""
+"""How many links one copy gets.  A file system limits them; ext4 allows 65,000."""
 RETAINED = 100
-"""Of these newest epochs Spark keeps its own files (``spark.sql.streaming.minBatchesToRetain``)."""
-TOLD = 10_000
+"""For how many of the newest epochs Spark keeps its own files (``spark.sql.streaming.minBatchesToRetain``)."""
+TOLD = 10_000  # a line of progress comes every so many epochs
 
 
 @dataclass(frozen=True)
 class Rows:
-    """``count`` rows of (id, k, v, x) per epoch, whose ids go on from epoch to epoch as those of the source do."""
+    """``count`` rows (id, k, v, x) per epoch.  Ids continue from epoch to epoch, like those of the source."""
 
     count: int
     value: int = 100
@@ -90,13 +90,13 @@ class Rows:
         return number, hashed[:16], (hashed[:20] * (self.value // 20 + 1))[: self.value], number / 7
 
 
-# --- the whole of it --------------------------------------------------------------------------------
+# --- the history ------------------------------------------------------------------------------------
 
 
 def write(checkpoint: Path, app: str, sink: Sink, schema: StructType, rows: Rows, upto: EpochNumber) -> None:
-    """The epochs after the newest that Spark has committed, up to and without ``upto``; no query runs meanwhile.
+    """Write the epochs after the newest one that Spark has committed, up to ``upto`` - 1.
 
-    At least one epoch is real already.
+    At least one epoch must be real, and no query may run meanwhile.
     """
     progress = Progress(checkpoint)
     query = Query(app, progress.query_id, str(uuid.uuid4()), located(str(checkpoint)))
@@ -115,13 +115,13 @@ def write(checkpoint: Path, app: str, sink: Sink, schema: StructType, rows: Rows
 
 
 def newest_vote(log: EpochLog, sink: str) -> Committable:
-    """Of the newest epoch that is decided."""
+    """Return the sink's vote for the newest decided epoch."""
     records = [entry.record for entry in log.read()]
     return [r for r in records if isinstance(r, Commit)][-1].participants[sink].committable
 
 
 class Progress:
-    """Spark's own files in a checkpoint of a query over ``rate-micro-batch``, whose offsets are linear in the epoch."""
+    """Spark's own files in the checkpoint of a query over ``rate-micro-batch``; offsets are linear in the epoch."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
@@ -138,7 +138,7 @@ class Progress:
         return EpochRequest(query, epoch, hashlib.sha256(text.encode()).hexdigest(), text, 0)
 
     def go_to(self, upto: EpochNumber) -> None:
-        """As if all epochs before ``upto`` had been run by Spark, and the next not yet planned."""
+        """Write the files as if Spark had run all epochs before ``upto``, and had not planned the next one."""
         lowest = max(0, upto - RETAINED)
         for folder, text in (("offsets", self._text), ("commits", lambda _: self._commit)):
             for old in self._numbers(folder):
@@ -161,7 +161,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class _Batch:
-    """A micro-batch of which only its number is known; implements ``MicroBatch``."""
+    """A micro-batch that has only its number; implements ``MicroBatch``."""
 
     ask: EpochRequest
 
@@ -174,7 +174,7 @@ class _Batch:
 
 
 class _NoStage(Stage):
-    """A durable copy that was made, and is gone again as soon as its epoch is shown."""
+    """A stage without files.  Its copies only name their epoch and its number of rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -186,14 +186,14 @@ class _NoStage(Stage):
         return int(copy.root.split("/")[2])
 
     def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
-        """There is nothing."""
+        """Do nothing, as there are no files."""
 
 
 # --- sinks whose rows no Spark job writes -----------------------------------------------------------
 
 
 class _Historic:
-    """A sink of which two verbs are replaced; ``prepare`` is given the number of the epoch in the place of its rows."""
+    """A sink whose ``prepare`` and ``commit`` are replaced.  ``prepare`` gets the epoch's number instead of rows."""
 
     def __init__(self, sink: Sink, prepare: Prepare, commit: CommitIt, end: Callable[[], None]) -> None:
         self._sink, self._prepare, self._commit, self._end = sink, prepare, commit, end
@@ -232,7 +232,7 @@ class _Historic:
 
 
 class _HistoricRedo(_Historic):
-    """The same of a sink that writes from a durable copy."""
+    """A historic sink that writes from a durable copy."""
 
     needs_copy = True
 
@@ -255,12 +255,12 @@ def _historic(sink: Sink, schema: StructType, rows: Rows, vote: Committable) -> 
 
 
 def _voted(vote: Committable, epoch: Epoch, payload: Mapping[str, Any]) -> Committable:
-    """``vote``, as it would be in this epoch."""
+    """Return a copy of ``vote`` with the values of this epoch."""
     return replace(vote, decision=epoch.decision, position=epoch.position, payload={**vote.payload, **payload})
 
 
 class _Postgres:
-    """What the one task of a small epoch does, without its connecting."""
+    """Does what the only task of a small epoch does, but connects only once."""
 
     def __init__(self, sink: PostgresSink, schema: StructType, rows: Rows, vote: Committable) -> None:
         self._sink, self._rows, self._vote = sink, rows, vote
@@ -290,7 +290,7 @@ class _Postgres:
 
 
 class _Kafka:
-    """One producer for all epochs.  It has barred all others, so the state is that which it wrote last."""
+    """One producer for all epochs.  It has fenced all others, so the state is what it wrote last."""
 
     def __init__(self, sink: KafkaSink, rows: Rows, vote: Committable) -> None:
         self._sink, self._rows, self._vote = sink, rows, vote
@@ -317,7 +317,7 @@ class _Kafka:
             self._made[1].drop()
 
     def _producer(self, c: Committable, by: Actor) -> tuple[Plan, Transaction]:
-        """The plan of this epoch: as the sink made it for the first, with what is other."""
+        """The plan of this epoch and its transaction: the first plan of the sink with the values of this epoch."""
         if self._made is None:
             link, (place, _) = self._sink._core.link(), self._sink._core.seen()
             plan = committing.plan_of(self._sink._core, link, place, c, by)
@@ -338,7 +338,7 @@ class _Kafka:
 
 
 class _Delta:
-    """Links instead of files, and one version for many epochs."""
+    """Makes links instead of files, and one version of the table for many epochs."""
 
     def __init__(self, sink: DeltaSink, vote: Committable) -> None:
         self._sink, self._vote = sink, vote
@@ -374,7 +374,7 @@ class _Delta:
 
 
 def write_peer(spark: SparkSession, folder: Path, upto: EpochNumber) -> None:
-    """As many files, in as many versions, in a table that Spark's own writer has begun."""
+    """Add the same number of files and versions to a table that Spark's own writer has begun."""
     versions = sorted((folder / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for line in versions[-1].read_text().splitlines()]
     add = next(action["add"] for action in actions if "add" in action)
@@ -385,7 +385,7 @@ def write_peer(spark: SparkSession, folder: Path, upto: EpochNumber) -> None:
 
 
 def _linked(folder: Path, add: Json, epoch: EpochNumber) -> Json:
-    """Another name for the same file, or for a copy of it, and the action that adds it."""
+    """Link a copy of the file under a new name; return the action that adds it."""
     path = str(add["path"])
     copy = folder / f".{epoch // LINKS}-{path}"
     if not copy.exists():

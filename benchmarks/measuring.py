@@ -1,6 +1,7 @@
-"""Jobs take turns, and what counts is the ratio of two jobs in the same round.
+"""Jobs take turns, and the results are ratios of two jobs in the same round.
 
-On shared cores the pace of the machine changes within minutes; two jobs side by side see nearly the same pace.
+On shared cores the speed of the machine changes within minutes.  Two jobs that run shortly after each other see nearly
+the same speed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Case = Mapping[str, object]
-"""What a figure is of: rows, bytes of a row, epoch number, ..."""
+"""The parameters of a figure: rows, bytes of a row, epoch number, ..."""
 Job = Callable[[], float]
-"""Does it once; the answer counts in the unit of its table."""
+"""Does the work once; returns the value in the unit of its table."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One job in one case, a value per round."""
+    """One job in one case, with one value per round."""
 
     job: str
     case: Case
@@ -35,7 +36,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One job over another in one case, a value per round; ``goal``: the id of the goal it answers."""
+    """One job compared with another in one case, with one value per round.  ``goal``: the id of its goal."""
 
     job: str
     peer: str
@@ -50,13 +51,13 @@ class Ratio:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The first, the median, the third."""
+    """Return the first quartile, the median and the third quartile."""
     first, median, third = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
     return first, median, third
 
 
 def spread(values: Sequence[float]) -> dict[str, object]:
-    """As JSON: all values, their median and quartiles, to five digits."""
+    """Return all values, their median and quartiles as JSON, with five digits."""
     first, median, third = map(_short, quartiles(values))
     return {"median": median, "quartiles": [first, third], "values": [_short(value) for value in values]}
 
@@ -74,11 +75,11 @@ def turns(
     warm_up: int = 1,
     after: Callable[[], None] = lambda: None,
 ) -> list[Measure]:
-    """Every job once per round, and ``after`` each of them; rounds of warm-up are not kept."""
+    """Run every job once per round, and call ``after`` after each of them.  Values of warm-up rounds are dropped."""
     taken: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(-warm_up, rounds):
         for name in in_turn(jobs, turn):
-            os.sync()  # what the one before has left to the disk
+            os.sync()  # write what the job before has left, so that it does not slow down this one
             value = jobs[name]()
             after()
             if turn >= 0:
@@ -89,20 +90,20 @@ def turns(
 
 
 def in_turn(jobs: Iterable[T], turn: int) -> list[T]:
-    """Every other round goes backwards, so that nobody always comes after the same one."""
+    """Return the jobs in the order for this round.  It is reversed in every other round, so neighbours change."""
     order = list(jobs)
     return order if turn % 2 == 0 else order[::-1]
 
 
 def speeds(taken: Sequence[Measure], rows: int) -> list[Measure]:
-    """Of seconds that each job took for ``rows``."""
+    """Turn the seconds that each job took for ``rows`` into rows per second."""
     return [Measure(m.job, m.case, "rows/s", [rows / seconds for seconds in m.values]) for m in taken]
 
 
 def ratio(
     measures: Sequence[Measure], job: str, peer: str, what: str, goal: str | None = None, *, inverse: bool = False
 ) -> Ratio:
-    """Of the two jobs, round by round; ``inverse``: of seconds, where the ratio of speeds is meant."""
+    """Return the ratio of two jobs, round by round.  ``inverse`` divides the other way, to get speeds from seconds."""
     mine, theirs = (_of(measures, name) for name in (job, peer))
     pairs = zip(mine.values, theirs.values, strict=True)
     values = [b / a if inverse else a / b for a, b in pairs]
@@ -114,7 +115,7 @@ def _of(measures: Sequence[Measure], job: str) -> Measure:
 
 
 def words(case: Case) -> str:
-    """For people: ``2,000,000 rows, 100 value bytes``, ``epoch 10,000``."""
+    """Return the case as text for people: ``2,000,000 rows, 100 value bytes``, ``epoch 10,000``."""
     return ", ".join(_word(key, value) for key, value in case.items())
 
 
@@ -125,5 +126,5 @@ def _word(key: str, value: object) -> str:
 
 
 def say(line: str) -> None:
-    """Progress, on standard error."""
+    """Print a line of progress to standard error."""
     print(line, file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""What jobs are called.  Results of different runs, goals and figures find each other by these words."""
+"""The names of the jobs.  Results of different runs, goals and figures are matched by these names."""
 
 from __future__ import annotations
 
 OURS = "epochal"
-"""With it the name of each job of ours begins; it is the whole name where the case says which sinks."""
+"""The name of each job of ours begins with this.  It is the whole name if the case says which sinks."""
 KINDS = ("postgres", "kafka", "delta")
 THREE = f"{OURS} three"
 """All kinds of sinks in one pipeline."""
@@ -19,10 +19,10 @@ DELTA_RS = "delta-rs"
 SPARK_THREE = "spark's three"
 
 NATIVES = {"postgres": JDBC_REWRITTEN, "kafka": SPARK_KAFKA, "delta": DELTA_APPEND}
-"""The writer that a system's own users have, by the kind of system."""
+"""Kind of system -> the writer that users of the system usually have."""
 
 
 def of(*kinds: str) -> str:
-    """Our job into sinks of these kinds: of one, or of all three."""
+    """Return the name of our job that writes to sinks of these kinds: to one, or to all three."""
     assert len(kinds) == 1 or kinds == KINDS, f"no job of ours is called after {kinds}"
     return f"{OURS} {kinds[0]}" if len(kinds) == 1 else THREE

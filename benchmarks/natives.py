@@ -1,4 +1,4 @@
-"""Each system's own Spark writer, into a target that nobody has used before."""
+"""The usual Spark writer of each system, with a new target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def native(world: World, kind: str) -> Write:
 
 
 def named(world: World, kind: str) -> tuple[Write, str]:
-    """With the name of its table, its topic or its folder."""
+    """Return the writer with the name of its table, its topic or its folder."""
     if kind == "postgres":
         table = world.table()
         return postgres.jdbc(world.jdbc(reWriteBatchedInserts="true"), table), table

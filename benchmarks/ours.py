@@ -1,4 +1,4 @@
-"""Epochal's jobs: a pipeline into targets that nobody has used before."""
+"""Epochal's jobs: a pipeline with new targets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def pipeline(
     on_event: Callable[[Event], None] | None = None,
     **options: Mapping[str, object],
 ) -> epochal.Pipeline:
-    """Into ``kinds``; ``options``: what the sink of a kind is given beside its target.  Kafka takes ``k`` and ``v``."""
+    """Return a pipeline into sinks of ``kinds``.  ``options``: kind -> more arguments of its sink.
+
+    Kafka writes the columns ``k`` and ``v``.
+    """
     name = new_name("ours")
     sinks = [sink(world, kind, name, **options.get(kind, {})) for kind in kinds]
     made = epochal.Pipeline(app=name, sinks=sinks, mode=mode, on_event=on_event)
@@ -39,7 +42,7 @@ def sink(world: World, kind: str, name: str, **options: object) -> Sink:
 
 
 def address(world: World, kind: str, name: str) -> str:
-    """Where the sink of a kind is: a connection string, a bootstrap server with the topic made, or a folder."""
+    """Return the address for a sink: a connection string, a bootstrap server (the topic is created), or a folder."""
     if kind == "postgres":
         world.named_table(name)
         return world.dsn
@@ -50,7 +53,7 @@ def address(world: World, kind: str, name: str) -> str:
 
 
 def sink_at(kind: str, target: str, address: str, **options: object) -> Sink:
-    """The same from a process that has no world of its own; ``target``: name of the table or the topic."""
+    """Return the sink at an address, also in a process without a World.  ``target``: name of the table or topic."""
     if kind == "postgres":
         return PostgresSink(address, table=target, **options)  # type: ignore[arg-type]
     if kind == "kafka":

@@ -1,8 +1,8 @@
-"""How much memory a driver took at most, looked at from outside: its Python process, its JVM, its Python workers.
+"""The peak memory of a driver, read from outside: of its Python process, its JVM, and its Python workers.
 
-What the kernel keeps is the most that each process ever had resident (``VmHWM``), so looking now and then is enough: of
-a worker that ends, only what it took since the last look is missed.  A JVM takes what it may before it tidies up:
-beside what was resident stands the heap in use after a collection, from its own log.
+The kernel keeps the maximum resident memory of each process (``VmHWM``), so a look now and then is enough.  If a worker
+ends, only its growth since the last look is missed.  A JVM uses all memory that it may before it collects garbage.
+Therefore the heap in use after a collection is also read, from the JVM's own log.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from epochal.chaos.servers import guard
 from epochal.chaos.strike.nemesis import parent_of
 
 LOOK_S = 0.1
-MB = 1024  # in kB, as the kernel tells
+MB = 1024  # kB, the unit of the kernel
 _COLLECTED = re.compile(r"GC\(\d+\) Pause .*?(\d+)M->(\d+)M\((\d+)M\)")
 
 
 def gc_log(path: Path) -> str:
-    """The option of a JVM that keeps this log."""
+    """Return the option with which a JVM writes its garbage collection log to ``path``."""
     return f"-Xlog:gc:file={path}"
 
 
 def heap_after_collection(log: str) -> int | None:
-    """MB in use after that collection which left most; None where there was none."""
+    """Return the largest heap in use after a garbage collection, in MB; None if there was no collection."""
     return max((int(found[2]) for found in _COLLECTED.finditer(log)), default=None)
 
 
 class Peaks:
-    """While it is entered, it looks at ``root``, its JVM and all below that."""
+    """Watches ``root``, its JVM and all processes below while its context is entered."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -54,7 +54,7 @@ class Peaks:
             raise self._failed
 
     def of(self) -> Mapping[str, float]:
-        """MB of what there was: the driver's Python and JVM, the largest worker, all workers at the same moment."""
+        """Return peaks in MB: of the driver's Python, its JVM, the largest worker, and all workers at the same time."""
         found: dict[str, float] = {}
         for pid, most in list(self._most.items()):
             what = self._what[pid]
@@ -79,7 +79,10 @@ class Peaks:
         self._workers_together = max(self._workers_together, together)
 
     def _kind(self, pid: int) -> str | None:
-        """None for what is neither: a ``chmod`` of Hadoop's, say, or the JVM while it is still a fork of the driver."""
+        """driver, jvm or worker.
+
+        None for other processes, such as a ``chmod`` of Hadoop, or the JVM while it is still a fork of the driver.
+        """
         if pid not in self._what:
             name, parent = _name(pid), parent_of(pid)
             if pid == self._root:
@@ -92,7 +95,7 @@ class Peaks:
 
 
 def memory(pid: int) -> tuple[int, int] | None:
-    """kB that were resident at most, and those of its own that are resident now; None for a process that is gone."""
+    """Return (maximum resident kB, anonymous resident kB now) of a process; None if it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):

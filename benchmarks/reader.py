@@ -1,11 +1,12 @@
-"""Somebody outside who looks at a sink all the time, in a process of its own with connections of its own.
+"""An outside reader that looks at a sink all the time, in its own process with its own connections.
 
     python -m benchmarks.reader KIND ADDRESS NAME
 
-It prints ``ready`` once it looks, then a line of JSON for what became visible: ``[when, [id, ...]]``, by the wall
-clock.  It ends when its standard input does.  ``NAME``: the table or view, or the topic; a Delta table has none.
+It prints ``ready`` when it begins to look, then a line of JSON for each change: ``[when, [id, ...]]``, with the time of
+the wall clock.  It ends when its standard input ends.  ``NAME`` is the table or view, or the topic; it is ignored for a
+Delta table.
 
-``Reader`` is the other side.
+:class:`Reader` starts this process and reads its lines.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-LOOK_S = 0.01
+LOOK_S = 0.01  # between two looks
 READY_S = 60.0
 END_S = 20.0
 
 Look = Callable[[], Sequence[int]]
-"""The ids that were not seen before."""
+"""Returns the ids that were not seen before."""
 
 
 class Reader:
-    """As a context manager: a process that reads; :attr:`seen` grows meanwhile."""
+    """A process that reads while the context is entered; :attr:`seen` grows meanwhile."""
 
     def __init__(self, kind: str, address: str, name: str) -> None:
         self.seen: dict[int, float] = {}
-        """Id to the second in which it was first seen."""
+        """Id -> the time when it was first seen, in seconds of the wall clock."""
         self.twice = 0
-        """Rows that were seen once more, as of a writer that writes at least once."""
+        """How many rows were seen again, for example from a writer that writes at least once."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.reader", kind, address, name],
             stdin=subprocess.PIPE,
@@ -78,7 +79,7 @@ class Reader:
         self._thread.join(END_S)
 
     def check(self) -> None:
-        """RuntimeError where it has died."""
+        """Raise RuntimeError if the process has ended."""
         if self._process.poll() is not None:
             raise RuntimeError(f"a reader ended with {self._process.returncode}: {self._process.args!r}")
 
@@ -96,7 +97,7 @@ def main(kind: str, address: str, name: str) -> None:
 
 @contextlib.contextmanager
 def postgres(dsn: str, name: str) -> Iterator[Look]:
-    """Counts, and reads where the count has grown."""
+    """Count the rows, and read them only if the count has changed."""
     import psycopg
 
     known: set[int] = set()
@@ -117,7 +118,7 @@ def postgres(dsn: str, name: str) -> Iterator[Look]:
 
 @contextlib.contextmanager
 def kafka(bootstrap: str, name: str) -> Iterator[Look]:
-    """read_committed, from the beginning; a record's key is its id."""
+    """Read committed records from the beginning; a record's key is its id."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
     consumer = Consumer(
@@ -148,7 +149,7 @@ def kafka(bootstrap: str, name: str) -> Iterator[Look]:
 
 @contextlib.contextmanager
 def delta(path: str, _: str) -> Iterator[Look]:
-    """Waits for the next version in the table's log, and reads the files that it adds."""
+    """Look for new versions in the table's log, and read the files that they add."""
     from pyarrow import parquet
 
     log = Path(path, "_delta_log")

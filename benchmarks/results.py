@@ -1,4 +1,4 @@
-"""Results as data: one JSON file per table and run, never overwritten; the environment it was measured in beside it.
+"""Store results: one JSON file per table and run, which is never overwritten, with its environment.
 
 ::
 
@@ -7,7 +7,7 @@
      "ratios":   [{"job", "peer", "case", "what", "goal", "median", "quartiles", "values"}],
      "cells":    [{"job", "fault", "asked", "struck", "lost", "duplicated", "torn", "out_of_order", "disagree",
                    "rows_lost", "rows_duplicated", "unknown", "verdict"}],   :class:`benchmarks.cells.Cell`, if any
-     "facts":    {...}}                                     what a table has to tell beside them
+     "facts":    {...}}                                     what else the table found
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PACKAGES = ("pyspark", "delta-spark", "confluent-kafka", "psycopg", "deltalake",
 
 @dataclass
 class Result:
-    """What one run of a table found."""
+    """The result of one run of a table."""
 
     table: str
     rounds: int
@@ -45,11 +45,11 @@ class Result:
     ratios: list[Ratio] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
-    partial: str = ""  # what of the table is missing: such a run stands for no other
-    environment: Mapping[str, object] = field(default_factory=lambda: environment())  # when it began
+    partial: str = ""  # which part of the table is missing; such a run is not used as a result of the table
+    environment: Mapping[str, object] = field(default_factory=lambda: environment())  # at the begin of the run
 
     def add(self, measures: Sequence[Measure], *ratios: Ratio) -> None:
-        """A quick run answers no goal."""
+        """Add measures and ratios.  In a quick run, the ratios get no goals."""
         self.measures += measures
         self.ratios += [replace(ratio, goal=None) if self.quick else ratio for ratio in ratios]
 
@@ -69,7 +69,7 @@ class Result:
 
 
 def save(result: Result, folder: Path = FOLDER) -> Path:
-    """A new file; one of that name is never replaced."""
+    """Write the result to a new file and return its path.  An existing file is never replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.table}{'-quick' if result.quick else ''}-{_now()}.json"
     with path.open("x", encoding="utf-8") as file:
@@ -82,7 +82,7 @@ def _now() -> str:
 
 
 def runs(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Mapping[str, object]]:
-    """The stored runs of a table, the newest first; parts of one, and other versions of the form, are left out."""
+    """Return the stored runs of a table, the newest first, without partial runs and other versions of the format."""
     found: list[Mapping[str, object]] = []
     for path in sorted(folder.glob(f"{table}{'-quick' if quick else ''}-[0-9]*.json"), reverse=True):
         run = json.loads(path.read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ def runs(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Mapp
 
 
 def folder_of_results(path: str) -> Path:
-    """As an argument of a command: one that is there, as nothing is found in one that is not."""
+    """Return the folder of results for an argument of a command.  Raises ArgumentTypeError if it does not exist."""
     if not Path(path).is_dir():
         raise argparse.ArgumentTypeError(f"{path} is no folder")
     return Path(path)
@@ -120,14 +120,14 @@ def environment() -> dict[str, object]:
 
 
 def _server(address: str, version: str, usual: str) -> str:
-    """The version that :mod:`epochal.chaos.servers` takes by these variables; of a server not its own none is known."""
+    """The version of the server that :mod:`epochal.chaos.servers` starts; that of another server is not known."""
     if os.environ.get(address) or chosen() != "embedded":
         return "not embedded"
     return os.environ.get(version, usual)
 
 
 def file_system(path: Path) -> str:
-    """Of the folder; empty where nobody says."""
+    """Return the type of the folder's file system; empty if it is not known."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:

@@ -1,7 +1,7 @@
-"""The rows that are written: folders of Parquet files, two files (of two tasks) per epoch.
+"""The rows that jobs write: folders of Parquet files, with two files (for two tasks) per epoch.
 
-``k`` has 16 bytes, ``v`` as many as asked for, both hexadecimal digits of hashes, which compressors can halve; a *wide*
-row has an id and a number beside them.
+``k`` has 16 bytes, and ``v`` has a given number of bytes.  Both are hexadecimal digits of hashes, which compressors can
+halve.  A *wide* row also has an id and a number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SMALL = 1_000
-"""Rows of the epoch before the one that is measured: connections, code and caches are warm then."""
+"""How many rows the epoch before the measured one has.  It makes connections, code and caches warm."""
 
 
 def source(
@@ -28,9 +28,10 @@ def source(
     wide: bool = True,
     again: bool = False,
 ) -> Path:
-    """A folder with an epoch of each of these sizes, in this order, of (k, v) or (id, k, v, x); made once.
+    """Return a folder with one epoch of each of these sizes, in this order.  It is made only once.
 
-    ``again``: one more epoch with the ids and keys of the last, every other value changed.
+    Rows are (k, v), or with ``wide`` (id, k, v, x).  ``value``: bytes of ``v``.  ``again`` adds one more epoch with the
+    ids and keys of the last one, and other values in all other columns.
     """
     sizes = "-".join(f"{len(list(same))}x{size}" for size, same in itertools.groupby(epochs))
     path = folder / f"rows-{'wide' if wide else 'narrow'}-{value}-{sizes}{'-again' if again else ''}"
@@ -63,7 +64,7 @@ SCHEMA = "id bigint, k string, v string, x double"
 
 
 def record_batch(rows: Iterable[tuple[int, str, str, float]]) -> pa.RecordBatch:
-    """Of (id, k, v, x), as a task of Spark gets them."""
+    """Return rows (id, k, v, x) as a record batch, as a Spark task gets them."""
     import pyarrow as pa
 
     ids, keys, values, numbers = zip(*rows, strict=True)
@@ -72,7 +73,7 @@ def record_batch(rows: Iterable[tuple[int, str, str, float]]) -> pa.RecordBatch:
 
 
 def write_file(path: Path, ids: Sequence[int]) -> None:
-    """The same by hand, as one Parquet file that appears whole; ``k`` is the id in 16 digits."""
+    """Write rows with these ids without Spark, as one Parquet file that appears whole; ``k`` is the id in 16 digits."""
     import pyarrow as pa
     from pyarrow import parquet
 

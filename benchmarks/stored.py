@@ -1,4 +1,4 @@
-"""Stored runs as values again, and what they say of each goal."""
+"""Read stored runs, and find what they say about each goal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.measuring import Measure, Ratio
 from benchmarks.results import FOLDER, Result
 
 Cell = Mapping[str, Any]
-"""What one kind of fault did to one job: job, fault, struck, lost, duplicated, torn, ..., unknown, verdict."""
+"""What one kind of fault did to one job, as JSON: job, fault, struck, lost, duplicated, ..., unknown, verdict."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One stored run: its result, the file that holds it, where and when it was measured."""
+    """One stored run: its result, its file, and where and when it was measured."""
 
     file: str
     environment: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Run:
 
     @property
     def when(self) -> str:
-        """``2026-11-23 15:30``, UTC."""
+        """The time in UTC, like ``2026-11-23 15:30``."""
         return str(self.environment.get("when", ""))[:16].replace("T", " ")
 
     @property
@@ -37,23 +37,23 @@ class Run:
 
     @property
     def command(self) -> str:
-        """What made it."""
+        """The command that measured it."""
         quick = " --quick" if self.result.quick else ""
         return f"{command(self.result.table)}{quick} --rounds {self.result.rounds}"
 
 
 def command(table: str) -> str:
-    """As it is typed in the checkout, once ``make venv`` was there."""
+    """Return the command for a table, as it is typed in a checkout after ``make venv``."""
     return f".venv/bin/python -m benchmarks {table}"
 
 
 def stored(table: str, *, quick: bool = False, folder: Path = FOLDER) -> list[Run]:
-    """The runs of a table, the newest first."""
+    """Return the runs of a table, the newest first."""
     return [_run(told) for told in results.runs(table, quick=quick, folder=folder)]
 
 
 def all_stored(tables: Iterable[str], *, quick: bool = False, folder: Path = FOLDER) -> dict[str, list[Run]]:
-    """Those of every table that is named, in this order."""
+    """Return the runs of each named table, in this order."""
     return {table: stored(table, quick=quick, folder=folder) for table in tables}
 
 
@@ -74,7 +74,7 @@ def _run(told: Mapping[str, Any]) -> Run:
 
 @dataclass(frozen=True)
 class Answer:
-    """A ratio that answers a goal, in the newest run that has it, and the same ratio in the run before."""
+    """A ratio with a goal, from the newest run that has it, and the same ratio from the run before."""
 
     goal: Goal
     run: Run
@@ -87,7 +87,7 @@ class Answer:
 
 
 def answers(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[Answer]]:
-    """Id of a goal -> what the newest run that measured it found; empty for one that no run did."""
+    """Return goal id -> answers of the newest run that measured it; empty if no run did."""
     return {name: list(_answers(name, goal, runs)) for name, goal in GOALS.items()}
 
 
@@ -101,19 +101,19 @@ def _answers(name: str, goal: Goal, runs: Mapping[str, Sequence[Run]]) -> Iterat
 
 
 def worst(ratios: Sequence[Ratio]) -> Ratio:
-    """Of ratios that answer one goal, the one that is furthest from what it asks for."""
+    """Return the worst of several ratios with the same goal."""
     goal = GOALS[str(ratios[0].goal)]
     sign = 1 if goal.least is not None else -1
     return min(ratios, key=lambda ratio: sign * statistics.median(ratio.values))
 
 
 def same(ratio: Ratio, among: Iterable[Ratio]) -> Ratio | None:
-    """The ratio of the same two jobs in the same case."""
+    """Return the ratio of the same two jobs in the same case, if there is one."""
     wanted = ratio.job, ratio.peer, ratio.what, ratio.case
     return next((other for other in among if (other.job, other.peer, other.what, other.case) == wanted), None)
 
 
 def same_measure(measure: Measure, among: Iterable[Measure]) -> Measure | None:
-    """The measure of the same job in the same case."""
+    """Return the measure of the same job in the same case, if there is one."""
     wanted = measure.job, measure.unit, measure.case
     return next((other for other in among if (other.job, other.unit, other.case) == wanted), None)

@@ -1,4 +1,4 @@
-"""A result as text: each figure with its quartiles, each ratio with its goal."""
+"""Show a result as text: each figure with its quartiles, and each ratio with its goal."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def show(result: Result) -> None:
 
 
 def _told(fact: object) -> object:
-    """Records, of which there may be hundreds, are for programs."""
+    """The fact as it is printed.  Of a list of records, which may be hundreds, only the number is printed."""
     records = isinstance(fact, list) and any(isinstance(one, dict) for one in fact)
     return f"{len(fact)} records in the file" if isinstance(fact, list) and records else fact
 
 
 def _costs(ratios: Sequence[Ratio]) -> dict[str, str]:
-    """Of each job, as times of its peer."""
+    """Job -> its cost, as a multiple of its peer's."""
     return {ratio.job: f"{statistics.median(ratio.values):.2g} x" for ratio in ratios}
 
 
@@ -52,7 +52,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def amount(value: float) -> str:
-    """To three digits, without an exponent where a person would write none: ``1.42``, ``412,000``, ``1.5 M``."""
+    """Return the value with three digits, as a person writes it: ``1.42``, ``412,000``, ``1.5 M``."""
     short = float(f"{value:.3g}")
     if abs(short) >= 1e6:
         return f"{short / 1e6:,g} M"
@@ -60,11 +60,11 @@ def amount(value: float) -> str:
 
 
 def between(values: Sequence[float]) -> str:
-    """The quartiles, as ``(1.38 to 1.5)``."""
+    """Return the quartiles as ``(1.38 to 1.5)``."""
     first, _, third = quartiles(values)
     return f"({amount(first)} to {amount(third)})"
 
 
 def with_spread(values: Sequence[float]) -> str:
-    """Median and quartiles, as ``1.42 (1.38 to 1.5)``."""
+    """Return median and quartiles as ``1.42 (1.38 to 1.5)``."""
     return f"{amount(statistics.median(values))} {between(values)}"

@@ -1,8 +1,8 @@
-"""What the consistency table strikes: Epochal's pipelines, and each peer as a target of the chaos kit.
+"""The targets of the consistency table: Epochal's pipelines, and each peer as a target of the chaos kit.
 
-A peer is the very function that the other tables measure, fed with the kit's rows through :func:`rows`; what it wrote
-is read by clients that know neither Spark nor Epochal.  ``benchmarks.targets:spark_jdbc`` is made anew whenever it is
-asked for, from the environment that :mod:`epochal.chaos.campaign.bench` sets for every round.
+A peer is the same function that the other tables measure.  It gets the kit's rows through :func:`rows`, and clients
+that use neither Spark nor Epochal read what it wrote.  Each access to a name such as ``benchmarks.targets:spark_jdbc``
+makes a new function from the environment that :mod:`epochal.chaos.campaign.bench` sets for every round.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """``outputs``: what the kit calls an output, and the job that it is in the table.
+    """A target of the table.
 
-    ``moments`` is there where the target is a pipeline of ours; ``before`` makes what a peer needs.
+    ``outputs``: the kit's name of an output -> its job in the table.  ``moments`` is set if the target is a pipeline of
+    ours.  ``before`` creates what a peer needs.
     """
 
     named: str
@@ -46,14 +47,14 @@ class Target:
 
 
 def rows(spark: SparkSession, fed: DataFrame) -> DataFrame:  # noqa: ARG001
-    """The kit's rows as the benchmarks' rows: (id, k, v, x)."""
+    """Return the kit's rows as rows of the benchmarks: (id, k, v, x)."""
     value = "to_json(named_struct('id', id, 'attempt', attempt)) AS v"
     return fed.selectExpr("id", "attempt AS k", value, "cast(n AS double) AS x")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """``kind`` says where its rows are."""
+    """A peer; ``kind`` is the kind of system that it writes to."""
 
     job: str
     kind: str
@@ -123,7 +124,7 @@ def read_postgres() -> list[dict[str, Any]]:
 
 
 def read_kafka() -> list[dict[str, Any]]:
-    """Committed records alone, though peers have no transactions."""
+    """Return the committed records.  (Peers have no transactions, so these are all records.)"""
     from epochal.chaos.demo.readers import committed_records
 
     found: list[dict[str, Any]] = []
@@ -154,7 +155,7 @@ def _of_peer(name: str, peer: Peer) -> Target:
 
 # --- ours -------------------------------------------------------------------------------------------
 
-PIPELINES: Mapping[str, Mapping[str, str]] = {  # of epochal.chaos.campaign.own: the job that each sink is
+PIPELINES: Mapping[str, Mapping[str, str]] = {  # a name in epochal.chaos.campaign.own -> sink -> its job
     "pipeline": {
         "postgres": names.of("postgres"),
         "kafka": names.of("kafka"),
@@ -190,4 +191,4 @@ TARGETS: Mapping[str, Target] = {
     **{name: _of_ours(name, outputs) for name, outputs in PIPELINES.items()},
     **{name: _of_peer(name, peer) for name, peer in PEERS.items()},
 }
-"""Their names are what a part of the table is asked for by."""
+"""Name -> target.  A part of the table is requested by these names."""

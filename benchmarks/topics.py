@@ -1,4 +1,4 @@
-"""What is in a topic when a job has ended."""
+"""The content of a topic after a job has ended."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 MARKERS = 1_000
-"""Offsets that the markers of a job's transactions may take."""
+"""How many offsets the markers of a job's transactions may take."""
 BATCH = 10_000
-QUIET_S = 60.0
+QUIET_S = 60.0  # how long a topic may give no message before its end
 REQUEST_S = 30
 
 
 class NotAllWritten(Exception):
-    """A topic does not hold what its job was to write: there is no figure."""
+    """A target does not hold what its job had to write, so there is no figure."""
 
 
 def check(bootstrap: str, topic: str, rows: int, *, transactions: bool) -> None:
-    """By the ends of the partitions, before which no transaction is open: exact where there are no ``transactions``."""
+    """Check the number of rows by the stable ends of the partitions.  Without ``transactions`` this is exact.
+
+    Raises NotAllWritten.
+    """
     ends = sum(stable_ends(bootstrap, topic).values())
     if not rows <= ends <= rows + (MARKERS if transactions else 0):
         raise NotAllWritten(f"{topic} ends at {ends:,} in all, and {rows:,} rows were to be written")
 
 
 def check_count(bootstrap: str, topic: str, rows: int) -> None:
-    """By reading all that is committed; some seconds for a million rows."""
+    """Check the number of rows by reading all committed messages, some seconds for a million.  Raises NotAllWritten."""
     count = committed(bootstrap, topic)
     if count != rows:
         raise NotAllWritten(f"{topic} has {count:,} committed messages, and {rows:,} rows were to be written")
 
 
 def stable_ends(bootstrap: str, topic: str) -> dict[int, int]:
-    """Partition -> the offset up to which a reader of committed messages gets."""
+    """Return partition -> the offset up to which a reader of committed messages can read."""
     return _ends(bootstrap, topic, "READ_COMMITTED")
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:
-    """Partition -> the offset behind the last message, open transactions included."""
+    """Return partition -> the offset after the last message, including open transactions."""
     return _ends(bootstrap, topic, "READ_UNCOMMITTED")
 
 
@@ -56,12 +59,12 @@ def _ends(bootstrap: str, topic: str, isolation: str) -> dict[int, int]:
 
 
 def committed(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> int:
-    """How many messages a reader of committed ones gets."""
+    """Return how many messages a reader of committed messages gets."""
     return sum(1 for _ in messages(bootstrap, topic, quiet=quiet))
 
 
 def messages(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> Iterator[Message]:
-    """What a reader of committed messages gets; ``quiet``: seconds without any that are too many."""
+    """Yield the committed messages.  Raises NotAllWritten after ``quiet`` seconds without a message."""
     from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
     options = {"bootstrap.servers": bootstrap, "group.id": "count", "enable.auto.commit": False, "log_level": 0}

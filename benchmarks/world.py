@@ -1,4 +1,4 @@
-"""What a table runs on: a folder, embedded servers and one Spark session, each started when it is first asked for."""
+"""What a table runs on: a folder, embedded servers and one Spark session.  Each is started when it is first used."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 DATABASE = "bench"
 PARTITIONS = 4
 SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
-"""Of Postgres, for us and for peers alike: fsync and all that is durable stay as they are."""
+"""Settings of Postgres, the same for us and for peers.  fsync and all other settings of durability are unchanged."""
 
 
 class World:
-    """As a context manager: what it started ends with it; ``conf``: of its Spark session, beside what all have."""
+    """Starts and ends what a table needs; a context manager.  ``conf``: more settings of the Spark session."""
 
     def __init__(self, conf: Mapping[str, str] | None = None) -> None:
         self._conf = dict(conf or {})
@@ -55,7 +55,7 @@ class World:
             raise ServerUnavailable(
                 f"{folder.parent} is memory, where nothing is durable", "set TMPDIR to a disk's folder"
             )
-        folder.chmod(0o755)  # where Postgres runs as another user, it reads files from here
+        folder.chmod(0o755)  # Postgres may run as another user, and reads files from here
         return folder
 
     @functools.cached_property
@@ -87,13 +87,13 @@ class World:
     # --- targets, until they are cleared --------------------------------------------------------
 
     def table(self) -> str:
-        """An empty table for a peer."""
+        """Create an empty table for a peer; return its name."""
         name = self.named_table(new_name("peer"))
         postgres.create(self.dsn, name)
         return name
 
     def named_table(self, name: str) -> str:
-        """One that somebody else makes."""
+        """Note the name of a table that somebody else creates, so that it is checked and removed; return the name."""
         self._tables.append(name)
         return name
 
@@ -107,14 +107,15 @@ class World:
         self._open.append(close)
 
     def new_folder(self, name: str) -> Path:
-        """One that is not there yet."""
+        """Return the path of a folder that does not exist yet; it is checked and removed, too."""
         self._folders.append(self.folder / name)
         return self._folders[-1]
 
     def check(self, rows: int) -> None:
-        """Every target that was made since the last time has so many rows, else the turn does not count.
+        """Check that every target since the last ``clear`` has so many rows.  Raises NotAllWritten otherwise.
 
-        A topic is judged by its ends, where markers of transactions count too: as many missing rows would not be seen.
+        A topic is checked by its ends.  Markers of transactions count there, too, so that so many missing rows would
+        not be noticed.
         """
         found = {table: postgres.count(self.dsn, table) for table in self._tables}
         found |= {str(path): delta.count(path) for path in self._folders if (path / "_delta_log").exists()}
@@ -124,7 +125,7 @@ class World:
             topics.check(self.kafka.bootstrap, topic, rows, transactions=True)
 
     def clear(self) -> None:
-        """Close what is open and remove all targets: no turn leaves connections, files or work to another."""
+        """Close what is open and remove all targets, so that a turn leaves nothing to the next one."""
         for close in self._open:
             close()
         if self._tables:
@@ -136,10 +137,10 @@ class World:
         self._tables, self._topics, self._folders, self._open = [], [], [], []
 
     def drop_topic(self, name: str) -> None:
-        """The broker frees its disk within a minute."""
+        """Delete a topic.  The broker frees the disk space within a minute."""
         from confluent_kafka.admin import AdminClient
 
-        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})  # has to live until it is answered
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})  # must live until the answer comes
         admin.delete_topics([name])[name].result(timeout=30)
 
     def _started(self, server: Server) -> Server:
@@ -150,7 +151,10 @@ class World:
     # --- one micro-batch after another ----------------------------------------------------------
 
     def epochs(self, source: Path, write: Write, *, timeout: int = 900) -> list[float]:
-        """Spark's ``addBatch`` seconds of each epoch of ``source``, a folder of Parquet with two files per epoch."""
+        """Run a stream over ``source``, a folder of Parquet with two files per epoch.
+
+        Return Spark's ``addBatch`` seconds of each epoch.  Raises TimeoutError after ``timeout`` seconds.
+        """
         frame = self.spark.read.parquet(str(source))
         stream = self.spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", 2).parquet(str(source))
         query = (
@@ -169,7 +173,7 @@ class World:
 
 
 def session(memory: str, **conf: str) -> SparkSession:
-    """Two cores, the jars of all sinks and peers, a heap of at most ``memory``; the process has no other."""
+    """Return the process's Spark session: two cores, the jars of all sinks and peers, and a heap of ``memory``."""
     found = [spark_conf()["spark.jars"], *map(str, jars.resolve(versions.POSTGRES_JDBC_JARS))]
     return spark_session("local[2]", conf={"spark.jars": ",".join(found), "spark.driver.memory": memory, **conf})
 
@@ -182,5 +186,5 @@ if TYPE_CHECKING:
 
 
 def new_name(what: str) -> str:
-    """Fit for a table, a topic and a folder."""
+    """Return a new name that can be used for a table, a topic or a folder."""
     return f"{what}_{uuid.uuid4().hex[:8]}"

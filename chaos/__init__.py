@@ -1,6 +1,7 @@
 """What can go wrong, and how would we know?
 
-What can go wrong, and how we would know.  Each part is imported when it is first asked for."""
+The chaos kit.  Each part is imported only when it is first needed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ = ["replay_last_epoch"]
 
 
 def __getattr__(name: str) -> Any:
-    """Production code imports this package for its failpoints alone, and pays for nothing else."""
+    """Import a public name only when it is used, so that nobody pays for parts that they do not use."""
     if name == "replay_last_epoch":
         from epochal.chaos.strike.replay import replay_last_epoch
 

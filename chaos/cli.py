@@ -1,4 +1,4 @@
-"""``epochal chaos``: the fault-injection suite, on ourselves and on anyone's code."""
+"""``epochal chaos``: the command line of the fault-injection suite, for our own and for anyone's code."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from epochal.chaos.campaign.plan import MASTER, STRIKES, Plan, Result
 from epochal.chaos.campaign.roles import CheckedReport, Report, Reports
 from epochal.chaos.job import workloads
 from epochal.chaos.job.targets import Usage
-from epochal.chaos.observe import checker, recording
-from epochal.chaos.observe.checker import Finding, Run, Verdict
+from epochal.chaos.observe import checker, invariants, recording
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.recording import NotAHistory
 from epochal.chaos.observe.roles import RoleError
+from epochal.chaos.observe.run import Run
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.strike.strikes import ON, Menu, Strike
 from epochal.coordinator.model.failpoints import Point
@@ -38,14 +39,14 @@ VALID, INVALID, USAGE, UNKNOWN = 0, 1, 2, 3
 CODES = {Verdict.TRUE: VALID, Verdict.FALSE: INVALID, Verdict.UNKNOWN: UNKNOWN}
 WORDS = {Verdict.TRUE: "VALID", Verdict.FALSE: "INVALID", Verdict.UNKNOWN: "UNKNOWN"}
 SAYS = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unknown"}
-SECONDS_BETWEEN = 10.0  # lines of progress
-TIER = 4  # unless another is asked for
+SECONDS_BETWEEN = 10.0  # between two lines of progress
+TIER = 4  # the default
 WORKLOAD = "rows"
-LONGEST = 400  # characters of a reason
+LONGEST = 400  # characters of a reason that are printed
 STYLES = {Verdict.TRUE: "bold green", Verdict.FALSE: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
 chaos = typer.Typer(
-    help="Kill, pause and cut, and judge what is left.  Exit codes: 0 valid, 1 invalid, 2 wrong usage, 3 unknown.",
+    help="Strike jobs with faults, and judge their output.  Exit codes: 0 valid, 1 invalid, 2 wrong usage, 3 unknown.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -53,7 +54,7 @@ screen = Console(highlight=False)
 
 
 class Progress:
-    """Lines with the seconds since the start."""
+    """Prints lines with the seconds since the start."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -64,11 +65,11 @@ class Progress:
 
 
 def show(run: Run, findings: Mapping[str, Finding]) -> None:
-    """The table of verdicts, and all in one word."""
+    """Print the table of verdicts, and the overall verdict."""
     verdict = checker.verdict(run, findings)
     table = Table("invariant", "what it says", "verdict", "observations")
     for name, finding in findings.items():
-        row = (name, checker.MEANING[name], SAYS[finding.verdict], f"{finding.observations:,}")
+        row = (name, invariants.MEANING[name], SAYS[finding.verdict], f"{finding.observations:,}")
         table.add_row(*row, style=_style(finding))
     screen.print(table)
     for name, finding in findings.items():
@@ -84,13 +85,13 @@ def _style(finding: Finding) -> str:
 
 
 def refuse(error: Exception) -> typer.Exit:
-    """Wrong usage, told in one line."""
+    """Print wrong usage in one line; return the exit to raise."""
     complain(str(error))
     return typer.Exit(USAGE)
 
 
 def complain(text: str) -> None:
-    """To standard error, where it is not taken for a result."""
+    """Print a line to standard error, so that it is not mistaken for a result."""
     Console(stderr=True, highlight=False).print(f"epochal chaos: {text}", soft_wrap=True, markup=False)
 
 
@@ -98,7 +99,7 @@ Command = Callable[P, None]
 
 
 def judged(command: Command[P]) -> Command[P]:
-    """A command that ends with *unknown* where it breaks: exit code 1 means a violation and nothing else."""
+    """Make a command exit with *unknown* if it fails itself, because exit code 1 must mean a violation only."""
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -117,14 +118,14 @@ def judged(command: Command[P]) -> Command[P]:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse at start what could not be written at the end."""
+    """Make the folder.  Raises Usage if it cannot be written to, so that the run does not fail at its end."""
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise Usage(f"{folder} cannot be written to")
 
 
 def environment() -> dict[str, str]:
-    """What a report says about where it was made; no path, no address."""
+    """Return what a report says about the machine: versions and processor, but no path and no address."""
     found = {"python": platform.python_version(), "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
     for package in ("epochal", "pyspark", "confluent-kafka", "psycopg", "delta-spark"):
         try:
@@ -138,48 +139,48 @@ def environment() -> dict[str, str]:
 @judged
 def run(
     target: Annotated[
-        str, typer.Option(help="package.module:thing, an Epochal sink, a pipeline or a function of (df, epoch).")
+        str, typer.Option(help="package.module:name of an Epochal sink, a pipeline or a function of (df, epoch).")
     ] = "",
     reader: Annotated[
         list[str] | None,
         typer.Option(
-            help="package.module:function that returns what an output holds; several as name=module:function."
+            help="package.module:function that returns the rows of an output; name=module:function for several."
         ),
     ] = None,
     source: Annotated[
         str, typer.Option(help="package.module:function of (spark, rows) between the kit's rows and the target.")
     ] = "",
     workload: Annotated[
-        str, typer.Option(help=f"What is fed: {', '.join(workloads.NAMES)}; {WORKLOAD}, or what our own target is for.")
+        str, typer.Option(help=f"Input: {', '.join(workloads.NAMES)}.  Default: {WORKLOAD}, or that of our own target.")
     ] = "",
     server: Annotated[
         list[str] | None, typer.Option(help="Start this server for the target: postgres, kafka; may be repeated.")
     ] = None,
-    tier: Annotated[int, typer.Option(help="4: processes are killed.  3: errors inside one process.")] = TIER,
+    tier: Annotated[int, typer.Option(help="4: kill processes.  3: raise errors inside one process.")] = TIER,
     strikes: Annotated[
         int | None,
-        typer.Option(min=1, help=f"How many strikes ({STRIKES}); each kind comes once before any comes again."),
+        typer.Option(min=1, help=f"How many strikes (default {STRIKES}); each comes once before any comes again."),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Strike on until this time is over, instead.")] = 0.0,
+    minutes: Annotated[float, typer.Option(min=0.0, help="How long to strike, instead of --strikes.")] = 0.0,
     strike: Annotated[
         list[str] | None,
         typer.Option(help="Only this, as kill:driver:after-return or crash:kafka:before-publish@kafka; repeatable."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the order of the strikes.")] = 0,
-    stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="End at the first violation.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the order of the strikes.")] = 0,
+    stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="Stop at the first violation.")] = False,
     conf: Annotated[list[str] | None, typer.Option(help="key=value for the Spark session; may be repeated.")] = None,
     master: Annotated[
-        str, typer.Option(help="Where Spark runs; executors of their own: local-cluster[2,1,1024].")
+        str, typer.Option(help="Spark's master; local-cluster[2,1,1024] has separate executors.")
     ] = MASTER,
-    history: Annotated[Path | None, typer.Option(help="Write the history (JSON lines) to this folder.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write one HTML file.")] = None,
+    history: Annotated[Path | None, typer.Option(help="Write the histories (JSON lines) to this folder.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report, one HTML file, to this path.")] = None,
 ) -> None:
     """Strike a target, and judge what outside readers saw.
 
     Example: epochal chaos run --target my.job:write --reader my.job:rows --report out.html
 
-    Without --target: our own sinks, on servers of the kit's; one of our pipelines is
-    --target epochal.chaos.campaign.own:upsert, or pipeline, plain, overwrite, idempotent.
+    Without --target, strike our own pipelines in turn, on servers that the kit starts.  To strike one of them, use
+    --target epochal.chaos.campaign.own:upsert (or :pipeline, :plain, :overwrite, :idempotent).
     """
     from epochal.chaos.campaign import own, rounds
 
@@ -226,7 +227,7 @@ _STRIKE = re.compile(
 
 
 def parse_strike(text: str) -> Strike:
-    """``action:victim:point[@sink][#n]``; Usage for anything else."""
+    """Return the strike in ``action:victim:point[@sink][#n]``.  Raises Usage for any other text."""
     match = _STRIKE.fullmatch(text)
     points = {point.value: point for point in Point}
     known = match is not None and match["victim"] in ON.get(match["action"], ()) and match["point"] in points
@@ -241,7 +242,7 @@ def parse_strike(text: str) -> Strike:
 
 
 def format_strike(strike: Strike) -> str:
-    """The text that :func:`parse_strike` reads."""
+    """Return the text that :func:`parse_strike` reads."""
     sink = f"@{strike.sink}" if strike.sink else ""
     nth = f"#{strike.nth}" if strike.nth > 1 else ""
     return f"{strike.action}:{strike.victim}:{strike.point.value}{sink}{nth}"
@@ -259,7 +260,7 @@ def _now() -> str:
 
 
 def command(plan: Plan, strikes: Sequence[Strike] = (), servers: Sequence[str] = ()) -> str:
-    """The command line that runs this plan, or these strikes of it alone."""
+    """Return the command line that runs this plan, or only these strikes of it."""
     words = ["epochal", "chaos", "run"]
     if plan.target:
         words += ["--target", plan.target]
@@ -280,12 +281,12 @@ def command(plan: Plan, strikes: Sequence[Strike] = (), servers: Sequence[str] =
 
 
 def _shown(key: str, value: str) -> str:
-    """A secret is in no report."""
+    """The value of a setting, or ``...`` if it may be a secret, which must not be in a report."""
     return "..." if any(word in key.lower() for word in ("password", "secret", "token", "key")) else value
 
 
 def tell(results: Sequence[Result], about: Mapping[str, Any], history: Path | None, page: Path | None) -> Verdict:
-    """Verdicts on the terminal; histories and the page where they were asked for."""
+    """Show verdicts on the terminal, and write histories and the page if requested.  Return the worst verdict."""
     kept = Page(page, about)
     told: list[Report] = [Terminal(many=len(results) > 1)]
     told += [Histories(history)] if history is not None else []
@@ -300,7 +301,7 @@ def tell(results: Sequence[Result], about: Mapping[str, Any], history: Path | No
 
 @dataclass
 class Terminal:
-    """Verdicts as a table, what was not reached, and what struck where something is wrong."""
+    """Prints the verdicts as a table, strikes that did not strike, and, if something is wrong, those that did."""
 
     many: bool = False
     _told: int = 0
@@ -320,7 +321,7 @@ class Terminal:
 
 @dataclass
 class Histories:
-    """One file for each run, in a folder that is there."""
+    """Writes one file for each run, in an existing folder."""
 
     folder: Path
     _told: int = 0
@@ -332,7 +333,7 @@ class Histories:
 
 @dataclass
 class Page:
-    """One HTML file for all runs, written at the end; ``path`` None for none."""
+    """Writes one HTML file for all runs at the end.  With ``path`` None it writes nothing."""
 
     path: Path | None
     about: Mapping[str, Any]
@@ -349,7 +350,7 @@ class Page:
 def write_page(
     path: Path, told: Sequence[tuple[Run, Mapping[str, Finding], Mapping[str, Any]]], about: Mapping[str, Any]
 ) -> None:
-    """The report as one HTML file; its charts are drawn only when somebody asks for it."""
+    """Write the report as one HTML file.  What draws its charts is imported only here."""
     from epochal.chaos.report import write
     from epochal.chaos.report.account import Round
 
@@ -358,7 +359,7 @@ def write_page(
 
 
 def again(result: Result, servers: Sequence[str]) -> None:
-    """How the violation is seen again: by the one strike before it if that is seen to be enough, else by all."""
+    """Print the command that shows the violation again: with the one strike before it if that is enough, else all."""
     from epochal.chaos.campaign import own
 
     plan = replace(result.plan, target="") if result.plan.target == own.TARGET else result.plan
@@ -370,31 +371,31 @@ def again(result: Result, servers: Sequence[str]) -> None:
 
 
 def shrunk(plan: Plan, result: Result, servers: Sequence[str]) -> Sequence[Strike]:
-    """The strikes that are needed: those to blame, if a run with them alone is invalid too."""
+    """Return the strikes that are needed: the blamed ones if a run with only these is invalid too, else all."""
     from epochal.chaos.campaign import rounds
 
     blamed = result.blamed()
     if len(blamed) == len(result.struck):
         return blamed
-    screen.print(f"once more, with nothing but {'; '.join(map(str, blamed))}", soft_wrap=True, markup=False)
+    screen.print(f"once more, only with {'; '.join(map(str, blamed))}", soft_wrap=True, markup=False)
     alone = replace(plan, seconds=0.0, strikes=len(blamed), all_must_strike=True)
     (once_more,) = rounds.play(alone, Progress(), menu=Menu(blamed), servers=servers)
     if once_more.verdict is Verdict.FALSE:
         return blamed
-    screen.print("that alone does not show it: all strikes are needed, or luck", markup=False)
+    screen.print("that alone does not show it: all strikes are needed, or it was chance", markup=False)
     return result.struck
 
 
 @chaos.command()
 @judged
 def simulate(
-    traces: Annotated[int, typer.Option(min=1, help="Go on until there are so many distinct traces.")] = 100_000,
-    minutes: Annotated[float, typer.Option(help="Or until this time is over.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Draws the samples of three and four faults.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
-    stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="End at the first violation.")] = False,
+    traces: Annotated[int, typer.Option(min=1, help="Stop at so many distinct traces.")] = 100_000,
+    minutes: Annotated[float, typer.Option(help="Stop also after so many minutes.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the samples of three and four faults.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = os.cpu_count() or 1,
+    stop_at_first: Annotated[bool, typer.Option("--stop-at-first", help="Stop at the first violation.")] = False,
 ) -> None:
-    """Tier 1: the real coordinator in a simulated world, every fault and pair of faults, then samples.
+    """Tier 1: run the real coordinator in a simulated world with every fault, every pair of faults, and samples.
 
     Example: epochal chaos simulate --traces 2000000 --jobs 2
     """
@@ -419,8 +420,8 @@ def simulate(
 @chaos.command()
 @judged
 def fuzz(
-    minutes: Annotated[float, typer.Option(help="For so long, or until it fails.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Draws the steps.")] = 0,
+    minutes: Annotated[float, typer.Option(help="Run for so many minutes, or until the first failure.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the steps.")] = 0,
 ) -> None:
     """Tier 2: Hypothesis drives coordinator, logs and sinks step by step; a failure is printed as a program.
 
@@ -441,7 +442,7 @@ def fuzz(
 
 @chaos.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def mutants(context: typer.Context) -> None:
-    """Take away guards in a copy of the checkout, and see whether the suite notices.
+    """Remove guards in a copy of the checkout, and see whether a test fails.
 
     Example: epochal chaos mutants --json planted.json
     """
@@ -454,8 +455,8 @@ def mutants(context: typer.Context) -> None:
 @judged
 def check(
     histories: Annotated[list[Path], typer.Argument(help="Files that `run --history` wrote.")],
-    json_: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Write one HTML file.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write the report, one HTML file, to this path.")] = None,
 ) -> None:
     """Judge histories again, without running anything.
 
@@ -481,12 +482,12 @@ def check(
 
 
 def _invariants(about: Mapping[str, Any]) -> Sequence[str]:
-    """What the run was judged by when it was written; else all that there is."""
-    return [name for name in about.get("invariants", checker.CHECKS) if name in checker.CHECKS]
+    """The invariants that judged the run when it was written; all if the file does not say."""
+    return [name for name in about.get("invariants", invariants.CHECKS) if name in invariants.CHECKS]
 
 
 def as_json(path: Path, run: Run, findings: Mapping[str, Finding]) -> dict[str, Any]:
-    """A judged history for other programs."""
+    """Return a judged history as JSON for other programs."""
     return {
         "history": str(path),
         "verdict": WORDS[checker.verdict(run, findings)].lower(),

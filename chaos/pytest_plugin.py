@@ -1,8 +1,8 @@
-"""For pytest: the fixture ``chaos`` and the marker ``chaos_schedule``; off unless asked for.
+"""The pytest plugin: the fixture ``chaos`` and the marker ``chaos_schedule``.  It is off by default.
 
-On with ``--epochal-chaos``, with ``epochal_chaos = true`` in the ini file, or as a plugin by its name,
-``-p epochal.chaos.pytest_plugin``.  The entry point is ``switch`` alone: in a run that does not ask, it adds
-the option, declares the marker, and nothing else.  The kit is imported by the first test that uses it::
+It is switched on with ``--epochal-chaos``, with ``epochal_chaos = true`` in the ini file, or as a plugin by its name,
+``-p epochal.chaos.pytest_plugin``.  The entry point is only ``switch``: if the plugin is off, it adds the option and
+declares the marker, and does nothing else.  The first test that uses the kit imports it::
 
     @pytest.mark.chaos_schedule("pairs", at_most=200, seed=7)
     def test_my_sink_survives(chaos, tmp_path):
@@ -11,10 +11,10 @@ the option, declares the marker, and nothing else.  The kit is imported by the f
             read=lambda target: {"out": rows_of(tmp_path / f"{target}.db")},
         )
 
-The arguments of the marker are those of :class:`~epochal.chaos.trial.Plan`, in that order; instead of the first
-it takes strikes, which are one schedule.  A failing schedule is printed as a test that replays it.
+The arguments of the marker are those of :class:`~epochal.chaos.trial.Plan`, in that order.  Instead, its positional
+arguments may be strikes, which are one schedule.  A failing schedule is printed as a test that replays it.
 
-PYTEST_DONT_REWRITE: the entry point has imported this module before pytest could, and it asserts nothing.
+PYTEST_DONT_REWRITE: the entry point imports this module before pytest can rewrite it, and it has no assertions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _survivals = pytest.StashKey[list["Survival"]]()
 
 
 class Switch:
-    """What the entry point loads."""
+    """The part that the entry point loads."""
 
     @staticmethod
     def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """How many schedules were played: a test that played none proves nothing."""
+    """Print how many schedules were played, because a test that played none proves nothing."""
     survivals = config.stash[_survivals]
     if survivals:
         played = sum(survival.schedules for survival in survivals)
@@ -82,12 +82,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture
 def chaos(request: pytest.FixtureRequest) -> Chaos:
-    """Runs sinks under the coordinator through schedules of faults: ``chaos.survives(sinks, read)``."""
+    """Run sinks with the coordinator through schedules of faults: ``chaos.survives(sinks, read)``."""
     return Chaos(request)
 
 
 class Chaos:
-    """The fixture: one test's access to the kit."""
+    """The fixture, with which one test uses the kit."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._request = request
@@ -102,10 +102,13 @@ class Chaos:
     ) -> Survival:
         """Fail at the first schedule after which the output is not that of a run without faults.
 
-        ``sinks(target)`` makes new sink objects, as a process does that has just started; ``read(target)`` is an
-        independent reader: sink name -> rows, mappings with at least id, attempt and epoch.  ``target`` is new for
-        every schedule; its name fits a file, a table, a topic.  ``rows`` makes of the kit's rows (id, attempt,
-        epoch, n; all integers) what the sinks take, say a DataFrame; ``schema`` is what their ``create`` gets.
+        * ``sinks(target)`` makes new sink objects, as a process does that has just started.
+        * ``read(target)`` is an independent reader.  It returns sink name -> rows, which are mappings with at least id,
+          attempt and epoch.
+        * ``target`` is new for every schedule.  Its name can be the name of a file, a table or a topic.
+        * ``rows`` turns the kit's rows (id, attempt, epoch, n; all integers) into what the sinks take, for example a
+          DataFrame.
+        * ``schema`` is what the ``create`` of the sinks gets.
         """
         from epochal.chaos.trial import DidNotSurvive, Subject, survives
 
@@ -123,7 +126,7 @@ class Chaos:
 
 
 def plan_of(*arguments: Any, **options: Any) -> Plan:
-    """The plan that a marker with these arguments names; without any: every single fault."""
+    """Return the plan for a marker with these arguments; without arguments, every single fault."""
     from epochal.chaos.simulate.schedule import Strike
     from epochal.chaos.trial import Plan
 
@@ -133,13 +136,13 @@ def plan_of(*arguments: Any, **options: Any) -> Plan:
 
 
 def program(test: Callable[..., object], schedule: Schedule, plan: Plan) -> str:
-    """The test once more, with this schedule alone; to be put below it as it is, also in a class."""
+    """Return the source of the test with only this schedule.  It can be pasted below the test, also in a class."""
     name = test.__name__
     lines = inspect.getsource(test)
     source = textwrap.dedent(lines)
     settings = f"    epochs={plan.epochs},\n" + ("" if plan.lines else "    lines=False,\n")
     strikes = "".join(f"    Strike({s.driver!r}, {s.number}, {s.action}),\n" for s in schedule)
-    # The marker next to the function is the one that counts.
+    # pytest uses the marker next to the function.
     body = source[source.index(f"def {name}(") :].replace(f"def {name}(", f"def {name}_replayed(", 1)
     text = (
         f"# Put this below {name}, and run it with {OPTION}:\n"

@@ -1,4 +1,5 @@
-"""All stored results as one self-contained page, the newest run beside the one before: ``python -m benchmarks.page``.
+"""All stored results as one self-contained page: ``python -m benchmarks.page``.
 
-It is made of the blocks and charts of the chaos kit's report; the same results give the same bytes.
+It compares the newest run with the run before.  It uses the blocks and charts of the chaos kit's report.  The same
+results give the same bytes.
 """

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.page``: write the page of the results that are stored."""
+"""``python -m benchmarks.page`` writes the page of the stored results."""
 
 from __future__ import annotations
 

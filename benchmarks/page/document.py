@@ -1,4 +1,4 @@
-"""The page: goals first, then table by table pictures with the same in numbers, then what it was measured on."""
+"""The page: first the goals, then each table with pictures and numbers, then the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Panel(Protocol):
 
 
 P = TypeVar("P", bound=Panel)
-FEW = 16  # figures: so many are shown unfolded
+FEW = 16  # at most so many figures are shown unfolded
 
 STYLE = """
 h1{font-size:1.7rem;line-height:1.25;color:var(--ink);margin-bottom:4px}
@@ -45,26 +45,26 @@ td code{overflow-wrap:anywhere}
 """
 
 READ_DOTS = (
-    "A dot is the median of the rounds, its bar reaches from the first to the third quartile. Blue: the newest run; "
-    "grey and hollow: the run before. The green line is the goal, the tint lies on the side that it asks for; the grey "
-    "upright line is where both are alike."
+    "A dot is the median of the rounds, and its bar goes from the first to the third quartile. Blue is the newest run, "
+    "grey and hollow is the run before. The green line is the goal, and the tinted side meets it. On the grey vertical "
+    "line both jobs are equal."
 )
 READ_LINES = (
-    "Medians over a logarithmic axis; pale strokes reach from the first to the third quartile. Broken: the run before."
+    "Medians over a logarithmic axis. Pale strokes go from the first to the third quartile. Broken: the run before."
 )
 READ_STACKS = (
-    "The median of each phase, and their sum; the thin bar is the run before. The numbers are those of the list below. "
-    "What the sinks do within a phase, beside each other, is among the absolute figures alone."
+    "The median of each phase, and their sum. The thin bar is the run before. The numbers refer to the list below. "
+    "Steps of the sinks within a phase run in parallel; they are only in the table of absolute figures."
 )
 READ_CELLS = (
-    "Counted are epochs, over all seeds, by what readers from outside saw. ✓ clean: faults struck, and nothing was "
-    "lost, duplicated, seen in part or out of order. ? is no pass: no fault struck, or not all was looked at. In "
-    "brackets: what a mode says that it may do. Cost: the median ratio without a fault, below."
+    "Cells count epochs over all seeds, as readers saw them from outside. ✓ clean: faults struck, and nothing was "
+    "lost, duplicated, seen in part or out of order. ? is not a pass: no fault struck, or not everything was observed. "
+    "In brackets: what a mode does not promise to prevent. Cost: the median ratio without a fault, below."
 )
 
 
 def html(folder: Path = FOLDER, *, quick: bool = False, about: Mapping[str, str] = TABLES) -> str:
-    """The whole page of the results that a folder holds; ``about``: the tables, and what each is about."""
+    """Return the page of the results in a folder.  ``about``: table -> what it is about."""
     runs = all_stored(about, quick=quick, folder=folder)
     found = answers(runs)
     parts = [
@@ -81,7 +81,7 @@ def _head(runs: Mapping[str, Sequence[Run]], *, quick: bool) -> Markup:
     newest = max((run.when for of in runs.values() for run in of), default="")
     measured = sum(bool(of) for of in runs.values())
     said = f"{measured} of {len(runs)} tables are measured" + (f", the newest on {newest} UTC." if newest else ".")
-    warning = " These are quick runs: they show that all of it runs, and are no results." if quick else ""
+    warning = " These are quick runs: they only show that everything runs, and are not results." if quick else ""
     links = [element("li", element("a", name, href=f"#{name}")) for name in ("goals", *runs, "environment")]
     return Markup(
         element("h1", "Epochal benchmarks: is it right, and what does it cost?")
@@ -95,7 +95,7 @@ def _goals(found: Mapping[str, Sequence[Answer]]) -> Markup:
     missing = sum(not of for of in found.values())
     counts = {"goals": len(found), "hold": holds, "not met": len(found) - holds - missing, "not measured": missing}
     figures = [element("div", element("dt", name), element("dd", f"{count}")) for name, count in counts.items()]
-    said = blocks.note("A goal holds when the median of the ratio does, in every case that it is asked of.")
+    said = blocks.note("A goal holds if the median of its ratio meets the bound in every case that has this goal.")
     heading = element("h2", "Goals", id="goals")
     return element("section", heading, element("dl", figures, class_="figures"), said, tables.goals(found))
 
@@ -122,7 +122,7 @@ def _table(name: str, about: str, runs: Sequence[Run]) -> Markup:
 
 
 def _compared(newest: Run, before: Run | None) -> Markup:
-    """Which runs are shown, and the command."""
+    """A line with the runs that are shown, and the command."""
     of = f"{newest.when} UTC, commit {line(newest.commit)}, {newest.result.rounds} rounds"
     beside = f"beside {before.when} UTC, commit {line(before.commit)}" if before else "no run before it"
     return element("p", f"{of}; {beside}. Made by ", element("code", newest.command), class_="note")
@@ -156,7 +156,7 @@ def _stacks(name: str, newest: Run, before: Run | None) -> Iterator[Markup]:
 
 
 def _pictures(panels: Sequence[P], draw: Callable[[P, str], str], name: str, read: str) -> Iterator[Markup]:
-    """Each panel under its title, and how they are read."""
+    """Each panel under its title, and how to read them."""
     for place, panel in enumerate(panels):
         yield element("h3", line(panel.title))
         yield blocks.picture(draw(panel, f"{name}-{place}"))
@@ -185,12 +185,12 @@ def _environment(runs: Sequence[Run]) -> Markup:
 
 
 def _reading() -> Markup:
-    """What may be concluded, and what not."""
+    """What a reader may conclude from the page, and what not."""
     said = (
-        "Jobs take turns in one invocation, and a ratio is that of two jobs in the same round: on shared cores the "
-        "pace of the machine changes within minutes, so read the ratios, and absolute figures as orders. Peers run at "
-        "their best documented settings and with the same durability (fsync on, acks=all). The newest run and the run "
-        "before may differ in commit, versions and machine: the table above says so."
+        "Jobs take turns in one invocation, and a ratio compares two jobs of the same round. On shared cores the speed "
+        "of the machine changes within minutes. So trust the ratios, and read absolute figures as orders of magnitude. "
+        "Peers run with their best documented settings and with the same durability (fsync on, acks=all). The newest "
+        "run and the run before may differ in commit, versions and machine, as the table above shows."
     )
-    made = element("p", "This page: ", element("code", "make bench-page"), ". It asks the network for nothing.")
+    made = element("p", "This page: ", element("code", "make bench-page"), ". It needs no network.")
     return element("footer", element("p", said), made)

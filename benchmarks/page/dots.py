@@ -1,4 +1,4 @@
-"""Ratios as dots with their quartiles, newest over the run before, and the goal as an upright line."""
+"""Pictures of ratios: dots with quartiles, the newest run above the run before, and the goal as an upright line."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from epochal.chaos.report.timeline import WIDTH
 ROW, HEAD = 34, 30  # pixels of a ratio, and of the job's name above its ratios
 LINE = 15  # further pixels for each further line of a peer's name
 NAMES = 270  # pixels of a peer's name
-INDENT = 14  # of it under its heading
+INDENT = 14  # pixels by which a peer's name is indented under its heading
 TOP, BOTTOM, GAP = 6, 52, 14
-NEWEST, BEFORE = -6, 8  # from the middle of a row
+NEWEST, BEFORE = -6, 8  # pixels from the middle of a row
 TICKS = [scale * 10.0**power for power in range(-4, 6) for scale in (1, 2, 5)]
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A ratio of the newest run and the same of the run before; its line's name, and that of the lines around it."""
+    """A ratio of the newest run, and the same ratio of the run before.
+
+    ``label`` names its line, and ``heading`` the group of lines that it belongs to.
+    """
 
     ratio: Ratio
     before: Ratio | None
@@ -46,7 +49,7 @@ class Dot:
 
     @property
     def verdict(self) -> tuple[str, str]:
-        """What is said of the goal, and its colour."""
+        """(text about the goal, its colour)."""
         if self.goal is None:
             return "", "muted"
         holds = self.goal.holds(statistics.median(self.ratio.values))
@@ -54,7 +57,7 @@ class Dot:
 
     @property
     def spans(self) -> Iterator[float]:
-        """All that has to lie within the axis."""
+        """All values that must lie within the axis."""
         for ratio in (self.ratio, self.before):
             if ratio is not None:
                 yield from quartiles(ratio.values)
@@ -64,7 +67,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class _Place:
-    """A line of the picture with its middle and height, in pixels from the top; without a dot a heading."""
+    """A line of the picture, with its middle and height in pixels from the top.  Without a dot it is a heading."""
 
     middle: float
     height: float
@@ -73,12 +76,12 @@ class _Place:
 
 
 def is_difference(what: str) -> bool:
-    """``s more`` and the like: no quotient, and zero is where both are alike."""
+    """Return whether the values are differences such as ``s more``, and not quotients: then 0 means equal."""
     return what.startswith("s more")
 
 
 def more_is_better(what: str) -> bool:
-    """Of speeds; of seconds and bytes fewer are."""
+    """Return whether more is better, as for speeds.  For seconds and bytes, less is better."""
     return "/s" in what
 
 
@@ -91,7 +94,7 @@ class Panel:
 
 
 def panels(ratios: Sequence[Ratio], before: Sequence[Ratio]) -> list[Panel]:
-    """A picture for each case; where each case has one ratio, the cases are lines of one picture."""
+    """Return a picture for each case.  If each case has only one ratio, the cases are the lines of one picture."""
     found: list[Panel] = []
     for what in dict.fromkeys(ratio.what for ratio in ratios):
         mine = [ratio for ratio in ratios if ratio.what == what]
@@ -108,7 +111,7 @@ def panels(ratios: Sequence[Ratio], before: Sequence[Ratio]) -> list[Panel]:
 
 
 def _of_case(ratios: Sequence[Ratio], before: Sequence[Ratio]) -> list[Dot]:
-    """By job, or by peer where these are fewer."""
+    """Dots grouped by job, or by peer if there are fewer peers."""
     peers = list(dict.fromkeys(ratio.peer for ratio in ratios))
     if len(peers) < len({ratio.job for ratio in ratios}):
         by_peer = sorted(ratios, key=lambda ratio: peers.index(ratio.peer))
@@ -117,13 +120,13 @@ def _of_case(ratios: Sequence[Ratio], before: Sequence[Ratio]) -> list[Dot]:
 
 
 def _by_pair(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Those of the same two jobs side by side."""
+    """Sort the ratios so that those of the same two jobs are together."""
     pairs = list(dict.fromkeys((ratio.job, ratio.peer) for ratio in ratios))
     return sorted(ratios, key=lambda ratio: pairs.index((ratio.job, ratio.peer)))
 
 
 def draw(panel: Panel, name: str) -> str:
-    """One picture."""
+    """Draw one picture."""
     dots, what = panel.dots, panel.dots[0].ratio.what
     with drawing():
         places = list(_places(dots))
@@ -166,7 +169,7 @@ def _weight(place: _Place) -> str:
 
 
 def _axis(axes: Axes, dots: Sequence[Dot], what: str) -> tuple[float, float]:
-    """Sets the axis of the values; its ends."""
+    """Set the axis of the values; return its ends."""
     alike = 0.0 if is_difference(what) else 1.0
     values = [alike, *(value for dot in dots for value in dot.spans)]
     if is_difference(what):
@@ -191,7 +194,7 @@ def _axis(axes: Axes, dots: Sequence[Dot], what: str) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Of a logarithmic axis: even steps where it is short, tens where it is long."""
+    """Ticks of a logarithmic axis: even steps if it is short, powers of ten if it is long."""
     if high < 4 * low:
         return [
             tick for tick in MaxNLocator(nbins=7, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high
@@ -201,7 +204,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _pixels(low: float, high: float, width: float, *, logarithmic: bool) -> Callable[[float], float]:
-    """From pixels right of the axis' left end to its values."""
+    """Return a function from pixels, counted from the left end of the axis, to values."""
     if logarithmic:
         return lambda x: float(low * (high / low) ** (x / width))
     return lambda x: low + (high - low) * x / width
@@ -222,7 +225,7 @@ def _name(axes: Axes, place: _Place, left: float) -> None:
 
 
 def _goal(axes: Axes, place: _Place, dot: Dot, ends: tuple[float, float]) -> None:
-    """A line at the bound, and a tint on the side that is asked for."""
+    """Draw a line at the bound, and a tint on the side that the goal demands."""
     if dot.goal is None:
         return
     bound = dot.goal.least if dot.goal.least is not None else dot.goal.most

@@ -1,4 +1,4 @@
-"""Right or not: what each kind of fault did to each job, as a table whose cells are tinted."""
+"""What each kind of fault did to each job, as a table with tinted cells."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WRONGS: Mapping[str, str] = {
     "out_of_order": "out of order",
     "disagree": "apart",
 }
-"""What a cell counts in epochs, and how a person calls it."""
+"""The counts of a cell in epochs -> the words for them."""
 
 Cells = Mapping[tuple[str, str], Cell]
 
 
 def draw(newest: Run, before: Run | None) -> Markup:
-    """Jobs below each other, kinds of faults side by side; the run before is told where it differs."""
+    """Return a table of jobs x kinds of faults.  A cell also shows the run before, if it differs."""
     cells, old = _by_place(newest.cells), _by_place(before.cells if before else [])
     told = list(about(newest))
     faults = sorted(dict.fromkeys(fault for _, fault in cells), key=lambda f: told.index(f) if f in told else len(told))
@@ -42,13 +42,13 @@ def draw(newest: Run, before: Run | None) -> Markup:
 
 
 def about(run: Run) -> Mapping[str, str]:
-    """Kind of fault to what is done, as the run tells; in the order in which they are asked for."""
+    """Return kind of fault -> its description in the run, in the order of the run."""
     told = run.result.facts.get("faults", {})
     return {str(name): str(words) for name, words in told.items()} if isinstance(told, dict) else {}
 
 
 def wrong(cell: Cell) -> dict[str, int]:
-    """What went wrong, in the words of people, with its number of epochs."""
+    """Return what went wrong, in words -> number of epochs."""
     return {word: int(cell[name]) for name, word in WRONGS.items() if cell.get(name)}
 
 
@@ -57,7 +57,7 @@ def _by_place(cells: Sequence[Cell]) -> Cells:
 
 
 def _cost(job: str, ratios: Sequence[Ratio]) -> str:
-    """Of a job, over what all are compared with."""
+    """The cost of a job, as a multiple of its peer's."""
     mine = next((ratio for ratio in ratios if ratio.job == job), None)
     return f"{amount(statistics.median(mine.values))} ×" if mine is not None else "–"
 
@@ -76,7 +76,7 @@ def _cells(job: str, faults: Sequence[str], newest: Cells, old: Cells) -> Iterat
 
 
 def _said(cell: Cell) -> tuple[str, str]:
-    """The tint of a cell, and its words; whatever is not known to be clean is no pass."""
+    """The tint and the text of a cell.  A cell that is not known to be clean is not a pass."""
     wrongs = wrong(cell)
     if wrongs or cell["verdict"] == "wrong":
         said = ", ".join(f"{count:,} {word}" for word, count in wrongs.items())

@@ -1,4 +1,4 @@
-"""What grows or does not: figures over epochs or rows as lines, the run before as broken ones."""
+"""Pictures of what grows or does not: figures over epochs or rows as lines, the run before as broken lines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from epochal.chaos.report.text import line
 from epochal.chaos.report.timeline import WIDTH
 
 LEAST = {"epoch": 2, "epochs before": 2, "rows": 3}
-"""What figures may be drawn over, and how many points make a line."""
+"""The keys over which figures may be drawn -> how many points a line needs."""
 LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 70, 44, 14, 230, 58
-SERIES = palette.KINDS  # in one picture: each with a colour of its own
+SERIES = palette.KINDS  # how many lines one picture has; each has its own colour
 WIDE = 30  # from this span on, an axis of values is logarithmic
 
 Points = Mapping[int, Sequence[float]]
@@ -29,13 +29,13 @@ Points = Mapping[int, Sequence[float]]
 
 @dataclass
 class Panel:
-    """Lines in one unit over one key, all else of their case being alike; ``what`` of each job they tell."""
+    """Lines in one unit over one key, with everything else in their case the same.  ``what``: the part of each job."""
 
     over: str
     unit: str
     what: str
     case: Mapping[str, object]
-    part: str = ""  # of a panel that has more lines than one picture
+    part: str = ""  # number of the picture, if the lines do not fit in one
     newest: dict[str, dict[int, Sequence[float]]] = field(default_factory=dict)
     before: dict[str, dict[int, Sequence[float]]] = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class Panel:
 
 
 def panels(measures: Sequence[Measure], before: Sequence[Measure]) -> list[Panel]:
-    """Those that are worth a line in the newest run, at most so many lines in each."""
+    """Return panels of the jobs that have enough points in the newest run, with at most ``SERIES`` lines in each."""
     found: dict[object, Panel] = {}
     for measure in measures:
         for panel, x in _of(measure, found):
@@ -59,12 +59,12 @@ def panels(measures: Sequence[Measure], before: Sequence[Measure]) -> list[Panel
 
 
 def _job(measure: Measure) -> str:
-    """``postgres`` of ``postgres: start``."""
+    """The job without its part: ``postgres`` for ``postgres: start``."""
     return measure.job.partition(": ")[0]
 
 
 def _of(measure: Measure, found: dict[object, Panel]) -> Iterator[tuple[Panel, int]]:
-    """The panels that a measure has a point in, with the point's place."""
+    """The panels in which a measure has a point, with the place of the point."""
     if "phase" in measure.case:
         return
     for over in LEAST:
@@ -87,7 +87,7 @@ def _split(panel: Panel) -> Iterator[Panel]:
 
 
 def draw(panel: Panel, name: str) -> str:
-    """A line for each job, over a logarithmic axis."""
+    """Draw a line for each job over a logarithmic axis."""
     with drawing():
         jobs = {
             job: Kind(job, chr(ord("A") + place), kinds.SHAPES[place], f"kind-{place}")
@@ -127,7 +127,7 @@ def _axes(axes: Axes, panel: Panel, width: float) -> None:
 
 
 def _apart(axes: Axes, xs: Sequence[int], width: float) -> list[int]:
-    """Those whose numbers do not touch; of two that would, the larger."""
+    """The places whose numbers do not touch.  If two would touch, the larger one is kept."""
     low, high = axes.transLimits.inverted().transform([(0, 0), (1, 0)])[:, 0]
     chosen: list[int] = []
     free = float("inf")

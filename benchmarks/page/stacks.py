@@ -1,4 +1,4 @@
-"""Where the time of an epoch goes: a bar for each job, in as many pieces as it has phases."""
+"""Pictures of where the time of an epoch goes: a bar for each job, with one piece for each phase."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from epochal.chaos.report.timeline import WIDTH
 from epochal.coordinator.model.epoch import Phase
 from epochal.coordinator.model.events import Step
 
-ROW, BAR, THIN = 44, 20, 7  # pixels: of a job at least, of its bar, of the bar of the run before
-LINE = 15  # of each line of its name
+ROW, BAR, THIN = 44, 20, 7  # pixels of a job (at least), of its bar, and of the bar of the run before
+LINE = 15  # pixels of each line of a job's name
 NAMES = 230
 TOP, BOTTOM, GAP = 6, 56, 10
 
@@ -42,7 +42,7 @@ class Panel:
 
 
 def panels(measures: Sequence[Measure], before: Sequence[Measure]) -> list[Panel]:
-    """One for each case that has phases."""
+    """Return one panel for each case that has phases."""
     found: dict[object, Panel] = {}
     for of, name in ((measures, "newest"), (before, "before")):
         for measure in of:
@@ -59,12 +59,12 @@ def panels(measures: Sequence[Measure], before: Sequence[Measure]) -> list[Panel
 
 
 def is_step(name: str) -> bool:
-    """``copy``, ``prepare kafka``: within a phase, so it would be counted twice in a sum."""
+    """Return whether this is a step within a phase, such as ``prepare kafka``, which a sum would count twice."""
     return name not in {phase.value for phase in Phase} and name.split(" ")[0] in {step.value for step in Step}
 
 
 def draw(panel: Panel, name: str) -> str:
-    """The newest bar over a thin one of the run before, with the sum of the newest."""
+    """Draw the bar of the newest run with its sum, above a thin bar of the run before."""
     phases = _phases(panel)
     with drawing():
         labels = {job: wrapped(line(job), NAMES) for job in panel.newest}
@@ -90,7 +90,7 @@ def draw(panel: Panel, name: str) -> str:
 
 
 def _phases(panel: Panel) -> dict[str, Kind]:
-    """Every phase with its number and colour, in the order in which they are told."""
+    """Every phase with its number and colour, in the order of the measures."""
     names = list(dict.fromkeys(p for jobs in (panel.newest, panel.before) for of in jobs.values() for p in of))
     return {name: Kind(name, f"{place + 1}", "s", f"kind-{place % palette.KINDS}") for place, name in enumerate(names)}
 
@@ -110,7 +110,7 @@ def _axes(axes: Axes, panel: Panel, longest: float, height: float) -> None:
 def _bar(
     axes: Axes, of: Mapping[str, float], phases: Mapping[str, Kind], rows: tuple[float, float], pixel: float | None
 ) -> None:
-    """Pieces side by side; with the number of its phase in each that has room, where a pixel's worth is given."""
+    """Draw the pieces side by side.  With ``pixel``, pieces that have room show the number of their phase."""
     start = 0.0
     for name, length in of.items():
         kind = phases[name]

@@ -17,7 +17,7 @@ FACT = 3_000  # characters of one fact
 
 
 def goals(answers: Mapping[str, Sequence[Answer]]) -> Markup:
-    """Every goal, with the worst of its answers."""
+    """Return a table of every goal, with the worst of its answers."""
     rows = [_goal(GOALS[name], of) for name, of in answers.items()]
     heads = ("goal", "asked for", "newest run", "the run before")
     return blocks.table("Goals: the median of the worst case, with its quartiles", heads, rows, numbers=(2, 3))
@@ -50,7 +50,7 @@ def _goal(goal: Goal, answers: Sequence[Answer]) -> Markup:
 
 
 def ratios(run: Run, before: Run | None) -> Markup:
-    """Every ratio of a run."""
+    """Return a table of every ratio of a run."""
     old = before.result.ratios if before else ()
     rows = [
         blocks.row(
@@ -78,7 +78,7 @@ def _asked(ratio: Ratio) -> Markup:
 
 
 def measures(run: Run, before: Run | None) -> Markup:
-    """Every absolute figure of a run, by case."""
+    """Return a table of every absolute figure of a run, by case."""
     old = before.result.measures if before else ()
     rows: list[Markup] = []
     by_case: dict[str, list[Measure]] = {}
@@ -123,7 +123,7 @@ def _spread(values: Sequence[float] | None, *, strong: bool = False) -> Markup:
 
 
 def environments(runs: Sequence[Run]) -> Markup:
-    """Where the runs that the page shows were measured."""
+    """Return a table of where the runs of the page were measured."""
     rows = [_environment(run) for run in runs]
     heads = ("table", "when (UTC)", "commit", "rounds", "machine", "versions")
     return blocks.table("The runs of this page and where they were measured", heads, rows, numbers=(3,))
@@ -147,7 +147,7 @@ def _environment(run: Run) -> Markup:
 
 
 def facts(told: Mapping[str, object]) -> Markup:
-    """What a table tells beside its figures."""
+    """Return a table of what else was found."""
     rows = [
         blocks.row(element("th", line(name), scope="row", class_="name"), element("td", element("code", _fact(value))))
         for name, value in told.items()

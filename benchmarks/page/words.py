@@ -1,4 +1,4 @@
-"""Units in full, for titles and axes."""
+"""Units as words, for titles and axes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from epochal.chaos.report.text import line
 
 
 def spelled(unit: str) -> str:
-    """``s`` and ``s more`` are seconds; all else is as it is."""
+    """Return the unit in words: ``s`` and ``s more`` become seconds; any other unit stays as it is."""
     return re.sub(r"^s(?=$| )", "seconds", line(unit, 80))
 
 
 def begun(unit: str) -> str:
-    """The same as a title begins with it."""
+    """Return the unit in words with a capital, for the beginning of a title."""
     text = spelled(unit)
     return text[:1].upper() + text[1:]

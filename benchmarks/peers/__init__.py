@@ -1,4 +1,4 @@
-"""Other ways to the same rows, each at its best documented settings and with the same durability as ours.
+"""Other ways to write the same rows, each with its best documented settings and with the same durability as ours.
 
-Every function here makes a ``foreachBatch`` function, or says in its name that it is none.
+Most functions here make a ``foreachBatch`` function.  The others say what they do instead.
 """

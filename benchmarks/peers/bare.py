@@ -1,4 +1,4 @@
-"""A foreachBatch function that does the least there is to do."""
+"""A foreachBatch function that does as little as possible."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 
 def evaluated(df: DataFrame, _: int) -> None:
-    """All rows are evaluated, and none is written."""
+    """Evaluate all rows, and write none."""
     df.write.format("noop").mode("overwrite").save()

@@ -1,4 +1,4 @@
-"""Spark's Delta writer, the same with its idempotence marker, and delta-rs."""
+"""Spark's Delta writer, without and with its idempotence marker, and delta-rs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def spark(path: str, app: str | None = None) -> Callable[[DataFrame, int], None]:
-    """``app``: with ``txnAppId`` and ``txnVersion``, by which Delta drops an epoch that it has."""
+    """Append with Spark.  ``app`` sets ``txnAppId`` and ``txnVersion``, so that Delta drops an epoch that it has."""
 
     def write(df: DataFrame, epoch: int) -> None:
         writer = df.write.format("delta").mode("append")
@@ -23,7 +23,7 @@ def spark(path: str, app: str | None = None) -> Callable[[DataFrame, int], None]
 
 
 def delta_rs(path: str) -> Callable[[DataFrame, int], None]:
-    """The epoch as one Arrow table in the driver, then written without Spark."""
+    """Collect the epoch as one Arrow table in the driver, and write it without Spark."""
     from deltalake import write_deltalake
 
     def write(df: DataFrame, _: int) -> None:
@@ -33,7 +33,7 @@ def delta_rs(path: str) -> Callable[[DataFrame, int], None]:
 
 
 def count(path: Path) -> int:
-    """The rows that the table's log tells of."""
+    """Return the number of rows according to the table's log."""
     from deltalake import DeltaTable
 
     return sum(DeltaTable(path).get_add_actions(flatten=True).column("num_records").to_pylist())

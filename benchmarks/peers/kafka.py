@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": str(2**20), "kafka.compression.type": "lz4"}
 ROOM = 500_000
-"""Rows that the client may hold back."""
+"""How many rows the client may hold in its queue."""
 
 
 def spark(bootstrap: str, topic: str, *, tuned: bool = False) -> Callable[[DataFrame, int], None]:
-    """Spark's own: at least once, acks=all and idempotence are its client's defaults."""
+    """Write with Spark's sink: at least once; acks=all and idempotence are its client's defaults."""
 
     def write(df: DataFrame, _: int) -> None:
         writer = df.selectExpr("k AS key", "v AS value").write.format("kafka").option("topic", topic)
@@ -25,7 +25,7 @@ def spark(bootstrap: str, topic: str, *, tuned: bool = False) -> Callable[[DataF
 
 
 def confluent(bootstrap: str, topic: str) -> Callable[[DataFrame, int], None]:
-    """A producer per task, idempotent, without transactions."""
+    """Write with one idempotent producer per task, without transactions."""
 
     def write(df: DataFrame, _: int) -> None:
         df.select("k", "v").mapInArrow(_produced(bootstrap, topic), "rows bigint").collect()

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH = 10_000
-"""Rows per JDBC batch: larger ones were no faster."""
+"""Rows per JDBC batch.  Larger batches were not faster."""
 CONNECT_S = 30
 COLUMNS = "id bigint, k text, v text, x double precision"
 
 
 def jdbc(url: str, table: str) -> Callable[[DataFrame, int], None]:
-    """Spark's own; with ``reWriteBatchedInserts=true`` in ``url`` the driver sends many rows per INSERT."""
+    """Write with Spark's JDBC writer.  With ``reWriteBatchedInserts=true`` in ``url``, one INSERT has many rows."""
 
     def write(df: DataFrame, _: int) -> None:
         writer = df.write.format("jdbc").mode("append").option("url", url).option("dbtable", table)
@@ -30,7 +30,7 @@ def jdbc(url: str, table: str) -> Callable[[DataFrame, int], None]:
 
 
 def copy(dsn: str, table: str) -> Callable[[DataFrame, int], None]:
-    """A transaction per task, in binary, row by row, as psycopg's documentation shows."""
+    """COPY in binary, row by row, in one transaction per task, as psycopg's documentation shows."""
 
     def write(df: DataFrame, _: int) -> None:
         df.mapInArrow(_copied(dsn, table), "rows bigint").collect()
@@ -60,7 +60,7 @@ def _copied(dsn: str, table: str) -> Callable[[Iterator[pyarrow.RecordBatch]], I
 
 
 def prepare_file(dsn: str, source: Path, file: Path, form: str) -> None:
-    """The same rows as a file that the server can read; ``form``: text or binary."""
+    """Write the same rows to a file that the server can read; ``form``: text or binary."""
     from pyarrow import dataset
 
     with psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_S) as connection, file.open("wb") as out:
@@ -77,7 +77,7 @@ def prepare_file(dsn: str, source: Path, file: Path, form: str) -> None:
 
 
 def copy_file(dsn: str, table: str, file: Path, form: str) -> None:
-    """Not a foreachBatch function: one back-end reads the prepared file, nothing else has to be done."""
+    """Let one back-end read the prepared file, and nothing else.  This is not a foreachBatch function."""
     with psycopg.connect(dsn, connect_timeout=CONNECT_S) as connection:
         statement = sql.SQL("COPY {} FROM {} (FORMAT {})")
         connection.execute(statement.format(sql.Identifier(table), sql.Literal(str(file)), sql.SQL(form)))
@@ -96,7 +96,7 @@ def count(dsn: str, table: str) -> int:
 
 
 def not_durable(dsn: str) -> str:
-    """Which settings let acknowledged rows be lost; empty where none does."""
+    """Return the settings with which acknowledged rows may be lost; empty if there are none."""
     settings = ("fsync", "synchronous_commit", "full_page_writes")
     with psycopg.connect(dsn, connect_timeout=CONNECT_S) as connection:
         found = {name: str(connection.execute(f"SHOW {name}".encode()).fetchone()[0]) for name in settings}  # type: ignore[index]
@@ -104,9 +104,12 @@ def not_durable(dsn: str) -> str:
 
 
 def drop(dsn: str, *tables: str) -> None:
-    """With those beside them; then a checkpoint, so that nobody's dirty pages are written in another's turn."""
+    """Drop the tables and a sink's tables beside them.
+
+    A checkpoint follows, so that dirty pages of one turn are not written during another.
+    """
     with psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_S) as connection:
-        for table in tables:  # a sink's own tables first: its view depends on them, and has the table's name
+        for table in tables:  # a sink's own tables first: its view has the table's name and depends on them
             connection.execute(f"DROP TABLE IF EXISTS {table}__rows, {table}__staged CASCADE".encode())
             connection.execute(f"DROP TABLE IF EXISTS {table}".encode())
         connection.execute("CHECKPOINT")

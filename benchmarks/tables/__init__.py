@@ -1,4 +1,4 @@
-"""One module per table; ``run(options)`` measures it."""
+"""The tables, one module each.  ``run(options)`` measures a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLES: Mapping[str, str] = {
 
 GROWTH = ("growth-postgres", "growth-kafka", "growth-delta")
 LONG = (*GROWTH, "consistency", "consistency-flink")
-"""Those that have a command of their own."""
+"""The long tables, which `most` leaves out."""
 SEVERAL: Mapping[str, Sequence[str]] = {
     "all": tuple(TABLES),
     "most": tuple(name for name in TABLES if name not in LONG),
@@ -37,19 +37,19 @@ SEVERAL: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """``rounds`` that count; ``quick``: fewer rows and cases, to see that all of it runs."""
+    """``rounds``: how many rounds count.  ``quick``: fewer rows and cases, only to see that everything runs."""
 
     rounds: int
     quick: bool
 
     @property
     def warm_up(self) -> int:
-        """Rounds before these that are not kept; a quick run, which answers no goal, has none."""
+        """How many rounds come before and are not kept.  A quick run, which answers no goal, has none."""
         return 0 if self.quick else 1
 
 
 class Table(Protocol):
-    """What a module of ``tables/`` has."""
+    """What a module of ``tables/`` must have."""
 
     def run(self, options: Options) -> Result: ...
 

@@ -1,13 +1,13 @@
-"""What faults do to each sink, each mode and each peer: lost, duplicated, torn, out of order; and what each costs.
+"""What faults do to each sink, mode and peer (lost, duplicated, torn, out of order), and what each of them costs.
 
-Each run is one of the chaos kit (tier 4, real processes and servers): three epochs without a fault, an epoch per
-strike, readers from outside all the time, one more epoch.  A cell is one kind of fault
-(:data:`benchmarks.faults.KINDS`) on one output, over all seeds, and :mod:`benchmarks.cells` counts what readers saw.
-A strike that was not seen to land counts as none, and a cell without any is *not struck*, never clean.
+Each run is a campaign of the chaos kit (tier 4, real processes and servers).  It has three epochs without a fault, one
+epoch per strike, and one more epoch, while readers watch from outside.  A cell is one kind of fault
+(:data:`benchmarks.faults.KINDS`) on one output, over all seeds; :mod:`benchmarks.cells` counts what readers saw.  A
+strike that was not seen to strike does not count.  A cell without any strike is *not struck*, and never clean.
 
-The cost is that of an epoch of :data:`ROWS` rows without a fault, over a ``foreachBatch`` that evaluates the same rows
-and writes nothing, in turn in one session of Spark with all its compilers: the drivers that are struck are made to
-start soon and tell nothing about speed.
+The cost is that of an epoch of :data:`ROWS` rows without a fault, compared with a ``foreachBatch`` that evaluates the
+same rows and writes nothing.  The jobs take turns in one Spark session with all compilers, because the struck drivers
+are tuned for a fast start and say nothing about speed.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ QUICK_SEEDS = (1,)
 QUICK_TARGETS = ("pipeline", "delta_append")
 QUICK_KINDS = ("no commits/N", "zombie")
 BUDGET_S = 50 * 60.0
-"""For all runs: none is begun later, and those left out are named in the result."""
+"""Limit for all runs.  No run begins later, and the result names the runs that were left out."""
 ROWS = 100_000
 QUICK_ROWS = 10_000
 BARE_RECORDS = f"{names.BARE}, of key and value"
-"""What Kafka's jobs are beside, which get rows of key and value."""
+"""The bare job for Kafka's jobs, which get rows of key and value."""
 
 ONLY = "EPOCHAL_CONSISTENCY_TARGETS"
-"""Environment variable: names of :data:`benchmarks.targets.TARGETS`, with commas between; all without it."""
+"""Environment variable with names of :data:`benchmarks.targets.TARGETS`, separated by commas.  Without it: all."""
 FAULTS = "EPOCHAL_CONSISTENCY_FAULTS"
-"""The same for kinds of faults."""
+"""Environment variable with kinds of faults, separated by commas.  Without it: all."""
 LIMIT = 300  # characters of a reason
 
 
@@ -86,7 +86,7 @@ def run(options: Options) -> Result:
 
 
 def _asked(variable: str, known: Mapping[str, object], default: Sequence[str]) -> Sequence[str]:
-    """What the environment asks for; a name that there is not ends the table before it begins."""
+    """The names in the environment variable, else the default.  An unknown name ends the table before it begins."""
     words = [word.strip() for word in os.environ.get(variable, "").split(",") if word.strip()]
     if unknown := [word for word in words if word not in known]:
         raise SystemExit(f"{variable}: {unknown[0]!r} is none of {', '.join(known)}")
@@ -94,7 +94,7 @@ def _asked(variable: str, known: Mapping[str, object], default: Sequence[str]) -
 
 
 def _alarms(cell: Cell) -> bool:
-    """Anything of ours but what the sink does not promise."""
+    """Whether one of our sinks broke a promise, or was not shown to keep it."""
     promised = replace(cell, torn=0) if cell.job in IN_PARTS else cell
     return cell.job.startswith(names.OURS) and promised.verdict != "clean"
 
@@ -105,8 +105,8 @@ def _alarms(cell: Cell) -> bool:
 def _strike(
     targets: Sequence[str], kinds: Sequence[str], seeds: Sequence[int], told: list[dict[str, object]]
 ) -> list[Cell]:
-    """The cells of all runs; what each run was and found is added to ``told``."""
-    jvm.short_lived()  # made, where it has to be, before any driver is waited for
+    """Make all runs; return their cells.  A record of each run is added to ``told``."""
+    jvm.short_lived()  # if something has to be built, this must happen before anybody waits for a driver
     todo = _runs(targets, kinds, seeds)
     servers = [kind for kind in SERVERS if any(kind in TARGETS[name].servers for name in targets)]
     cells: list[Cell] = []
@@ -134,7 +134,10 @@ def _strike(
 def _runs(
     targets: Sequence[str], kinds: Sequence[str], seeds: Sequence[int]
 ) -> list[tuple[str, int, Sequence[Planned]]]:
-    """(target, seed, what strikes): all targets for one seed, then for the next; what has one moment alone once."""
+    """(target, seed, strikes): all targets for one seed, then for the next.
+
+    A kind that strikes alone is only in the runs of the first seed, as it has only one moment.
+    """
     again = [kind for kind in kinds if not KINDS[kind].alone]
     return [
         (name, seed, planned)
@@ -166,7 +169,7 @@ def _tell(text: str) -> None:
 
 
 def _cells(target: Target, planned: Sequence[Planned], found: Struck) -> tuple[list[Cell], str]:
-    """The cells of one run; where its counts and verdicts differ, cells that say nothing, and why."""
+    """The cells of one run.  If counts and verdicts contradict each other: unknown cells, and the contradiction."""
     judged = judged_of(planned, found)
     try:
         return judged.cells(target.outputs), ""
@@ -177,7 +180,7 @@ def _cells(target: Target, planned: Sequence[Planned], found: Struck) -> tuple[l
 
 
 def judged_of(planned: Sequence[Planned], found: Struck) -> Judged:
-    """A fault of one server concerns the outputs there, and those of no server that was struck."""
+    """Return the run for counting.  A fault of a server concerns only the output on that server."""
     by_epoch = {one.strike.epoch: one for one in planned}
 
     def concerns(epoch: int, output: str) -> bool:
@@ -212,8 +215,10 @@ def _about(planned: Sequence[Planned], found: Struck) -> dict[str, object]:
 
 
 def _costs(jobs: Sequence[str], rows: int, rounds: int) -> tuple[list[Measure], list[Ratio]]:
-    """Seconds of an epoch of each job, and their ratio over the bare one of the same rows; the second table of a
-    pipeline has none."""
+    """Measure seconds of an epoch of each job, and their ratio to the bare job with the same rows.
+
+    The second table of a pipeline has no cost.
+    """
     with World() as world:
         known = {**Throughput(world, rows, NARROW).jobs(), **Modes(world, rows).jobs()}
         asked = {job: known[job] for job in [names.BARE, BARE_RECORDS, *jobs] if job in known}
@@ -223,7 +228,7 @@ def _costs(jobs: Sequence[str], rows: int, rounds: int) -> tuple[list[Measure], 
     return taken, [ratio(taken, job, bare, "s") for job, bare in over.items()]
 
 
-MODES: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # kind of sink, and what a pipeline is given for it
+MODES: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # kind of sink, and arguments of the pipeline
     "postgres, idempotent": ("postgres", {"mode": "idempotent"}),
     "kafka, idempotent": ("kafka", {"mode": "idempotent"}),
     "delta, idempotent": ("delta", {"mode": "idempotent"}),
@@ -237,7 +242,7 @@ MODES: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # kind of sink, and what
 
 
 class Modes:
-    """What the throughput table does not have, over its rows; a job answers with seconds."""
+    """The jobs that the throughput table does not have, over its rows.  A job returns seconds."""
 
     def __init__(self, world: World, rows: int) -> None:
         self._world = world

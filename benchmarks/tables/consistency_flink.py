@@ -1,11 +1,13 @@
-"""What faults do to Flink's job into Kafka: the chaos kit's servers, strikes and verdicts, a process for each start.
+"""What faults do to Flink's job into Kafka, with the chaos kit's servers, strikes and verdicts.
 
-An epoch is here the input of one strike, which comes as some small files one after the other.  Flink knows no such
-thing: its checkpoints, one each second, fall where they will.  So nobody asks whether a reader saw a part of an epoch,
-or about the order of rows; each row has to be there when all has settled, and once.
+Each start of the job has its own process.
 
-Struck is a job in mid-epoch: rows of the epoch are in the topic, and others have not come yet.  Whoever looks after
-the job starts it again from its newest checkpoint when it has ended, and does nothing else.
+Here an epoch is the input of one strike, which comes as small files one after the other.  Flink has no such epochs: it
+makes a checkpoint each second, at any place in them.  Therefore it is not checked whether a reader saw a part of an
+epoch, or in which order rows came.  Each row must be there exactly once after everything has settled.
+
+A job is struck in the middle of an epoch: some of its rows are in the topic, and others have not come yet.  When the
+job has ended, it is started again from its newest checkpoint, and nothing else is done.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from epochal.chaos.campaign.bench import KAFKA, Bench, bench
 from epochal.chaos.campaign.starts import CannotTell
 from epochal.chaos.campaign.striker import NETWORK, OUTAGE_S
 from epochal.chaos.job.targets import RUN
-from epochal.chaos.observe.checker import Run, judge_all, overall
+from epochal.chaos.observe.checker import judge_all, overall
 from epochal.chaos.observe.history import History, Read, Row
+from epochal.chaos.observe.run import Run
 from epochal.chaos.servers.kafka import KafkaServer
 from epochal.chaos.strike import nemesis
 from epochal.chaos.strike.nemesis import NotCounted, poll
@@ -44,15 +47,15 @@ JOBS = {"flink exactly-once": "exactly-once", "flink at-least-once": "at-least-o
 SEEDS = (1, 2)
 QUICK_SEEDS, QUICK_JOBS, QUICK_KINDS = (1,), ("flink exactly-once",), ("killed writing",)
 CLEAN_EPOCHS = 1
-FILES, ROWS = 20, 10  # of an epoch, and of a file
-IDS = 1_000  # of an epoch, used or not
+FILES, ROWS = 20, 10  # files per epoch, rows per file
+IDS = 1_000  # ids reserved per epoch
 PACE_S = 0.1  # between two files
 MOMENTS = (3, 7, 11, 15)
-"""The rows of so many files of its epoch are in the topic when a fault strikes."""
+"""A fault strikes when the rows of so many files of its epoch are in the topic."""
 SETTLED = 3
-"""A job that has completed so many checkpoints, one after the other, has done all that it will do."""
+"""After so many completed checkpoints in a row, a job has finished all its work."""
 SETTLED_S, SEEN_S = 240.0, 120.0
-AWAKE_S = 5.0  # of a zombie, before it is ended
+AWAKE_S = 5.0  # how long a zombie runs before it is ended
 OUTPUT = "kafka"
 
 
@@ -96,16 +99,17 @@ def _cells(
 
 @dataclass(frozen=True)
 class Planned:
-    """One strike, in an epoch of its own, once the rows of so many of its ``files`` are in the topic."""
+    """One strike in its own epoch.  It strikes when the rows of so many ``files`` are in the topic."""
 
     kind: str
     files: int
 
 
 def plans(seed: int, kinds: Sequence[str]) -> list[dict[int, Planned]]:
-    """The runs of one seed, each by epochs: all kinds that can follow each other, then each other kind once.
+    """Return the runs of one seed, each as epoch -> strike.
 
-    The seed says which comes first, and in the midst of how many files each strikes.
+    Kinds that can follow each other share one run; each other kind has its own run, for the first seed only.  The seed
+    decides which kind comes first, and after how many files each strikes.
     """
     following = [kind for kind in kinds if not KINDS[kind].alone]
     turn = seed % len(following) if following else 0
@@ -131,11 +135,11 @@ class Campaign:
         self._history = History()
         self._expected: dict[int, tuple[Row, ...]] = {}
         self._struck: list[int] = []
-        self._shown = 0  # offsets that readers of committed messages get to, when an epoch begins
+        self._shown = 0  # stable end offsets when the epoch began
         self.why = ""
 
     def run(self) -> None:
-        """Whatever happens there are cells; what cannot be run to its end is unknown."""
+        """Run the campaign.  It does not raise if it cannot be finished; then its cells are unknown."""
         try:
             self._clean()
             for epoch, planned in self._planned.items():
@@ -193,11 +197,11 @@ class Campaign:
         self._settle()
 
     def _written(self) -> int:
-        """Offsets of the topic, those of open transactions included."""
+        """End offsets of the topic, including open transactions."""
         return sum(topics.ends(self._server.bootstrap, self._topic).values())
 
     def _feed(self, epoch: int) -> Iterator[None]:
-        """One file after the other, each whole when it is seen; all of them are expected from now on."""
+        """Write one file after the other; each appears whole.  All their rows are expected from now on."""
         ids = range(epoch * IDS, epoch * IDS + FILES * ROWS)
         self._expected[epoch] = tuple(Row(epoch, identity, 0, 1) for identity in ids)
         for first in ids[::ROWS]:
@@ -208,9 +212,12 @@ class Campaign:
             yield
 
     def _settle(self) -> None:
-        """Wait until the job has done all that it will do, started again whenever it has ended; then look."""
+        """Wait until the job has finished its work, and restart it whenever it has ended; then read the topic.
+
+        Raises CannotTell after ``SETTLED_S`` seconds.
+        """
         deadline = time.monotonic() + SETTLED_S
-        first: dict[int, int] = {}  # start -> its first checkpoint that was seen here
+        first: dict[int, int] = {}  # start -> the first checkpoint that was seen here
         while time.monotonic() < deadline:
             if (status := self._starts.newest.exit_status) is not None:
                 say(f"  it ended with {status}, and is started again")
@@ -236,7 +243,7 @@ class Campaign:
 
     @contextlib.contextmanager
     def kill_when_shown(self) -> Iterator[None]:
-        """As soon as readers get to rows of the epoch."""
+        """Kill the job as soon as readers can see rows of the epoch."""
         poll(
             lambda: sum(topics.stable_ends(self._server.bootstrap, self._topic).values()) > self._shown or None,
             SEEN_S,
@@ -247,7 +254,7 @@ class Campaign:
 
     @contextlib.contextmanager
     def overtake(self) -> Iterator[None]:
-        """A zombie: halted, overtaken by another start, and woken up; nobody starts it again when it ends."""
+        """Make a zombie: pause the job, let another start overtake it, and resume it.  It is not started again."""
         older = self._starts.newest
         older.pause()
         try:
@@ -283,7 +290,7 @@ class Campaign:
 
     @contextlib.contextmanager
     def forget(self) -> Iterator[None]:
-        """Checkpoints are gone, and the source keeps its newest input alone."""
+        """Delete the checkpoints, and all inputs of the source but the newest."""
         yield
         self._settle()
         self._starts.newest.kill()
@@ -296,16 +303,19 @@ class Campaign:
 
 
 def cells_of(job: str, run: Run, planned: Mapping[int, Planned], struck: Sequence[int]) -> list[Cell]:
-    """Of a run that broke off: what is there too often stays so, what is missing might still have come."""
+    """Return the cells of a run.
+
+    If the run stopped early, only duplicates are judged: they stay, but missing rows might still have come.
+    """
     findings = judge_all(run, ("I2",) if run.proves_nothing else ("I1", "I2")) if struck else {}
     kinds = {epoch: each.kind for epoch, each in planned.items()}
     judged = Judged(run, findings, kinds, struck).cells({OUTPUT: job})
-    return [replace(cell, torn=0, out_of_order=0) for cell in judged]  # nobody asks
+    return [replace(cell, torn=0, out_of_order=0) for cell in judged]  # these are not checked
 
 
 @dataclass(frozen=True)
 class Kind:
-    """``alone``: what it leaves behind disturbs later epochs, so nothing else strikes in its run."""
+    """A kind of fault.  ``alone``: its effects disturb later epochs, so nothing else strikes in its run."""
 
     about: str
     strike: Callable[[Campaign], AbstractContextManager[None]]

@@ -1,8 +1,8 @@
-"""Rows per second into Kafka beside Flink's KafkaSink: the same Parquet files, the same broker, two tasks each.
+"""Rows per second into Kafka compared with Flink's KafkaSink: the same Parquet files, the same broker, two tasks each.
 
-What counts is a Spark job's ``addBatch`` of its epoch, and a Flink job's time from RUNNING to FINISHED: reading the
-source and the last commit are in both, the start of a JVM is in neither.  How long each reads stands beside it.  At
-fewer rows than here Flink's start of a job is most of what is measured.
+The values are a Spark job's ``addBatch`` of its epoch, and a Flink job's time from RUNNING to FINISHED.  Both include
+reading the source and the last commit, and none includes the start of a JVM.  The time of reading alone is also
+measured.  With fewer rows than here, most of Flink's time would be the start of its job.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ROWS, FEWER = 8_000_000, 1_000_000
 OURS = names.of("kafka")
 EXACTLY, AT_LEAST = "exactly-once", "at-least-once"
 PEERS = {f"flink {EXACTLY}": "kafka-flink", f"flink {AT_LEAST}": None, names.SPARK_KAFKA: None}
-"""The goal of ours over each."""
+"""Peer -> the goal of our job compared with it."""
 
 
 class IntoKafka:
-    """The jobs over one source of an epoch with SMALL rows and one of ``rows``; a job answers with seconds."""
+    """The jobs over one source with an epoch of SMALL rows and one of ``rows``.  A job returns seconds."""
 
     def __init__(self, world: World, flink: Flink, rows: int) -> None:
         self._world, self._flink = world, flink
@@ -78,7 +78,7 @@ class IntoKafka:
         return seconds
 
     def _checked(self, job: str, topic: str, *, transactions: bool) -> None:
-        """All rows are there, counted in the first turn of a job."""
+        """Check that all rows are there.  In the first turn of a job they are also counted one by one."""
         bootstrap = self._world.kafka.bootstrap
         topics.check(bootstrap, topic, self._all, transactions=transactions)
         if job not in self._counted:

@@ -1,12 +1,12 @@
-"""What a long life costs: an epoch, a start, the bytes kept and the view, from epoch 10 to 100,000; a table per sink.
+"""What a query costs as it gets older, from epoch 10 to 100,000: an epoch, a start, the bytes kept, and the view.
 
-A sink has a query for each number of epochs that it has come to.  The first ones by real epochs, the last with the
-history before written by the same functions (``history.py``).  Then all take turns, a stream of some real epochs each;
-what is told of a turn is the median of its last epochs, and the first call, which has the start in it.  The query at
-epoch 10 is a new one in every round.
+There is one table per sink.  A sink has one query for each age, which is a number of epochs.  The younger queries have
+real epochs; the oldest gets a history that the same functions wrote (``history.py``).  Then all queries take turns,
+with a stream of some real epochs each.  The values of a turn are the median of its last epochs, and the first call,
+which includes the start.  The query at epoch 10 is new in every round.
 
-Beside the Delta sink stands Spark's own append to a table with as many files in as many versions: what grows there
-grows with the table, whoever writes it.
+The peer of the Delta sink is Spark's own append to a table with the same number of files and versions.  What grows
+there grows with the table, whoever writes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FIRST = 10
 LOOKS = 9
-"""How often view and table are read, in turn."""
+"""How often the view and the table are read, in turn."""
 SUMS = "SELECT count(*), sum(x), max(id) FROM {}"
 PEER = names.DELTA_APPEND
 ROWS = Rows(50)
@@ -44,16 +44,16 @@ SPARK = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     )
 }
-"""How Spark writes its own files: this way it starts fewer processes for it, and an epoch takes a sixth less.  They are
-written before and after the call of the pipeline, which is what is timed."""
+"""With this setting Spark starts fewer processes to write its own files, and an epoch takes a sixth less time.  These
+files are written before and after the call of the pipeline, and only the call is timed."""
 WRITTEN = 100_000
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of epochs.  ``real``: by real ones; ``written``: with a history that no Spark has run.
+    """The ages of the queries in epochs.  ``real``: with real epochs; ``written``: with a history made without Spark.
 
-    A turn is ``warm + counted`` epochs, and there are no more rounds than ``most_rounds``.
+    A turn has ``warm + counted`` epochs, and there are at most ``most_rounds`` rounds.
     """
 
     real: Sequence[int]
@@ -80,11 +80,11 @@ QUICK: Mapping[str, Sizes] = {"postgres": _quick(30), "kafka": _quick(), "delta"
 
 
 def run(kind: str, options: Options, sizes: Sizes | None = None) -> Result:
-    """The table of one kind of sink."""
+    """Measure the table of one kind of sink."""
     sizes = sizes or (QUICK if options.quick else FULL)[kind]
     result = Result(f"growth-{kind}", min(options.rounds, sizes.most_rounds), options.quick)
     with World(SPARK) as world, ExitStack() as stack:
-        world.spark.sparkContext.setLogLevel("OFF")  # every stream ends by an error of ours
+        world.spark.sparkContext.setLogLevel("OFF")  # every stream ends with our own error
         old = _prepared(world, kind, sizes, stack)
         turns = _turns(world, sizes, old, result.rounds)
         for (job, epochs), streams in turns.items():
@@ -104,14 +104,14 @@ def run(kind: str, options: Options, sizes: Sizes | None = None) -> Result:
 
 
 Key = tuple[str, int]
-"""Kind of sink, or the peer, and the number of epochs."""
+"""(kind of sink or the peer, number of epochs)."""
 
 
 # --- queries of that age ----------------------------------------------------------------------------
 
 
 def _prepared(world: World, kind: str, sizes: Sizes, stack: ExitStack) -> dict[Key, Grown]:
-    """All but those at epoch 10; the real ones grow side by side, as nothing is timed yet."""
+    """Make all queries but those at epoch 10.  Real ones run in parallel, because nothing is timed yet."""
     jobs = (kind, *sizes.peers)
     real = {(job, epochs): _new(world, sizes, job, stack) for job in jobs for epochs in sizes.real}
     written = {(job, sizes.written): _new(world, sizes, job, stack) for job in jobs}
@@ -140,7 +140,7 @@ def _new(world: World, sizes: Sizes, kind: str, stack: ExitStack) -> Grown:
 
 @contextmanager
 def _young(world: World, sizes: Sizes, kind: str) -> Iterator[Grown]:
-    """At epoch 10, for one turn."""
+    """Make a query at epoch 10 for one turn."""
     with ExitStack() as stack:
         grown = _new(world, sizes, kind, stack)
         grown.run(FIRST)
@@ -151,7 +151,7 @@ def _young(world: World, sizes: Sizes, kind: str) -> Iterator[Grown]:
 
 
 def _turns(world: World, sizes: Sizes, old: Mapping[Key, Grown], rounds: int) -> dict[Key, list[Stream]]:
-    """One round more before them warms up, and is not kept."""
+    """Run the rounds; return the streams of each query.  One more round before is a warm-up and is not kept."""
     kinds = dict.fromkeys(kind for kind, _ in old)
     taken: dict[Key, list[Stream]] = {}
     for turn in range(-1, rounds):
@@ -169,7 +169,7 @@ def _turns(world: World, sizes: Sizes, old: Mapping[Key, Grown], rounds: int) ->
 
 
 def _told(kind: str) -> Mapping[str, Callable[[Stream, int], float]]:
-    """What is told of a stream, by the name that it has."""
+    """Name of a figure -> the function that takes it from a stream."""
     epochs = {kind: Stream.epoch, f"{kind}: mean": Stream.mean, f"{kind}: first call": Stream.first}
     return {**epochs, f"{kind}: look to settle": Stream.start} if kind in names.KINDS else epochs
 
@@ -182,7 +182,7 @@ def _measures(kind: str, epochs: int, streams: Sequence[Stream], sizes: Sizes) -
 
 
 def _ratios(turns: Mapping[Key, Sequence[Stream]], sizes: Sizes) -> list[Ratio]:
-    """Each age over epoch 10, round by round; the goal is asked of the largest alone."""
+    """The ratio of each age to epoch 10, round by round.  Only the oldest query has a goal."""
     found: list[Ratio] = []
     for (kind, epochs), streams in turns.items():
         if epochs == FIRST:
@@ -212,7 +212,7 @@ def _bytes(world: World, grown: Grown, epochs: int) -> list[Measure]:
 
 
 def _sizes(dsn: str) -> int:
-    """Of all that is in the schema ``epochal``, with its indexes."""
+    """Bytes of everything in the schema ``epochal``, with its indexes."""
     with psycopg.connect(dsn) as connection:
         found = connection.execute(
             b"SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class"
@@ -227,17 +227,17 @@ def _marker_topic(world: World, grown: Grown) -> dict[str, float]:
     assert isinstance(sink, KafkaSink), "asked of a Kafka sink"
     place = marker.MarkerTopic(grown.name, sink.name)
     server = world.kafka
-    if not isinstance(server, KafkaServer):  # its files are not at hand
+    if not isinstance(server, KafkaServer):  # the files of other servers cannot be read
         return {}
     segments = server.directory / "data" / f"{place.topic}-0"
-    return {"marker topic": folder_bytes(segments, "*.log")}  # its indexes are files of 20 MB with little in them
+    return {"marker topic": folder_bytes(segments, "*.log")}  # without index files, nearly empty files of 20 MB
 
 
 # --- the view ---------------------------------------------------------------------------------------
 
 
 def _view(grown: Grown, epochs: int) -> tuple[list[Measure], Ratio]:
-    """Count, sum and maximum through the reader view and over the rows table itself, in turn, after its vacuum."""
+    """Measure count, sum and maximum through the reader view and over the rows table, in turn, after a vacuum."""
     taken: dict[str, list[float]] = {grown.name: [], f"{grown.name}__rows": []}
     with psycopg.connect(grown.dsn, autocommit=True) as connection:
         connection.execute(f"VACUUM ANALYZE {grown.name}__rows".encode())
@@ -256,7 +256,7 @@ def _view(grown: Grown, epochs: int) -> tuple[list[Measure], Ratio]:
 
 
 def _check_rows(connection: psycopg.Connection[tuple[object, ...]], grown: Grown) -> None:
-    """Every id of the source once, from the first to the last."""
+    """Check that the table has every id of the source exactly once."""
     counted = connection.execute(f"SELECT count(*), count(DISTINCT id), max(id) FROM {grown.name}".encode()).fetchone()
     shown = connection.execute(b"SELECT published FROM epochal.sinks").fetchone()
     assert shown is not None, "create made the row"

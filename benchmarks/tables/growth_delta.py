@@ -1,4 +1,4 @@
-"""Growth of the Delta sink, beside Spark's own append: see :mod:`benchmarks.tables.growth`."""
+"""Growth of the Delta sink, compared with Spark's own append: see :mod:`benchmarks.tables.growth`."""
 
 from __future__ import annotations
 

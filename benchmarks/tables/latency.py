@@ -1,9 +1,9 @@
-"""From a row's making to its being seen by a reader of the sink, at triggers of one second.
+"""The time from making a row until a reader of the sink sees it, at triggers of one second.
 
-Files with rows come ten times a second, and the rows carry the microsecond in which they were made.  A stream with a
-trigger of one second takes what is there; a reader in a process of its own (:mod:`benchmarks.reader`) notes when it
-first saw each row.  So half a second on average is the wait for the trigger, and the same for all.  A writer and its
-peer take turns, each turn with a source, a target and a checkpoint of its own; the first seconds do not count.
+Files with rows come ten times a second, and the id of a row is the microsecond in which it was made.  A stream with a
+trigger of one second processes them.  A reader in its own process (:mod:`benchmarks.reader`) notes when it first saw
+each row.  On average, half a second is the wait for the trigger, which is the same for all jobs.  A writer and its peer
+take turns.  Each turn has a new source, target and checkpoint, and its first seconds do not count.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from benchmarks.world import Write
 
 TRIGGER = "1 second"
-FILE_S = 0.1
-ROWS = 20  # of a file
+FILE_S = 0.1  # between two files
+ROWS = 20  # per file
 LATE_S = 120.0
-"""What is not seen so long after it was made is an error."""
+"""A row that is not seen after so many seconds is an error."""
 QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds: ``warm`` until rows count, ``counted`` during which they do."""
+    """The times of a turn in seconds: ``warm`` until rows count, and ``counted`` while rows count."""
 
     warm: float
     counted: float
@@ -50,7 +50,7 @@ COLD, QUICK, FULL = Turn(1, 1), Turn(1.5, 6), Turn(6, 30)
 
 @dataclass(frozen=True)
 class Written:
-    """A writer whose target was made, and who reads it: sink to what a reader is given."""
+    """A writer whose target exists, and the readers: sink -> arguments of its reader."""
 
     write: Write
     readers: Mapping[str, tuple[str, str, str]]
@@ -58,7 +58,7 @@ class Written:
 
 
 class Feeder(threading.Thread):
-    """Writes a file every tenth of a second, until it is told to stop."""
+    """A thread that writes a file every tenth of a second until it is stopped."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True, name="feeder")
@@ -90,14 +90,14 @@ class Feeder(threading.Thread):
 
 
 class Latency:
-    """The jobs; each answers, per sink that it writes to, with the seconds of every row that counts."""
+    """The jobs.  Each returns sink -> the seconds of every row that counts."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._schema = world.spark.createDataFrame([], SCHEMA).schema
 
     def jobs(self, kinds: Sequence[str]) -> Mapping[str, Callable[[Turn], Mapping[str, list[float]]]]:
-        """Of one sink, beside its peer; of several, alone."""
+        """Return our job, and for a single sink also its peer."""
         mine = {names.OURS: lambda turn: self._measured(self._ours(kinds), turn)}
         if len(kinds) > 1:
             return mine
@@ -131,7 +131,7 @@ class Latency:
         return writer.trigger(processingTime=TRIGGER).start()
 
     def _await_first(self, query: Any, readers: Mapping[str, Reader]) -> float:
-        """When every reader had seen something: the start of the query is over."""
+        """Wait until every reader has seen something, so that the query has started; return the time."""
         began = time.time()
         while not all(reader.seen for reader in readers.values()):
             for reader in readers.values():
@@ -162,7 +162,7 @@ class Latency:
 
 
 def _sleep(seconds: float, query: Any) -> None:
-    """Or as long as the query lives; what it ended with is raised."""
+    """Sleep.  Raises the query's error if the query ends meanwhile."""
     if seconds > 0 and query.awaitTermination(seconds):
         raise RuntimeError("the stream ended by itself")
 
@@ -177,7 +177,7 @@ def _await_all(sink: str, reader: Reader, ids: Sequence[int], query: Any) -> Non
 
 
 def run(options: Options) -> Result:
-    """In a quick run what warms up is one short turn of all sinks, else one of each job."""
+    """Measure the table.  The warm-up is one short turn of each job; in a quick run, one of all sinks together."""
     rounds = 1 if options.quick else options.rounds
     asked = [(kind,) for kind in names.KINDS] + ([] if options.quick else [names.KINDS])
     result = Result("latency", rounds, options.quick)
@@ -197,7 +197,7 @@ Taken = Mapping[tuple[str, str], Sequence[Mapping[str, float]]]
 def _taken(
     jobs: Mapping[str, Callable[[Turn], Mapping[str, list[float]]]], kinds: Sequence[str], rounds: int, turn: Turn
 ) -> Taken:
-    """Per job and sink the quantiles of each round."""
+    """(job, sink) -> the quantiles of each round."""
     taken: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for number in range(rounds):
         for job in in_turn(jobs, number):

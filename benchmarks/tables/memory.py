@@ -1,9 +1,9 @@
-"""The most memory that a driver took for one epoch, by the number of its rows: it should not grow with them.
+"""The peak memory of a driver for one epoch, by the number of its rows.  It should not grow with them.
 
-Each measure is a driver of its own (:mod:`benchmarks.driver`), whose one epoch Spark makes on the fly in a few
-partitions, however many rows there are: what grows with the rows of a task is seen.  Spark alone, with a ``noop``
-writer, stands beside, and Delta's own append, whose Parquet writer holds a group of rows for each task.  Peaks are told
-by the kernel and by the JVM's log of its collections: see :mod:`benchmarks.peaks`.
+Each value comes from a separate driver (:mod:`benchmarks.driver`) with one epoch, whose rows Spark makes itself.  The
+number of partitions is always the same, so anything that grows with the rows of a task is seen.  The peers are Spark
+alone with a ``noop`` writer, and Delta's own append, whose Parquet writer holds a group of rows for each task.  The
+kernel and the JVM's log of its collections report the peaks: see :mod:`benchmarks.peaks`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ JOBS: Mapping[str, Sequence[str]] = {
 }
 FEWER = (BARE, names.of("postgres"))
 DISK = {"postgres": 250, "kafka": 80, "delta": 60, "copy": 60}
-"""Bytes of a row at most, with the server's log."""
-SPARE = 5 * 10**9
+"""At most so many bytes of disk per row, with the server's log."""
+SPARE = 5 * 10**9  # bytes of disk that must stay free
 START_S, PER_ROW_S = 240.0, 40e-6
-"""The longest that a driver may take."""
+"""The limit for a driver: seconds for its start, and seconds per row and sink."""
 
 
 def run(options: Options) -> Result:
@@ -65,14 +65,14 @@ def run(options: Options) -> Result:
 
 
 def _disk_missing(folder: Path, kinds: Sequence[str], rows: int) -> str:
-    """Why there is no room; empty where there is."""
+    """Why the disk has not enough room; empty if it has."""
     needed = rows * sum(DISK[kind] for kind in kinds) + (rows * DISK["copy"] if kinds else 0) + SPARE
     free = shutil.disk_usage(folder).free
     return "" if free > needed else f"{needed / 1e9:.0f} GB of disk are needed, {free / 1e9:.0f} GB are free"
 
 
 def _measured(world: World, job: str, kinds: Sequence[str], rows: int, when: str) -> Mapping[str, float]:
-    """MB by whose they are, after one epoch in a driver of its own; nothing of it is left."""
+    """Run one epoch in a separate driver; return process -> MB.  Everything is removed afterwards."""
     name, said = new_name("memory"), f"{when}  {job}"
     targets = {kind: ours.address(world, kind, name) for kind in kinds}
     folder = world.new_folder(f"{name}-driver")

@@ -1,6 +1,6 @@
-"""What each mode of each sink costs, beside a plain foreachBatch with that system's native writer.
+"""What each mode of each sink costs, compared with a plain foreachBatch with the system's usual Spark writer.
 
-The plain job appends, whatever the mode beside it does: Spark's JDBC and Kafka writers can do nothing else.
+The plain job always appends, because Spark's JDBC and Kafka writers can do nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from epochal.sinks import postgres as p
 if TYPE_CHECKING:
     from benchmarks.tables import Options
 
-MODES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {  # system, mode: what the sink is given
+MODES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {  # system -> mode -> arguments of the sink
     "postgres": {
         "append": {},
         "plain table": {"mode": p.Plain()},
@@ -36,12 +36,12 @@ MODES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {  # system, mode: what t
     "kafka": {"one transaction": {}, "two slots": {"slots": 2}},
 }
 KEYED = ("upsert", "merge")
-"""Measured with new keys, and with as many that are all in the table already."""
+"""Modes that are measured with new keys, and again with the same number of keys that are all in the table already."""
 IDEMPOTENT = {"postgres": ("append", "upsert"), "delta": ("append",), "kafka": ("one transaction",)}
 
 
 def jobs(world: World, rows: int) -> tuple[dict[str, Callable[[], float]], dict[str, str]]:
-    """Each job, and the peer of those that have one."""
+    """Return the jobs, and job -> peer for those that have one."""
     new, known = (source(world.spark, world.folder, [SMALL, rows], again=again) for again in (False, True))
     schema = world.spark.read.parquet(str(new)).schema
     found: dict[str, Callable[[], float]] = {}

@@ -1,8 +1,8 @@
-"""What the reader view of a Postgres sink costs beside a plain table, and whether publishing stays as fast as it was.
+"""What the reader view of a Postgres sink costs compared with a plain table, and whether publishing stays fast.
 
-The epochs are written as tasks write them and published by the sink, without Spark.  Figures are processor time of the
-server's back-end, which other work on the machine hardly changes, and beside it the time by the clock.  All tables lie
-in the server's memory: where they are read from a disk the ratios are nearer to 1.
+The epochs are written as tasks write them, and the sink publishes them, without Spark.  Figures are the processor time
+of the server's back-end, which other work on the machine hardly changes, and also the time by the clock.  All tables
+are in the server's memory.  If they are read from a disk, the ratios are closer to 1.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 SCHEMA = StructType().add("id", LongType()).add("k", StringType()).add("v", StringType()).add("x", DoubleType())
 BY = Actor(1, 1)
-SIDE = 100  # epochs at the beginning and at the end that are compared
-WARM_UP = 10  # epochs before the first that are
+SIDE = 100  # how many epochs at the beginning and at the end are compared
+WARM_UP = 10  # how many epochs come before the first compared one
 LOOK_UPS = 300
 SETTINGS = {"shared_buffers": "1GB", "autovacuum_naptime": "10s"}
 
@@ -49,11 +49,11 @@ SCANS = {
 LOOK_UP = "SELECT id, v FROM {} WHERE id = %s"
 
 Took = tuple[float, float]
-"""Milliseconds: of the back-end's processor time, and by the clock."""
+"""Milliseconds: (processor time of the back-end, time by the clock)."""
 
 
 class Clock:
-    """Started when it is made; for one back-end, which does nothing else."""
+    """Measures from its creation the time of one back-end, which must do nothing else."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -79,7 +79,7 @@ class Loaded:
         self.published = self._load()
 
     def _load(self) -> list[Took]:
-        """What each publish took, COMMIT included."""
+        """Publish all epochs; return the time of each publish, including COMMIT."""
         self._sink.create(self._query, SCHEMA)
         self._sink.look(self._query)
         self._sink.fence(self._query, BY)
@@ -94,7 +94,7 @@ class Loaded:
         return taken
 
     def _backend(self) -> int:
-        """Of the one session that the sink uses over and over."""
+        """The process id of the back-end of the session that the sink uses all the time."""
         with self._sink._core.connector.session() as session, session.transaction():
             return session.backend()
 
@@ -102,7 +102,7 @@ class Loaded:
         epoch = Epoch(Decision("q1", number, BY, f"fingerprint-{number}", 0), number + 1, offsets="[]", watermark=0)
         task = preparing.task_of(self._sink._core, Address(self.dsn), "bench", epoch, BY, columns(SCHEMA, "out"), ())
         self._sink._core.end = preparing.noted_end(self._sink._core, epoch)
-        vote = _write(task, session, self._batch(number), iter(()))  # a task without its connecting
+        vote = _write(task, session, self._batch(number), iter(()))  # what a task does, without connecting
         attempts = [[vote["attempt"], vote["rows"]]]
         payload = {"app": "bench", "attempts": attempts, "offsets": epoch.offsets, "watermark": epoch.watermark}
         return Committable("out", epoch.decision, epoch.position, int(vote["rows"]), payload)
@@ -114,7 +114,7 @@ class Loaded:
     # --- reading ------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """The plain table, the index that docs/postgres.md names and its peer, statistics, all of it in memory."""
+        """Make the plain table, the index of docs/postgres.md for both, and statistics; read all of it into memory."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in (
                 "CREATE TABLE plain AS SELECT id, k, v, x, _epoch AS epoch FROM flights__rows ORDER BY id",
@@ -129,7 +129,7 @@ class Loaded:
                 connection.execute(statement.encode())
 
     def scans(self, rounds: int) -> dict[str, Turns]:
-        """Per query, reader and round; view and table take turns, and no index serves a scan."""
+        """Return query -> times per reader and round.  View and table take turns, and scans use no index."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute("SET enable_indexonlyscan = off; SET max_parallel_workers_per_gather = 0")
             return {
@@ -138,7 +138,7 @@ class Loaded:
             }
 
     def look_ups(self, rounds: int) -> dict[str, Turns]:
-        """The same of LOOK_UPS queries by key, of the rows of one epoch, and of a count that an index alone answers."""
+        """Return the same for LOOK_UPS queries by key, the rows of one epoch, and a count that only uses an index."""
         found: dict[str, Turns] = {}
         step = max(1, self.rows // LOOK_UPS)
         with psycopg.connect(self.dsn, autocommit=True) as connection:
@@ -155,7 +155,7 @@ class Loaded:
             counted = {r: partial(ask, connection, f"SELECT count(*) FROM {r} WHERE id >= 0") for r in READERS}
             found["count(*) by the index alone"] = turns(connection, rounds, counted)
             middle = self.epochs // 2
-            of_epoch = {  # of the rows table: the view does not show positions
+            of_epoch = {  # this uses the rows table, because the view does not show positions
                 "plain": lambda: ask(connection, "SELECT count(*), sum(x) FROM plain WHERE epoch = %s", middle),
                 "flights": lambda: ask(
                     connection, "SELECT count(*), sum(x) FROM flights__rows WHERE _epoch = %s", middle
@@ -180,7 +180,7 @@ Turns = Mapping[str, Sequence[Took]]
 
 
 def turns(connection: Connection, rounds: int, jobs: Mapping[str, Callable[[], object]]) -> Turns:
-    """What each job took in each round, in turn; one more round before warms up."""
+    """Run the jobs in turn; return their times in each round.  One more round before is a warm-up."""
     taken: dict[str, list[Took]] = {name: [] for name in jobs}
     for turn in range(-1, rounds):
         for name in in_turn(jobs, turn):
@@ -192,7 +192,7 @@ def turns(connection: Connection, rounds: int, jobs: Mapping[str, Callable[[], o
 
 
 def lines(case: Mapping[str, object], taken: Turns) -> tuple[list[Measure], list[Ratio]]:
-    """By processor time what counts, by the clock beside it."""
+    """Return the ratio by processor time, which counts, and the one by the clock."""
     measures, ratios = [], []
     for which, unit in enumerate(("processor ms", "ms by the clock")):
         by_reader = {reader: [each[which] for each in took] for reader, took in taken.items()}
@@ -204,7 +204,7 @@ def lines(case: Mapping[str, object], taken: Turns) -> tuple[list[Measure], list
 
 
 def publishing(loaded: Loaded) -> tuple[list[Measure], list[Ratio]]:
-    """A hundred epochs after the first ten, and the last hundred; the first of these over the first of those, ..."""
+    """Compare the last hundred epochs with the hundred after the first ten, one by one."""
     kept = {"first": loaded.published[WARM_UP : WARM_UP + SIDE], "last": loaded.published[-SIDE:]}
     case = {"epochs": loaded.epochs, "rows of an epoch": loaded.each}
     by_side = {side: [took[0] for took in each] for side, each in kept.items()}

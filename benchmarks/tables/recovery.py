@@ -1,12 +1,13 @@
-"""From the start of a driver to the commit of the epoch that was struck, after each fault, over Spark's own restart.
+"""The time from the start of a driver to the commit of the struck epoch, compared with Spark's own restart.
 
-A driver (:mod:`benchmarks.driver`) is a process of its own.  It is seen blocked at a named place in mid-epoch, or idle,
-and then really dies: SIGKILL to Python and JVM.  At once it is started again.  The epoch that was struck is committed
-when Spark's ``commits/N`` is there; Epochal returns to Spark only when every sink shows the epoch, so the rule is the
-same for it and for the peer: the same stream into Spark's ``noop`` writer, struck in mid-epoch and idle.
+A driver (:mod:`benchmarks.driver`) is a separate process.  It is seen blocked at a named point in the middle of an
+epoch, or it is idle.  Then its Python process and JVM are killed with SIGKILL, and it is started again at once.  The
+struck epoch is committed when Spark's ``commits/N`` exists.  Epochal returns to Spark only when every sink shows the
+epoch, so this rule fits Epochal and the peer.  The peer is the same stream into Spark's ``noop`` writer, struck in the
+middle of an epoch and idle.
 
-Where a server is the victim, the driver waits inside its commit while the server dies, gives up with a named error,
-and ends; the time begins with the driver that is started once the server answers again.
+If a server is the victim, the driver waits inside its commit while the server dies, gives up with a named error, and
+ends.  The time begins with the start of the next driver, after the server answers again.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
     from benchmarks.tables import Options
 
 LIMIT_S = 180.0
-ATTEMPTS = 3  # of a driver whose server is down: it is to give up soon
+ATTEMPTS = 3  # of a driver whose server is down, so that it gives up soon
 BARE = "spark's own restart"
 
 
 @dataclass(frozen=True, eq=False)
 class Fault:
-    """The driver is blocked at ``point`` (another of its threads at ``held``); idle where there is no point.
+    """A fault.  The driver is blocked at ``point``, and other threads at ``held``; without a point it is idle.
 
-    ``server``: what dies instead of the driver, which ends with one of these ``errors``.
+    ``server`` is killed instead of the driver, if given.  Then the driver must end with one of these ``errors``.
     """
 
     name: str
@@ -72,8 +73,13 @@ QUICK: Mapping[Sequence[str], Sequence[Fault]] = {("postgres",): [DECIDED]}
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one restart: from the start of its process to the struck epoch and to the one after it; ``from_kill``
-    to the first of them, where the driver was the victim; ``phases`` of that one."""
+    """The times of one restart in seconds.
+
+    * ``first``: from the start of the process to the commit of the struck epoch.
+    * ``next``: to the commit of the epoch after it.
+    * ``from_kill``: from the kill to the commit of the struck epoch; None if the driver was not the victim.
+    * ``phases``: of the struck epoch.
+    """
 
     first: float
     next: float
@@ -82,7 +88,7 @@ class Times:
 
 
 class Query:
-    """One stream and its drivers, of which one lives at a time."""
+    """One stream and its drivers.  Only one driver lives at a time."""
 
     def __init__(self, world: World, kinds: Sequence[str]) -> None:
         self._world, self._kinds = world, kinds
@@ -117,7 +123,10 @@ class Query:
         return Driver(["-m", "benchmarks.driver", str(path)], folder, failpoints_armed=rules)
 
     def struck(self, faults: Sequence[Fault]) -> Iterator[Times]:
-        """One restart after each fault; each driver does two epochs before it is struck."""
+        """Strike with each fault and restart; yield the times of each restart.
+
+        Each driver runs two epochs before it is struck.
+        """
         self._feed()
         self._feed()
         driver = self._start_for(faults[0])
@@ -133,13 +142,13 @@ class Query:
             driver.close()
 
     def _start_for(self, fault: Fault | None) -> Driver:
-        """Armed for ``fault``, which is to strike the epoch after the two that it does first."""
+        """Start a driver armed for ``fault``, which strikes the third epoch of the driver."""
         if fault is None:
             return self._start([])
         return self._start(fault.rules(self._fed), ATTEMPTS if fault.server else 9)
 
     def _strike(self, driver: Driver, fault: Fault) -> float | None:
-        """Epoch ``_fed`` is the one that is struck; when the driver was killed, if it was."""
+        """Strike epoch ``_fed``.  Return when the driver was killed; None if a server was the victim."""
         rules = fault.rules(self._fed)
         if rules:
             self._feed()
@@ -155,7 +164,7 @@ class Query:
         return killed
 
     def _crash(self, driver: Driver, fault: Fault, rule: str) -> None:
-        """The server dies under the driver, which ends with a name; then the server is back."""
+        """Kill the server, wait until the driver ends with a named error, and start the server again."""
         server = getattr(self._world, fault.server)
         server.crash()
         try:
@@ -175,7 +184,7 @@ class Query:
         return Times(first - began, following - began, from_kill, notes[0].seconds)
 
     def _await_commit(self, driver: Driver, epoch: int) -> float:
-        """When Spark had noted the epoch as done."""
+        """Wait until Spark has written ``commits/N``; return the time of that file."""
         file = self._commits / str(epoch)
 
         def look() -> bool | None:
@@ -190,7 +199,7 @@ class Query:
 
 
 def run(options: Options) -> Result:
-    """Rounds need no warm-up: each begins with starts that are not counted."""
+    """Measure the table.  There is no warm-up round, because each round begins with a start that does not count."""
     cases = QUICK if options.quick else FAULTS
     rounds = 1 if options.quick else options.rounds
     result = Result("recovery", rounds, options.quick)
@@ -204,7 +213,7 @@ Taken = Mapping[tuple[str, Fault], Sequence[Times]]
 
 
 def _taken(world: World, kinds: Sequence[str], faults: Sequence[Fault], rounds: int) -> Taken:
-    """Per job and fault a value per round; the peer's beside ours."""
+    """(job, fault) -> times of each round, for our job and for the peer."""
     jobs = {BARE: ((), [*dict.fromkeys(map(_peer, faults))]), names.OURS: (kinds, faults)}
     taken: dict[tuple[str, Fault], list[Times]] = {}
     for turn in range(1, rounds + 1):
@@ -240,5 +249,8 @@ def _measures(job: str, case: Case, times: Sequence[Times]) -> list[Measure]:
 
 
 def _phases(times: Sequence[Times]) -> Mapping[str, int]:
-    """Where the first epoch of a restart went, the protocol's part of a start included; its checks are no phase."""
+    """Phase -> median milliseconds of the first epoch after a restart.
+
+    The protocol's part of the start is included.  Its checks before that are not a phase.
+    """
     return {phase: round(1000 * median(each.phases.get(phase, 0) for each in times)) for phase in times[0].phases}

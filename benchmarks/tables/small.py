@@ -1,8 +1,8 @@
-"""Time of a small epoch over a bare ``foreachBatch``, and where it goes, phase by phase.
+"""Time of a small epoch compared with a bare ``foreachBatch``, and where it goes, phase by phase.
 
-A stream of some epochs of the same size; what counts of it is the median of Spark's ``addBatch`` of those after the
-warm-up.  The bare function evaluates its rows and writes nothing.  Phases are the coordinator's own; a step of a sink
-within them runs beside those of other sinks.
+A stream has some epochs of the same size.  Its value is the median of Spark's ``addBatch`` of the epochs after the
+warm-up.  The bare function evaluates its rows and writes nothing.  Phases are those of the coordinator.  Within a
+phase, steps of several sinks run in parallel.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from benchmarks.tables import Options
 
-WARM_UP, COUNTED, FEWER = 5, 20, 5  # epochs of a stream, fewer of a quick run
-DIFFERENCES = {  # job, over: the goal, at GOAL_ROWS
+WARM_UP, COUNTED, FEWER = 5, 20, 5  # epochs of a stream: warm-up, counted, and counted in a quick run
+DIFFERENCES = {  # (job, peer): the goal at GOAL_ROWS
     (names.of("postgres"), names.BARE): "small-one",
     (names.of("kafka"), names.BARE): None,
     (names.of("delta"), names.BARE): None,
@@ -40,7 +40,10 @@ GOAL_ROWS = 1_000
 
 
 class Phases:
-    """An ``on_event`` consumer: seconds of phases and of sinks' steps, per epoch; ``counted`` are the last ``of``."""
+    """An ``on_event`` consumer that keeps the seconds of phases and of sinks' steps per epoch.
+
+    The last ``counted`` epochs count.  A phase must have values in ``of`` epochs, by default in ``counted``.
+    """
 
     def __init__(self, counted: int, of: int | None = None) -> None:
         self._counted, self._epochs = counted, of or counted
@@ -54,13 +57,13 @@ class Phases:
             self._seconds[f"{event.step.value}{sink}"].append(event.seconds)
 
     def medians(self) -> Mapping[str, float]:
-        """Of those that every epoch has, the warm-up left out."""
+        """Return the median of each phase that every epoch has, without the warm-up."""
         of_each = {name: values for name, values in self._seconds.items() if len(values) >= self._epochs}
         return {name: statistics.median(values[-self._counted :]) for name, values in of_each.items()}
 
 
 class Small:
-    """The jobs over streams of small epochs; a job answers with seconds."""
+    """The jobs over streams of small epochs.  A job returns seconds."""
 
     def __init__(self, world: World, rows: int, counted: int) -> None:
         self._world, self._counted = world, counted
@@ -101,7 +104,7 @@ def run(options: Options) -> Result:
 
 
 def of_phases(found: Mapping[str, Sequence[Mapping[str, float]]], case: Case, rounds: int) -> list[Measure]:
-    """Of the rounds that count; only what each of them has."""
+    """Return measures of the phases in the counted rounds; only phases that each round has."""
     measures = []
     for job, told in found.items():
         kept = told[-rounds:]

@@ -1,8 +1,8 @@
-"""Rows per second of one large epoch: each sink, three together, and each peer.
+"""Rows per second of one large epoch: each sink, all three together, and each peer.
 
-What counts is Spark's ``addBatch`` of the epoch, so reading the source is in it for all; a small epoch goes before it
-in the same stream.  Where ours goes is told phase by phase.  The server's own COPY is one back-end that reads a
-prepared file, timed by the clock.
+The value is Spark's ``addBatch`` of the epoch, so for all jobs it includes reading the source.  A small epoch comes
+before it in the same stream.  For our jobs, the time of each phase is also measured.  The server's own COPY is one
+back-end that reads a prepared file, timed by the clock.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from benchmarks.world import Write
 
 WARM_UP = 3
-"""Rounds: after one the next were faster and faster, ours later than peers that share their code with other jobs."""
+"""Rounds of warm-up.  After only one, later rounds still got faster, ours more than peers that share code."""
 NARROW, WIDE = 100, 1_000  # bytes of a value
 WIDE_KAFKA = f"{names.OURS} kafka, of wide rows"
-"""For the sum of three sinks alone; beside its peers Kafka gets rows of key and value."""
+"""A job only for the sum of three single sinks.  In comparisons with peers, Kafka gets rows of key and value."""
 
-GOALS = {  # job, peer: the goal, of rows with NARROW values
+GOALS = {  # (job, peer): the goal for rows with NARROW values
     (names.of("postgres"), names.JDBC_REWRITTEN): "postgres-jdbc-rewritten",
     (names.of("postgres"), names.JDBC): "postgres-jdbc",
     (names.of("postgres"), names.PSYCOPG): None,
@@ -52,7 +52,7 @@ GOALS = {  # job, peer: the goal, of rows with NARROW values
 
 
 class Throughput:
-    """The jobs over one source; a job answers with seconds."""
+    """The jobs over one source.  A job returns seconds."""
 
     def __init__(self, world: World, rows: int, value: int) -> None:
         self._world, self._rows, self._value = world, rows, value
@@ -100,7 +100,7 @@ class Throughput:
         return self._epoch(peer(self._world.table()))
 
     def _spark_three(self) -> float:
-        """Each system's own writer in one foreachBatch, over rows that are kept for them."""
+        """Each system's usual writer in one foreachBatch, over persisted rows."""
         writes = [native(self._world, kind) for kind in names.KINDS]
 
         def write(df: DataFrame, epoch: int) -> None:
@@ -144,7 +144,7 @@ def run(options: Options) -> Result:
 
 
 def _end(world: World, rows: int) -> None:
-    """Of a turn, which counts if all rows are there."""
+    """End a turn: check that all rows are there, and remove the targets."""
     world.check(SMALL + rows)
     world.clear()
 

@@ -1,4 +1,4 @@
-"""How does one run go?
+"""How does one run of the kit go?
 
-It plans strikes, starts drivers, carries the strikes out, and judges what was seen.
+A campaign plans strikes, starts drivers, carries the strikes out, and judges what was seen.
 """

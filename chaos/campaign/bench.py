@@ -1,8 +1,8 @@
-"""Where a campaign runs: a working folder, embedded servers if any are asked for, and names of its own per round.
+"""Where a campaign runs: a working folder, embedded servers if requested, and new names for each round.
 
-Targets find what they need in the environment: ``EPOCHAL_CHAOS_POSTGRES`` (a connection string),
+Targets find what they need in environment variables: ``EPOCHAL_CHAOS_POSTGRES`` (a connection string),
 ``EPOCHAL_CHAOS_KAFKA`` (bootstrap servers), ``EPOCHAL_CHAOS_FOLDER`` (a folder that is removed at the end) and
-``EPOCHAL_CHAOS_RUN`` (a name of this round alone; a topic of that name is there).
+``EPOCHAL_CHAOS_RUN`` (a name that only this round has; with a Kafka server, a topic of that name exists).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARTITIONS = 2
 
 
 class Bench:
-    """The folder, the servers, and the ``links`` to them whose network can be disturbed."""
+    """The folder, the servers, and ``links``: proxies in front of servers, which can disturb the network."""
 
     def __init__(self, folder: Path, servers: Mapping[str, Server], links: Mapping[str, Proxy]) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class Bench:
 
     @contextlib.contextmanager
     def round(self) -> Iterator[Path]:
-        """A folder of its own for one round, and its names in the environment of this process."""
+        """Make a folder for one round, and set the round's names in the environment of this process meanwhile."""
         self._rounds += 1
         folder = self.folder / f"round-{self._rounds}"
         folder.mkdir()
@@ -70,12 +70,15 @@ class Bench:
 
 @contextlib.contextmanager
 def bench(servers: Sequence[str], *, proxied: bool = False) -> Iterator[Bench]:
-    """Start the servers named; ended and removed whatever happens.  ``proxied``: behind links that can be cut."""
+    """Start the named servers, and always stop and remove them at the end.  ``proxied``: put a proxy before each.
+
+    Raises Usage for an unknown name.
+    """
     unknown = [name for name in servers if name not in SERVERS]
     if unknown:
         raise Usage(f"no server {unknown[0]!r} can be started: {' or '.join(SERVERS)}")
     folder = Path(tempfile.mkdtemp(prefix="epochal-chaos-"))
-    folder.chmod(0o755)  # where Postgres must run as another user, that user has to get at its data
+    folder.chmod(0o755)  # Postgres may have to run as another user, who needs access to its data
     try:
         with contextlib.ExitStack() as stack:
             started = {name: stack.enter_context(_server(name)) for name in servers}
@@ -93,7 +96,7 @@ def _links(stack: contextlib.ExitStack, started: Mapping[str, Server]) -> dict[s
     proxies = stack.enter_context(ToxiproxyServer())
     links = {}
     for name, server in started.items():
-        if isinstance(server, KafkaServer):  # its clients are sent back to the proxy's port
+        if isinstance(server, KafkaServer):  # the broker tells its clients to connect to the proxy's port
             link = proxies.proxy(server.proxied_upstream, port=server.proxied_port)
         else:
             link = proxies.proxy(server.address)

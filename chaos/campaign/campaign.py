@@ -1,12 +1,12 @@
-"""Tier 4: a query in a process of its own, struck again and again, and judged by what outside readers saw.
+"""A campaign strikes a query in its own process again and again, and judges what outside readers saw (tiers 3 and 4).
 
-First some epochs without any fault: an output that is not exact then proves nothing, and the verdict is
-unknown.  Then one epoch per planned strike: its input is fed, a start that is armed for the strike is seen
-blocked at the point, readers look, the victim is struck, and the next start has to cope with what is left.  At
-the end one more epoch is fed and one more start, without faults, has to finish.
+First come some epochs without any fault.  If their output is not exact, the run proves nothing and the verdict is
+unknown.  Then comes one epoch per planned strike.  Its input is fed, and a start is armed for the strike.  When the
+start is seen blocked at the point, readers look, and the victim is struck.  The next start must recover.  At the end,
+one more epoch is fed, and one more start without faults must finish.  In tier 3 one process takes all strikes.
 
-Starting Spark takes longer than an epoch, so a process for the next start always stands by with its session up; one
-whose query has ended by itself takes a next start, too.
+Starting Spark takes longer than an epoch.  Therefore a process with a Spark session always stands by for the next
+start, and a process whose query ended by itself is used again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from epochal.chaos.job import program, targets, workloads
 from epochal.chaos.job.targets import Usage
 from epochal.chaos.job.workload import Input
 from epochal.chaos.observe import checker, watch
-from epochal.chaos.observe.checker import Finding, Run, Verdict
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import AtRest, Content, Fed, Placed, Prepared, Row, State
 from epochal.chaos.observe.roles import CheckedListener, CheckedReader
+from epochal.chaos.observe.run import Run
 from epochal.chaos.observe.watch import Keys, LockedHistory, Watcher
 from epochal.chaos.servers.process import Server
 from epochal.chaos.servers.toxiproxy import Proxy
@@ -53,22 +54,22 @@ from epochal.checkpoints.log import Apply, EpochLog
 from epochal.coordinator.model.failpoints import Point
 from epochal.coordinator.protocol.history import History as Records
 
-CLEAN_EPOCHS = 3
-HITS_S = 0.5  # between two looks at what was hit
-EPOCH_S = 30.0  # for an epoch and a restart in one process, at most
-LAST_TRIES = 3
-BEYOND = 10**9  # ids of one run
+CLEAN_EPOCHS = 3  # epochs without faults at the beginning
+HITS_S = 0.5  # between two looks at which strikes were hit
+EPOCH_S = 30.0  # at most for an epoch and a restart in one process
+LAST_TRIES = 3  # how many starts without faults may be needed at the end
+BEYOND = 10**9  # how many ids one run has
 
 IN_THE_CALL = frozenset(
     {Point.AT_ROW, Point.AFTER_JOB, Point.AFTER_PREPARE, Point.BEFORE_DECIDE, Point.BEFORE_APPLY, Point.AFTER_APPLY}
 )
-"""Where an epoch is under way and not to be shown yet: a reader that looks now must see nothing of it."""
+"""Points at which an epoch is under way and must not be visible yet.  A reader must see nothing of it."""
 
 Tell = Callable[[str], None]
 
 
 class Campaign:
-    """One run against one target, in a folder of its own."""
+    """One run against one target, in its own folder."""
 
     def __init__(
         self,
@@ -110,20 +111,23 @@ class Campaign:
         self._around.source.mkdir(parents=True)
 
     def _check(self, strike: Strike) -> None:
-        """Refuse what cannot strike this target; what cannot be done on this machine only if it was asked for."""
+        """Raise Usage if the strike cannot strike this target.
+
+        If it only cannot be done on this machine, raise only if exactly this strike was requested.
+        """
         inside = self._plan.tier == IN_ONE_PROCESS
         if inside and strike.action not in striker.INSIDE:
             raise Usage(f"{strike}: tier 3 is one process, which only {', '.join(sorted(striker.INSIDE))} can strike")
         if not self._target.ours and strike.point not in FOREIGN_POINTS:
             points = ", ".join(sorted(point.value for point in FOREIGN_POINTS))
-            raise Usage(f"{strike}: a function has no such point, only {points}")
+            raise Usage(f"{strike}: a batch function has no such point, only {points}")
         if strike.sink and strike.sink not in self._sinks:
             raise Usage(f"{strike}: the target has the sinks {', '.join(self._sinks)}")
         if self._plan.all_must_strike and (why := self._around.why_not(strike)):
             raise Usage(f"{strike}: {why}")
 
     def _surroundings(self, servers: Mapping[str, Server], links: Mapping[str, Proxy]) -> Surroundings:
-        """What the plan strikes beside the drivers; a disk of its own only where it needs one."""
+        """What the plan may strike besides the drivers.  A separate disk is made only if a strike needs it."""
         actions = {strike.action for strike in self._planned}
         own_disk = Disk(self._folder / "disk") if actions & set(striker.DISK) and not disk.why_not() else None
         return Surroundings(
@@ -167,7 +171,7 @@ class Campaign:
     # --- the run --------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """The verdict, whatever happens: what cannot be run to its end is unknown, not an error."""
+        """Run the campaign.  Errors do not raise: a run that cannot be finished gives a result that proves nothing."""
         struck: list[Strike] = []
         unreached: list[Strike] = []
         why = ""
@@ -183,13 +187,13 @@ class Campaign:
             why = self._too_little(struck, unreached)
         except (CannotTell, NotCounted) as error:
             why = str(error)
-        except Exception as error:  # of the kit itself, or of a server that did not come back
+        except Exception as error:  # an error in the kit, or a server that did not come back
             why = f"the run could not be ended: {type(error).__name__}: {error}"
         run = self._judged(why)
         return Result(self._plan, run, self._findings(run), struck, unreached)
 
     def _clean(self) -> None:
-        """Epochs without faults; CannotTell unless the output is exact."""
+        """Run epochs without faults.  Raises CannotTell unless the output is exact."""
         self._tell(f"a run of {CLEAN_EPOCHS} epochs without faults")
         for epoch in range(CLEAN_EPOCHS):
             self._feed(epoch)
@@ -210,7 +214,7 @@ class Campaign:
             surgery.keep(self._around.checkpoint, self._around.backup)
 
     def _fire(self, struck: list[Strike], unreached: list[Strike]) -> None:
-        """All strikes and a last start, under the eyes of the readers."""
+        """Carry out all strikes and a last start while the readers watch."""
         with self._watcher:
             if self._plan.tier == IN_ONE_PROCESS:
                 self._all_in_one_process(struck, unreached)
@@ -220,7 +224,7 @@ class Campaign:
             self._look()
 
     def _one_by_one(self, struck: list[Strike], unreached: list[Strike]) -> None:
-        """Tier 4: a start per strike."""
+        """Tier 4: one start per strike."""
         until = time.monotonic() + self._plan.seconds
         for strike in self._planned:
             if self._plan.seconds and time.monotonic() > until:
@@ -231,7 +235,7 @@ class Campaign:
                 return
 
     def _all_in_one_process(self, struck: list[Strike], unreached: list[Strike]) -> None:
-        """Tier 3: one process, armed with all strikes, that starts the query again whenever it fails."""
+        """Tier 3: one process is armed with all strikes, and starts the query again whenever it fails."""
         for epoch in sorted({strike.epoch for strike in self._planned}):
             self._feed(epoch)
         driver = self._starts.begin(*self._planned, restarts=len(self._planned) + 1)
@@ -245,7 +249,7 @@ class Campaign:
         self._tell(f"{len(struck)} of {len(self._planned)} errors struck; the process ended: {end.outcome}")
 
     def _tell_hits(self, driver: Start, struck: list[Strike], unreached: list[Strike]) -> None:
-        """Move what was hit since the last look."""
+        """Move strikes that were hit since the last look from ``unreached`` to ``struck``."""
         for strike in [strike for strike in unreached if driver.was_hit(strike.rule)]:
             unreached.remove(strike)
             struck.append(strike)
@@ -253,14 +257,14 @@ class Campaign:
             self._struck_inside(driver, strike)
 
     def _struck_inside(self, driver: Start, strike: Strike) -> None:
-        """An error has struck already; whoever is held at its point is struck now."""
+        """Record a hit in tier 3.  An error has struck already; ``lose`` is done now, while the driver is held."""
         self._listener.add(striker.fault_of(strike, driver))
         if strike.action not in AT_THE_POINT:
             self._striker.lose(strike)
             driver.go(strike.rule)
 
     def _one(self, strike: Strike) -> bool:
-        """Feed, begin, see blocked, strike; whether the strike counted."""
+        """Feed one epoch, begin a start, see it blocked, and strike.  Return whether the strike counted."""
         self._feed(strike.epoch)
         if why := self._around.why_not(strike):
             self._tell(f"{strike}: not possible here: {why}")
@@ -276,7 +280,7 @@ class Campaign:
             self._starts.ended(driver)
             return False
         if strike.point in IN_THE_CALL:
-            self._look()  # at a record of Apply that stands: it would else seem to end what it begins
+            self._look()  # record an Apply before Prepared; after it, the Apply would seem to end this window
             self._listener.add(Prepared(strike.epoch))
         self._look()
         self._tell(f"{strike}: process {sighting.pid}")
@@ -290,13 +294,13 @@ class Campaign:
         return True
 
     def _look(self) -> Content:
-        """What readers see, once they have looked twice more."""
+        """Return what readers see after two more successful passes.  Raises CannotTell if they cannot read."""
         if not self._watcher.wait_passes(2, watch.STALE_S):
             raise CannotTell(f"nobody could read the output: {self._watcher.troubles[-3:]}")
         return dict(self.history.content)
 
     def _last(self) -> None:
-        """One more epoch and a start without faults, which has to finish."""
+        """Feed one more epoch, and start without faults until a start finishes, at most ``LAST_TRIES`` times."""
         epoch = max(self._fed) + 1
         self._feed(epoch)
         for attempt in range(LAST_TRIES):
@@ -312,7 +316,7 @@ class Campaign:
     # --- feeding --------------------------------------------------------------------------------
 
     def _feed(self, epoch: int) -> None:
-        """More input, and what is expected now."""
+        """Feed the input of an epoch, and compute what is expected now."""
         inputs = self._workload.inputs(epoch, self._base + epoch * workloads.STRIDE)
         self._fed[epoch] = inputs
         self._expected = self._keys.rows(self._workload.expected(self._fed))
@@ -336,7 +340,11 @@ class Campaign:
         )
 
     def _findings(self, run: Run) -> dict[str, Finding]:
-        """Nothing is judged where the output was not exact without faults; of a torn run what stays wrong for ever."""
+        """Judge the run.
+
+        Judge nothing if the output was not exact without faults.  If the run did not reach its end, judge only the
+        invariants that stay false for ever.
+        """
         if not self._clean_was_exact:
             return {}
         names = self._invariants()
@@ -350,11 +358,11 @@ class Campaign:
             names.remove("I6")
         held = self._plan.tier != IN_ONE_PROCESS and any(strike.point in IN_THE_CALL for strike in self._planned)
         if not held:
-            names.remove("I3")  # no reader was to look while an epoch is under way
+            names.remove("I3")  # no strike holds an epoch while it is prepared and undecided
         if not self._has_attempts():
             names.remove("I4")
         if self._target.ours and not any((s.action, s.victim) == ("pause", "driver") for s in self._planned):
-            names.remove("I12")  # nobody was fenced while it still had something to do
+            names.remove("I12")  # no driver was overtaken while it could still do something
         if self._target.ours and len(self._own) != len(self._sinks):
             names = [name for name in names if name not in ("I10", "I13")]
         return sorted(names, key=lambda name: int(name[1:]))
@@ -382,7 +390,7 @@ class Campaign:
             self._listener.add(State(told["epoch"], tuple(told["reference"]), reference=True))
 
     def _at_rest(self) -> None:
-        """Ask servers and checkpoint, now that nothing runs: leftovers (I13) and where the input ends (I10)."""
+        """Ask servers and checkpoint after everything ended for leftovers (I13) and the end of the input (I10)."""
         for reader in self._own:
             left = reader.left()
             self._listener.add(AtRest(reader.sink, left or (), asked=left is not None))
@@ -410,7 +418,7 @@ class Campaign:
         self._listener.add(Placed(newest.epoch, "log", newest.decision.fingerprint, newest.decision.id))
         for reader in self._own:
             held = reader.decision(app, newest.decision.incarnation)
-            proof = last.records if isinstance(newest, Apply) else (newest,)  # each start of an Apply has its own
+            proof = last.records if isinstance(newest, Apply) else (newest,)  # each start writes its own Apply record
             due = {record.decision_of(reader.sink).id for record in proof if reader.sink in record.participants}
-            decision = newest.decision.id if held in due else held  # of a redone epoch it may be an older one
+            decision = newest.decision.id if held in due else held  # after a redo it may be an older one
             self._listener.add(Placed(newest.epoch, reader.sink, decision=decision))

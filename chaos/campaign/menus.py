@@ -1,4 +1,4 @@
-"""What strikes when nobody says otherwise: lists of strikes, whose epochs mean nothing."""
+"""The menus: default lists of strikes.  The nemesis replaces their epochs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from epochal.chaos.strike.strikes import Strike
 from epochal.coordinator.model.failpoints import Point
 
 ROWS_SEEN_TWICE = workloads.ROWS // 2 + 4
-"""A row that one task sees only when it evaluates its half of an epoch for the second time."""
+"""A row number that a task reaches only while it evaluates its half of an epoch a second time."""
 
 FOREIGN_MENU = (
     Strike("kill", "driver", Point.AFTER_RETURN, 0),
@@ -26,11 +26,11 @@ FOREIGN_MENU = (
     Strike("pause", "driver", Point.AFTER_JOB, 0),
     Strike("pause", "driver", Point.AT_ROW, 0, nth=4),
 )
-"""For any batch function: before the call, at rows inside tasks, after its jobs, before ``commits/N``."""
+"""For any batch function: before its call, at rows inside tasks, after its jobs, and before ``commits/N``."""
 
 
 def our_menu(of: Moments) -> tuple[Strike, ...]:
-    """For a pipeline: every kind of moment in an epoch, in each of its sinks."""
+    """Return strikes for a pipeline: at every kind of moment in an epoch, in each of its sinks."""
     before, after = APPLYING_POINTS if of.idempotent else DECIDING_POINTS
     one = (
         Strike("kill", "driver", Point.AFTER_PREPARE, 0),
@@ -58,10 +58,10 @@ def our_menu(of: Moments) -> tuple[Strike, ...]:
 
 DECIDING_POINTS = Point.BEFORE_DECIDE, Point.AFTER_DECIDE
 APPLYING_POINTS = Point.BEFORE_APPLY, Point.AFTER_APPLY
-"""Around the record of an epoch."""
+"""The points before and after the record of an epoch is appended to the log."""
 
 ANSWERED = frozenset({Point.AFTER_PUBLISH, Point.LOG_AFTER_APPEND})
-"""Where a request was applied and its answer can be lost."""
+"""Points where a request was applied, so that its answer can be lost."""
 
 FOREIGN_ERRORS = (
     Strike("raise", "driver", Point.BEFORE_CALL, 0),
@@ -69,11 +69,14 @@ FOREIGN_ERRORS = (
     Strike("raise", "worker", Point.AT_ROW, 0, nth=ROWS_SEEN_TWICE),
     Strike("raise", "driver", Point.AFTER_RETURN, 0),
 )
-"""What can be done to a batch function without another process."""
+"""Faults in a batch function that need no second process."""
 
 
 def our_errors(of: Moments) -> tuple[Strike, ...]:
-    """Tier 3: an error at every point of a start, of an epoch and of each sink; lost answers where one can be."""
+    """Return the strikes of tier 3: an error at every point of a start, of an epoch and of each sink.
+
+    Where an answer can be lost, the error is a lost answer.  Lost prepared rows are added.
+    """
     one = (
         Point.BEFORE_LOOK,
         Point.AFTER_LOOK,
@@ -129,12 +132,12 @@ def our_errors(of: Moments) -> tuple[Strike, ...]:
 
 
 def losses(sinks: Sequence[str]) -> tuple[Strike, ...]:
-    """What each of these sinks has prepared is lost after the decision: the rows are redone from the copy."""
+    """Return strikes that delete what each sink prepared, after the decision, so that it must redo the rows."""
     return tuple(Strike("lose", "prepared", Point.BEFORE_SINK_COMMIT, 0, sink) for sink in sinks)
 
 
 def checkpoint_menu(losing: Sequence[str]) -> tuple[Strike, ...]:
-    """Around a driver of ours: the files of its checkpoint, the disk below them, its prepared rows."""
+    """Return strikes around a driver of ours: on its checkpoint's files, on the disk below, on its prepared rows."""
     return (
         Strike("replay", "checkpoint", Point.BEFORE_CALL, 0),
         Strike("roll-back", "checkpoint", Point.AFTER_RETURN, 0),
@@ -166,7 +169,7 @@ SERVER_MENU = (
     Strike("pause", "postgres", Point.BEFORE_PUBLISH, 0, "postgres"),
     Strike("pause", "kafka", Point.BEFORE_PUBLISH, 0, "kafka"),
 )
-"""Crashes of the servers, and faults of the network before them."""
+"""Crashes and pauses of the servers, and faults of the network in front of them."""
 
 EXECUTOR_MENU = (
     Strike("kill", "executor", Point.IN_WRITE, 0, "postgres"),

@@ -1,14 +1,14 @@
-"""Our own pipelines on the kit's servers: what ``epochal chaos run`` strikes when no target of a user's is named.
+"""Our own pipelines on the kit's servers.  ``epochal chaos run`` strikes them if no target of the user's is named.
 
-``epochal.chaos.campaign.own:pipeline`` and the others of :data:`OWN` are made anew whenever they are asked for,
-from the environment that :mod:`epochal.chaos.campaign.bench` sets for every round.
+Each access to ``epochal.chaos.campaign.own:pipeline``, or to another name of :data:`OWN`, makes a new pipeline from the
+environment that :mod:`epochal.chaos.campaign.bench` sets for every round.
 
 ==============  =======================================================================================
-``pipeline``    Postgres, Kafka and Delta, all of them append
-``upsert``      rows by their key: Postgres, Delta's MERGE, Kafka's records with tombstones
-``plain``       Postgres without columns of ours, Kafka in two transactions per epoch
-``overwrite``   two Delta tables that each epoch replaces, from output mode ``complete``
-``idempotent``  the first three, in idempotent mode
+``pipeline``    Postgres, Kafka and Delta, which all append rows
+``upsert``      Postgres, Delta and Kafka, which upsert and delete rows by key (Kafka with tombstones)
+``plain``       Postgres without columns of ours, and Kafka with two transactions per epoch
+``overwrite``   two Delta tables that each epoch replaces, with output mode ``complete``
+``idempotent``  the sinks of ``pipeline``, in idempotent mode
 ==============  =======================================================================================
 """
 
@@ -31,15 +31,15 @@ from epochal.sinks.protocol import Sink
 TARGET = "epochal.chaos.campaign.own:pipeline"
 SINKS = ("delta", "kafka", "postgres")
 LOSING = ("delta", "postgres")
-"""Those that hold rows between prepare and commit; Kafka's are written in the commit."""
-COMPACT_EVERY = 8  # records, so that a run of some minutes compacts its log too
+"""The sinks that hold rows between prepare and commit.  Kafka writes them in the commit."""
+COMPACT_EVERY = 8  # records; so few that a run of some minutes also compacts its log
 HELD_AT_ROWS = ("through",)
-"""The function that the kit holds rows in: it changes none."""
+"""Name of the function in which the kit holds tasks at rows.  It changes no row, so it is deterministic."""
 
 
 @dataclass(frozen=True)
 class Own:
-    """One of our pipelines: how it can be struck, and the workload that it is for."""
+    """One of our pipelines: where it can be struck, and the workload that it is for."""
 
     moments: Moments
     make: Callable[[], Pipeline]
@@ -47,12 +47,12 @@ class Own:
 
     @property
     def servers(self) -> Sequence[str]:
-        """Those that it needs: its sinks are named after them."""
+        """The servers that it needs; its sinks are named after them."""
         return [kind for kind in SERVERS if kind in self.moments.sinks]
 
 
 def make(names: Sequence[str] = SINKS, mode: str = TWO_PHASE) -> Pipeline:
-    """A pipeline over Postgres, Kafka and Delta, or those named, whose app, table and topic are this run's alone."""
+    """Return a pipeline over the named sinks.  Only this run has its app, table, topic and folder."""
     makers: Mapping[str, Callable[[], Sink]] = {
         "postgres": lambda: PostgresSink(os.environ[POSTGRES], table=_table(), name="postgres"),
         "kafka": lambda: KafkaSink(os.environ[KAFKA], topic=_topic(), partitions=2, name="kafka"),
@@ -62,7 +62,7 @@ def make(names: Sequence[str] = SINKS, mode: str = TWO_PHASE) -> Pipeline:
 
 
 def _upsert() -> Pipeline:
-    """``n`` counts up with the inputs, so it says which change of a key is the last."""
+    """A pipeline of upserts.  ``n`` counts up with the inputs, so the highest ``n`` of a key is its last change."""
     how: Any = {"key": "id", "delete_when": "deleted", "order_by": "n"}
     record = [
         "CAST(id AS STRING) AS key",
@@ -134,12 +134,12 @@ OWN: Mapping[str, Own] = {
 
 
 def target(name: str) -> str:
-    """As ``--target`` has it."""
+    """Return the name of one of our pipelines as an argument for ``--target``."""
     return f"epochal.chaos.campaign.own:{name}"
 
 
 def named(text: str) -> Own | None:
-    """Our own pipeline of that ``--target``; the first where none is given, None for a user's."""
+    """Return our own pipeline for a ``--target``: ``pipeline`` if it is empty, None if it is a user's."""
     return OWN["pipeline"] if not text else {target(name): one for name, one in OWN.items()}.get(text)
 
 

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and what has come of it."""
+"""The plan of a run, and its result."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ from dataclasses import dataclass, field, replace
 from epochal.chaos.campaign import menus
 from epochal.chaos.job.targets import Target
 from epochal.chaos.observe import checker
-from epochal.chaos.observe.checker import CHECKS, Finding, Run, Verdict
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import Fault, History
+from epochal.chaos.observe.invariants import CHECKS
+from epochal.chaos.observe.run import Run
 from epochal.chaos.strike.strikes import Menu, Strike
 from epochal.coordinator.model.failpoints import Point
 
 IN_ONE_PROCESS = 3  # the tier
 STRIKES = 12
 MASTER = "local[2,4]"
-"""As on a cluster, a task may fail three times."""
+"""Spark's master.  A task may be tried four times, as on a cluster."""
 
 FOREIGN = ("I1", "I2", "I3", "I4", "I5", "I6", "I11", "I14", "I15")
-"""What a function can be judged by that keeps no decisions and no fences."""
+"""The invariants for a batch function that keeps no decisions and no fences."""
 OURS = tuple(name for name in CHECKS if name != "I9")
 AT_ONCE = ("I2", "I3", "I4", "I5")
-"""What cannot become true again once it is false: enough to end a run early, and all to judge a torn one by."""
+"""The invariants that stay false once they are false.  They may end a run early, and judge an incomplete run."""
 
 FOREIGN_POINTS = frozenset({Point.BEFORE_CALL, Point.AT_ROW, Point.AFTER_JOB, Point.AFTER_RETURN})
-"""The points of a batch function that has none of its own."""
+"""The points around a batch function that has no failpoints itself."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """What a campaign runs.
 
-    ``workload``: a name of :data:`workloads.NAMES`.  ``source``: a function of the user's between the kit's rows
-    and the target.  ``seconds``: strike on until they are over.  ``all_must_strike``: these very strikes were asked
-    for, so one that cannot be carried out is wrong usage, and one that never struck leaves the verdict unknown.
+    * ``workload``: a name of :data:`workloads.NAMES`.
+    * ``source``: a function of the user's between the kit's rows and the target.
+    * ``seconds``: how long to strike.
+    * ``all_must_strike``: exactly these strikes were requested.  A strike that cannot be carried out is then wrong
+      usage, and with a strike that never struck the verdict is at best unknown.
     """
 
     target: str
@@ -53,20 +57,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """The run, what it was judged by, and how it was struck."""
+    """The run, the findings, and the strikes."""
 
     plan: Plan
     run: Run
     findings: Mapping[str, Finding]
     struck: Sequence[Strike]
-    unreached: Sequence[Strike]  # their points were never hit, or they cannot be carried out here
+    unreached: Sequence[Strike]  # never hit at their points, impossible here, or not counted
 
     @property
     def verdict(self) -> Verdict:
         return checker.verdict(self.run, self.findings)
 
     def blamed(self) -> Sequence[Strike]:
-        """The strike after which something was first seen to be wrong; all, where that is seen only at the end."""
+        """Return the strike after which something was first seen to be wrong; all strikes if only the end shows it."""
         names = [name for name in AT_ONCE if name in self.findings]
         events = self.run.history.events
         begins = [at for at, fault in self.run.history.of(Fault) if not fault.healed]
@@ -78,7 +82,7 @@ class Result:
 
 
 def default_menu(target: Target, tier: int) -> Menu:
-    """What strikes a target when nobody says otherwise."""
+    """Return the strikes against a target for which no others are requested."""
     if tier == IN_ONE_PROCESS:
         return Menu(menus.our_errors(target.moments) if target.ours else menus.FOREIGN_ERRORS)
     return Menu(menus.our_menu(target.moments) if target.ours else menus.FOREIGN_MENU)

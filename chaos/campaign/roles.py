@@ -1,13 +1,13 @@
-"""The report role: tells people how a run went, on the terminal, as a page, or not at all.
+"""The report role: shows people how a run went, on the terminal, as a page, or not at all.
 
-The roles of a run know nothing of each other:
+The roles of a run do not depend on each other:
 
 =========  ===============================================================================================
-workload   what is fed, and what has to come out of it: :mod:`epochal.chaos.job.workload`
+workload   what is fed, and what the output must then be: :mod:`epochal.chaos.job.workload`
 reader     what an output holds now, seen from outside: :mod:`epochal.chaos.observe.roles`
-nemesis    which fault strikes where, from a seed: :mod:`epochal.chaos.strike.strikes`
+nemesis    which fault strikes where, planned from a seed: :mod:`epochal.chaos.strike.strikes`
 history    what happened, in order: :mod:`epochal.chaos.observe.history`
-checker    verdicts over a history, and nothing else: :mod:`epochal.chaos.observe.checker`
+checker    verdicts about a history, and nothing else: :mod:`epochal.chaos.observe.checker`
 report     this file
 =========  ===============================================================================================
 """
@@ -18,26 +18,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from epochal.chaos.observe.checker import Finding, Run
+from epochal.chaos.observe.checker import Finding
 from epochal.chaos.observe.roles import RoleError
+from epochal.chaos.observe.run import Run
 
 
 class Report(Protocol):
-    """Tells people how a run went."""
+    """Shows people how a run went."""
 
     def tell(self, run: Run, findings: Mapping[str, Finding], about: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
 class Silent:
-    """Tells nobody."""
+    """Shows nothing."""
 
     def tell(self, run: Run, findings: Mapping[str, Finding], about: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
 class Reports:
-    """Several, in this order; one that fails does not keep the others from telling."""
+    """Combines several reports, in this order.  All are called even if one raises; then the first error is raised."""
 
     reports: Iterable[Report]
 
@@ -54,7 +55,7 @@ class Reports:
 
 @dataclass(frozen=True)
 class CheckedReport:
-    """Refuses to tell of a pass without verdicts: nothing judged is nothing proven."""
+    """Raises RoleError for a run without verdicts that is not marked as proving nothing."""
 
     report: Report
 

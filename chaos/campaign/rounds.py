@@ -1,4 +1,4 @@
-"""Rounds of campaigns: one against a target of the user's, or many, in turn, against our own three sinks."""
+"""Rounds of campaigns: one round against the user's target, or several rounds in turn against our own pipelines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLUSTER = "local-cluster[2,1,1024]"
 
 @dataclass(frozen=True)
 class Round:
-    """One campaign of several: what is fed, on which kind of cluster, under which faults."""
+    """One campaign of several: its workload, kind of cluster, faults and target."""
 
     workload: str
     master: str
@@ -32,7 +32,7 @@ class Round:
 
 
 def our_rounds(seed: int) -> Sequence[Round]:
-    """The rotation against ourselves; ``seed`` says where it begins."""
+    """Return the rotation of rounds against our own pipelines.  It begins at a place that depends on ``seed``."""
     sinks, servers = Menu(menus.our_menu(own.OWN["pipeline"].moments)), Menu(menus.SERVER_MENU)
     around = Menu(menus.checkpoint_menu(own.LOSING))
     local = MASTER
@@ -57,7 +57,7 @@ def our_rounds(seed: int) -> Sequence[Round]:
 
 
 def _of(name: str, strikes: int) -> Round:
-    """Kills and losses in one of our own pipelines."""
+    """A round of kills and lost rows in one of our own pipelines."""
     one = own.OWN[name]
     menu = Menu(menus.our_menu(one.moments) + menus.losses(one.moments.losing))
     return Round(one.workload, MASTER, menu, strikes, own.target(name))
@@ -70,17 +70,20 @@ def play(
     menu: Nemesis | None = None,
     servers: Sequence[str] = (),
 ) -> list[Result]:
-    """The results, one for a target of the user's; against ourselves as many rounds as there is time for."""
-    workloads.make_workload(plan.workload, 0)  # refused before servers are started
+    """Play the plan: one round for a target of the user's, else as many rounds as there is time for, at least one.
+
+    Raises Usage for options that do not fit together.
+    """
+    workloads.make_workload(plan.workload, 0)  # an unknown name must be refused before servers are started
     ours = own.named(plan.target)
     if ours is not None:
         if servers:
-            raise Usage("--server belongs to a --target of your own: for ours all are started")
+            raise Usage("--server is only for your own --target: our pipelines start the servers that they need")
         if plan.readers or plan.source:
-            raise Usage("--reader and --source belong to a --target of your own")
+            raise Usage("--reader and --source are only for your own --target")
     elif plan.seconds and plan.tier == IN_ONE_PROCESS:
-        raise Usage("--minutes belongs to tier 4: tier 3 has so many strikes as there are")
-    jvm.short_lived()  # made, where it has to be, before any driver is waited for
+        raise Usage("--minutes is only for tier 4: tier 3 runs each of its strikes once")
+    jvm.short_lived()  # if something has to be built, this must happen before anybody waits for a driver
     if ours is not None:
         return _ourselves(plan, tell, menu)
     with bench(servers) as where, where.round() as folder:
@@ -91,7 +94,7 @@ def _ourselves(plan: Plan, tell: Tell, menu: Nemesis | None) -> list[Result]:
     until = time.monotonic() + plan.seconds
     results: list[Result] = []
     ours = own.named(plan.target)
-    servers = SERVERS if ours is None or not plan.target else ours.servers  # rounds in turn need all of them
+    servers = SERVERS if ours is None or not plan.target else ours.servers  # the rotation needs all servers
     with bench(servers, proxied=bool(servers)) as where:
         while not results or time.monotonic() < until:
             seed = plan.seed + len(results)
@@ -106,7 +109,7 @@ def _ourselves(plan: Plan, tell: Tell, menu: Nemesis | None) -> list[Result]:
 
 
 def _next(plan: Plan, menu: Nemesis | None, seed: int) -> Round:
-    """What was asked for, else for tier 3 all its cells, else whose turn it is."""
+    """The next round: the requested menu, else all errors of tier 3, else the requested target, else the rotation."""
     target = plan.target or own.TARGET
     if menu is not None:
         return Round(plan.workload, plan.master, menu, plan.strikes, target)

@@ -1,4 +1,4 @@
-"""The starts of one run, one after the other, each told to the history as it begins and ends."""
+"""The starts of one run, one after the other.  The history gets an event when a start begins and when it ends."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from epochal.chaos.strike.nemesis import NotCounted
 from epochal.chaos.strike.standby import Standby, Start
 from epochal.chaos.strike.strikes import Strike
 
-END_S = 300.0
+END_S = 300.0  # how long to wait for the end of a start
 
 
 class CannotTell(Exception):
-    """The run proves nothing; the verdict is unknown."""
+    """The run proves nothing, so its verdict is unknown."""
 
 
 class Starts:
-    """Makes starts of the query, in folders below ``folder``.
+    """Begins and ends starts of the query, in folders below ``folder``.
 
-    ``settings`` are those of every start; ``stateful`` says whether a start without faults tells the operator
-    state; ``ours`` promises names for its errors.
+    ``settings`` are those of every start.  ``stateful``: a start without faults reports the operator state.  ``ours``:
+    the target is a pipeline of ours, whose errors must all be named ones.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Starts:
     # --- beginning ------------------------------------------------------------------------------
 
     def stand_by(self) -> None:
-        """Have a process ready for the next start, or on its way."""
+        """Start a process for the next start unless one is ready or starting already."""
         self._standby.stand_by()
 
     def begin(self, *strikes: Strike, create: bool = False, restarts: int = 0, checkpoint: Path | None = None) -> Start:
-        """A start of the query, armed with these strikes."""
+        """Begin a start of the query that is armed with these strikes."""
         self._number += 1
         settings = replace(
             self._settings,
@@ -71,13 +71,13 @@ class Starts:
         return start
 
     def is_live(self, start: Start) -> bool:
-        """Whether nobody has told how it ended."""
+        """Return whether the end of this start is not recorded yet."""
         return start in self._live
 
     # --- ending ---------------------------------------------------------------------------------
 
     def wait_end(self, start: Start, timeout: float = END_S) -> program.End:
-        """How it ended; CannotTell if it does not."""
+        """Wait for the end of a start, record it and return it.  Raises CannotTell after ``timeout`` seconds."""
         try:
             start.wait(timeout)
         except NotCounted as error:
@@ -85,7 +85,7 @@ class Starts:
         return self.ended(start)
 
     def ended(self, start: Start) -> program.End:
-        """How a start ended that was not killed, told to the history."""
+        """Return how a start ended that was not killed, and record it in the history."""
         try:
             end = program.End(**json.loads((start.folder / program.END).read_text()))
         except FileNotFoundError:
@@ -99,5 +99,5 @@ class Starts:
         self._live.remove(start)
 
     def close(self) -> None:
-        """End all that still runs."""
+        """End all processes that still run."""
         self._standby.close()

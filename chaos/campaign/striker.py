@@ -1,16 +1,17 @@
-"""How each kind of strike is carried out against a driver that was seen at its point, and taken back.
+"""How each kind of strike is carried out against a driver that was seen at its point, and how it is undone.
 
 =========================================  ====================================================================
-kill, raise, drop-answer                   the process, or an error inside it
-pause                                      a zombie: halted, overtaken by another start, woken up again
-pause of anybody else                      an executor, a worker or a server, halted for some seconds
-crash, cut, lose-answer, half-open,        a server or the way to it, for a second
+kill, raise, drop-answer                   kill a process, or raise an error in it
+pause of the driver                        stop the driver, let another start overtake it, and continue it: it
+                                           is then a zombie
+pause of an executor, worker or server     stop it for some seconds
+crash, cut, lose-answer, half-open,        disturb a server, or the network to it, for a second
 latency, slow-close
-fill, read-only                            the disk under the checkpoint, until the driver has ended
-lose                                       what one sink has prepared
-replay, roll-back, forget-log, restore,    the files of the checkpoint, after a kill; a start that refuses them by
-delete                                     name gets the old ones back
-copy                                       a second driver, on a copy of the checkpoint
+fill, read-only                            disturb the disk under the checkpoint until the driver has ended
+lose                                       delete what one sink has prepared
+replay, roll-back, forget-log, restore,    kill the driver and change the files of the checkpoint.  If the next
+delete                                     start refuses them, put the old files back
+copy                                       start a second driver on a copy of the checkpoint
 =========================================  ====================================================================
 """
 
@@ -38,9 +39,9 @@ from epochal.chaos.strike.nemesis import Death, NotCounted, Sighting
 from epochal.chaos.strike.standby import Start
 from epochal.chaos.strike.strikes import AT_THE_POINT, SERVERS, Strike
 
-SEEN_S = 180.0
-OUTAGE_S = 1.0
-HALT_S = 5.0
+SEEN_S = 180.0  # how long to wait until a process is at the point
+OUTAGE_S = 1.0  # how long a server or its network is disturbed
+HALT_S = 5.0  # how long an executor, a worker or a server is paused
 LATENCY_MS = 300
 
 NETWORK: Mapping[str, Callable[[Proxy], None]] = {
@@ -55,13 +56,13 @@ DISK: Mapping[str, tuple[Callable[[Disk], None], Callable[[Disk], None]]] = {
     "read-only": (Disk.read_only, Disk.writable),
 }
 INSIDE = AT_THE_POINT | {"lose"}
-"""What can strike several times in one process that goes on."""
+"""Actions that can strike several times in one process, which goes on afterwards."""
 SURGERY = frozenset(surgery.OPERATIONS) | {"restore"}
 
 
 @dataclass
 class Surroundings:
-    """What can be struck beside the driver itself."""
+    """Everything that can be struck except the driver itself."""
 
     checkpoint: Path
     source: Path
@@ -77,7 +78,7 @@ class Surroundings:
         return self.spare / "backup"
 
     def why_not(self, strike: Strike) -> str:
-        """Why this strike cannot be carried out here; empty where it can be."""
+        """Return why this strike cannot be carried out here; empty if it can be."""
         if strike.action in DISK and self.disk is None:
             return disk.why_not() or "the checkpoint has no disk of its own in this run"
         if strike.action in ("crash", "pause") and strike.victim in SERVERS and strike.victim not in self.servers:
@@ -90,19 +91,19 @@ class Surroundings:
 
 
 def fault_of(strike: Strike, driver: Start) -> Fault:
-    """The strike as a history tells it."""
+    """Return the strike as an event of a history."""
     return Fault(strike.action, strike.victim, strike.point.value, strike.sink, strike.epoch, driver.folder.name)
 
 
 def see(driver: Start, strike: Strike) -> Sighting:
-    """Wait until somebody is at the strike's point; NotCounted if nobody comes."""
+    """Wait until a process is at the strike's point.  Raises NotCounted if none comes in time."""
     if strike.action in AT_THE_POINT:
         return driver.see_hit(strike.rule, SEEN_S)
     return driver.see_blocked(strike.rule, SEEN_S)
 
 
 class Striker:
-    """Carries out strikes; every one is told to the history before it is done, and again once it is over."""
+    """Carries out strikes.  The history gets one event before each strike, and another one after it."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Striker:
         self._tell = tell
 
     def strike(self, driver: Start, strike: Strike, sighting: Sighting) -> None:
-        """Returns when that start is over, and with it the fault."""
+        """Carry out one strike.  Return when the start and the fault have ended.  Raises NotCounted if it failed."""
         fault = fault_of(strike, driver)
         self._history.add(fault)
         if strike.action in AT_THE_POINT:
@@ -140,7 +141,7 @@ class Striker:
             self._disturb(driver, strike)
         self._history.add(replace(fault, healed=True))
 
-    # --- the driver and what is below it ----------------------------------------------------------
+    # --- the driver and the processes below it ----------------------------------------------------
 
     def _kill(self, driver: Start) -> None:
         deaths = driver.kill()
@@ -153,7 +154,7 @@ class Striker:
         self._starts.wait_end(driver)
 
     def _halt(self, driver: Start, strike: Strike, sighting: Sighting) -> None:
-        """SIGSTOP, all threads seen halted, and SIGCONT some seconds later."""
+        """Stop the victim, wait until all its threads are stopped, and continue it some seconds later."""
         if strike.victim in SERVERS:
             halted = _processes(self._around.servers[strike.victim])
         else:
@@ -169,7 +170,7 @@ class Striker:
         self._tell(f"  halted for {HALT_S:g} s: {halted}; ended: {self._starts.wait_end(driver).outcome}")
 
     def _overtake(self, driver: Start, strike: Strike) -> None:
-        """A zombie.  Nothing that readers see may change from when the newer start has ended (I12)."""
+        """Make the driver a zombie.  After the newer start has ended, nothing that readers see may change (I12)."""
         driver.pause()
         driver.go(strike.rule)
         newer = self._starts.begin()
@@ -186,13 +187,13 @@ class Striker:
         if not overtaken.finished:
             raise NotCounted(f"the newer start ended with {overtaken.outcome}: nobody was overtaken")
 
-    # --- what is around it --------------------------------------------------------------------------
+    # --- servers, network, disk, prepared rows ------------------------------------------------------
 
     def _disturb(self, driver: Start, strike: Strike) -> None:
-        """Let the driver go while something around it is wrong."""
+        """Let the driver go on while something around it is wrong."""
         with self._wrong(strike):
             driver.go(strike.rule)
-            if strike.action in DISK:  # until it has ended
+            if strike.action in DISK:  # the disk stays wrong until the driver has ended
                 self._tell(f"  ended: {self._starts.wait_end(driver).outcome}")
                 return
             time.sleep(OUTAGE_S)
@@ -208,7 +209,7 @@ class Striker:
         if strike.action == "lose":
             self.lose(strike)
             return contextlib.nullcontext()
-        raise NotCounted(f"{strike}: nobody knows how that is done here")
+        raise NotCounted(f"{strike}: this cannot be done here")
 
     @contextlib.contextmanager
     def _crashed(self, server: Server) -> Iterator[None]:
@@ -227,7 +228,7 @@ class Striker:
             link.clear()
 
     def lose(self, strike: Strike) -> None:
-        """What the sink has prepared is gone, as after a clean-up by hand; the driver is not told."""
+        """Delete what the sink has prepared, as a clean-up by hand might.  Raises NotCounted if there was nothing."""
         what = self._around.sinks[strike.sink].lose_prepared()
         if not what:
             raise NotCounted(f"{strike}: nothing was prepared")
@@ -236,7 +237,11 @@ class Striker:
     # --- its checkpoint -----------------------------------------------------------------------------
 
     def _operate(self, driver: Start, strike: Strike) -> None:
-        """Kill, change the files, and start: from there the run goes on, or else from the files of before."""
+        """Kill the driver, change the files, and start again.
+
+        If this start fails before it wrote to the epoch log, put the old files back.  Raises CannotTell if it fails
+        later.
+        """
         self._kill(driver)
         checkpoint, before = self._around.checkpoint, self._around.spare / "before"
         surgery.keep(checkpoint, before)
@@ -245,20 +250,22 @@ class Striker:
         end = self._another()
         self._tell(f"  a start on it: {end.outcome}")
         if not end.finished:
-            if surgery.records(checkpoint) != decided:  # it has fenced the sinks: the old files would not fit them
-                raise CannotTell(f"a start on changed files went too far to take it back: {end.outcome}: {end.text}")
+            if surgery.records(checkpoint) != decided:  # it fenced the sinks, so the old files no longer fit
+                raise CannotTell(
+                    f"a start on changed files wrote to the log, so the old files do not fit: {end.outcome}: {end.text}"
+                )
             surgery.put_back(checkpoint, before)
             for file, aside in inputs.items():
                 aside.rename(file)
         shutil.rmtree(before)
 
     def _another(self, checkpoint: Path | None = None) -> program.End:
-        """One more start; readers look before, so that what the last one has shown is not taken for its doing."""
+        """Run one more start.  Readers look before it, so that it is not blamed for changes of the start before."""
         self._look()
         return self._starts.wait_end(self._starts.begin(checkpoint=checkpoint))
 
     def _change(self, strike: Strike) -> Mapping[Path, Path]:
-        """Change the files; the inputs that are gone with them, and where they lie now."""
+        """Change the files.  Return the input files that were moved away, and where each one is now."""
         if strike.action == "restore":
             surgery.put_back(self._around.checkpoint, self._around.backup)
             return {}
@@ -266,14 +273,14 @@ class Striker:
         return self._forget_inputs(strike.epoch) if strike.action == "delete" else {}
 
     def _forget_inputs(self, epoch: int) -> Mapping[Path, Path]:
-        """The source keeps the newest input alone: without its own record of what it has read, it would read all."""
+        """Move away all inputs but the newest.  Without its record of what it read, the source would read all again."""
         spare = self._around.spare / "inputs"
         spare.mkdir(exist_ok=True)
         old = [workloads.file_of(self._around.source, read) for read in range(epoch)]
         return {file: file.rename(spare / file.name) for file in old if file.exists()}
 
     def _copy(self, driver: Start, strike: Strike) -> None:
-        """The checkpoint is copied under the driver, which goes on; then somebody starts the copy."""
+        """Copy the checkpoint while the driver is paused, let the driver go on, and then start on the copy."""
         copied = self._around.spare / "copy"
         driver.pause()
         surgery.keep(self._around.checkpoint, copied)
@@ -286,7 +293,7 @@ class Striker:
 
 
 def _below(driver: Start, strike: Strike, sighting: Sighting) -> int:
-    """The worker that is blocked, or the executor above it."""
+    """The process id of the blocked worker, or of the executor above it.  Raises NotCounted if it is neither."""
     victim: int | None = sighting.pid
     if strike.victim == "executor":
         daemon = nemesis.parent_of(sighting.pid)

@@ -1,6 +1,6 @@
 """What must a sink or an epoch log do?
 
-What a sink, or an epoch log, must do, as suites that its author subclasses; they need pytest.
+Test suites, which the author of a sink or a log subclasses.  They need pytest.
 
 ::
 
@@ -12,7 +12,8 @@ What a sink, or an epoch log, must do, as suites that its author subclasses; the
         @pytest.fixture
         def harness(self, tmp_path): return MyHarness(tmp_path)
 
-``docs/authors.md`` tells the whole story.  Rows that Spark makes: :mod:`epochal.chaos.contract.spark`.
+``docs/authors.md`` explains how to write a sink and test it.  :mod:`epochal.chaos.contract.spark` is for sinks whose
+rows are Spark DataFrames.  Raises Misconfigured at import if pytest is missing.
 """
 
 from epochal.coordinator.model.errors import Misconfigured
@@ -24,7 +25,7 @@ except ModuleNotFoundError as missing:
         "the contract suites need the package pytest, which is not installed", help="pip install pytest"
     ) from missing
 
-# Before they are imported: a failing assertion then shows its values, as in the author's own tests.
+# This must come before the imports.  Then a failing assertion shows its values, as in the author's own tests.
 pytest.register_assert_rewrite(
     *(f"epochal.chaos.contract.{name}" for name in ("sinks", "idempotent", "audited", "marked", "logs"))
 )

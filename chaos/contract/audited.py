@@ -1,4 +1,7 @@
-"""What a sink that tells its epochs (:class:`~epochal.sinks.protocol.AuditedSink`) owes beside the other suites."""
+"""What a sink must do, in addition to the other suites, if it lists its epochs.
+
+Such a sink is an :class:`~epochal.sinks.protocol.AuditedSink`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from epochal.sinks.protocol import AuditedSink
 
 @dataclass(frozen=True)
 class Given:
-    """One epoch that was committed."""
+    """One committed epoch and what the sink was given for it."""
 
     epoch: Epoch
     rows: int
@@ -21,9 +24,9 @@ class Given:
 
 
 def tells(harness: SinkHarness, given: Sequence[Given]) -> None:
-    """A sink object that nobody looked with yet says of each of these, which are all, what it was given.
+    """Assert that a new sink object, without ``look``, lists exactly the epochs ``given``.
 
-    Any other sink has nothing to say.
+    Do nothing if the sink is not an AuditedSink.
     """
     sink = harness.sink()
     if not isinstance(sink, AuditedSink):

@@ -1,4 +1,4 @@
-"""How the sink contract reaches one kind of sink: what its author fills in, and what comes with it."""
+"""The harness: how the sink contract reaches one kind of sink.  The sink's author fills it in."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ from epochal.coordinator.model.epoch import Actor, Copy, Json, Query
 from epochal.sinks.protocol import Rows, Sink
 
 ABORTED = "ABORTED"
-"""What ``in_another_process`` answers after an abort."""
+"""What ``in_another_process`` returns after an abort."""
 
-PROCESS_S = 150  # for one verb in a process of its own
+PROCESS_S = 150  # time limit for one action in another process
 
 
 def query(app: str) -> Query:
-    """As whom the contract acts; the look of every start has it."""
+    """Return the query as which the contract acts; every start looks with it."""
     return Query(app, "q1", "r1", "memory:/checkpoint")
 
 
 class SinkHarness:
-    """One target of one sink, empty at first; all methods speak of one app.
+    """One target of one sink, empty at first.  All methods but ``neighbour`` are about one app.
 
-    To be filled in: ``named``, ``visible``, ``restart_server``, ``source``.  The other methods fit a sink that
-    takes its rows as mappings and can be told apart by its name.
+    The author must define ``named``, ``visible``, ``restart_server`` and ``source``.  The other methods fit a sink that
+    takes its rows as mappings, and whose targets may be shared by apps.
     """
 
     app: str = "flights"
-    schema: Any = None  # what `create` gets: columns id (string), attempt (string), n (long)
+    schema: Any = None  # the schema for `create`: columns id (string), attempt (string), n (long)
     secrets: Sequence[str] = ()  # strings that must never be in a committable or an error
-    prepare_is_fenced: bool = True  # whether prepare refuses a fenced actor; if not, its commit alone does
-    replaces: bool = False  # whether readers see the newest epoch alone, and not all of them
+    prepare_is_fenced: bool = True  # whether prepare refuses a fenced actor; if False, only commit does
+    replaces: bool = False  # whether readers see only the newest epoch, and not all epochs
 
     def sink(self) -> Sink:
-        """A new sink object, as a fresh process would make it."""
+        """Return a new sink object, as a fresh process would make it."""
         return self.named("out")
 
     def named(self, name: str) -> Sink:
-        """A new sink object with that sink name and the same target."""
+        """Return a new sink object with that sink name and the same target."""
         raise NotImplementedError
 
     def neighbour(self) -> Sink:
-        """A new sink object of the *same* sink name for another app, with a target of its own if need be."""
+        """Return a new sink object with the *same* sink name for another app, with its own target if necessary."""
         return self.sink()
 
     def rows(self, ids: Sequence[str], attempt: str) -> Rows:
-        """Rows with those ids, all with that attempt, and any n."""
+        """Return rows with those ids, all with that attempt.  ``n`` may be anything."""
         return [{"id": key, "attempt": attempt, "n": n} for n, key in enumerate(ids)]
 
     def reordered(self, rows: Rows) -> Rows:
-        """The same rows in another order."""
+        """Return the same rows in another order."""
         return list(reversed(rows))
 
     def no_partitions(self) -> Rows:
-        """Rows of the same columns in no partition at all."""
+        """Return rows with the same columns and without any partition."""
         return []
 
     def evaluated(self, ids: Sequence[str]) -> int:
-        """How many rows :meth:`rows` are, those included that the sink leaves out."""
+        """Return how many rows :meth:`rows` returns for ``ids``, including rows that the sink leaves out."""
         return len(ids)
 
     def copy(self, rows: Rows, epoch: int, by: Actor) -> Copy | None:  # noqa: ARG002
-        """The durable copy of ``rows`` for a sink that needs one, else None."""
+        """Return the durable copy of ``rows`` for a sink that needs one, else None."""
         return None
 
     def after(self, *epochs: Sequence[str]) -> list[str]:
-        """The ids that readers see after these epochs, one after another; sorted."""
+        """Return the sorted ids that readers see after these epochs were committed in order."""
         shown = epochs[-1:] if self.replaces else epochs
         return sorted(key for epoch in shown for key in epoch)
 
     def visible(self) -> list[tuple[str, str]]:
-        """(id, attempt) of every row that an independent reader sees now."""
+        """Return (id, attempt) of every row that an independent reader sees now."""
         raise NotImplementedError
 
     def restart_server(self) -> None:
@@ -82,13 +82,13 @@ class SinkHarness:
         raise NotImplementedError
 
     def source(self) -> str:
-        """Python that makes ``sink()`` as ``sink`` in a process that has nothing of this one."""
+        """Return Python code for another process.  It assigns what :meth:`sink` returns to the variable ``sink``."""
         raise NotImplementedError
 
     def in_another_process(self, committable: Json | None, by: Json) -> str:
-        """Look, then commit in a process that has only the JSON; without a committable, abort there.
+        """Look and commit in another process that gets only the JSON.  Without a committable, abort there instead.
 
-        The answer: the outcome's name, ``ABORTED``, or the error's class name.
+        Returns the outcome's name, ``ABORTED``, or the class name of the error.
         """
         return act_in_another_process(self.source(), self.app, committable, by, secrets=self.secrets)
 
@@ -123,9 +123,10 @@ def act_in_another_process(
     secrets: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What a process answers that has the JSON and nothing else: the outcome's or the error's name, or ABORTED.
+    """Commit, or abort without a committable, in another process; return the outcome's or error's name, or ABORTED.
 
-    ``source`` is Python that makes its ``sink``; none of the ``secrets`` is in what it prints.
+    ``source`` is Python code that assigns the variable ``sink``.  Raises AssertionError if the process gives no answer,
+    or prints one of the ``secrets``.
     """
     done = subprocess.run(
         [sys.executable, "-c", _ACT.format(source=source)],

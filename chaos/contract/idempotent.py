@@ -1,8 +1,8 @@
-"""What a sink must do beside :class:`~epochal.chaos.contract.sinks.SinkContract` to serve idempotent mode.
+"""What a sink must do for idempotent mode, in addition to :class:`~epochal.chaos.contract.sinks.SinkContract`.
 
-There an epoch has no decision and no durable copy.  A sink that holds rows invisible is asked to prepare and to
-commit as ever; one that cannot is given the rows by ``apply``.  Either way the digest of the rows goes into the
-marker, and one evaluation can be held against another.
+In this mode an epoch has no decision and no durable copy.  A sink that can hold rows invisible prepares and commits as
+usual.  Any other sink gets the rows through ``apply``.  In both cases the digest of the rows goes into the marker, so
+that one evaluation can be compared with another.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Applying(Start):
     """A start of the query in idempotent mode, acting on one sink."""
 
     def begun(self, number: int, position: int = 0) -> Epoch:
-        """Epoch ``number`` as this start began it."""
+        """Return epoch ``number`` as this start begins it."""
         return replace(self.epoch(number, position or number + 1), digest=True)
 
     def apply(self, epoch: Epoch, rows: Rows, agreed: Digest | None = None) -> Applied:
-        """What the coordinator does with a sink of this kind, once the digests agree."""
+        """Write the rows as the coordinator does, once the digests agree: apply, or prepare and commit."""
         if isinstance(self.sink, ApplySink):
             return self.sink.apply(epoch, rows, self.actor, agreed)
         vote = self.sink.prepare(epoch, rows, self.actor)
@@ -46,7 +46,7 @@ class Applying(Start):
         return Applied(self.commit(vote), vote.digest)
 
     def give(self, ids: Sequence[str], number: int = 0, position: int = 0) -> Applied:
-        """``ids`` as epoch ``number``; the same rows whoever gives them."""
+        """Write ``ids`` as epoch ``number``.  The rows do not depend on the actor."""
         return self.apply(self.begun(number, position), self.harness.rows(ids, "any"))
 
     def marker(self) -> Marker:
@@ -56,7 +56,7 @@ class Applying(Start):
 
 
 class IdempotentContract:
-    """Subclass it as ``Test...`` and define the fixture ``harness``, as for the other suite."""
+    """The suite for idempotent mode.  Subclass it as ``Test...`` and define the fixture ``harness``."""
 
     @pytest.fixture
     def harness(self) -> SinkHarness:
@@ -64,7 +64,7 @@ class IdempotentContract:
 
     @pytest.fixture
     def one(self, harness: SinkHarness) -> Applying:
-        """The first start: target made, looked, fenced."""
+        """The first start: the target is created, and the start has looked and fenced."""
         sink = harness.sink()
         sink.create(query(harness.app), harness.schema)
         start = Applying(harness, ONE, sink)
@@ -186,7 +186,7 @@ class IdempotentContract:
 
     def test_other_rows_than_were_agreed_are_not_written(self, harness: SinkHarness, one: Applying) -> None:
         if not isinstance(one.sink, ApplySink):
-            return  # its rows wait, invisible, while digests are compared
+            return  # the coordinator compares the digests while this sink's rows are prepared and invisible
         rows = harness.rows(["a"], "any")
         with pytest.raises(NonDeterministicReplay, match="77 rows") as refused:
             one.apply(one.begun(0), rows, agreed=OTHER)

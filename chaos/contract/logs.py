@@ -1,4 +1,4 @@
-"""What every epoch log must do, as one suite; each log's own test module says how to open it."""
+"""What every epoch log must do, as one suite.  The test module of each log defines how to open it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNICODE = 'Zürich 北京 \U0001f6eb ​ \u2028 \u0085 \x00 \r\n\t"quoted" back\
 
 
 def fence(generation: int = 1, token: int = 7) -> Fence:
-    """A start took over."""
+    """Return a record that says that a start took over."""
     return Fence(
         actor=Actor(generation, token),
         query=Query("flights", "query-1", f"run-{generation}", "file:///checkpoints/flights"),
@@ -32,7 +32,7 @@ def fence(generation: int = 1, token: int = 7) -> Fence:
 
 
 def commit(epoch: int, *, token: int = 7, padding: str = "") -> Commit:
-    """An epoch is decided, by whom ``token`` tells."""
+    """Return a record that says that ``epoch`` is decided by the actor of generation 1 with ``token``."""
     actor = Actor(1, token)
     decision = Decision("query-1", epoch, actor, f"fingerprint-{epoch}")
     committable = Committable("orders", decision, epoch + 1, 3, {"note": UNICODE, "padding": padding})
@@ -48,7 +48,7 @@ def commit(epoch: int, *, token: int = 7, padding: str = "") -> Commit:
 
 
 def filled(log: EpochLog, count: int) -> list[Entry]:
-    """``log`` with a fence and ``count - 1`` epochs; what it holds."""
+    """Append a fence and ``count - 1`` epochs to ``log``; return its entries."""
     records: list[Record] = [fence(), *(commit(n) for n in range(count - 1))]
     for position, record in enumerate(records):
         assert log.append(position, record)
@@ -56,7 +56,7 @@ def filled(log: EpochLog, count: int) -> list[Entry]:
 
 
 class LogContract:
-    """Subclass it as ``Test...`` and give the fixture ``open_log``: each call a handle on the one log."""
+    """Subclass it as ``Test...`` and define the fixture ``open_log``.  Each call of it opens the same log again."""
 
     @pytest.fixture
     def open_log(self) -> Callable[[], EpochLog]:
@@ -202,7 +202,7 @@ class LogContract:
     def test_a_creator_that_slept_over_a_compaction_is_told_taken(
         self, open_log: Callable[[], EpochLog], point: Point, position: int, left: int
     ) -> None:
-        """It found its position free, or wrote it; then others went on past it and compacted."""
+        """A slow writer found its position free, or wrote it; then others appended more records and compacted."""
         log, slow = open_log(), open_log()
         entries = filled(log, position)
         late = commit(77, token=99)
@@ -310,7 +310,10 @@ for position in range(positions):
 
 
 class ProcessContract(LogContract):
-    """A log that several processes share; the fixture ``source`` opens it as ``log``, in Python."""
+    """A log that several processes share.
+
+    Also define the fixture ``source``: Python code that opens the log and assigns it to the variable ``log``.
+    """
 
     @pytest.fixture
     def source(self) -> str:

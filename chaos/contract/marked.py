@@ -1,4 +1,4 @@
-"""What a sink whose marker a person may have written (:class:`~epochal.sinks.protocol.MarkedSink`) owes."""
+"""What a sink must do if an operator may write its marker (:class:`~epochal.sinks.protocol.MarkedSink`)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def _marked(start: Start) -> MarkedSink:
 
 
 def _other(start: Start) -> str:
-    """A name that the sink is given, of this test's own where the target is."""
+    """A new name for the sink."""
     return f"{start.sink.name}-2"
 
 
 class MarkedContract:
-    """Subclass it as ``Test...`` and define the fixture ``harness``."""
+    """The suite for written markers.  Subclass it as ``Test...`` and define the fixture ``harness``."""
 
     @pytest.fixture
     def harness(self) -> SinkHarness:
@@ -32,7 +32,7 @@ class MarkedContract:
 
     @pytest.fixture
     def one(self, harness: SinkHarness) -> Start:
-        """The first start, which has shown one epoch."""
+        """The first start, which has committed one epoch."""
         sink = harness.sink()
         sink.create(query(harness.app), harness.schema)
         start = Start(harness, ONE, sink).fenced()
@@ -45,7 +45,7 @@ class MarkedContract:
             _marked(one).mark(one.query, written, one.actor)
         assert two.look(final=True).marker != written
         _marked(two).mark(two.query, written, two.actor)
-        _marked(two).mark(two.query, written, two.actor)  # whose answer was lost
+        _marked(two).mark(two.query, written, two.actor)  # repeated, as after a lost answer
         state = two.look(final=True)
         assert (state.marker, state.fence) == (written, two.actor)
         committable = two.prepare(["b"], 1, position=8)
@@ -61,7 +61,7 @@ class MarkedContract:
         if not dies:
             here.fenced(), there.fenced()
         _rename(here.fenced(), there.fenced(), before)
-        if dies:  # and is said again by somebody who knows nothing of it
+        if dies:  # the rename is started again from the beginning, with new objects
             here, there = (Start(harness, TWO, sink) for sink in _marked(one).renamed(_other(one)))
             assert here.look().marker == before
             _rename(here.fenced(), there.fenced(), before)
@@ -104,7 +104,7 @@ class MarkedContract:
 
 
 def _shows_an_epoch(harness: SinkHarness) -> bool:
-    """Whether whoever knows nothing of the other name takes the sink for what it was."""
+    """Whether a sink object with the old name still finds the marker of an epoch."""
     try:
         marker = harness.sink().look(query(harness.app)).marker
     except Misconfigured:

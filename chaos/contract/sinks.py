@@ -1,8 +1,8 @@
-"""What every sink must do: one suite, for the in-memory references, for real servers and for anyone's sink.
+"""What every sink must do: one suite for the in-memory references, for real servers and for any author's sink.
 
-A sink's test subclasses :class:`SinkContract` and gives it a fixture ``harness``
-(:class:`~epochal.chaos.contract.harness.SinkHarness`) that starts empty for every test.  An *actor* below
-always is a start of the query: a fresh sink object that looked, as another process would have made it.
+The test of a sink subclasses :class:`SinkContract` and defines the fixture ``harness``
+(:class:`~epochal.chaos.contract.harness.SinkHarness`), whose target is empty before each test.  In these tests an
+*actor* is a start of the query: a fresh sink object that has looked, as another process would make it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Sink
 
 
 class Start:
-    """One start of the query, acting on one sink."""
+    """One start of the query, which acts on one sink."""
 
     def __init__(self, harness: SinkHarness, actor: Actor, sink: Sink | None = None, app: str = "") -> None:
         self.harness = harness
@@ -45,7 +45,10 @@ class Start:
         return Epoch(decision, position, offsets=f'{{"offset":{number}}}', watermark=number)
 
     def prepare(self, ids: Sequence[str], number: int = 0, position: int = 0, redo: int = 0) -> Committable:
-        """Prepare ``ids`` as epoch ``number``, at the position that an unbroken run has; attempt = a name."""
+        """Prepare ``ids`` as epoch ``number``; the position is ``number + 1`` unless given.
+
+        The rows' attempt is ``<generation>.<token>.<redo>``.
+        """
         attempt = f"{self.actor.generation}.{self.actor.token}.{redo}"
         return self.prepare_rows(self.harness.rows(ids, attempt), self.epoch(number, position or number + 1, redo))
 
@@ -71,11 +74,11 @@ class Start:
 ONE = Actor(1, 11)
 SAME_GENERATION = Actor(1, 99)
 TWO = Actor(2, 22)
-MANY = 5003  # no multiple of anybody's block
+MANY = 5003  # a prime, so it is not a multiple of any block size
 
 
 class ModeContract:
-    """What rests on the way in which rows are written: all that a sink of several modes owes again in each of them.
+    """What depends on how rows are written.  A sink with several modes must do this in each of its modes.
 
     Subclass it as ``Test...`` and define the fixture ``harness``.
     """
@@ -86,7 +89,7 @@ class ModeContract:
 
     @pytest.fixture
     def one(self, harness: SinkHarness) -> Start:
-        """The first start: target made, looked, fenced."""
+        """The first start: the target is created, and the start has looked and fenced."""
         sink = harness.sink()
         sink.create(query(harness.app), harness.schema)
         return Start(harness, ONE, sink).fenced()
@@ -113,7 +116,7 @@ class ModeContract:
         assert (marker.position, marker.decision) == (1, committable.decision.id)
 
     def test_an_epoch_of_thousands_of_rows_is_shown_to_the_last(self, harness: SinkHarness, one: Start) -> None:
-        """What comes in blocks, and what is held back until a block is full."""
+        """Rows may be written in blocks; rows of the last, incomplete block must not be lost."""
         ids = [f"{number:05}" for number in range(MANY)]
         committable = one.show(ids)
         assert committable.rows == MANY
@@ -361,7 +364,7 @@ class ModeContract:
 
 
 class SinkContract(ModeContract):
-    """All that a sink owes.  Subclass it as ``Test...`` and define the fixture ``harness``."""
+    """Everything that a sink must do.  Subclass it as ``Test...`` and define the fixture ``harness``."""
 
     # by whom, from where
 

@@ -1,4 +1,4 @@
-"""The sink contract with rows that Spark makes."""
+"""The sink contract with Spark DataFrames as rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SparkHarness(SinkHarness):
     """A harness whose rows are DataFrames of ``spark``."""
 
     schema = SCHEMA
-    options: Mapping[str, Any] = {}  # more arguments of the sink
+    options: Mapping[str, Any] = {}  # more arguments for the sink
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark

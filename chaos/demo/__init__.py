@@ -1,3 +1,5 @@
 """Does a killed job really lose nothing and write nothing twice?
 
-`make demo`: one query, three sinks, killed at every interesting place, counted by independent readers."""
+`make demo` runs one query with three sinks, kills it at every interesting point, and independent readers count the
+rows.
+"""

@@ -1,4 +1,4 @@
-"""`python -m epochal.chaos.demo`: the same job twice under the same kind of fire, plain and with Epochal."""
+"""`python -m epochal.chaos.demo` runs the same job twice under the same kinds of faults: plain, and with Epochal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Under make every exit code but 0 becomes 2; make prints the one of this program 
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; `--keep` is also KEEP=1 in the environment, as `make demo KEEP=1` sets it."""
+    """Parse the command line. `KEEP=1` in the environment, as `make demo KEEP=1` sets it, means `--keep`."""
     parser = argparse.ArgumentParser(
         prog="python -m epochal.chaos.demo",
         description=DESCRIPTION,
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code."""
+    """Run the demo; return the exit code."""
     options = parse(arguments)
     try:
         from epochal.chaos.demo.run import run

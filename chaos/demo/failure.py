@@ -1,4 +1,4 @@
-"""How the demo tells that it could not be run to its end: one paragraph, and a log file with the traceback."""
+"""How the demo reports that it could not run to its end: one paragraph, and a log file with the traceback."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from epochal.chaos.strike.nemesis import NotCounted
 
 
 class Failed(Exception):
-    """Wraps an error where it is known which processes were there: ``str()`` says how they were."""
+    """Wraps an error where the processes are known; ``str()`` describes them."""
 
 
 def report(error: Exception, doing: str, folder: Path) -> str:
-    """Write the traceback to a file below `folder`; what failed, which processes there were, where the logs are."""
+    """Write the traceback to a file in `folder`; return what failed, the processes, and where the logs are."""
     processes, cause = _unwrap(error)
     log = folder / "demo.log"
     try:
@@ -30,7 +30,7 @@ def report(error: Exception, doing: str, folder: Path) -> str:
 
 
 def _unwrap(error: BaseException) -> tuple[list[str], BaseException]:
-    """What the wrappers say of processes, and the error in the innermost one."""
+    """What the wrappers say about processes, and the innermost error."""
     processes = []
     while isinstance(error, Failed) and error.__cause__ is not None:
         processes.append(str(error))
@@ -39,7 +39,7 @@ def _unwrap(error: BaseException) -> tuple[list[str], BaseException]:
 
 
 def _first_line(error: BaseException) -> str:
-    """An error in one line; the end of a log that its text goes on with is in the file."""
+    """The first line of an error's text.  The rest, such as the end of a log, is in the log file."""
     first = (str(error).splitlines() or [""])[0]
     if isinstance(error, ServerUnavailable):
         return first if error.log else f"{first} (Help: {error.help_line})"

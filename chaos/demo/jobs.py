@@ -1,10 +1,10 @@
-"""The two Spark programs of the demo; each runs as a process of its own, so that it can be killed.
+"""The two Spark programs of the demo.  Each runs in its own process, so that it can be killed.
 
     python -m epochal.chaos.demo.jobs ours|naive settings.json
 
 Both read the same topic in the same epochs, join the same tables, and write to the same kinds of sinks.
-``naive`` is the usual ``foreachBatch``, as Spark's own guide shows it.  Spark's writers have no failpoints, so
-its barriers stand in the job's own code: between two writes, and in a pass-through in front of a write.
+``naive`` is the usual ``foreachBatch``, as Spark's own guide shows it.  Spark's writers have no failpoints.  Therefore
+its barriers are in the job's own code: between two writes, and in a function through which rows pass before a write.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BatchFunction = Callable[["DataFrame", int], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """Where everything is; written as JSON for the program."""
+    """Addresses, paths and names, written as JSON for the program."""
 
     bootstrap: str
     source_topic: str
@@ -66,13 +66,13 @@ class Settings:
 
 
 def jdbc_url(dsn: str) -> str:
-    """The DSN in JDBC's words."""
+    """Return the DSN as a JDBC URL."""
     user, _, rest = dsn.removeprefix("postgresql://").partition("@")
     return f"jdbc:postgresql://{rest}?user={user}"
 
 
 def flights(spark: SparkSession, settings: Settings) -> DataFrame:
-    """The stream of flights, with airline and plane where known."""
+    """Return the stream of flights, with airline and plane where known."""
     from pyspark.sql import functions as f
 
     source = (
@@ -90,7 +90,7 @@ def flights(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def ours(rows: DataFrame, settings: Settings) -> BatchFunction:
-    """One pipeline over three sinks: a drop-in for the batch function."""
+    """Return one pipeline over three sinks, which Spark uses as its batch function."""
     import epochal
     from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 
@@ -108,7 +108,7 @@ def ours(rows: DataFrame, settings: Settings) -> BatchFunction:
 
 
 def naive(rows: DataFrame, settings: Settings) -> BatchFunction:  # noqa: ARG001
-    """The usual batch function: one append after the other."""
+    """Return the usual batch function, which appends to one sink after the other."""
     from pyspark.sql import functions as f
 
     def write(batch: DataFrame, epoch: int) -> None:
@@ -136,7 +136,7 @@ def naive(rows: DataFrame, settings: Settings) -> BatchFunction:  # noqa: ARG001
 
 
 def _observed(batch: DataFrame, sink: str, epoch: int) -> DataFrame:
-    """The same rows; if this write is to be struck, through Python workers that can be held in the middle."""
+    """The same rows.  If a strike falls into this write, they pass through Python workers that can be held."""
     armed = failpoints.parse(os.environ.get(failpoints.ENVIRONMENT, ""))
     if not any((rule.point, rule.sink, rule.epoch) == (Point.IN_WRITE, sink, epoch) for rule in armed):
         return batch
@@ -158,21 +158,21 @@ JOBS: dict[str, Callable[[DataFrame, Settings], BatchFunction]] = {"ours": ours,
 
 
 def wait_for_begin() -> None:
-    """A start that stands by, with its session up, until the nemesis says that the one before it is dead."""
+    """Wait until the nemesis allows this start to begin.  Raises TimeoutError after ``BEGIN_TIMEOUT_S`` seconds."""
     begin = Path(os.environ[failpoints.FOLDER]) / BEGIN
     limit = time.monotonic() + BEGIN_TIMEOUT_S
     while not begin.exists():
         if time.monotonic() > limit:
-            raise TimeoutError(f"nobody said begin within {BEGIN_TIMEOUT_S} s")
+            raise TimeoutError(f"nobody let this start begin within {BEGIN_TIMEOUT_S} s")
         time.sleep(0.05)
 
 
 MASTER = "local[2,4]"
-"""As on a cluster, a task may fail three times."""
+"""Spark's master.  A task may be tried four times, as on a cluster."""
 
 
 def main(job: str, path: Path) -> None:
-    """Run the job until everything that is in the topic now is done.  The settings are read once it may begin."""
+    """Run the job until everything that is in the topic now is processed.  Read the settings when it may begin."""
     spark = spark_session(
         MASTER,
         app=f"demo-{job}",

@@ -1,4 +1,4 @@
-"""What to type to look at the results of a demo whose servers were kept, and to stop these."""
+"""The commands that show the results of a demo whose servers were kept, and that stop the servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DECISIONS = "select position, epoch, row_count, committed_at from epochal.epochs
 
 
 def look(settings: Settings) -> list[str]:
-    """How many rows each sink of a job shows, and how many different ones; those that need no tool come first."""
+    """Return commands that count all rows and the different rows of each sink; those that need no tool come first."""
     count = f"select count(*), count(distinct ({', '.join(KEY)})) from {settings.table}"
     return [
         _python(f'import psycopg; print(psycopg.connect("{settings.dsn}").execute("{count}").fetchone())'),
@@ -27,7 +27,7 @@ def look(settings: Settings) -> list[str]:
             "print(len(rows), len({row.value() for row in rows}))"
         ),
         _python(
-            # Not to_pandas(): threads of Arrow call back into Python then, and abort a process that ends at once.
+            # Not to_pandas(): its Arrow threads call back into Python, which aborts a process that ends at once.
             "from deltalake import DeltaTable; import pandas; "
             f'rows = pandas.read_parquet(DeltaTable("{settings.lake}").file_uris()); '
             f"print(len(rows), len(rows.drop_duplicates({list(KEY)})))".replace("'", '"')
@@ -41,7 +41,7 @@ def look(settings: Settings) -> list[str]:
 
 
 def stop(pids: Sequence[int], folder: Path) -> str:
-    """Ends the servers and removes everything."""
+    """Return the command that ends the servers and removes everything."""
     return f"kill {' '.join(map(str, pids))}; sleep 10; rm -r {folder}"
 
 
@@ -50,7 +50,7 @@ def _python(code: str) -> str:
 
 
 def _psql() -> list[str]:
-    """That of the machine, else the one beside the embedded server."""
+    """The machine's psql, else the one of the embedded server."""
     beside = binaries(POSTGRES[-1]) / "psql"
     return _found("psql") or ([str(beside)] if beside.is_file() else [])
 

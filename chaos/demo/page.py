@@ -1,4 +1,4 @@
-"""A run of the demo as one self-contained HTML page: the picture, and the same as tables."""
+"""A run of the demo as one self-contained HTML page, with the picture and its data as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TITLE = "The same job twice under the same kind of fire"
 
 
 def page(run: Mapping[str, Any]) -> str:
-    """The page of a run (``record.py``).  It works without a network."""
+    """Return the page of a run (see ``record.py``).  It works without a network."""
     return blocks.document(
         TITLE,
         [

@@ -1,9 +1,9 @@
-"""A run of the demo as one SVG picture: two timelines with their strikes, and per sink what was found.
+"""A run of the demo as one SVG picture: two timelines with their strikes, and what was found in each sink.
 
     python -m epochal.chaos.demo.picture docs
 
-draws ``docs/demo.svg`` again from ``docs/demo.json``.  The picture depends on the data alone, so that the same data
-give the same bytes on every machine.
+draws ``docs/demo.svg`` again from ``docs/demo.json``.  The picture depends only on the data, so the same data give the
+same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LEFT, RIGHT = 92, 24
 AXIS = WIDTH - LEFT - RIGHT
 TITLES = {"naive": "a plain foreachBatch", "ours": "one Epochal pipeline"}
 COLOURS = {"driver": "kind-0", "worker": "kind-1", "kafka": "kind-3", "postgres": "kind-4"}
-"""Of the victims."""
+"""Victim -> its colour."""
 
 
 def picture(run: Mapping[str, Any]) -> str:
-    """The SVG of a run; it has no script and asks for nothing."""
+    """Return the SVG of a run.  It has no script and loads nothing."""
     parts: list[str] = []
     longest = max(job["seconds"] for job in run["jobs"].values())
     y = 30.0
@@ -108,7 +108,7 @@ def _legend(run: Mapping[str, Any], y: float) -> list[str]:
 
 
 def _bars(name: str, job: Mapping[str, Any], most: int, y: float) -> list[str]:
-    """Per sink: rows that were found as expected, then those that are there too often, then those that are lost."""
+    """Per sink: first rows that were found as expected, then surplus or wrong rows, then lost rows."""
     parts = [_text(LEFT, y + 6, f"{TITLES[name]}: what independent readers find", font_weight="600")]
     room = AXIS - 300
     for place, (sink, n) in enumerate(job["sinks"].items()):

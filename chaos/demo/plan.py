@@ -1,4 +1,4 @@
-"""Which strikes fall in which epochs: a short run of about three minutes, and a full one.
+"""The plans of the demo, which say which strike falls into which epoch: a short run of about three minutes, a full one.
 
 The plain job is never struck more often than ours.
 """
@@ -14,7 +14,7 @@ from epochal.chaos.demo.strikes import Strike
 
 @dataclass(frozen=True)
 class Plan:
-    """How many epochs the flights are cut into, and the strikes on both jobs, in the order of their epochs."""
+    """How many epochs the flights are divided into, and the strikes on both jobs, in the order of their epochs."""
 
     epochs: int
     ours: Sequence[Strike]
@@ -22,7 +22,7 @@ class Plan:
 
     @property
     def rows_per_epoch(self) -> int:
-        """So many rows that ``epochs`` epochs hold all flights."""
+        """The number of rows with which ``epochs`` epochs hold all flights."""
         return -(-TOTAL // self.epochs)
 
     def of(self, job: str) -> Sequence[Strike]:
@@ -56,7 +56,7 @@ FULL = Plan(
     ),
 )
 
-# A strike on a server or a worker stands between two on a driver: the next driver has time to start Spark.
+# Between two strikes on a driver comes one on a server or a worker, so that the next driver has time to start Spark.
 _SHORT_EPOCHS: Mapping[str, int] = {
     "after the votes": 1,
     "a worker in mid-write": 2,

@@ -1,6 +1,6 @@
-"""What the sinks really hold, read by clients that know nothing of Spark or Epochal, and compared row by row.
+"""Read what the sinks really hold, with clients that use neither Spark nor Epochal, and compare it row by row.
 
-Every reader answers with the columns of :data:`~epochal.chaos.demo.data.OUTPUT`, in that order, with those types.
+Every reader returns the columns of :data:`~epochal.chaos.demo.data.OUTPUT`, in that order and with those types.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Count:
 
     expected: int
     found: int
-    lost: int  # expected rows whose key is not found at all
-    duplicated: int  # rows found more often than expected
-    wrong: int  # rows found that are not expected: another value in some column, or a foreign key
+    lost: int  # expected rows that are missing, without those that were found with wrong values
+    duplicated: int  # surplus of rows that were found more often than expected
+    wrong: int  # found rows that are not expected: another value in some column, or an unknown key
 
     @property
     def exact(self) -> bool:
@@ -75,7 +75,7 @@ def _keys(table: pa.Table) -> list[tuple[object, ...]]:
 
 
 def read_postgres(dsn: str, relation: str) -> pa.Table:
-    """All rows of a table or view, in one statement of one connection."""
+    """Return all rows of a table or view, read with one statement."""
     import psycopg
     from psycopg import sql
 
@@ -107,7 +107,7 @@ def read_postgres(dsn: str, relation: str) -> pa.Table:
 
 
 def read_kafka(bootstrap: str, topic: str) -> pa.Table:
-    """All committed records of a topic, JSON values; ValueError if a record's key is not its tail number."""
+    """Return all committed records of a topic.  Raises ValueError if a record's key is not its tail number."""
     messages = committed_records(bootstrap, topic)
     if not messages:
         return SCHEMA.empty_table()
@@ -130,7 +130,7 @@ def _bytes(part: str | bytes | None) -> bytes:
 
 
 def committed_records(bootstrap: str, topic: str) -> list[Message]:
-    """Every record a read_committed consumer gets up to the end; TimeoutError if it cannot get there."""
+    """Return all records that a read_committed consumer gets.  Raises TimeoutError if it does not reach the end."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
     consumer = _consumer(bootstrap, "read_committed")
@@ -163,7 +163,7 @@ def _read_to(consumer: Consumer, topic: str, ends: dict[int, int]) -> list[Messa
 
 
 def _ends(bootstrap: str, topic: str) -> dict[int, int]:
-    """The high watermark per partition, open transactions included."""
+    """The high watermark per partition, including open transactions."""
     from confluent_kafka import TopicPartition
 
     consumer = _consumer(bootstrap, "read_uncommitted")
@@ -194,7 +194,7 @@ def _consumer(bootstrap: str, isolation: str) -> Consumer:
 
 
 def read_delta(path: str) -> pa.Table:
-    """All rows of the newest snapshot, by delta-rs; ValueError if it has other columns."""
+    """Return all rows of the newest snapshot, read with delta-rs.  Raises ValueError if it has other columns."""
     from deltalake import DeltaTable
 
     table = DeltaTable(path).to_pyarrow_table()
@@ -204,7 +204,7 @@ def read_delta(path: str) -> pa.Table:
 
 
 def count_postgres(dsn: str, relation: str) -> int:
-    """How many rows a reader of the table or view sees now."""
+    """Return how many rows a reader of the table or view sees now."""
     import psycopg
     from psycopg import sql
 
@@ -215,7 +215,7 @@ def count_postgres(dsn: str, relation: str) -> int:
 
 
 def count_delta(path: str) -> int:
-    """How many rows the newest snapshot has."""
+    """Return how many rows the newest snapshot has."""
     from deltalake import DeltaTable
 
     return int(DeltaTable(path).to_pyarrow_dataset().count_rows())

@@ -1,4 +1,4 @@
-"""A run of the demo as data: what the page and the picture are drawn from."""
+"""A run of the demo as data, from which the page and the picture are made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Attack:
 
 
 def record(attacks: Mapping[str, Attack]) -> dict[str, Any]:
-    """``{"version": 1, "jobs": {name: {"seconds", "epochs", "strikes": [...], "sinks": {sink: counts}}}}``."""
+    """Return ``{"version": 1, "jobs": {name: {"seconds", "epochs", "strikes": [...], "sinks": {sink: counts}}}}``."""
     return {
         "version": VERSION,
         "jobs": {

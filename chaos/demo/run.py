@@ -41,7 +41,7 @@ JOBS = ("naive", "ours")
 
 
 class Servers:
-    """A Postgres and a Kafka for each job, below one working folder: a strike on one job spares the other."""
+    """A Postgres and a Kafka for each job, so that a strike on one job does not disturb the other."""
 
     def __init__(self, work: Path) -> None:
         self.work = work
@@ -52,7 +52,7 @@ class Servers:
         return [*self.kafka.values(), *self.postgres.values()]
 
     def start(self) -> None:
-        """All at once."""
+        """Start all servers in parallel, and create the databases and the source topics."""
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda server: server.start(), self._all()))
         for job in JOBS:
@@ -60,13 +60,13 @@ class Servers:
             self.kafka[job].create_topic(SOURCE, SOURCE_PARTITIONS)
 
     def close(self) -> None:
-        """Stop those that run; the folder stays."""
+        """Stop all running servers.  The folder stays."""
         with contextlib.ExitStack() as stack:
             for server in self._all():
                 stack.callback(server.close)
 
     def detach(self) -> list[int]:
-        """Let all outlive this process; whom to `kill` to stop them."""
+        """Let all servers outlive this process.  Return the process ids to `kill` to stop them."""
         return [server.detach() for server in self._all()]
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Servers:
         return ", ".join(f"{name} {state}" for name, state in states.items())
 
     def settings(self, job: str, rows_per_epoch: int = SHORT.rows_per_epoch) -> Settings:
-        """Every job has its own servers, table, topic, Delta table and checkpoint."""
+        """Return the settings of a job.  Each job has its own servers, table, topic, Delta table and checkpoint."""
         return Settings(
             bootstrap=self.kafka[job].bootstrap,
             source_topic=SOURCE,
@@ -92,7 +92,7 @@ class Servers:
         )
 
     def job(self, name: str, plan: Plan) -> Job:
-        """One of the two jobs, ready to be run and struck."""
+        """Return one of the two jobs, ready to be run and struck."""
         settings = self.settings(name, plan.rows_per_epoch)
         checkpoint = Path(settings.checkpoint)
         return Job(
@@ -108,7 +108,7 @@ class Servers:
 
 
 def produce(bootstraps: Sequence[str], rows: pa.Table) -> None:
-    """All flights into the source topic of each broker, evenly over its partitions, in order."""
+    """Write all flights in order to the source topic of each broker, evenly over its partitions."""
     from confluent_kafka import Producer
 
     options = {"enable.idempotence": True, "log_level": 0}
@@ -135,7 +135,7 @@ class Attacks:
         self._screen.strike(name, one)
 
     def run(self, jobs: Mapping[str, Job], expected: pa.Table) -> dict[str, Attack]:
-        """Run both to their ends, and count what each has written; what became of each."""
+        """Run both jobs to their ends, and count what each has written.  Return the result of each."""
         self._expected = expected
         began = time.monotonic()
         looks = {name: partial(self._look, job) for name, job in jobs.items()}
@@ -148,7 +148,7 @@ class Attacks:
                 raise
 
     def end(self) -> None:
-        """End the drivers of both."""
+        """End the drivers of both jobs."""
         for campaign in self._campaigns.values():
             campaign.end()
 
@@ -170,7 +170,7 @@ class Attacks:
 
 
 def count(job: Job, expected: pa.Table) -> dict[tuple[str, str], readers.Count]:
-    """What independent readers find in the sinks of a job."""
+    """Return what independent readers find in the sinks of a job."""
     settings = job.settings
     read = {
         "Postgres": partial(readers.read_postgres, settings.dsn, settings.table),
@@ -181,7 +181,7 @@ def count(job: Job, expected: pa.Table) -> dict[tuple[str, str], readers.Count]:
 
 
 def demo(servers: Servers, screen: Screen, plan: Plan, pages: Path) -> bool:
-    """The whole of it; whether it showed what it is there to show."""
+    """Run the whole demo; return whether it showed what it should show."""
     screen.step("fetching jars of Spark's Kafka source, Delta and the JDBC driver (the first time only)")
     with screen.busy(jars.progress):
         jvm.jars_of_sessions()
@@ -198,7 +198,7 @@ def demo(servers: Servers, screen: Screen, plan: Plan, pages: Path) -> bool:
 
 
 def attacked(attacks: Attacks, servers: Servers, screen: Screen, plan: Plan, pages: Path) -> bool:
-    """The demo from its servers to its verdict, while the first drivers start Spark."""
+    """Run the demo from the start of its servers to its verdict, while the first drivers start Spark."""
     with screen.busy():
         flights = data.flights()
         data.check(flights)
@@ -237,7 +237,7 @@ def judge(
     ours: Sequence[Struck],
     screen: Screen,
 ) -> bool:
-    """Every condition under which the demo has shown something, each failing one printed."""
+    """Print each condition and whether it holds; return whether all hold, so that the demo has shown something."""
     outcomes = {struck.outcome for struck in ours}
     conditions = {
         "ours is exact in every sink": all(c.exact for (job, _), c in counts.items() if job == "ours"),
@@ -251,7 +251,7 @@ def judge(
 
 
 def tell_kept(servers: Servers, screen: Screen) -> None:
-    """Let the servers live on, and say how to look at the results and how to stop them."""
+    """Let the servers go on running, and print how to look at the results and how to stop the servers."""
     lines = (
         "\nRows and different rows per sink with Epochal (write naive for ours to see the plain job's):",
         *(f"  {command}" for command in kept.look(servers.settings("ours"))),
@@ -264,7 +264,7 @@ def tell_kept(servers: Servers, screen: Screen) -> None:
 
 
 def with_servers(work: Path, screen: Screen, keep: bool, plan: Plan, pages: Path) -> bool:
-    """The demo on servers of its own, which are ended however it ends; kept only at its own end, if asked."""
+    """Run the demo on its own servers.  They are always stopped, unless it reaches its end and ``keep`` is set."""
     servers = Servers(work)
     try:
         shown = demo(servers, screen, plan, pages)
@@ -278,11 +278,11 @@ def with_servers(work: Path, screen: Screen, keep: bool, plan: Plan, pages: Path
 
 
 def run(*, keep: bool, full: bool = False, pages: Path = Path("artifacts")) -> int:
-    """The exit code, as `--help` lists them."""
+    """Run the demo; return the exit code, as `--help` lists them."""
     screen = Screen()
     exit_on_sigterm()
     work = Path(tempfile.mkdtemp(prefix="epochal-demo-"))
-    work.chmod(0o755)  # where Postgres must run as another user, that user has to get at its data
+    work.chmod(0o755)  # Postgres may have to run as another user, who needs access to its data
     remove = True
     try:
         shown = with_servers(work, screen, keep, FULL if full else SHORT, pages.absolute())

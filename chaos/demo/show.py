@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 REFRESH_S = 0.5
 SILENT_S = 5.0
-"""No stretch without a line is longer where the output is no terminal."""
+"""If the output is not a terminal, a line comes at least once in so many seconds."""
 LINE_EVERY_EPOCHS = 2
 COLOURS = {"committed": "green", "aborted": "yellow", "written again": "red"}
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of a running job: finished epochs of ``total``, their rows, strikes so far, and what it does."""
+    """The state of a running job: finished epochs of ``total``, their rows, strikes so far, and what it does now."""
 
     epochs: int
     total: int
@@ -59,16 +59,16 @@ class Screen:
         self._said = time.monotonic()
 
     def step(self, text: str) -> None:
-        """One line in bold: what is done from now on."""
+        """Print in bold what is done from now on."""
         self.doing = text
         self.say(text, style="bold")
 
     def plain(self, line: str) -> None:
-        """A line as it is, to be copied: never wrapped, nothing in it taken for markup."""
+        """Print a line that may be copied: it is not wrapped, and nothing in it is read as markup."""
         self.console.print(line, soft_wrap=True, markup=False)
 
     def say(self, text: str, style: str = "") -> None:
-        """One line, with the seconds since the start in front of it."""
+        """Print one line, with the seconds since the start in front of it."""
         self._print(Text(text, style=style))
 
     def _print(self, text: Text) -> None:
@@ -78,7 +78,7 @@ class Screen:
             self._said = time.monotonic()
 
     def strike(self, job: str, struck: Struck) -> None:
-        """Where, who, how, in which epoch, and what recovery did."""
+        """Print one strike: where, the victim, the signal, the epoch, and what recovery did."""
         seen = struck.sighting
         where = f"{seen.point}@{seen.sink}" if seen.sink else seen.point
         pids = "+".join(str(death.pid) for death in struck.deaths)
@@ -92,7 +92,7 @@ class Screen:
 
     @contextlib.contextmanager
     def busy(self, about: Callable[[], str] = lambda: "") -> Iterator[None]:
-        """Show that the current step goes on until the block is left; ``about`` says how far it is."""
+        """Show that the current step is running until the block is left; ``about`` returns its progress."""
         began = time.monotonic()
         if self.console.is_terminal:
             spinner = Spinner("dots", self.doing)
@@ -113,7 +113,7 @@ class Screen:
 
     @contextlib.contextmanager
     def watch(self, jobs: Mapping[str, Look]) -> Iterator[None]:
-        """Show how far each job is until the block is left."""
+        """Show the progress of each job until the block is left."""
         if self.console.is_terminal:
             with (
                 Live(_view(jobs), console=self.console, transient=True) as live,
@@ -125,11 +125,11 @@ class Screen:
                 yield
 
     def silent(self) -> bool:
-        """Whether nothing was printed for a while."""
+        """Return whether nothing was printed for ``SILENT_S`` seconds."""
         return time.monotonic() - self._said > SILENT_S
 
     def table(self, counts: Mapping[tuple[str, str], Count]) -> None:
-        """The verdict: one line per job and sink."""
+        """Print the table of results, with one line per job and sink."""
         table = Table(title="336,776 flights, counted by independent readers over all columns", title_style="bold")
         for heading in ("job", "sink"):
             table.add_column(heading)
@@ -159,7 +159,7 @@ def _view(jobs: Mapping[str, Look]) -> Group:
 
 
 class _Lines:
-    """The view as lines: one when a job has done some more epochs, one when nothing was printed for a while."""
+    """The view as lines: a line when a job has finished some more epochs, or when nothing was printed for a while."""
 
     def __init__(self, screen: Screen, jobs: Mapping[str, Look]) -> None:
         self._screen, self._jobs = screen, jobs

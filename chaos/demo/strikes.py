@@ -1,7 +1,7 @@
-"""Carries the strikes of the demo out, and says what became of each epoch.
+"""Carries out the strikes of the demo, and says what recovery did with each struck epoch.
 
 A plan (``plan.py``) lists the strikes in the order of their epochs.  A start of a job is armed with all strikes that
-are still to come.  A strike on the driver ends that start; the next start recovers from what it left.
+are still to come.  A strike on the driver ends that start, and the next start recovers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ STARTS_PER_STRIKE = 3
 class Strike:
     """One planned strike: see a process blocked at a point of an epoch, then kill the victim.
 
-    ``hold`` are more points of the epoch where the driver must wait meanwhile.  ``shown`` is a sink that shows
-    rows of the epoch by then and ``hidden`` one that does not: together they make "in the middle" a fact, read
-    from outside before the victim dies.
+    ``hold`` are more points of the epoch where the driver must wait meanwhile.  Before the victim is killed, readers
+    check that the sink ``shown`` shows rows of the epoch, and that the sink ``hidden`` shows none.  This proves from
+    outside that the strike falls into the middle of the epoch.
     """
 
     when: str
@@ -70,23 +70,23 @@ class Struck:
 
 
 class Checkpoint:
-    """What Spark's checkpoint says, read from its files."""
+    """The progress of a query, read from the files of Spark's checkpoint."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def epochs(self) -> int:
-        """How many epochs are finished."""
+        """Return how many epochs are finished."""
         folder = self._path / "commits"
         numbers = (int(file.name) for file in folder.glob("[0-9]*")) if folder.exists() else ()
         return 1 + max(numbers, default=-1)
 
     def is_done(self, epoch: int) -> bool:
-        """Whether Spark wrote the epoch's `commits` file."""
+        """Return whether Spark wrote the epoch's ``commits`` file."""
         return (self._path / "commits" / str(epoch)).exists()
 
     def rows_through(self, epoch: int) -> int:
-        """How many input rows the epochs up to this one have."""
+        """Return how many input rows the epochs up to this one have."""
         if epoch < 0:
             return 0
         last = (self._path / "offsets" / str(epoch)).read_text().splitlines()[-1]
@@ -94,7 +94,7 @@ class Checkpoint:
 
 
 Judge = Callable[[int], Callable[[], str]]
-"""Called with the epoch when the victim is dead; the answer is called once the epoch is done: what became of it."""
+"""Called with the epoch when the victim is dead.  Returns a function that says the outcome when the epoch is done."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ class Job:
 
 
 class Campaign:
-    """Starts a job, strikes, starts it again, until it has done all its input.
+    """Starts a job, strikes it and starts it again, until it has processed all input.
 
-    Starting Spark takes longer than an epoch, so the next start stands by, its session up and its query not
-    begun, until the driver before it was seen to die.
+    Starting Spark takes longer than an epoch.  Therefore the next start stands by with its session, and begins its
+    query only after the driver before it was seen to die.
     """
 
     def __init__(self, name: str, plan: Sequence[Strike], folder: Path, tell: Callable[[Struck], None]) -> None:
@@ -130,7 +130,7 @@ class Campaign:
         self._standby: Driver | None = None
 
     def run(self, job: Job) -> list[Struck]:
-        """Every strike of the plan, in order, each counted; Failed, with what happened as its cause, otherwise."""
+        """Carry out every strike of the plan, in order.  Raises Failed, with the cause, if one does not count."""
         self._job = job
         job.settings.write(self._settings)
         self._begin(self._driver)
@@ -149,17 +149,17 @@ class Campaign:
         return struck
 
     def end(self) -> None:
-        """End what it has started, so that :meth:`run` in another thread comes to its end."""
+        """End all drivers, so that :meth:`run` in another thread ends."""
         for driver in filter(None, (self._driver, self._standby)):
             driver.close()
 
     @property
     def _settings(self) -> Path:
-        """Where a driver finds the settings once it may begin."""
+        """The file in which a driver finds its settings when it may begin."""
         return self._folder / f"{self._name}.json"
 
     def _process(self) -> str:
-        """The driver under fire."""
+        """Describe the current driver."""
         status = self._driver.exit_status
         state = "runs" if status is None else f"ended with status {status}"
         return f"driver {self._driver.pid} of job {self._name!r} {state}, it printed {self._driver.output_file}"
@@ -187,12 +187,12 @@ class Campaign:
         )
 
     def _stand_by(self, to_come: Sequence[Strike]) -> None:
-        """Start the one that follows the next strike on the driver, if there is one."""
+        """Start the driver that follows the next strike on the driver, if there is such a strike."""
         next_kill = next((i for i, strike in enumerate(to_come) if strike.victim == "driver"), None)
         self._standby = self._start(to_come[next_kill + 1 :]) if next_kill is not None else None
 
     def _start_again(self, struck: Strike, to_come: Sequence[Strike], first: bool) -> Driver:
-        """The one that stands by for this strike; where the driver ended on its own, a new one."""
+        """Begin the driver that stands by for this strike, or a new one if the last driver ended by itself."""
         if struck.victim != "driver" or self._standby is None or not first:
             return self._begin(self._start(to_come))
         driver = self._begin(self._standby)
@@ -205,7 +205,7 @@ class Campaign:
         return driver
 
     def _see_the_middle(self, strike: Strike) -> int:
-        """The epoch's input rows, never 0, once the sinks look from outside as the strike says."""
+        """Wait until readers see what the strike demands; return the epoch's number of input rows, which is never 0."""
         before = self._job.checkpoint.rows_through(strike.epoch - 1)
         rows = self._job.checkpoint.rows_through(strike.epoch) - before
         if rows <= 0:
@@ -233,7 +233,7 @@ class Campaign:
         return [death]
 
     def _recover(self, struck: Strike, to_come: Sequence[Strike]) -> None:
-        """Start again as often as it takes, bounded, until the struck epoch is done."""
+        """Start again until the struck epoch is done, at most ``STARTS_PER_STRIKE`` times."""
         epoch = struck.epoch
         for attempt in range(STARTS_PER_STRIKE):
             if self._driver.exit_status is not None:
@@ -244,7 +244,7 @@ class Campaign:
         raise NotCounted(f"epoch {epoch} not done after {STARTS_PER_STRIKE} starts:\n{self._driver.tail()}")
 
     def _done_or_ended(self, epoch: int) -> bool | None:
-        """True: done.  False: the driver ended before.  None: neither yet."""
+        """True if the epoch is done, False if the driver ended before that, None if neither is the case yet."""
         ended = self._driver.exit_status is not None
         if self._job.checkpoint.is_done(epoch):
             return True

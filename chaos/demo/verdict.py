@@ -1,4 +1,4 @@
-"""What became of a struck epoch, judged from the epoch log."""
+"""What recovery did with a struck epoch, judged from the epoch log."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LOG_FOLDER = "epochal/log"
 
 
 def from_log(checkpoint: Path, epoch: int) -> Callable[[], str]:
-    """Called when the victim is dead; the answer tells, once the epoch is done, whose rows are shown.
+    """Return a function that says, after the epoch is done, whose rows are shown.  Call this when the victim is dead.
 
-    Committed: those that the start prepared which was struck.  Aborted: those of a later start, which
-    dropped what it found.
+    It returns *committed* if the rows are those that the struck start prepared.  It returns *aborted* if they are those
+    of a later start, which dropped what it found.
     """
     log = FilesLog(checkpoint / LOG_FOLDER)
     struck = [entry.record.actor for entry in log.read() if isinstance(entry.record, Fence)][-1]
@@ -31,5 +31,5 @@ def from_log(checkpoint: Path, epoch: int) -> Callable[[], str]:
 
 
 def replayed(epoch: int) -> Callable[[], str]:  # noqa: ARG001
-    """A job that keeps no decisions can only write the epoch again."""
+    """Return a function that always says *written again*, as a job without decisions can do nothing else."""
     return lambda: REPLAYED

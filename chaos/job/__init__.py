@@ -1,4 +1,4 @@
 """Which job is struck?
 
-The workloads, the targets (a sink, a pipeline or a function of a user) and the program that a driver process runs.
+The workloads, the targets (a sink, a pipeline or a user's function), and the program that a driver process runs.
 """

@@ -1,4 +1,4 @@
-"""Makes the archives of classes that Spark and Kafka start sooner with (see ``jvm.py``).
+"""Make the archives of classes with which Spark and Kafka start faster (see ``jvm.py``).
 
 python -m epochal.chaos.job.archive
 """
@@ -22,7 +22,7 @@ WORKLOADS = ("map", "state")
 
 
 def exercise(folder: Path, conf: Mapping[str, str]) -> None:
-    """What the kit's drivers do, in one session, so that their classes are loaded; waits for the end of the JVM."""
+    """Do what the kit's drivers do in one session, so that their classes are loaded; wait for the end of the JVM."""
     base = 10**12
     spark = spark_session(app="classes", conf=conf)
     context: Any = spark.sparkContext

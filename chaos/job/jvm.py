@@ -1,13 +1,18 @@
-"""The JVM of a driver that lives for a minute or two, whose processor time goes into starting.
+"""JVM settings for a driver that lives for a minute or two and spends most processor time on starting.
 
-Six things shorten that: the first compiler alone; room for all that it compiles (beyond its default of 48 MB it throws
-code away and compiles it again, a ninth of the processor time of a session of two minutes); the state of Delta's
-tables, which are small here, in one partition; Python workers that have imported what they need (``workers.py``); forks
-that copy nothing, as Hadoop starts a ``chmod`` for each local file; and an archive of the classes that such a driver
-loads, already parsed and verified (``servers/classes.py``). The archive is made once per Java, Spark and set of jars,
-by a driver that does what the kit's drivers do. All change when things are ready, and nothing that is computed.
-``python -m epochal.chaos.job.archive`` makes it, and that of brokers, so that nothing with a time limit has to
-wait for it.
+Six things make it faster:
+
+* only the first compiler is used;
+* its code cache has room for everything (with the default of 48 MB the JVM discards code and compiles it again, which
+  takes a ninth of the processor time of a session of two minutes);
+* the state of Delta's tables, which are small here, is in one partition;
+* the Python workers have imported what they need (``workers.py``);
+* forks copy nothing (Hadoop starts a ``chmod`` for each local file);
+* an archive holds the classes that such a driver loads, already parsed and verified (``servers/classes.py``).
+
+They change when things are ready, and no result.  The archive is made once per Java, Spark and set of jars, by a driver
+that does what the kit's drivers do.  ``python -m epochal.chaos.job.archive`` makes it and the brokers' archive in
+advance, so that nothing with a time limit has to wait for it.
 """
 
 from __future__ import annotations
@@ -33,30 +38,31 @@ MAKE_S = 900.0
 
 
 def short_lived() -> dict[str, str]:
-    """Spark settings for a driver that is killed soon, and for its executors; the kit's jars are among them.
+    """Return Spark settings, with the kit's jars, for a driver that lives shortly and for its executors.
 
-    The first call on a machine makes the archive, which takes about a minute; others wait for it.  Where this Java
-    makes none, drivers start without one.
+    The first call on a machine makes the archive, which takes about a minute; other calls wait for it.  If this Java
+    cannot make one, drivers start without it.
     """
     found = jars_of_sessions()
     return _conf(" ".join([QUICK, *classes.options(_archive(found))]), found) | {WORKERS: "epochal.chaos.job.workers"}
 
 
 def with_other_jars() -> dict[str, str]:
-    """The same for drivers whose jars are the user's: an archive would hold those of the kit.
+    """Return the settings for drivers with the user's jars.
 
-    Their executors may lack the kit, too, and with it a daemon of its own.
+    They use no archive, because it would hold the classes of the kit's jars.  They use Spark's own daemon of Python
+    workers, because their executors may lack the kit.
     """
     return _conf(QUICK, [])
 
 
 def jars_of_sessions() -> list[Path]:
-    """The jars of the kit's sessions, from the cache or fetched: Delta, Spark's Kafka source, the JDBC driver."""
+    """Return the jars of the kit's sessions, cached or downloaded: Delta, Spark's Kafka source, the JDBC driver."""
     return [*session_jars(), *jars.resolve(POSTGRES_JDBC_JARS)]
 
 
 def _conf(options: str, found: Sequence[Path]) -> dict[str, str]:
-    """An archive holds classes of the class path alone, hence the jars there."""
+    """Spark settings with these JVM options.  The jars are on the class path, as an archive holds only its classes."""
     conf = {f"spark.{process}.extraJavaOptions": options for process in ("driver", "executor")}
     conf["spark.databricks.delta.snapshotPartitions"] = "1"
     path = os.pathsep.join(map(str, found))
@@ -74,7 +80,7 @@ def _name(found: Sequence[Path]) -> str:
 
 
 def _make(found: Sequence[Path], archive: Path) -> str | None:
-    """Why it could not be made, None where it was."""
+    """Make the archive; return why it could not be made, None if it was."""
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix="classes-") as folder:
         partial = Path(folder, "partial.jsa")
         conf = _conf(f"{QUICK} -XX:ArchiveClassesAtExit={partial}", found)

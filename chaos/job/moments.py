@@ -1,4 +1,4 @@
-"""Which steps of the protocol a pipeline goes through, so that a strike can wait there."""
+"""Which points of the protocol a pipeline reaches, so that a strike can wait there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ IN_A_REDO = frozenset({Point.BEFORE_REDO, Point.AFTER_REDO_DECIDED})
 
 @dataclass(frozen=True)
 class Moments:
-    """What a pipeline of ours goes through.
+    """The points that a pipeline of ours reaches.
 
-    ``losing``: sinks whose prepared rows can be lost, as often as it takes to reach the points of a redo.
-    ``idempotent``: nothing is copied, decided or redone; ``applied`` are sinks that are given the rows without a vote.
+    ``losing``: sinks whose prepared rows the kit can delete, so that the points of a redo are reached.
+    ``idempotent``: nothing is copied, decided or redone.  Then ``applied`` are the sinks that get rows without a vote.
     """
 
     sinks: Sequence[str]
@@ -29,7 +29,7 @@ class Moments:
     applied: Sequence[str] = ()
 
     def reaches(self, point: Point, sink: str = "") -> bool:
-        """Whether there is such a moment."""
+        """Return whether the pipeline reaches the point, in that sink if one is named."""
         if point in DECIDING:
             return not self.idempotent and (bool(self.losing) or point not in IN_A_REDO)
         if point in APPLYING:

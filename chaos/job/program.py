@@ -1,9 +1,9 @@
-"""The driver program that gets struck: one query over the kit's source into the target.
+"""The driver program that is struck: one query from the kit's source into the target.
 
     python -m epochal.chaos.job.program settings.json
 
-It stands by with its session up.  Each start that it is told to make (:mod:`epochal.chaos.strike.standby`) runs until
-all input that is there has been processed, and leaves ``end.json``: how it ended, as far as it could tell.
+It starts a Spark session and waits for orders (:mod:`epochal.chaos.strike.standby`).  Each ordered start runs until all
+present input is processed, and writes ``end.json``, which says how it ended if it could still write.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ SPARKS_OWN = {
     "No space left on device": "DiskFull",
     "Read-only file system": "ReadOnlyDisk",
 }
-"""What Spark itself says, outside of the batch function, where its checkpoint lets it down."""
+"""Texts in Spark's own errors about its checkpoint, which come from outside the batch function -> our outcome."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a start has to know; written as JSON for the program."""
+    """Everything that a start needs to know, written as JSON for the program."""
 
     target: str
     workload: str
-    base: int  # ids of this run begin here
+    base: int  # the ids of this run begin here
     source: str  # folder of the kit's files
     checkpoint: str
-    create: bool = False  # make what the target's sinks need
+    create: bool = False  # create the tables and topics of the target's sinks
     rows: str = ""  # a function of the user's between the kit's rows and the target
-    master: str = "local[2,4]"  # as on a cluster, a task may fail three times
+    master: str = "local[2,4]"  # a task may be tried four times, as on a cluster
     restarts: int = 0  # how often the query is started again in this process when it fails
     state: bool = False  # compare the operator state with that of a run without failure
     conf: Mapping[str, str] = field(default_factory=dict)
-    repeats: bool = False  # every evaluation gives the same rows: then none of them is told from another
+    repeats: bool = False  # every evaluation must give the same rows, so they get no attempt
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1))
@@ -72,7 +72,7 @@ class Settings:
 
 
 def session(settings: Settings) -> SparkSession:
-    """A session with what our sinks and the usual writers need."""
+    """Return a Spark session with what our sinks and the usual writers need."""
     return spark_session(
         settings.master,
         app="chaos",
@@ -81,7 +81,7 @@ def session(settings: Settings) -> SparkSession:
             "spark.executor.memory": "1g",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
-            # One file is one epoch, also where a watermark would make Spark run one without input.
+            # One file must be one epoch.  With a watermark Spark would also run epochs without input.
             "spark.sql.streaming.noDataMicroBatches.enabled": "false",
             **settings.conf,
         },
@@ -92,7 +92,7 @@ def session(settings: Settings) -> SparkSession:
 
 
 def stream(spark: SparkSession, settings: Settings) -> DataFrame:
-    """The kit's rows, through the workload's query, each with the attempt that its evaluation gave it."""
+    """Return the kit's rows through the workload's query.  Each row has the attempt of its evaluation."""
     from pyspark.sql import functions as f
 
     another = f.udf(lambda _: uuid.uuid4().hex, "string", useArrow=False).asNondeterministic()("id")
@@ -107,7 +107,7 @@ def stream(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def _held(rows: DataFrame) -> DataFrame:
-    """If a strike falls at a row of the source: the same rows, through Python workers that can be held there."""
+    """The same rows.  If a strike is planned at a row of the source, they go through Python workers held there."""
     if not failpoints.is_armed(Point.AT_ROW):
         return rows
 
@@ -138,11 +138,12 @@ class Points:
 
 
 class Jobs:
-    """Hits AFTER_JOB once for every Spark job of a call, by whoever notices first.
+    """Hits AFTER_JOB once for every Spark job of a call of the batch function.
 
-    Spark's listener bus tells of a job that ends in the middle of one long call into the JVM, but it tells late.
-    Before any such call returns to the function, its thread asks the scheduler itself: so the function never gets
-    further than the call whose job has ended.
+    Two threads look for ended jobs, and the first one that sees a job hits the point.  Spark's listener bus also
+    reports a job that ends in the middle of one long call into the JVM, but it reports late.  Therefore the function's
+    thread asks the scheduler before each call into the JVM returns.  So the function never gets further than the call
+    whose job has ended.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -150,7 +151,7 @@ class Jobs:
         self._scheduler = context._jsc.sc().dagScheduler()
         self._lock = threading.Lock()
         self._epoch: int | None = None
-        self._first = 0  # job of this call
+        self._first = 0  # the first job of this call
         self._told: set[int] = set()
         self._thread = 0
         self._asking = False
@@ -159,7 +160,7 @@ class Jobs:
 
     @contextlib.contextmanager
     def of(self, epoch: int) -> Iterator[None]:
-        """While the function runs."""
+        """Hit the point for all jobs of ``epoch`` while the function runs in this context."""
         self._first, self._told, self._thread = self._submitted(), set(), threading.get_ident()
         self._epoch = epoch
         try:
@@ -171,7 +172,7 @@ class Jobs:
         return int(self._scheduler.numTotalJobs())
 
     def _wrap(self, client: Any) -> None:
-        """Every call into the JVM goes through ``send_command``, and its answer to the function comes back here."""
+        """Look for ended jobs after every call into the JVM, as every call goes through ``send_command``."""
         send = client.send_command
 
         def send_and_look(*args: Any, **kwargs: Any) -> Any:
@@ -199,12 +200,12 @@ class Jobs:
 
 @functools.cache
 def jobs_of(spark: SparkSession) -> Jobs:
-    """One for all starts in a session: it is told of nothing but while a function runs."""
+    """Return the one Jobs object for all starts in a session.  It is active only while a function runs."""
     return Jobs(spark)
 
 
 def listen(spark: SparkSession, job_ended: Callable[[int], None]) -> None:
-    """Call ``job_ended`` with its number from Spark's listener bus at the end of every job."""
+    """Let Spark's listener bus call ``job_ended`` with the number of each job that ends."""
     from pyspark.java_gateway import ensure_callback_server_started
 
     class Listener:
@@ -229,7 +230,7 @@ def listen(spark: SparkSession, job_ended: Callable[[int], None]) -> None:
 
 @dataclass(frozen=True)
 class End:
-    """As the history's ``Ended`` says it; ``text`` is for people."""
+    """How a start ended; the fields are those of the history's ``Ended``.  ``text`` is for people."""
 
     outcome: str
     named: bool = True
@@ -242,9 +243,9 @@ class End:
 
 
 def end_of(error: BaseException | None, target: targets.Target, before: BaseException | None = None) -> End:
-    """What a query's end means; a foreign function promises no names for its errors.
+    """Return how a query ended.  The errors of a user's function count as named ones.
 
-    ``before`` is what its pipeline, which may be a module's one and only, said of an earlier start.
+    ``before`` is the error of an earlier start in the same process, which the pipeline may still have.
     """
     if error is None:
         return End("finished")
@@ -262,7 +263,7 @@ def end_of(error: BaseException | None, target: targets.Target, before: BaseExce
 
 
 def run(spark: SparkSession, settings: Settings, folder: Path) -> End:
-    """One start of the query."""
+    """Run one start of the query, with its restarts."""
     target = targets.target(settings.target)
     before = target.pipeline.last_error if target.pipeline is not None else None
     function = Points(spark, target.function)
@@ -283,13 +284,13 @@ def close_abandoned_files(spark: SparkSession) -> None:
 
     A disk with such files cannot be made read-only (:meth:`epochal.chaos.strike.disk.Disk.read_only`).
     """
-    with contextlib.suppress(Py4JError, OSError):  # the JVM is gone, and its files are closed
+    with contextlib.suppress(Py4JError, OSError):  # if the JVM is gone, its files are closed
         java: Any = spark._jvm
         java.System.gc()
 
 
 def run_query(rows: DataFrame, target: targets.Target, function: Points, settings: Settings) -> Exception | None:
-    """To the end of the input; the error it ended with instead, if it did."""
+    """Run the query to the end of the input.  Return the error with which it ended, if any."""
     try:
         if settings.create and target.pipeline is not None:
             target.pipeline.create(rows.schema)
@@ -300,18 +301,18 @@ def run_query(rows: DataFrame, target: targets.Target, function: Points, setting
 
 
 def start(rows: DataFrame, function: targets.BatchFunction, checkpoint: str, workload: str) -> Any:
-    """The query, for all input that is there."""
+    """Start the query for all present input; return it."""
     writer = rows.writeStream.foreachBatch(function).option("checkpointLocation", checkpoint)
     return writer.outputMode(workloads.output_mode(workload)).trigger(availableNow=True).start()
 
 
 def evaluate(df: DataFrame, epoch: int) -> None:  # noqa: ARG001
-    """Run the plan, for its state alone."""
+    """Run the plan only for its state."""
     df.count()
 
 
 def compare_state(spark: SparkSession, settings: Settings) -> dict[str, Any]:
-    """The operator state of this checkpoint, and that of the same query over the same files without failure."""
+    """Return the operator state of this checkpoint, and that of the same query over the same files without failure."""
     reference = f"{settings.checkpoint}-reference"
     start(stream(spark, settings), evaluate, reference, settings.workload).awaitTermination()
     newest = epochs(Path(settings.checkpoint, "commits"))[-1]
@@ -323,7 +324,7 @@ def compare_state(spark: SparkSession, settings: Settings) -> dict[str, Any]:
 
 
 def entries(spark: SparkSession, checkpoint: str, epoch: int) -> list[str]:
-    """Every entry of every state store of a checkpoint after ``epoch``, as text."""
+    """Return every entry of every state store of a checkpoint after ``epoch``, as text."""
     stores = spark.read.format("state-metadata").load(checkpoint).select("operatorId", "stateStoreName").collect()
     found = []
     for operator, store in sorted((row[0], row[1]) for row in stores):
@@ -335,7 +336,7 @@ def entries(spark: SparkSession, checkpoint: str, epoch: int) -> list[str]:
 
 def main() -> None:
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the nemesis, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the nemesis, which then ends this process
     first = Settings.read(Path(sys.argv[1]))
     spark = session(first)
     spark.range(1).count()

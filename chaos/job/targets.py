@@ -1,4 +1,4 @@
-"""What is under test: an Epochal sink, a pipeline, or any function for ``foreachBatch``, named ``module:thing``."""
+"""The target under test: an Epochal sink, a pipeline, or a function for ``foreachBatch``, named ``module:thing``."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RUN = "EPOCHAL_CHAOS_RUN"
-"""Environment variable: a name of this run alone, for targets that want a table or an app of their own."""
+"""Environment variable with a name that only this run has.  Targets can use it for their table or app."""
 
 BatchFunction = Callable[["DataFrame", int], None]
 
 
 class Usage(Exception):
-    """What was asked for cannot be run; nothing was tried."""
+    """The request cannot be run; nothing was tried."""
 
 
 def load(named: str) -> Any:
-    """The object behind ``package.module:thing``, looked for from the current folder too."""
+    """Return the object named ``package.module:thing``; modules in the current folder are found, too.
+
+    Raises Usage if there is no such object.
+    """
     module, colon, name = named.partition(":")
     if not (module and colon and name):
         raise Usage(f"{named!r} is not of the form package.module:thing")
@@ -41,7 +44,7 @@ def load(named: str) -> Any:
         sys.path.insert(0, here)
     try:
         found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever a module of the user's does when it is imported
+    except (Exception, SystemExit) as error:  # the user's module may raise anything at import
         raise Usage(f"{named!r} cannot be imported: {type(error).__name__}: {error}") from error
     try:
         for part in name.split("."):
@@ -52,7 +55,7 @@ def load(named: str) -> Any:
 
 
 def function(named: str, arguments: str) -> Callable[..., Any]:
-    """A function of the user's that takes these arguments, in words such as ``spark, rows``."""
+    """Return a function of the user's that takes these arguments, named like ``spark, rows``.  Raises Usage."""
     found = load(named)
     if not callable(found):
         raise Usage(f"{named!r} is {found!r}, not a function of ({arguments})")
@@ -71,13 +74,13 @@ def _check_takes(found: Callable[..., Any], named: str, arguments: str) -> None:
 
 
 def source(named: str) -> Callable[[Any, DataFrame], DataFrame] | None:
-    """The function between the kit's rows and the target, if there is one."""
+    """Return the user's function between the kit's rows and the target, if there is one."""
     return function(named, "spark, rows") if named else None
 
 
 @dataclass(frozen=True)
 class Target:
-    """``function`` is what Spark calls; ``pipeline`` and ``sinks`` are there where the target is one of ours."""
+    """What is tested.  Spark calls ``function``.  ``pipeline`` and ``sinks`` are set if the target is one of ours."""
 
     name: str
     function: BatchFunction
@@ -94,13 +97,13 @@ class Target:
 
     @property
     def moments(self) -> Moments:
-        """What a pipeline goes through, as far as it tells: whose prepared rows could be lost it does not."""
+        """The points that the pipeline reaches, without those of a redo: it is unknown which sinks can lose rows."""
         applied = tuple(sink.name for sink in self.sinks if self.idempotent and isinstance(sink, ApplySink))
         return Moments(tuple(sink.name for sink in self.sinks), idempotent=self.idempotent, applied=applied)
 
 
 def target(named: str) -> Target:
-    """Load a target; a sink gets a pipeline of its own, whose app is the run's."""
+    """Load a target.  A sink gets its own pipeline, with the run's app.  Raises Usage if it cannot be a target."""
     thing = load(named)
     if isinstance(thing, Pipeline):
         return Target(named, thing, thing, thing.sinks)
@@ -115,7 +118,7 @@ def target(named: str) -> Target:
 
 @dataclass(frozen=True)
 class FunctionReader:
-    """A function of the user's that returns the rows which one output holds now."""
+    """Reads one output with a user's function that returns its rows."""
 
     sink: str
     function: Callable[[], Iterable[Mapping[str, Any]]]
@@ -132,10 +135,10 @@ class FunctionReader:
 
 
 def readers(of: Target, named: Sequence[str]) -> tuple[Reader, tuple[str, ...], Sequence[SinkReader]]:
-    """(all readers as one, the outputs' names, those that can also tell of leftovers).
+    """Return (all readers as one, the names of the outputs, the readers that can also report leftovers).
 
-    ``named``: ``[output=]module:function`` each, where an output is called as the sink is if there is one sink; without
-    any, our own sinks are read by readers of ours.
+    ``named`` holds texts ``[output=]module:function``.  Without a name, an output has the name of the only sink, or is
+    called ``output``.  If ``named`` is empty, our own readers read our own sinks.  Raises Usage if nobody can read.
     """
     if named:
         only = of.sinks[0].name if len(of.sinks) == 1 else "output"

@@ -1,12 +1,11 @@
-"""The daemon that forks Spark's Python workers, where drivers live for a minute or two.
+"""The daemon that forks Spark's Python workers, for drivers that live for a minute or two.
 
     spark.python.daemon.module=epochal.chaos.job.workers
 
-Spark's own daemon imports next to nothing, so that each worker imports Arrow, the clients and what tasks need of the
-sinks anew (half a second of processor time), and after each of its tasks it looks for garbage among all that. This one
-has them imported before it forks, out of the collector's sight, and pandas for tasks that come to it; otherwise it is
-Spark's. The threads that two of them start when they are imported (jemalloc's, OpenBLAS's) are taken care of at a fork
-by handlers of their own.
+Spark's own daemon imports almost nothing.  So each worker imports Arrow, the clients and parts of the sinks again (half
+a second of processor time), and after each task the garbage collector scans all of that.  This daemon imports these
+modules and pandas before it forks, and hides them from the collector.  Otherwise it is Spark's daemon.  Two of the
+modules start threads at import (jemalloc's and OpenBLAS's); their own fork handlers take care of these threads.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ NEEDED = (
 
 
 def load() -> None:
-    """What is not installed here is missed by the task that needs it, as ever."""
+    """Import the modules.  A missing one is skipped; a task that needs it fails, as with Spark's daemon."""
     for name in NEEDED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -1,6 +1,6 @@
-"""The workload role: what is fed, and what has to come out of it.
+"""The workload role: what is fed, and what the output must then be.
 
-It knows neither faults nor sinks.  :mod:`epochal.chaos.job.workloads` has the workloads of the kit.
+It depends neither on faults nor on sinks.  :mod:`epochal.chaos.job.workloads` has the workloads of the kit.
 """
 
 from __future__ import annotations
@@ -16,52 +16,55 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Input = Mapping[str, Any]
-"""One input as it is fed: at least ``id``, unique over the whole run, and ``epoch``."""
+"""One input as it is fed.  It has at least ``epoch``, and an ``id`` that is unique in the whole run."""
 
 
 class Workload(Protocol):
-    """What is fed and what has to come out of it."""
+    """What is fed, and what the output must then be."""
 
     @property
     def name(self) -> str: ...
     @property
     def counted(self) -> bool:
-        """Whether an output row stands for as many inputs as its ``n`` says."""
+        """Whether an output row stands for ``n`` inputs, and not for one."""
         ...
 
     def inputs(self, epoch: int, first: int) -> Sequence[Input]:
-        """What is fed as ``epoch``; ids count up from ``first``."""
+        """Return what is fed as ``epoch``; ids count up from ``first``."""
         ...
 
     def query(self, stream: DataFrame) -> DataFrame:
-        """From the inputs to the columns id, n, without attempt."""
+        """Return the query over the inputs.  Its columns are id and n; the kit adds attempt."""
         ...
 
     def expected(self, fed: Mapping[int, Sequence[Input]]) -> Mapping[int, tuple[Row, ...]]:
-        """Per epoch the rows of a run that never failed, computed without Spark; their attempt is 0."""
+        """Return, per epoch, the rows of a run without failure, computed without Spark.  Their attempt is 0."""
         ...
 
     def accounts(self, inputs: Sequence[Input]) -> Sequence[int]:
-        """Of these inputs the ids for which the output has to account."""
+        """Return the ids of these inputs that must be accounted for in the output."""
         ...
 
     def pending(self, fed: Mapping[int, Sequence[Input]]) -> int:
-        """How many inputs a run that never failed still holds in its state, where rows are counted."""
+        """Return how many inputs a run without failure still holds in its state.  Used only if rows are counted."""
         ...
 
 
 @runtime_checkable
 class ReplacingWorkload(Workload, Protocol):
-    """One whose epochs replace or delete rows of earlier ones; ``expected`` are those that each of them writes."""
+    """A workload whose epochs replace or delete rows of earlier epochs.
+
+    ``expected`` returns the rows that each epoch writes.
+    """
 
     def after(self, fed: Mapping[int, Sequence[Input]]) -> Mapping[int, tuple[Row, ...]]:
-        """Per epoch all that is there after it, in a run that never failed; of each key one row."""
+        """Return, per epoch, all rows after it in a run without failure.  Each key has one row."""
         ...
 
 
 @dataclass(frozen=True)
 class NoInput:
-    """Feeds nothing, so nothing comes out."""
+    """Feeds no input, so there is no output."""
 
     name: str = "nothing"
     counted: bool = False
@@ -84,7 +87,7 @@ class NoInput:
 
 @dataclass(frozen=True)
 class Alternating:
-    """Several workloads' inputs, epoch by epoch in turn, through the query of the first: they must fit it."""
+    """Feeds inputs of several workloads in turn, one workload per epoch.  They must fit the query of the first."""
 
     workloads: Sequence[Workload]
 
@@ -114,7 +117,7 @@ class Alternating:
 
 @dataclass(frozen=True)
 class CheckedWorkload:
-    """Refuses inputs that could be mistaken for others, and expectations about other epochs than were fed."""
+    """Raises RoleError for inputs that could be mistaken for others, and for expectations about epochs not fed."""
 
     workload: Workload
 
@@ -130,7 +133,7 @@ class CheckedWorkload:
         fed = self.workload.inputs(epoch, first)
         ids = [i["id"] for i in fed]
         if len(set(ids)) != len(ids) or min(ids, default=first) < first or {i["epoch"] for i in fed} - {epoch}:
-            raise RoleError(f"inputs of epoch {epoch} need ids of their own from {first} on: {ids[:20]}")
+            raise RoleError(f"inputs of epoch {epoch} need unique ids from {first} on: {ids[:20]}")
         return fed
 
     def query(self, stream: DataFrame) -> DataFrame:
@@ -138,14 +141,17 @@ class CheckedWorkload:
 
     def expected(self, fed: Mapping[int, Sequence[Input]]) -> Mapping[int, tuple[Row, ...]]:
         found = self.workload.expected(fed)
-        replaced = isinstance(self.workload, ReplacingWorkload)  # then each value of a key is there once
+        replaced = isinstance(self.workload, ReplacingWorkload)  # then a key may occur again, with another value
         keys = [(row.key, row.value if replaced else 0) for rows in found.values() for row in rows]
         if set(found) != set(fed) or len(set(keys)) != len(keys):
             raise RoleError(f"{self.name} expects epochs {sorted(found)} of {sorted(fed)}, or a key twice")
         return found
 
     def after(self, fed: Mapping[int, Sequence[Input]]) -> Mapping[int, tuple[Row, ...]]:
-        """Empty where rows are only added; RoleError for what could be taken for the content after another epoch."""
+        """Return the content after each epoch; empty if rows are only added.
+
+        Raises RoleError if the content after an epoch is the same as after an earlier, different one.
+        """
         if not isinstance(self.workload, ReplacingWorkload):
             return {}
         found = self.workload.after(fed)
@@ -154,7 +160,7 @@ class CheckedWorkload:
             raise RoleError(f"{self.name} has a key twice after one epoch")
         turns = [turn for before, turn in zip([frozenset(), *turns], turns, strict=False) if turn != before]
         if set(found) != set(fed) or len({frozenset(), *turns}) != len(turns) + 1:
-            raise RoleError(f"{self.name} tells of epochs {sorted(found)} of {sorted(fed)}, or comes back to a content")
+            raise RoleError(f"{self.name} returns epochs {sorted(found)} for {sorted(fed)}, or repeats a content")
         return found
 
     def accounts(self, inputs: Sequence[Input]) -> Sequence[int]:

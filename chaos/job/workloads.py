@@ -1,11 +1,11 @@
-"""Workloads: what is fed, what runs on Spark, and what has to come out of it, computed without Spark.
+"""Workloads: what is fed, what runs on Spark, and what the output must be, computed without Spark.
 
-One file of the source is one epoch.  Every input has an ``id`` that is unique over the whole run, its
-``epoch``, an event time ``at`` (ten seconds per epoch) and a group ``k``.  What comes out has an ``id``, a
-value ``n``, and an ``attempt`` that the kit adds behind the last operator, another one in every evaluation: a
-deterministic job hides the worst faults.
+One file of the source is one epoch.  Every input has an ``id`` that is unique in the whole run, its ``epoch``, an event
+time ``at`` (ten seconds per epoch) and a group ``k``.  An output row has an ``id``, a value ``n`` and an ``attempt``.
+The kit adds ``attempt`` after the last operator, with new values in every evaluation, because a deterministic job hides
+the worst faults.
 
-Where rows are replaced, the value tells which epoch has written a row: no key has the same value twice.
+Where rows are replaced, the value shows which epoch wrote a row: no key has the same value twice.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 SCHEMA = "id long, epoch long, at timestamp, k long, original long, deleted boolean"
 ROWS = 20  # per epoch
-STRIDE = 100_000  # ids per epoch, used or not
+STRIDE = 100_000  # ids reserved per epoch
 GROUPS = 4
-SECONDS = 10  # of event time per epoch
+SECONDS = 10  # event time per epoch
 BEGIN = 1_704_067_200  # 2024-01-01 00:00:00 UTC
 Fed = Mapping[int, Sequence[Input]]
 Expected = Mapping[int, tuple[Row, ...]]
 
 
 def _inputs(epoch: int, ids: Sequence[int]) -> list[Input]:
-    """Plain inputs, their times spread over the epoch's ten seconds."""
+    """Plain inputs, with times spread over the ten seconds of the epoch."""
     step = SECONDS / max(1, len(ids))
     return [
         {"id": i, "epoch": epoch, "at": BEGIN + epoch * SECONDS + int(step * n), "k": i % GROUPS, "original": i}
@@ -46,12 +46,12 @@ def _inputs(epoch: int, ids: Sequence[int]) -> list[Input]:
 
 
 def file_of(folder: Path, epoch: int) -> Path:
-    """The file of the source that is an epoch."""
+    """Return the source file of an epoch."""
     return folder / f"{epoch:06}.json"
 
 
 def feed(folder: Path, epoch: int, inputs: Sequence[Input]) -> None:
-    """One file, which is one epoch and appears whole; Spark reads the oldest first."""
+    """Write the file of one epoch, atomically.  Spark reads the oldest file first, so its time is set."""
     hidden = folder / f".{epoch:06}.json"
     hidden.write_text("\n".join(json.dumps(data) for data in inputs))
     os.utime(hidden, (BEGIN + epoch,) * 2)
@@ -59,7 +59,7 @@ def feed(folder: Path, epoch: int, inputs: Sequence[Input]) -> None:
 
 
 def _same(fed: Fed) -> Expected:
-    """Every input comes out once, in its own epoch."""
+    """Each input is one output row, in its own epoch."""
     return {epoch: tuple(Row(epoch, i["id"], 0, 1) for i in inputs) for epoch, inputs in fed.items()}
 
 
@@ -71,7 +71,7 @@ def _plain(stream: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Stateless:
-    """A query without state over epochs of chosen sizes."""
+    """A query without state.  ``size`` gives the number of inputs of an epoch."""
 
     name: str
     size: Callable[[int], int] = lambda epoch: ROWS  # noqa: ARG005
@@ -98,7 +98,7 @@ class Stateless:
 def _mapped(stream: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    return stream.select("id", (f.col("id") % STRIDE * 7 + f.col("k")).alias("n"))  # an id is near the end of a long
+    return stream.select("id", (f.col("id") % STRIDE * 7 + f.col("k")).alias("n"))  # 7 times a whole id overflows
 
 
 def _expect_mapped(fed: Fed) -> Expected:
@@ -106,7 +106,7 @@ def _expect_mapped(fed: Fed) -> Expected:
 
 
 def _skewed(stream: DataFrame) -> DataFrame:
-    """All but a few rows in one of four partitions."""
+    """Put all but a few rows into one of four partitions."""
     from pyspark.sql import functions as f
 
     return _plain(stream.repartition(4, f.when(f.col("id") % 10 == 0, f.col("k")).otherwise(f.lit(1))))
@@ -114,9 +114,9 @@ def _skewed(stream: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Windowed:
-    """A count per ten seconds of event time, told once the watermark has passed: two epochs later."""
+    """A count per ten seconds of event time.  It comes when the watermark has passed, two epochs later."""
 
-    base: int = 0  # windows are numbered from here, as inputs are
+    base: int = 0  # windows are numbered from here, like inputs
     name: str = "window"
     counted: bool = True
 
@@ -142,13 +142,13 @@ class Windowed:
 
 
 class Joined:
-    """A stream-stream join: every second input meets its partner, which is fed one epoch later."""
+    """A stream-stream join: each left row is joined with its right row, which is fed one epoch later."""
 
     name = "join"
     counted = True
 
     def inputs(self, epoch: int, first: int) -> Sequence[Input]:
-        """Lefts have even ids; the right of a left of the epoch before names it as its original."""
+        """Return left rows with even ids, and right rows whose ``original`` is a left row of the epoch before."""
         lefts = _inputs(epoch, range(first, first + ROWS, 2))
         rights = _inputs(epoch, range(first + 1, first + ROWS, 2)) if epoch else []
         return [*lefts, *({**i, "original": i["id"] - 1 - STRIDE} for i in rights)]
@@ -180,7 +180,7 @@ class Joined:
 
 
 class Deduplicated:
-    """Half of an epoch's inputs repeat those of the epoch before; each original comes out once."""
+    """Half of an epoch's inputs repeat inputs of the epoch before; the output has each original once."""
 
     name = "dedup"
     counted = False
@@ -208,7 +208,7 @@ class Deduplicated:
 
 
 class Counting:
-    """``applyInPandasWithState``: every input gets its number within its group, counted over all epochs."""
+    """A query with ``applyInPandasWithState``.  Each input gets its number in its group, counted over all epochs."""
 
     name = "state"
     counted = False
@@ -220,7 +220,7 @@ class Counting:
         numbered = stream.groupBy("k").applyInPandasWithState(
             _number, "id long, n long", "count long", "append", "NoTimeout"
         )
-        # Without an operator in between, Spark 4.2 hands on rows that a Python function cannot read.
+        # Without another operator here, Spark 4.2 passes rows that a Python function cannot read.
         return numbered.where("n > 0")
 
     def expected(self, fed: Fed) -> Expected:
@@ -252,9 +252,9 @@ def _number(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: Any) ->
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes to rows by their key, for sinks that upsert: inserts, updates, deletes, and keys that come back.
+    """Changes to rows by their key, for sinks that upsert: inserts, updates, deletes, and inserts of deleted keys.
 
-    What comes out has a column ``deleted`` more: where it is true, the row of that ``id`` is to be deleted.
+    The output has one more column, ``deleted``.  If it is true, the row of that ``id`` must be deleted.
     """
 
     base: int = 0  # inputs are numbered from here
@@ -305,23 +305,23 @@ AGAIN = (
     (1, range(4), False),  # updated by the next epoch,
     (2, range(2), False),  # and by the one after that
     (1, range(4, 8), True),  # deleted by the next epoch,
-    (2, range(4, 6), False),  # back again,
+    (2, range(4, 6), False),  # inserted again,
     (3, range(4, 5), True),  # and deleted again
-    (2, range(6, 7), True),  # deleted where it is not there any more
+    (2, range(6, 7), True),  # deleted although it is deleted already
 )
-"""(epochs ago, which of the keys that were fresh then, whether they are deleted)."""
+"""The changes in an epoch: (how many epochs ago the keys were inserted, which of them, whether they are deleted)."""
 
 
 def _fresh(epoch: int, first: int, back: int, which: range) -> Iterator[int]:
-    """Keys that were fresh ``back`` epochs before the one whose ids begin at ``first``."""
+    """Keys that were inserted ``back`` epochs before the epoch whose ids begin at ``first``."""
     return (first - back * STRIDE + number for number in which if epoch >= 0)
 
 
 @dataclass(frozen=True)
 class Totals:
-    """A count per group over all that was ever fed, in output mode ``complete``: an epoch is the whole result."""
+    """A count per group over all inputs so far, in output mode ``complete``: each epoch is the whole result."""
 
-    base: int = 0  # groups are numbered from here, as inputs are
+    base: int = 0  # groups are numbered from here, like inputs
     name: str = "complete"
     counted: bool = True
 
@@ -367,16 +367,16 @@ _ALL: Mapping[str, Callable[[int], Workload]] = {
 NAMES = tuple(_ALL)
 STATEFUL = frozenset({"window", "join", "dedup", "state", "complete"})
 REPLACING = frozenset({"upsert", "complete"})
-"""Those for outputs whose rows are replaced and deleted."""
+"""The workloads for outputs whose rows are replaced and deleted."""
 
 
 def output_mode(name: str) -> str:
-    """In which Spark hands over the result of that workload."""
+    """Return Spark's output mode for that workload."""
     return "complete" if name == "complete" else "append"
 
 
 def make_workload(name: str, base: int) -> CheckedWorkload:
-    """The workload of that name, for a run whose ids begin at ``base``; RoleError names those there are."""
+    """Return the workload of that name for a run whose ids begin at ``base``.  Raises RoleError for an unknown name."""
     if name not in _ALL:
         raise RoleError(f"workload {name!r} is none of {', '.join(NAMES)}")
     return CheckedWorkload(_ALL[name](base))

@@ -1,10 +1,9 @@
 """Does the test suite notice when a guard is missing?
 
-Does the suite notice?  Planted bugs and mechanical mutants, each in a copy of the checkout.
-
-``planted`` runs the known bugs of ``tests/planted/*.toml``; ``mechanical`` changes single expressions and
-statements of ``coordinator/``, ``checkpoints/`` and ``sinks/`` and runs the tests that reach them;
-``registry`` lists every guard in that code with the mutant that takes it away.  All of it works in a checkout.
+Planted bugs and mechanical mutants try this, each in a copy of the checkout.  ``planted`` runs the known bugs of
+``tests/planted/*.toml``.  ``mechanical`` changes single expressions and statements of ``coordinator/``,
+``checkpoints/`` and ``sinks/``, and runs the tests that reach them.  ``guards.registry`` lists every guard in that code
+with the mutant that removes it.  All of this needs a checkout.
 """
 
 from epochal.chaos.mutants.checkout import NoCheckout

@@ -1,4 +1,4 @@
-"""``python -m epochal.chaos.mutants``: what ``epochal chaos mutants`` runs, without the console command."""
+"""``python -m epochal.chaos.mutants`` does the same as ``epochal chaos mutants``, without the console command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epochal.coordinator.console.cli import exit_on_sigterm
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all caught; 1: one survived, or a test is red with nothing planted; 3: could not tell."""
+    """Exit codes. 0: all caught; 1: one survived, or a test fails without a bug; 3: the result is unknown."""
     options = _options(arguments)
     try:
         if options.guards:
@@ -34,19 +34,19 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="epochal chaos mutants", description=main.__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--only", action="append", default=[], help="only those whose name contains this")
+    parser.add_argument("--only", action="append", default=[], help="only mutants or bugs whose name contains this")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="results as JSON, to standard output or a file"
+        "--json", nargs="?", const="-", metavar="FILE", help="write results as JSON to a file, or to standard output"
     )
-    parser.add_argument("--guards", action="store_true", help="list the guards and what takes them away; run nothing")
-    parser.add_argument("--mechanical", action="store_true", help="the mechanical mutants instead of the planted bugs")
-    parser.add_argument("--budget", type=float, help="seconds; what is left then is listed as not run")
+    parser.add_argument("--guards", action="store_true", help="list the guards and what removes them; run nothing")
+    parser.add_argument("--mechanical", action="store_true", help="run the mechanical mutants, not the planted bugs")
+    parser.add_argument("--budget", type=float, help="seconds; mutants left then are listed as not run")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many in sinks/, beside those of guards")
-    parser.add_argument("--suite", action="append", help="tests to use, instead of all")
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many in sinks/, besides those of guards")
+    parser.add_argument("--suite", action="append", help="tests to run, instead of all")
     parser.add_argument("--proof", action="store_true", help="only the tests that `make test` runs")
-    parser.add_argument("--only-guards", action="store_true", help="only mechanical mutants that take a guard away")
+    parser.add_argument("--only-guards", action="store_true", help="only mechanical mutants that remove a guard")
     parser.add_argument("--fast", action="store_true", help="only the tests that need neither Spark nor servers")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds of tests for one mutant")
     return parser.parse_args(arguments)

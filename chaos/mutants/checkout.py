@@ -1,4 +1,4 @@
-"""The checkout that is under test, and copies of it: nothing is ever planted in the checkout itself."""
+"""The checkout under test, and copies of it.  Nothing is ever planted in the checkout itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLANTED = Path("tests", "planted")
 
 
 class NoCheckout(Exception):
-    """Mutants need the tests, and those are in a checkout only."""
+    """Mutants need the tests, which only a checkout has."""
 
     def __init__(self, where: Path, why: str) -> None:
         super().__init__(
@@ -25,7 +25,10 @@ class NoCheckout(Exception):
 
 
 def find(start: Path | None = None) -> Path:
-    """The root of the git checkout around ``start`` (the current directory); ``NoCheckout`` if there is none."""
+    """Return the root of the git checkout around ``start``, by default the current directory.
+
+    Raises NoCheckout if there is none.
+    """
     where = (start or Path.cwd()).resolve()
     try:
         done = subprocess.run(
@@ -42,7 +45,7 @@ def find(start: Path | None = None) -> Path:
 
 
 def files(root: Path) -> list[str]:
-    """What a copy holds: tracked and untracked files, not the ignored ones, as paths below ``root``."""
+    """Return the files of a copy as paths below ``root``: tracked and untracked files, but not the ignored ones."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
@@ -55,7 +58,7 @@ def files(root: Path) -> list[str]:
 
 @contextlib.contextmanager
 def fresh_copy(root: Path) -> Iterator[Path]:
-    """A copy of the checkout as it lies there, uncommitted changes too; links stay links."""
+    """Copy the checkout as it is now, with uncommitted changes.  Links stay links.  The copy is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         tree = Path(folder).resolve()
         for name in files(root):
@@ -65,7 +68,7 @@ def fresh_copy(root: Path) -> Iterator[Path]:
 
 
 def environment(root: Path, tree: Path) -> dict[str, str]:
-    """In which Python imports the code of the copy, and finds the downloads of the checkout."""
+    """Return an environment in which Python imports the copy's code and finds the checkout's downloads."""
     return {
         **os.environ,
         "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}",
@@ -75,7 +78,7 @@ def environment(root: Path, tree: Path) -> dict[str, str]:
 
 
 def what_is_imported(root: Path, tree: Path) -> str | None:
-    """Why the code of the copy is not what Python imports in it, or None."""
+    """Return why Python does not import the copy's code there, or None if it does."""
     done = subprocess.run(
         [sys.executable, "-c", "import epochal.coordinator as c; print(c.__file__)"],
         cwd=tree,

@@ -1,10 +1,10 @@
-"""The registry of guards: where production code refuses to go on, and which mutant takes that away.
+"""The registry of guards: where production code refuses to continue, and which mutant removes that.
 
-A *guard* is, in ``coordinator/``, ``checkpoints/`` and ``sinks/``: every ``raise``; every ``return`` of an error
-of ``coordinator/model/errors.py``, as the rules of ``judge.py`` do; and every call of a condition: ``check_*``,
-``already_committed``, ``raise_if_refused``.  The registry is computed, never written by hand, so that a new
-guard is in it at once; a test fails when one has no mutant.  Guards that are no statement of their own, in SQL
-or in the order of two calls, cannot be found by reading Python: those are planted by hand.
+A *guard* is one of these in ``coordinator/``, ``checkpoints/`` and ``sinks/``: a ``raise``; a ``return`` of an error
+of ``coordinator/model/errors.py``, as in the rules of ``judge.py``; or a call of a condition (``check_*``,
+``already_committed``, ``raise_if_refused``).  The registry is computed and never written by hand, so a new guard is in
+it at once.  A test fails if a guard has no mutant.  Guards in SQL, or in the order of two calls, are no statements of
+their own and cannot be found in the Python code.  For them, bugs are planted by hand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLDERS = ("coordinator", "checkpoints", "sinks")
 
 @dataclass(frozen=True)
 class Guard:
-    """One place; ``what`` is what it raises, returns or calls."""
+    """One guard.  ``what`` says what it raises, returns or calls."""
 
     file: str
     line: int
@@ -31,7 +31,10 @@ class Guard:
 
 @dataclass(frozen=True)
 class Entry:
-    """``mutant`` takes the guard away (None: nothing does); ``planted``: bugs planted by hand in the same lines."""
+    """A guard and the ``mutant`` that removes it (None: no mutant does).
+
+    ``planted`` names the bugs that are planted by hand in the same lines.
+    """
 
     guard: Guard
     mutant: Mutant | None
@@ -44,7 +47,7 @@ class Entry:
 
 
 def guards(root: Path) -> Iterator[Guard]:
-    """All guards of a checkout, by walking the whole syntax tree of every file."""
+    """Return all guards of a checkout, found in the syntax tree of every file."""
     kinds = error_kinds(root)
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
@@ -77,7 +80,7 @@ def _of(tree: ast.Module, kinds: frozenset[str]) -> Iterator[tuple[int, str]]:
 
 
 def _makes(function: ast.FunctionDef, kinds: frozenset[str]) -> ast.Return | None:
-    """The one return of a function that only words an error: its callers hold the guard."""
+    """The only return of a function that only makes an error; then the guards are in its callers."""
     returns = [n for n in ast.walk(function) if isinstance(n, ast.Return)]
     if len(returns) == 1 and returns[0].value is not None and called(returns[0].value) in kinds:
         return returns[0]
@@ -85,7 +88,7 @@ def _makes(function: ast.FunctionDef, kinds: frozenset[str]) -> ast.Return | Non
 
 
 def registry(root: Path) -> list[Entry]:
-    """Every guard with its mutant."""
+    """Return every guard with its mutant."""
     planted = [(bug.name, bug.file, *_lines(root, bug.file, bug.old)) for bug in bugs(root)]
     by_file: dict[str, dict[int, Mutant]] = {}
     found = []
@@ -99,7 +102,7 @@ def registry(root: Path) -> list[Entry]:
 
 
 def _lines(root: Path, file: str, text: str) -> tuple[int, int]:
-    """First and last line of ``text`` in a file; (0, -1) where it is not."""
+    """The first and last line of ``text`` in a file; (0, -1) if the file does not contain it."""
     path = root / file
     before, there, _ = path.read_text(encoding="utf-8").partition(text) if path.is_file() else ("", "", "")
     first = before.count("\n") + 1

@@ -1,6 +1,6 @@
-"""Keeps one Java process that Spark sessions of other processes use, one after the other; ends with its input.
+"""Keeps one Java process for Spark sessions of other processes, which use it one after the other.
 
-A session that starts its own Java takes ten times as long as most tests that need one.
+It ends when its input ends.  A session that starts its own Java takes ten times as long as most tests with a session.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from epochal.chaos.servers.spark import prepare_environment, spark_conf
 
 
 def main() -> None:
-    """Start it, say where it is, and wait."""
+    """Start the Java process, print its address, and wait for the end of the input."""
     prepare_environment()
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway

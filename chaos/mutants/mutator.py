@@ -1,8 +1,12 @@
-"""Runs the mutants of ``operators.py``: each in a copy of the checkout, against the tests that reach its lines.
+"""Runs the mutants of ``operators.py``, each in a copy of the checkout, with the tests that reach its lines.
 
-A mutant is *caught* when a test goes red or does not end, *survived* when all that reach it stay green (or none
-does), *invalid* when the tests could not be run, and *not run* when the budget was spent before; *explained* is
-a survivor that ``tests/planted/README.md`` accounts for.  What is not run is never called caught.
+The verdict about a mutant is one of these:
+
+* *caught*: a test fails or does not end;
+* *survived*: all tests that reach it pass, or no test reaches it;
+* *explained*: it survived, and ``tests/planted/README.md`` says why;
+* *invalid*: the tests could not be run;
+* *not run*: the time was over before.  A mutant that is not run is never called caught.
 """
 
 from __future__ import annotations
@@ -31,16 +35,20 @@ SAMPLED = ("sinks",)
 SAMPLE = 150
 README = Path("README.md")
 FIRST_SECONDS = 4.0
-"""The quick tests that reach a mutant are run on their own first; most mutants go no further."""
+"""Quick tests of so many seconds are run first.  They decide about most mutants."""
 ALONE_SECONDS = 20.0
-"""What a test may take that has not been recorded, as it needs a server of its own."""
+"""The assumed time of a test that is not recorded because it needs its own server."""
 START_SECONDS = 120.0
-"""How much longer a run may take that starts Spark and servers."""
+"""How much longer a run may take if it starts Spark and servers."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """``ran`` of ``of`` tests that reach it were run; ``by``: the test that noticed, or why it is unknown."""
+    """The verdict about one mutant.
+
+    ``ran`` of the ``of`` tests that reach it were run.  ``by`` is the test that caught it, or the reason of the
+    verdict.
+    """
 
     mutant: Mutant
     verdict: str
@@ -50,7 +58,7 @@ class Tried:
     of: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """A flat object."""
+        """Return the result as a flat JSON object."""
         mutant = self.mutant
         return {
             "name": mutant.name,
@@ -73,11 +81,11 @@ class Tried:
 
 @dataclass(frozen=True)
 class MechanicalRun:
-    """What came out.  ``code``: 0 all caught or explained; 1 one survived or a control red; 3 some unknown."""
+    """The result.  ``code`` is 0: all caught or explained; 1: one survived, or a control failed; 3: some unknown."""
 
     tried: tuple[Tried, ...]
     generated: int
-    red: Sequence[str] = ()  # tests that fail with nothing planted
+    red: Sequence[str] = ()  # tests that fail without a mutant
 
     @property
     def code(self) -> int:
@@ -86,7 +94,7 @@ class MechanicalRun:
         return 0 if self.tried and all(t.verdict in ("caught", "explained") for t in self.tried) else 3
 
     def to_json(self) -> dict[str, Any]:
-        """Counts first, then each mutant."""
+        """Return the counts, then each mutant, as JSON."""
         return {
             "generated": self.generated,
             "counts": dict(Counter(t.verdict for t in self.tried)),
@@ -104,10 +112,11 @@ class MechanicalRun:
 def choose(
     root: Path, *, sample: int = SAMPLE, seed: int = 0, only: Sequence[str] = (), only_guards: bool = False
 ) -> tuple[list[Mutant], int]:
-    """All of ``WHOLE``; of ``SAMPLED`` every mutant that takes a guard, and ``sample`` of the others by ``seed``.
+    """Return the chosen mutants, and how many there are in all.
 
-    ``only``: of all mutants those whose name contains one of these; ``only_guards``: those that take a guard.
-    The second answer is how many there are in all.
+    All mutants of ``WHOLE`` are chosen.  Of ``SAMPLED``, every mutant that removes a guard is chosen, and ``sample`` of
+    the others by ``seed``.  With ``only``, instead all mutants are chosen whose name or key contains one of these
+    texts.  With ``only_guards``, only mutants that remove a guard are kept.
     """
     whole, sampled = (list(_of(root, folders)) for folders in (WHOLE, SAMPLED))
     guards = [m for m in sampled if m.takes_a_guard]
@@ -128,7 +137,7 @@ def _of(root: Path, folders: Sequence[str]) -> Iterator[Mutant]:
 
 
 def explained(root: Path) -> dict[str, str]:
-    """The survivors that the README accounts for: ``- `key`: why``."""
+    """Return the survivors that the README explains, key -> why, from its lines ``- `key`: why``."""
     path = root / checkout.PLANTED / README
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return {m[1]: m[2] for m in re.finditer(r"^- ``(.+?)``: (.+)$", text, re.MULTILINE)}
@@ -136,7 +145,7 @@ def explained(root: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Slot:
-    """Two ways to run tests in one copy: on servers that are shared, and each on its own."""
+    """Two runners in one copy: one uses shared servers, with the other each test starts its own."""
 
     shared: Runner
     alone: Runner
@@ -146,19 +155,19 @@ class Slot:
 class Mutator:
     """Runs mutants of ``root``.
 
-    ``patience``: seconds of tests, as recorded, that are spent on one mutant; ``grace``: how much longer than
-    four times what was recorded a run may take before it counts as one that does not end.
+    ``patience``: how many recorded seconds of tests are spent on one mutant.  ``grace``: a run that takes so many
+    seconds more than four times the recorded time counts as one that does not end.
     """
 
     root: Path
     reach: Reach
     patience: float = 60.0
     grace: float = 30.0
-    until: float = float("inf")  # of time.monotonic()
+    until: float = float("inf")  # a time of time.monotonic()
     _killers: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def run(self, chosen: Sequence[Mutant], jobs: int) -> Iterator[Tried]:
-        """Results as they come in."""
+        """Yield results as they come in."""
         slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         with ExitStack() as stack:
             pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(jobs))
@@ -169,7 +178,7 @@ class Mutator:
                 shared = stack.enter_context(Runner(self.root, tree, self.reach.modules, servers))
                 alone = stack.enter_context(Runner(self.root, tree, self.reach.modules)) if slow else shared
                 slots.put(Slot(shared, alone))
-            # In this order, also when interrupted: nothing new begins, what runs is ended, then all is waited for.
+            # At the end, also after an interrupt: nothing new begins, running tests are ended, then all is waited for.
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
             futures = [pool.submit(self._in_slot, slots, mutant) for mutant in chosen]
             for future in concurrent.futures.as_completed(futures):
@@ -187,7 +196,7 @@ class Mutator:
             slots.put(slot)
 
     def _try(self, slot: Slot, mutant: Mutant, tests: Sequence[str]) -> Tried:
-        """The quick tests first, then the rest, each up to the first that goes red."""
+        """Run the quick tests first, then the rest, each up to the first failure."""
         ran, seconds, verdict, by = 0, 0.0, "survived", ""
         alone = self.reach.alone_for(mutant)
         tests = [*tests, *alone]
@@ -211,7 +220,10 @@ class Mutator:
         return runner.run(tests, seconds=grace + 4 * sum(recorded), each=each, spark=any(map(needs_spark, tests)))
 
     def _parts(self, mutant: Mutant, tests: Sequence[str]) -> list[list[str]]:
-        """Quick, less quick, on servers, on servers of their own; what caught others of the file goes first."""
+        """Divide the tests: quick ones, less quick ones, those on shared servers, those on their own servers.
+
+        Within a part, tests that caught other mutants of the file come first.
+        """
         order = sorted(tests, key=lambda test: (-self._worth(mutant, test), self.reach.seconds.get(test, 0.0)))
         parts: list[list[str]] = [[], [], [], []]
         spent = {True: 0.0, False: 0.0}
@@ -227,16 +239,16 @@ class Mutator:
         return [part for part in parts if part]
 
     def _worth(self, mutant: Mutant, test: str) -> float:
-        """How many mutants of the file it caught, per second."""
+        """How many mutants of the file the test caught, per second that it takes."""
         return self._killers[mutant.file, test] / (0.1 + self.reach.seconds.get(test, 0.0))
 
 
 _BROKEN_OFF = (2, 3, 99)
-"""pytest was interrupted, or has an error of its own: with nothing planted it has none."""
+"""Codes for: pytest was interrupted, or had an internal error.  Without a mutant that does not happen."""
 
 
 def judge(answer: Answer, slow: bool = False) -> tuple[str, str]:
-    """(verdict, by) of one run; ``slow``: on servers, whose trouble says nothing of the mutant."""
+    """Return (verdict, by) of one run.  ``slow``: it used servers, whose failures say nothing about the mutant."""
     if answer.code == zygote.HUNG:
         return "caught", "the tests did not end"
     if answer.red is not None:
@@ -253,7 +265,7 @@ def judge(answer: Answer, slow: bool = False) -> tuple[str, str]:
 
 @contextmanager
 def standing_in(tree: Path, mutant: Mutant) -> Iterator[None]:
-    """The mutant stands in ``tree`` while it is open; the file's time is one that no compiled file knows."""
+    """Put the mutant into ``tree`` within this context.  The file's time changes, so that no compiled file is used."""
     path = tree / mutant.file
     before, times = path.read_bytes(), path.stat()
     path.write_bytes(mutant.apply(before))
@@ -280,12 +292,12 @@ def mechanical(
     root: Path | None = None,
     tell: Callable[[str], None] = print,
 ) -> MechanicalRun:
-    """Try the chosen mutants (``choose``) for ``budget`` seconds; a line to ``tell`` for each that was not caught.
+    """Try the chosen mutants (``choose``) for ``budget`` seconds.  Call ``tell`` with a line for each not caught.
 
-    ``options`` of pytest say which tests of ``suite`` count: ``--proof`` leaves out what ``make test`` does.
+    ``options`` of pytest say which tests of ``suite`` count: ``--proof`` leaves out what ``make test`` leaves out.
 
-    The recording of who reaches what, which is also the control, is made first and is not part of the budget.
-    Errors: ``NoCheckout`` where there is none around the current directory (or ``root``).
+    The recording of which test reaches which line is made first, and is not part of the budget.  It is also the
+    control.  Raises NoCheckout if there is no checkout around the current directory (or ``root``).
     """
     root = checkout.find(root)
     chosen, generated = choose(root, sample=sample, seed=seed, only=only, only_guards=only_guards)
@@ -306,7 +318,7 @@ def mechanical(
                 tell(str(one))
             elif len(tried) % 50 == 0:
                 tell(f"{len(tried)} of {len(chosen)}: {dict(Counter(t.verdict for t in tried))}")
-    except KeyboardInterrupt:  # what was found is worth telling
+    except KeyboardInterrupt:  # the results so far are still reported
         found = {one.mutant for one in tried}
         tried += [Tried(mutant, "not run", "interrupted") for mutant in chosen if mutant not in found]
     run = MechanicalRun(tuple(tried), generated)
@@ -315,7 +327,7 @@ def mechanical(
 
 
 def _order(chosen: Sequence[Mutant], reach: Reach) -> list[Mutant]:
-    """Guards first, then those that the quickest tests reach, so that a budget is spent on what matters."""
+    """Guards first, then mutants that quick tests reach, so that a small budget is spent on what matters."""
 
     def cost(mutant: Mutant) -> tuple[bool, float]:
         tests = reach.tests(mutant)

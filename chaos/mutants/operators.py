@@ -1,4 +1,4 @@
-"""What the mechanical mutator does to a line: small changes, each of which takes something of the protocol away.
+"""The operators of the mechanical mutator: small changes, each of which removes something from the protocol.
 
 =============  =========================================================================================
 drop-raise     a ``raise`` becomes ``pass``
@@ -8,19 +8,19 @@ drop-call      any other statement that is a call is left out
 drop-set       an attribute or item is not set
 drop-jump      a ``break`` or ``continue`` is left out
 empty-except   a handler does nothing
-negate         a condition, or what a function that answers ``bool`` returns, is turned round
-compare        ``<`` for ``<=`` and the like; ``==`` for ``!=`` inside a longer condition
-logic          ``and`` for ``or``, and the other way
+negate         a condition is negated, or the result of a function that returns ``bool``
+compare        ``<`` and ``<=`` are exchanged, ``>`` and ``>=``, ``==`` and ``!=``, and so on
+logic          ``and`` and ``or`` are exchanged
 operand        one side of an ``and`` or ``or`` is left out
-number         a whole number in arithmetic, a comparison, an index or a default is one more
-arithmetic     ``+`` for ``-``, and the other way
-flag           ``True`` for ``False``, and the other way, in an argument
-extreme        ``min`` for ``max``, ``any`` for ``all``, and the other way
+number         an integer in arithmetic, a comparison, an index or a default is one more
+arithmetic     ``+`` and ``-`` are exchanged
+flag           ``True`` and ``False`` are exchanged in an argument
+extreme        ``min`` and ``max`` are exchanged, and ``any`` and ``all``
 =============  =========================================================================================
 
-Not touched, as it changes nothing but words or types: docstrings, annotations, the making of an error and of
-its text, log lines, ``__repr__`` and ``__str__``, f-strings, assertions, failpoints, and whatever stands
-outside a function.  The first three operators remove a *guard*: see ``guards.py``.
+Some code is never changed, because only texts or types would change: docstrings, annotations, the making of an error
+and its text, log lines, ``__repr__`` and ``__str__``, f-strings, assertions, failpoints, and all code outside of
+functions.  The first three operators remove a *guard*: see ``guards.py``.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ _TEXT = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
 
 @dataclass(frozen=True)
 class Mutant:
-    """The bytes ``start`` to ``end`` of ``file`` become ``new``; all else stays.
+    """Replaces the bytes ``start`` to ``end`` of ``file`` by ``new``.
 
-    ``name`` is for people and for the moment; ``key`` stays the same while the function does, wherever it lies.
+    ``name`` is for people and has the line number.  ``key`` stays the same as long as the function does not change,
+    even if its lines move.
     """
 
     file: str
@@ -63,11 +64,11 @@ class Mutant:
     end_line: int
     function: str  # with its class, e.g. ``History.took_part``
     operator: str
-    old: str  # one line of it, for people
+    old: str  # the old text in one line, for people
     new: str
     start: int
     end: int
-    nth: int = 1  # of those with this key but for ``nth``, from the top
+    nth: int = 1  # number among mutants whose key is otherwise the same, from the top
 
     @property
     def name(self) -> str:
@@ -90,7 +91,7 @@ class Mutant:
 
 
 def mutants(root: Path, file: str) -> list[Mutant]:
-    """All mutants of one file, from the top."""
+    """Return all mutants of one file, from the top."""
     source = (root / file).read_bytes()
     seen: set[tuple[int, int, str]] = set()
     found: list[Mutant] = []
@@ -105,7 +106,7 @@ def mutants(root: Path, file: str) -> list[Mutant]:
 
 
 def error_kinds(root: Path) -> frozenset[str]:
-    """The names of the errors that a guard may raise or return."""
+    """Return the names of the errors that a guard may raise or return."""
     path = root / ERRORS
     tree = ast.parse(path.read_bytes()) if path.is_file() else ast.Module([], [])
     own = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
@@ -113,7 +114,7 @@ def error_kinds(root: Path) -> frozenset[str]:
 
 
 def called(node: ast.expr) -> str:
-    """The last part of what a call calls: ``already_committed`` of ``self._conditions.already_committed(...)``."""
+    """Return the last name in a call: ``already_committed`` for ``self._conditions.already_committed(...)``."""
     if not isinstance(node, ast.Call):
         return ""
     if isinstance(node.func, ast.Attribute):
@@ -122,19 +123,19 @@ def called(node: ast.expr) -> str:
 
 
 def is_condition(node: ast.expr) -> bool:
-    """A call that refuses by raising, or answers that nothing is to be written."""
+    """Return whether the call is a condition, which refuses by raising, or returns that nothing must be written."""
     name = called(node)
     return name in _CONDITIONS or name.lstrip("_").startswith("check_")
 
 
 def only_makes_an_error(function: ast.FunctionDef | ast.AsyncFunctionDef, kinds: frozenset[str]) -> bool:
-    """It words an error and returns it; who calls it holds the guard."""
+    """Return whether the function only makes an error and returns it.  Then the guards are in its callers."""
     returns = [n for n in ast.walk(function) if isinstance(n, ast.Return)]
     return len(returns) == 1 and returns[0].value is not None and called(returns[0].value) in kinds
 
 
 def _is_text(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """It words something for people."""
+    """Whether the function makes a text for people."""
     return function.name in _TEXT_FUNCTIONS and isinstance(function.returns, ast.Name) and function.returns.id == "str"
 
 
@@ -200,7 +201,7 @@ class _Walk:
                 yield from self._expression(child, node)
 
     def _whole(self, node: ast.stmt) -> Iterator[Mutant]:
-        """The statement is left out."""
+        """Mutants that leave out the whole statement."""
         if isinstance(node, ast.Raise):
             yield self._mutant(node, "drop-raise", "pass")
         elif isinstance(node, (ast.Break, ast.Continue)):
@@ -346,7 +347,7 @@ class _Walk:
 
     @staticmethod
     def _has_an_opposite(node: ast.expr) -> bool:
-        """``_changed`` turns it round already."""
+        """Whether ``_changed`` negates the expression already."""
         if isinstance(node, ast.UnaryOp):
             return isinstance(node.op, ast.Not)
         return isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPPOSITE
@@ -354,7 +355,7 @@ class _Walk:
     # --- text -----------------------------------------------------------------------------------
 
     def _is_silent(self, node: ast.expr) -> bool:
-        """It writes a log line, is a failpoint, or sets up a parent class."""
+        """Whether the call writes a log line, is a failpoint, or calls a parent class."""
         if called(node) in _SILENT:
             return True
         return (
@@ -385,7 +386,7 @@ class _Walk:
     ) -> Mutant:
         start, end = self._span(node, until)
         text = self._text(old) if old is not None else self._source[start:end].decode()
-        if operator == "number":  # a bare number says nothing
+        if operator == "number":  # a number alone would tell people nothing
             line = self._source[self._lines[node.lineno - 1] : self._lines[node.lineno]].decode()
             text = f"{text} in {line.strip()}"
         last = until or node

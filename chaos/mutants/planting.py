@@ -1,9 +1,9 @@
-"""Plants the known bugs of ``tests/planted/*.toml``, one at a time, and runs the unchanged suite on each.
+"""Plants the known bugs of ``tests/planted/*.toml``, one at a time, and runs the unchanged suite with each.
 
-A bug's ``first`` tests are those of its suite that should notice it; where they stay green, the whole suite is
-run.  Everything that was run on a bug is also run with nothing planted and must be green there (the control).
-A bug is *caught* when a test fails, *survived* when the suite stays green, *invalid* when its patch does not
-apply, the suite does not run or end, or a test could not be set up: an invalid one says nothing.
+The ``first`` tests of a bug are those of its suite that should catch it.  If they pass, the whole suite is run.  All
+tests that were run with a bug are also run without any bug, and must pass then (the control).  A bug is *caught* if a
+test fails, and *survived* if the suite passes.  It is *invalid* if its patch does not apply, or if the suite does not
+run, does not end, or has an error in a set-up.  An invalid result says nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTROL = "nothing planted:"
 
 @dataclass(frozen=True)
 class Bug:
-    """Replace ``old`` by ``new`` in ``file``, which takes ``guard`` away; ``suite`` is what must notice."""
+    """Replaces ``old`` by ``new`` in ``file``, which removes ``guard``.  The tests in ``suite`` must catch it."""
 
     name: str
     guard: str
@@ -41,7 +41,11 @@ class Bug:
 
 @dataclass(frozen=True)
 class Result:
-    """``verdict``: caught, survived or invalid; ``by``: the first test that failed; ``ran``: what was run."""
+    """The result of one bug or control.
+
+    ``verdict`` is caught, survived or invalid.  ``by`` is the first test that failed, or why it is invalid.  ``ran``
+    are the tests that were run.
+    """
 
     name: str
     guard: str
@@ -53,11 +57,11 @@ class Result:
 
     @property
     def is_control(self) -> bool:
-        """A run with nothing planted; *survived* is what it should be."""
+        """Whether this was a run without any bug, which should be *survived*."""
         return self.name.startswith(CONTROL)
 
     def to_json(self) -> dict[str, Any]:
-        """As ``--json`` shows it: ``by`` names the test that caught it, and is empty where none did."""
+        """Return the result as ``--json`` shows it.  ``by`` names the test that caught the bug, and is else empty."""
         return {
             "name": self.name,
             "caught": self.verdict == "caught",
@@ -76,7 +80,7 @@ class Result:
 
 @dataclass(frozen=True)
 class PlantedRun:
-    """What came out of it.  ``code``: 0 all caught, controls green; 1 one survived or a control red; 3 unknown."""
+    """The result.  ``code`` is 0: all caught, controls pass; 1: a bug survived or a control failed; 3: unknown."""
 
     results: tuple[Result, ...]
 
@@ -95,7 +99,7 @@ class PlantedRun:
         return 3 if not self.bugs or any(r.verdict == "invalid" for r in self.results) else 0
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The planted ones, without the controls."""
+        """Return the results of the bugs, without the controls, as JSON."""
         return [result.to_json() for result in self.bugs]
 
     def __str__(self) -> str:
@@ -108,7 +112,7 @@ class PlantedRun:
 
 
 def bugs(root: Path) -> list[Bug]:
-    """All planted bugs of a checkout."""
+    """Return all planted bugs of a checkout."""
     import tomli
 
     found: list[Bug] = []
@@ -119,19 +123,19 @@ def bugs(root: Path) -> list[Bug]:
 
 
 def plant(bug: Bug, tree: Path) -> str | None:
-    """Apply the patch; why it does not apply, or None."""
+    """Apply the patch.  Return why it does not apply, or None."""
     path = tree / bug.file
     if not path.is_file():
         return f"there is no file {bug.file}"
     text = path.read_text(encoding="utf-8")
     if (times := text.count(bug.old)) != 1:
-        return f"the old text stands {times} times in {bug.file}"
+        return f"the old text occurs {times} times in {bug.file}"
     path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
     return None
 
 
 def judge(code: int, output: str) -> tuple[str, str]:
-    """(verdict, by) of one run of pytest."""
+    """Return (verdict, by) of one run of pytest."""
     if code == 0:
         return "survived", ""
     failed = re.search(r"^FAILED (\S+::.*?)(?: - .*)?$", output, re.MULTILINE)
@@ -142,9 +146,9 @@ def judge(code: int, output: str) -> tuple[str, str]:
 
 @dataclass
 class Planter:
-    """Runs suites on copies of ``root``.
+    """Runs suites in copies of ``root``.
 
-    ``seconds``: how long one run of a suite may take; ``options`` of pytest: which tests of it count.
+    ``seconds``: how long one run of a suite may take.  ``options`` of pytest say which tests of it count.
     """
 
     root: Path
@@ -155,7 +159,7 @@ class Planter:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, chosen: Sequence[Bug], jobs: int) -> Iterator[Result]:
-        """Results as they come in: the bugs', then their controls'."""
+        """Yield results as they come in: those of the bugs, then those of their controls."""
         results = []
         pool = concurrent.futures.ThreadPoolExecutor(jobs)
         try:
@@ -165,12 +169,12 @@ class Planter:
             green = [pool.submit(self.control, tests) for tests in controls(results, chosen)]
             for future in concurrent.futures.as_completed(green):
                 yield future.result()
-        finally:  # also when the caller was interrupted: nothing is left running
+        finally:  # also if the caller was interrupted, nothing must be left running
             self._end()
             pool.shutdown(cancel_futures=True)
 
     def try_bug(self, bug: Bug) -> Result:
-        """Plant ``bug`` in a fresh copy; run its first tests there, and its whole suite where they are green."""
+        """Plant ``bug`` in a fresh copy; run its first tests there, and its whole suite if they pass."""
         began = time.monotonic()
         verdict, by, ran = "survived", "", list[str]()
         with checkout.fresh_copy(self.root) as tree:
@@ -183,7 +187,7 @@ class Planter:
         return Result(bug.name, bug.guard, bug.file, verdict, by, round(time.monotonic() - began, 1), tuple(ran))
 
     def control(self, tests: Sequence[str]) -> Result:
-        """The same tests on a copy with nothing planted."""
+        """Run the same tests in a copy without any bug."""
         began = time.monotonic()
         with checkout.fresh_copy(self.root) as tree:
             verdict, by = judge(*self.run_suite(tree, tests))
@@ -191,7 +195,7 @@ class Planter:
         return Result(name, "", "", verdict, by, round(time.monotonic() - began, 1), tuple(tests))
 
     def run_suite(self, tree: Path, suite: Sequence[str]) -> tuple[int, str]:
-        """pytest's exit code and output on a copy; the copy's code, not the checkout's, is imported."""
+        """Run tests in a copy, with the copy's code; return pytest's exit code and output."""
         if trouble := checkout.what_is_imported(self.root, tree):
             return 99, trouble
         quiet = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
@@ -228,7 +232,7 @@ class Planter:
 
 
 def controls(results: Sequence[Result], chosen: Sequence[Bug]) -> list[tuple[str, ...]]:
-    """What has to be green with nothing planted: a run per suite, of all that was run on its bugs."""
+    """Return the tests that must pass without any bug: one run per suite, with all tests that were run on its bugs."""
     suite = {bug.name: bug.suite for bug in chosen}
     ran: dict[tuple[str, ...], set[str]] = {}
     for result in results:
@@ -245,11 +249,11 @@ def planted(
     root: Path | None = None,
     tell: Callable[[str], None] = print,
 ) -> PlantedRun:
-    """Plant every bug whose name contains one of ``only`` (all, if empty); a line to ``tell`` for each.
+    """Plant every bug whose name contains one of ``only`` (all, if empty).  Call ``tell`` with a line for each.
 
-    ``options`` of pytest say which tests count: ``--proof`` leaves out what ``make test`` does.
+    ``options`` of pytest say which tests count: ``--proof`` leaves out what ``make test`` leaves out.
 
-    Errors: ``NoCheckout`` where there is none around the current directory (or ``root``).
+    Raises NoCheckout if there is no checkout around the current directory (or ``root``).
     """
     root = checkout.find(root)
     chosen = [bug for bug in bugs(root) if not only or any(part in bug.name for part in only)]

@@ -1,7 +1,7 @@
-"""Which test reaches which line, recorded once per state of the checkout, and kept.
+"""Which test reaches which line.  This is recorded once per state of the checkout, and kept.
 
-What runs in a Spark executor or in another process cannot be seen from the tests' own: a line that no test is
-known to reach is given to the tests of its part (``PARTS``).
+Code in a Spark executor or in another process is not recorded.  So a line that no test is known to reach is tested with
+all tests of its part (``PARTS``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from epochal.chaos.mutants.warm import NOT_OURS, Servers
 from epochal.chaos.servers.cache import cache_dir
 
 FAST = ("tests/pure",)
-"""Needs neither Spark nor a server."""
+"""These tests need neither Spark nor a server."""
 SERVERS = (
     "tests/real/sinks/postgres",
     "tests/real/sinks/kafka",
@@ -44,9 +44,13 @@ VERSION = 2
 
 @dataclass
 class Reach:
-    """``seconds``: how long each test took; ``red``: those that fail with nothing planted; ``modules``: to preload.
+    """The recording.
 
-    ``alone``: tests that need a server of their own, because they stop it or put a proxy before it.
+    * ``seconds``: how long each test took.
+    * ``reached``: file -> line -> tests.
+    * ``red``: tests that fail without a mutant.
+    * ``modules``: modules to import in advance.
+    * ``alone``: tests that need their own server, because they stop it or put a proxy in front of it.
     """
 
     suite: tuple[str, ...] = ()
@@ -58,11 +62,11 @@ class Reach:
 
     @property
     def whole(self) -> bool:
-        """Everything was recorded, so that what no test reaches is really not tested."""
+        """Whether all tests were recorded.  Then a line that no test reaches is really not tested."""
         return {*FAST, *SERVERS} <= set(self.suite)
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Those that reach any of its lines, else those of its part; the quick ones first."""
+        """Return the tests that reach any line of the mutant, else those of its part; the quick ones first."""
         lines = self.reached.get(mutant.file, {})
         found = {test for n in range(mutant.line, mutant.end_line + 1) for test in lines.get(str(n), ())}
         return sorted(found or self._of_its_part(mutant), key=lambda test: (self.seconds.get(test, 0.0), test))
@@ -71,11 +75,11 @@ class Reach:
         return {test for test in self.seconds if test.startswith(_part(mutant)) and test not in self.alone}
 
     def alone_for(self, mutant: Mutant) -> list[str]:
-        """The tests of its part that need a server of their own; who reaches what is not known of them."""
+        """Return the tests of its part that need their own server.  It is unknown which lines they reach."""
         return sorted(test for test in self.alone if test.startswith(_part(mutant)))
 
     def add(self, other: Reach) -> None:
-        """One more recording, of other tests."""
+        """Add a recording of other tests."""
         self.suite += other.suite
         self.seconds |= other.seconds
         self.red += other.red
@@ -91,19 +95,22 @@ def _part(mutant: Mutant) -> str:
 
 
 def is_slow(test: str) -> bool:
-    """It starts Spark or a server."""
+    """Return whether the test starts Spark or a server."""
     return not test.startswith(FAST)
 
 
 def needs_spark(test: str) -> bool:
-    """The epoch log in Postgres is tested without; in every folder of the integration tests there are some with."""
+    """Return whether the test may need Spark.
+
+    The tests of the epoch log in Postgres need none.  Every other folder of integration tests has some that do.
+    """
     return is_slow(test) and not test.startswith("tests/real/checkpoints/test_")
 
 
 def recorded(root: Path, suite: Sequence[str], tell: Callable[[str], None], options: Sequence[str] = ()) -> Reach:
-    """What is kept for this state of the checkout, else new recordings, which run all tests below ``suite``.
+    """Return the kept recording for this state of the checkout, or make one by running all tests below ``suite``.
 
-    ``options`` of pytest: which tests are left out.
+    ``options`` are options of pytest that leave tests out.
     """
     fast = tuple(path for path in suite if not is_slow(path))
     reach = Reach()
@@ -152,7 +159,7 @@ def _record(root: Path, paths: tuple[str, ...], options: Sequence[str]) -> Reach
 
 
 def _state(root: Path, paths: Iterable[str], options: Sequence[str]) -> str:
-    """A hash of what a recording of ``paths`` depends on: all but the other tests."""
+    """A hash of everything that a recording of ``paths`` depends on, which is all code but the other tests."""
     folders = tuple(paths)
     digest = hashlib.sha256(f"{VERSION} {' '.join((*folders, *options))}\n".encode())
     for name in checkout.files(root):

@@ -1,4 +1,4 @@
-"""Runs chosen tests in a copy of the checkout, each run in a fork of one process that has pytest loaded."""
+"""Runs chosen tests in a copy of the checkout.  Each run is a fork of one process that has pytest loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from epochal.chaos.mutants.warm import Java
 
 @dataclass(frozen=True)
 class Answer:
-    """``code``: pytest's, ``zygote.HUNG``, or 99 when it did not run; ``red``: test, phase and text of the first."""
+    """The result of one run.
+
+    ``code`` is pytest's exit code, ``zygote.HUNG``, or 99 if it did not run.  ``red`` is (test, phase, text) of the
+    first failure.
+    """
 
     code: int
     seconds: float
@@ -40,9 +44,10 @@ class Answer:
 
 
 class Runner:
-    """One process in one copy; ``modules`` are loaded before anything is run.
+    """One process in one copy of the checkout.  It imports ``modules`` before it runs anything.
 
-    ``servers``: the variables of servers that run already; Spark sessions then share one Java process, too.
+    ``servers``: environment variables of servers that run already.  With them, Spark sessions share one Java process,
+    too.
     """
 
     def __init__(
@@ -85,9 +90,10 @@ class Runner:
         spark: bool = False,
         options: Sequence[str] = (),
     ) -> Answer:
-        """``tests`` in this order up to the first red one, or all below ``paths``; ``each``: seconds for each test.
+        """Run ``tests`` in this order up to the first failure, or all tests below ``paths``.
 
-        ``options``: more of pytest's.
+        ``seconds`` limits the run, and ``each`` has a limit in seconds for each test.  ``record`` is the file for the
+        recording.  ``options`` are more options of pytest.
         """
         if spark and self._shares and self._java is None:
             self._java = Java(self._root, self.tree)
@@ -101,7 +107,7 @@ class Runner:
             "java": self._java.address if spark and self._java is not None else None,
         }
         answer = Answer.from_json(self._say(order))
-        if answer.code not in (0, 1):  # it may have left anything in the Java process
+        if answer.code not in (0, 1):  # the run may have left the Java process in any state
             self._end_java()
         return answer
 
@@ -111,7 +117,7 @@ class Runner:
             self._java = None
 
     def close(self) -> None:
-        """End the process and what it started, also a run that is under way."""
+        """End the process and everything that it started, even during a run."""
         self._end_java()
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             self._process.terminate()

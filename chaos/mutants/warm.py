@@ -1,4 +1,4 @@
-"""Servers and a Java process that are started once and used by many runs."""
+"""Servers and a Java process that are started once and used by many test runs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from epochal.chaos.servers.kafka import KafkaServer
 from epochal.chaos.servers.postgres import PostgresServer
 
 NOT_OURS = "is not ours to stop"
-"""What a test is told that wants to stop, crash or proxy a server which others use too (``ForeignServer``)."""
+"""Part of the error for a test that tries to stop, crash or proxy a shared server (``ForeignServer``)."""
 
 
 class Servers:
-    """A Postgres and a Kafka while it is open."""
+    """Runs a Postgres and a Kafka while its context is entered."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
 
     def __enter__(self) -> dict[str, str]:
-        """The variables that make tests use them."""
+        """Start both; return the environment variables with which tests use them."""
         with ExitStack() as stack:
             postgres = stack.enter_context(PostgresServer())
             kafka = stack.enter_context(KafkaServer())
@@ -40,7 +40,7 @@ class Servers:
 
 
 class Java:
-    """A Java process for the Spark sessions of one copy of the checkout, whose code its workers import."""
+    """A Java process for the Spark sessions in one copy of the checkout.  Its Python workers import the copy's code."""
 
     def __init__(self, root: Path, tree: Path) -> None:
         self._process = subprocess.Popen(
@@ -61,7 +61,7 @@ class Java:
         self.address: dict[str, object] = json.loads(told)
 
     def close(self) -> None:
-        """End it and its workers."""
+        """End the process and its workers."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for pipe in (self._process.stdin, self._process.stdout):

@@ -1,13 +1,13 @@
-"""A Python that has pytest loaded and forks for every run, as starting one takes longer than most runs.
+"""A Python process that has pytest loaded and forks for every run, because a new process takes longer than most runs.
 
-Started as a script in a copy of the checkout, so it imports nothing of the project itself: what is tested is
-imported in the fork, from the copy, as it lies there at that moment.  Reads one JSON object per line:
+It is started as a script in a copy of the checkout, and imports nothing of the project.  The fork imports the code
+under test from the copy, as it is at that moment.  The process reads one JSON object per line:
 
     {"tests": [ids, in this order] or null, "paths": [...], "seconds": s, "each": [s, ...], "record": path or null,
      "java": {"port": n, "secret": s} or null}
 
 and answers each with one: ``{"code": pytest's, "red": [test, phase, text] or null, "ran": n, ...}``.  With
-``record`` all tests run, also after a red one, and who reached which line is written there (``reach.py``).
+``record`` all tests run, also after a failure, and that file gets which test reached which line (``reach.py``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import coverage
 
 HUNG = -9
-"""In the place of pytest's exit code: the run did not end in its time."""
+"""Used instead of pytest's exit code if the run did not end in time."""
 FOLDERS = ("coordinator", "checkpoints", "sinks")
 READ_SOURCE = (
     "project/test_architecture",
@@ -43,11 +43,11 @@ READ_SOURCE = (
     "chaos/mutants/test_planted",
     "chaos/mutants/test_mutants",
 )
-"""Files of tests/pure that look at the text of the project or at git, and would notice any change at all."""
+"""Files of tests/pure that read the project's text or git, and would notice every change."""
 
 
 class Chosen:
-    """The plugin of one run: picks and orders the tests, and keeps what went red first."""
+    """The pytest plugin of one run: it selects and orders the tests, and keeps the failures."""
 
     def __init__(self, tests: list[str] | None, limits: list[float]) -> None:
         self.tests = tests
@@ -58,7 +58,7 @@ class Chosen:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Only the tests that were asked for, in that order."""
+        """Keep only the requested tests, in their order."""
         if self.tests is not None:
             found = {item.nodeid: item for item in items}
             items[:] = [found[test] for test in self.tests if test in found]
@@ -67,12 +67,12 @@ class Chosen:
                     item.add_marker(pytest.mark.timeout(self.limits[item.nodeid]))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that can no longer be imported is red."""
+        """Count a file that cannot be imported as a failure."""
         if report.failed:
             self._is_red(report.nodeid, "collect", report.longreprtext)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """How long each took, and whether it was red."""
+        """Keep how long a test took, and whether it failed."""
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         if report.failed:
             self._is_red(report.nodeid, report.when, report.longreprtext)
@@ -91,7 +91,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Set-up and tear-down count as the test's."""
+        """Count set-up and tear-down as parts of the test."""
         self.measured.switch_context(item.nodeid)
         try:
             return (yield)
@@ -100,13 +100,13 @@ class Recorder:
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
-    """Run pytest in this process, which is done for afterwards."""
+    """Run pytest in this process, which cannot be used again afterwards."""
     if order["java"] is not None:
         _use(**order["java"])
     chosen = Chosen(order["tests"], order["each"])
     plugins: list[object] = [chosen]
     arguments = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short"]
-    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins that the zygote has loaded
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the zygote has loaded plugins already
     arguments += ["-o", "timeout=900"]
     arguments += [f"--ignore=tests/pure/{name}.py" for name in READ_SOURCE]
     with contextlib.ExitStack() as stack:
@@ -128,7 +128,10 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _main(arguments: list[str], plugins: list[object]) -> tuple[int, str]:
-    """pytest's exit code; what it throws itself (a thread that died unseen) must not hide which test was red."""
+    """Run pytest; return its exit code and its own error.
+
+    pytest itself may raise, for example after a thread died unnoticed.  This must not hide which test failed.
+    """
     try:
         return int(pytest.main(arguments, plugins)), ""
     except Exception as error:
@@ -136,14 +139,14 @@ def _main(arguments: list[str], plugins: list[object]) -> tuple[int, str]:
 
 
 def _use(port: int, secret: str) -> None:
-    """Spark sessions of this process live in the Java process there; one that a run before left there is stopped."""
+    """Let Spark sessions of this process use that Java process.  Stop a session that an earlier run left there."""
     os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret)
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
-        del os.environ[name]  # processes that a test starts have a Java of their own
+        del os.environ[name]  # processes that a test starts must use their own Java
     SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
     active = getattr(getattr(gateway.jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
     if active.isDefined():
@@ -152,7 +155,10 @@ def _use(port: int, secret: str) -> None:
 
 @contextlib.contextmanager
 def _measured(path: str, chosen: Chosen) -> Iterator[coverage.Coverage]:
-    """Measures while it is open, then writes {"seconds": per test, "reached": file -> line -> tests} to ``path``."""
+    """Measure coverage in this context, then write it to ``path``.
+
+    The file holds {"seconds": test -> seconds, "reached": file -> line -> tests}.
+    """
     import coverage
 
     here = Path.cwd()
@@ -175,7 +181,7 @@ def _measured(path: str, chosen: Chosen) -> Iterator[coverage.Coverage]:
 
 @contextlib.contextmanager
 def _bare_threads_too() -> Iterator[None]:
-    """Threads of ``_thread``, in which the simulation's drivers run, take the tracer that those of ``threading`` do."""
+    """Let threads of ``_thread`` use the tracer that threads of ``threading`` use; the simulation's drivers need it."""
     start = _thread.start_new_thread
 
     def started(function: Callable[..., object], args: tuple[Any, ...]) -> int:
@@ -193,7 +199,7 @@ def _bare_threads_too() -> Iterator[None]:
 
 
 def _foreign_modules() -> list[str]:
-    """What the run imported and the zygote can import beforehand: nothing of the copy, and no plugin of pytest."""
+    """The modules of the run that a zygote can import in advance: none from the copy, and no plugin of pytest."""
     here = str(Path.cwd())
     plugins = {entry.value.partition(":")[0] for entry in importlib.metadata.entry_points(group="pytest11")}
     return [
@@ -207,7 +213,7 @@ def _foreign_modules() -> list[str]:
 
 
 def _own_modules_from_elsewhere() -> list[str]:
-    """Modules of the project that were not imported from the copy: there must be none."""
+    """Modules of the project that were not imported from the copy.  There must be none."""
     here = str(Path.cwd())
     return [
         name
@@ -217,7 +223,7 @@ def _own_modules_from_elsewhere() -> list[str]:
 
 
 def fork(order: dict[str, Any]) -> dict[str, Any]:
-    """Run in a child; ``HUNG`` when it had to be ended."""
+    """Run the order in a child process; the code is ``HUNG`` if the child had to be killed."""
     read, write = os.pipe()
     began = time.monotonic()
     child = os.fork()
@@ -236,7 +242,7 @@ def fork(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _child(order: dict[str, Any], write: int) -> None:
-    """Never returns."""
+    """Run the order, write the answer and exit.  Never returns."""
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -254,7 +260,7 @@ def _child(order: dict[str, Any], write: int) -> None:
 
 
 def _answer(read: int, child: int, until: float) -> dict[str, Any]:
-    """What the child wrote before it ended; its whole group is ended with it."""
+    """Return what the child wrote until ``until``, and kill its whole process group."""
     import select
 
     text = b""
@@ -275,16 +281,16 @@ def _answer(read: int, child: int, until: float) -> dict[str, Any]:
 
 
 def _end(child: int) -> None:
-    """The child and what it started, if any of it is still there."""
-    for end in (os.killpg, os.kill):  # the group is there once the child has made it
+    """Kill the child and everything that it started, if it still exists."""
+    for end in (os.killpg, os.kill):  # the group does not exist before the child has made it
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(child, signal.SIGKILL)
 
 
 def main() -> None:
-    """Load what is asked for, then serve until there is no more input."""
+    """Import the requested modules, then serve until there is no more input."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a module prints is no answer
+    os.dup2(2, 1)  # what a module prints must not look like an answer
     for name in json.loads(sys.stdin.readline()):
         with contextlib.suppress(Exception):
             importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""What was seen, and does it hold?
+"""What did a run show, and do the invariants hold?
 
-The history of a run, readers that see the sinks from outside, and the checker with its invariants.
+The history of a run, the readers that see the sinks from outside, the invariants, and the checker.
 """

@@ -1,9 +1,9 @@
-"""What happened, as plain data: the only thing that checkers and reports read.
+"""The history of a run, as plain data.  Checkers and reports read nothing else.
 
-A history is the ordered list of what could be seen from outside while faults struck: starts and ends
-of drivers, decisions, fences, effects, and what a reader saw.  It knows neither the coordinator nor the
-sinks, so a history of a real run and one of a simulated run are judged by the same functions.  It can be
-kept as a file and judged again later: :mod:`epochal.chaos.observe.recording`.
+A history is the ordered list of what was seen from outside while faults struck: starts and ends of drivers,
+decisions, fences, effects, and what a reader saw.  It depends neither on the coordinator nor on the sinks, so the same
+functions judge real and simulated runs.  :mod:`epochal.chaos.observe.recording` saves a history to a file, to be judged
+again later.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from epochal.coordinator.model.epoch import Actor
 
 
 def actor_name(actor: Actor) -> str:
-    """The name of an actor in a history: the whole token, so that two actors never look alike."""
+    """Return the name of an actor in a history.  It has the whole token, so no two actors have the same name."""
     return f"g{actor.generation}/{actor.token}"
 
 
 class Row(NamedTuple):
-    """One visible row: of which epoch, which input, from which evaluation, with which value."""
+    """One visible row: its epoch, its input, the evaluation that made it, and its value."""
 
     epoch: int
     key: int
@@ -30,36 +30,36 @@ class Row(NamedTuple):
 
 
 Content = Mapping[str, tuple[Row, ...]]
-"""Sink name -> all rows that a reader sees; a multiset, the order means nothing."""
+"""Sink name -> all rows that a reader sees.  The rows are a multiset; their order means nothing."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """A driver began."""
+    """A driver started."""
 
     driver: str
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A start was not refused: from here ``by`` settles, and may change what readers see."""
+    """A start was not refused.  From here on the actor ``by`` settles, and may change what readers see."""
 
     by: str
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A driver is gone.  ``outcome``: finished, killed, or the name of its error."""
+    """A driver ended.  ``outcome`` is finished, killed, or the name of its error."""
 
     driver: str
     outcome: str
-    named: bool = True  # the error is one that the product documents
-    definite: bool = True  # the error says that nothing became visible through it
+    named: bool = True  # the error is one that the project documents
+    definite: bool = True  # the error says that the refused step made nothing visible
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A micro-batch was evaluated once more."""
+    """A micro-batch was evaluated; ``attempt`` names this evaluation."""
 
     epoch: int
     attempt: int
@@ -67,14 +67,14 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Prepared:
-    """All sinks hold the epoch; nothing is decided yet."""
+    """All sinks have prepared the epoch, and it is not decided yet."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class Decided:
-    """A decision became durable.  ``supersedes``: the decision of the same epoch that it replaces."""
+    """A decision became durable.  ``supersedes`` is the older decision about the same epoch that it replaces."""
 
     epoch: int
     decision: int
@@ -84,7 +84,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class TookOver:
-    """``by`` now owns the fence of a sink, or of the log."""
+    """The actor ``by`` now owns the fence of ``where``, a sink or the log."""
 
     where: str
     by: str
@@ -92,7 +92,7 @@ class TookOver:
 
 @dataclass(frozen=True)
 class Changed:
-    """A request took effect: epochs became visible, or prepared work of ``dropped`` actors vanished."""
+    """A request of ``by`` took effect: epochs became visible, or prepared work of ``dropped`` actors was deleted."""
 
     where: str
     by: str
@@ -102,7 +102,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Read:
-    """An outside reader looked: at all sinks at once, or at those alone that ``content`` names."""
+    """An outside reader read the sinks that ``content`` names, all at one time."""
 
     content: Content
 
@@ -116,23 +116,23 @@ class Fed:
 
 @dataclass(frozen=True)
 class Fault:
-    """The nemesis struck, and it was seen to strike; or what it did was undone."""
+    """A fault that was seen to strike, or with ``healed`` the end of a fault."""
 
     kind: str  # kill, pause, crash, raise, cut, ...
-    victim: str  # driver, executor, worker, or a server's kind
-    point: str = ""  # where the victim was seen blocked
+    victim: str  # driver, executor, worker, or a kind of server
+    point: str = ""  # the failpoint where the victim was seen blocked
     sink: str = ""
     epoch: int = -1
     driver: str = ""
-    healed: bool = False  # this is the end of a fault that lasts: resumed, started again, reconnected
+    healed: bool = False  # true at the end of a fault that lasts: resumed, started again, reconnected
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where an epoch's input is said to end: by Spark's ``offsets/N``, by the log, by a sink's marker.
+    """What one place says about the input of an epoch: Spark's ``offsets/N``, the log, or a sink's marker.
 
-    The identity of the input is ``fingerprint``, that of the decision about it ``decision``; 0 and "" where
-    ``where`` does not hold it.
+    ``fingerprint`` identifies the input, and ``decision`` the decision about it.  They are "" and 0 if the place does
+    not store them.
     """
 
     epoch: int
@@ -143,7 +143,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class State:
-    """The operator state after an epoch, one text per entry; of this run, or of one that never failed."""
+    """The operator state after an epoch, one text per entry; with ``reference``, that of a run that never failed."""
 
     epoch: int
     entries: tuple[str, ...]
@@ -152,9 +152,9 @@ class State:
 
 @dataclass(frozen=True)
 class AtRest:
-    """What a server, or the stage, still holds when everything has ended: nothing, or these leftovers.
+    """What ``where`` still holds after everything has ended; ``left`` names the leftovers.
 
-    ``asked`` is false for what keeps leftovers on purpose, so that none of them is wrong.
+    ``asked`` is false if leftovers are kept there on purpose, so that they are not wrong.
     """
 
     where: str
@@ -182,7 +182,7 @@ E = TypeVar("E", bound=Event)
 
 
 class Step(NamedTuple):
-    """One element of a trace: what makes two schedules distinct, and nothing else."""
+    """One element of a trace.  Two schedules are distinct if and only if their traces differ."""
 
     actor: str
     step: str
@@ -192,9 +192,9 @@ class Step(NamedTuple):
 
 @dataclass
 class History:
-    """The events in their order, when each was told, and the trace of steps beside them.
+    """The events in order, the time of each, and the trace of steps.
 
-    ``clock`` gives the times, in seconds; a simulation has none, and its times count the events.
+    ``clock`` returns the time in seconds.  A simulation has no clock and no times; its file numbers the events instead.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -202,7 +202,7 @@ class History:
     times: list[float] = field(default_factory=list)
     clock: Callable[[], float] | None = None
     _of: dict[type, list[tuple[int, Any]]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _sorted: int = field(default=0, init=False, repr=False, compare=False)  # so many events are in ``_of``
+    _sorted: int = field(default=0, init=False, repr=False, compare=False)  # how many events are in ``_of``
 
     def add(self, event: Event) -> None:
         self.events.append(event)
@@ -210,7 +210,7 @@ class History:
             self.times.append(self.clock())
 
     def of(self, kind: type[E]) -> Iterator[tuple[int, E]]:
-        """(place in the history, event) for every event of one kind; events are added, never changed."""
+        """Return (place in the history, event) for every event of one kind.  Events are added, never changed."""
         for at in range(self._sorted, len(self.events)):
             self._of.setdefault(type(self.events[at]), []).append((at, self.events[at]))
         self._sorted = len(self.events)
@@ -218,7 +218,7 @@ class History:
 
     @property
     def content(self) -> Content:
-        """What the newest read of each sink saw."""
+        """What the newest read of each sink saw, by sink."""
         newest: dict[str, tuple[Row, ...]] = {}
         for _, read in self.of(Read):
             newest.update(read.content)

@@ -1,6 +1,6 @@
-"""What our own sinks show to readers that know nothing of Spark or Epochal, and what they still hold at rest.
+"""Readers of our own sinks that use neither Spark nor Epochal.  They also ask what a sink still holds at rest.
 
-A topic of records that replace each other by their key (tombstones are asked for) is read as the table that they make.
+A Kafka topic that is written with tombstones is read as a table: only the newest record of each key counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.protocol import Sink
 
 TIMEOUT_S = 30
-PASSES = 10
+PASSES = 10  # how often a topic is read at most, until two passes agree
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -30,25 +30,25 @@ class SinkReader(Protocol):
     def sink(self) -> str: ...
     @property
     def in_parts(self) -> bool:
-        """Whether an epoch is promised to be whole in each of several parts alone."""
+        """Whether the sink promises only that each of several parts of an epoch is whole."""
         ...
 
     def read(self) -> Output: ...
     def left(self) -> tuple[str, ...] | None:
-        """What nobody needs any more; None where such things are kept on purpose."""
+        """Describe what nobody needs any more.  None if the sink keeps such things on purpose."""
         ...
 
     def lose_prepared(self) -> str:
-        """Take away what is prepared and not committed, as somebody might who cleans up; what it was, if anything."""
+        """Delete what is prepared and not committed, as a clean-up job might; describe it, "" if there was nothing."""
         ...
 
     def decision(self, app: str, incarnation: str) -> int:
-        """The decision that the sink's marker is of; 0 where there is no marker, or one that is no epoch's."""
+        """The id of the decision in the sink's marker; 0 if there is no marker, or if it belongs to no epoch."""
         ...
 
 
 def reader_of(sink: Sink) -> SinkReader:
-    """The reader that belongs to one of our sinks; RoleError for any other."""
+    """Return the reader for one of our sinks.  Raises RoleError for any other sink."""
     if isinstance(sink, PostgresSink):
         return PostgresReader(sink)
     if isinstance(sink, KafkaSink):
@@ -59,11 +59,11 @@ def reader_of(sink: Sink) -> SinkReader:
 
 
 def _decision(sink: Sink, app: str, incarnation: str) -> int:
-    """As any start looks at a sink before it has done anything."""
+    """The decision in the marker, read with ``look`` as a start reads it."""
     try:
         marker = sink.look(Query(app, incarnation, "chaos", "")).marker
         return marker.decision if marker is not None else 0
-    except MarkerLost:  # what came of a fault is judged, and does not end the run
+    except MarkerLost:  # the checker judges what a fault caused; it must not end the run
         return 0
     finally:
         sink.close()
@@ -71,7 +71,7 @@ def _decision(sink: Sink, app: str, incarnation: str) -> int:
 
 @dataclass(frozen=True)
 class PostgresReader:
-    """psycopg, through the view or from the table itself."""
+    """Reads with psycopg, from the reader view or from the table itself."""
 
     of: PostgresSink
     in_parts = False
@@ -82,7 +82,7 @@ class PostgresReader:
 
     @property
     def _published(self) -> str:
-        """The position that readers see, in SQL; its one parameter is the sink's name."""
+        """SQL for the position that readers see.  Its one parameter is the sink's name."""
         own = self.of._core.target.own
         return f"(SELECT max(published) FROM epochal.sinks s WHERE s.sink = %s AND s.rows_table = '{own}'::regclass)"
 
@@ -110,7 +110,10 @@ class PostgresReader:
         return f"{lost[0][0]} rows of {rows}" if lost[0][0] else ""
 
     def left(self) -> tuple[str, ...]:
-        """Rows beyond the marker, where rows are staged all of them; and transactions that wait for a client."""
+        """Describe rows beyond the marker and transactions that wait for a client.
+
+        A separate staging table must be empty at rest, so there every row counts.
+        """
         rows, staged = self.of._core.target.rows, self.of._core.staging is not None
         prepared = self._query(
             f"SELECT _epoch, count(*) FROM {rows} WHERE _epoch > {self._published} OR {staged} GROUP BY 1 ORDER BY 1",
@@ -128,7 +131,7 @@ class PostgresReader:
 
 @dataclass(frozen=True)
 class KafkaReader:
-    """A read_committed consumer, from the beginning to the last stable offset."""
+    """Reads with a ``read_committed`` consumer, from the beginning to the last stable offset."""
 
     of: KafkaSink
 
@@ -179,11 +182,11 @@ class KafkaReader:
         return _decision(self.of, app, incarnation)
 
     def lose_prepared(self) -> str:
-        """Nothing: rows are produced in the commit, from the copy."""
+        """Do nothing: the sink holds no prepared rows, as the commit produces them from the copy."""
         return ""
 
     def left(self) -> tuple[str, ...]:
-        """Partitions whose last stable offset has not reached the high watermark: a transaction is open."""
+        """Describe partitions whose last stable offset is below the high watermark: there a transaction is open."""
         stable, high = (self._ends(isolation) for isolation in ("read_committed", "read_uncommitted"))
         return tuple(
             f"{self.of._core.topic}[{number}]: last stable offset {stable[number]}, high watermark {end}"
@@ -207,7 +210,7 @@ class KafkaReader:
 
 
 class Record(NamedTuple):
-    """A record as a consumer sees it; without a value it is a tombstone."""
+    """A record as a consumer sees it.  A record without a value is a tombstone."""
 
     partition: int
     offset: int
@@ -216,12 +219,15 @@ class Record(NamedTuple):
 
 
 def _newest(records: Sequence[Record]) -> list[bytes | None]:
-    """Of each key the last record; those of one key lie in one partition."""
+    """The value of the last record of each key.  All records of one key are in one partition."""
     return list({record.key: record.value for record in records}.values())
 
 
 def _twice_the_same(consumer: Any, places: Sequence[Any]) -> list[Record]:
-    """Partitions are read at different moments: a transaction in between would look torn, so two passes agree."""
+    """Read the topic until two passes agree.
+
+    Partitions are read at different moments, so a transaction that commits in between would look torn.
+    """
     before: list[Record] | None = None
     for _ in range(PASSES):
         consumer.assign(places)
@@ -229,11 +235,11 @@ def _twice_the_same(consumer: Any, places: Sequence[Any]) -> list[Record]:
         if records == before:
             return records
         before = records
-    raise TimeoutError(f"in {PASSES} passes no two showed the same")
+    raise TimeoutError(f"of {PASSES} passes no two in a row saw the same records")
 
 
 def _to_the_end(consumer: Any, partitions: set[int]) -> list[Record]:
-    """Records up to the end that each partition had when it was reached."""
+    """The records of each partition up to the end that it had when the consumer reached it."""
     from confluent_kafka import KafkaError, KafkaException
 
     records: list[Record] = []
@@ -254,7 +260,7 @@ def _to_the_end(consumer: Any, partitions: set[int]) -> list[Record]:
 
 @dataclass(frozen=True)
 class DeltaReader:
-    """delta-rs, the newest snapshot."""
+    """Reads the newest snapshot with delta-rs."""
 
     of: DeltaSink
     in_parts = False
@@ -269,7 +275,7 @@ class DeltaReader:
         return {self.sink: DeltaTable(self.of.location).to_pyarrow_table().to_pylist()}
 
     def decision(self, app: str, incarnation: str) -> int:  # noqa: ARG002
-        """delta-rs reads the transaction version that Delta's commit carries; no Spark is needed for it."""
+        """Read the transaction version in Delta's commit with delta-rs, which needs no Spark."""
         from deltalake import DeltaTable
 
         self.of._core.app = app
@@ -277,7 +283,7 @@ class DeltaReader:
         return int(DeltaTable(self.of.location).transaction_version(decision) or 0)
 
     def lose_prepared(self) -> str:
-        """Files that no version of the table names."""
+        """Delete the Parquet files that the newest version of the table does not name."""
         from deltalake import DeltaTable
 
         named = {Path(uri).name for uri in DeltaTable(self.of.location).file_uris()}
@@ -289,4 +295,4 @@ class DeltaReader:
         return f"{len(lost)} files of {self.of.location}" if lost else ""
 
     def left(self) -> None:
-        """Files of a dead prepare wait for VACUUM, as the guarantee says."""
+        """None: files of a prepare that was given up wait for VACUUM, as the sink's guarantee says."""

@@ -1,8 +1,7 @@
-"""Histories as files: JSON lines that can be judged again later without running anything.
+"""Histories as files of JSON lines, which can be judged again later without running anything.
 
-The first line says what the file is and what was expected, each further one is an event with its time in
-seconds.  A read holds only what changed in a sink since the read before, so a file grows with what happened
-and not with how often somebody looked.
+The first line says what the file is and what was expected.  Each further line is an event with its time in seconds.
+A read holds only what changed in a sink since the read before, so reads that show nothing new add little to the file.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
-from epochal.chaos.observe.checker import Run
 from epochal.chaos.observe.history import Content, Event, History, Read, Row
+from epochal.chaos.observe.run import Run
 
 VERSION = 2
-"""Since 2 with what is there after each epoch; where rows are added alone, and epochs whole, 1 is written."""
+"""Version 2 added ``after`` and ``in_parts``.  A run that has neither is still written as version 1."""
 KIND = "epochal-history"
 _EVENTS: Mapping[str, Callable[..., Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 class NotAHistory(Exception):
-    """The file is no history, is torn, or was written by a newer Epochal."""
+    """The file is not a history, is incomplete, or was written by a newer Epochal."""
 
 
 def save(run: Run, path: Path, about: Mapping[str, Any] | None = None) -> None:
-    """Write a run; ``about`` is free: seed, environment, what was under test."""
+    """Write a run to a file.  ``about`` may hold anything, such as the seed, the environment and what was tested."""
     with path.open("w", encoding="utf-8") as file:
         for line in lines(run, about or {}):
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
 def load(path: Path) -> tuple[Run, dict[str, Any]]:
-    """The run and what was said about it; NotAHistory names the line that cannot be read."""
+    """Return the run in a file and its ``about``.  Raises NotAHistory, which names the line that cannot be read."""
     found: list[Any] = []
     for number, text in enumerate(path.read_bytes().splitlines(), start=1):
         try:
@@ -46,7 +45,7 @@ def load(path: Path) -> tuple[Run, dict[str, Any]]:
 
 
 def lines(run: Run, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The lines of a file, as JSON objects."""
+    """The lines of a run's file, as JSON objects."""
     yield {
         KIND: VERSION if run.after or run.in_parts else 1,
         "sinks": list(run.sinks),
@@ -88,12 +87,12 @@ def _rows(found: Counter[Row]) -> list[list[int]]:
 
 
 def parse(found: Sequence[Any], name: str) -> tuple[Run, dict[str, Any]]:
-    """A run from the lines of its file."""
+    """Return the run and its ``about`` from the lines of its file; errors name the file as ``name``."""
     head = found[0] if found and isinstance(found[0], dict) else {}
     if head.get(KIND) not in range(1, VERSION + 1):
         raise NotAHistory(f"{name}: the first line says {KIND}={head.get(KIND)!r}, this Epochal reads up to {VERSION}")
     if len(found) - 1 != head.get("events"):
-        raise NotAHistory(f"{name}: {len(found) - 1} events of {head.get('events')}; the file is torn")
+        raise NotAHistory(f"{name}: {len(found) - 1} events of {head.get('events')}; the file is incomplete")
     history = History()
     seen: dict[str, Counter[Row]] = {}
     for number, data in enumerate(found[1:], start=2):

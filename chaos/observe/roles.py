@@ -1,7 +1,7 @@
-"""Two of the roles of a run: the reader of an output, and the listener that is told what happens.
+"""Two roles in a run: the reader of an output, and the listener that receives the events.
 
-Each role is a protocol of a few lines.  Beside it stand one implementation that does nothing, one that combines
-several, and one that checks what another one answers.  Idea: Jepsen's client, generator, nemesis and checker.
+Each role is a short protocol with three implementations: one does nothing, one combines several, and one checks
+another one's answers.  The idea comes from Jepsen's client, generator, nemesis and checker.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any, Protocol
 from epochal.chaos.observe.history import Ended, Event, Started
 
 Output = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Sink name -> the rows that a reader sees now: at least ``id``, and ``attempt`` where the output keeps it."""
+"""Sink name -> the rows that a reader sees now.  A row has at least ``id``, and ``attempt`` if the output keeps it."""
 
 
 class RoleError(Exception):
-    """A role did not keep its contract, so the run proves nothing."""
+    """A role broke its contract, so the run proves nothing."""
 
 
 class Reader(Protocol):
-    """An outside reader of one or more outputs."""
+    """Reads one or more outputs from outside."""
 
     def read(self) -> Output: ...
 
 
 @dataclass(frozen=True)
 class NoReader:
-    """Sees nothing, as there is nothing to be seen."""
+    """Reads no output at all."""
 
     def read(self) -> Output:
         return {}
@@ -36,7 +36,7 @@ class NoReader:
 
 @dataclass(frozen=True)
 class Readers:
-    """Several, one after the other."""
+    """Combines several readers, which read one after the other."""
 
     readers: Sequence[Reader]
 
@@ -49,7 +49,10 @@ class Readers:
 
 @dataclass(frozen=True)
 class CheckedReader:
-    """Refuses answers that cannot be judged: other sinks than promised, rows without a whole number as id."""
+    """Raises RoleError for answers that cannot be judged.
+
+    These are answers with other sinks than promised, or with rows whose ``id`` is not an integer.
+    """
 
     reader: Reader
     sinks: frozenset[str]
@@ -57,32 +60,30 @@ class CheckedReader:
     def read(self) -> Output:
         found = self.reader.read()
         if set(found) != self.sinks:
-            raise RoleError(f"the reader told of {sorted(found)}, {sorted(self.sinks)} were promised")
+            raise RoleError(f"the reader returned outputs {sorted(found)}, but {sorted(self.sinks)} are expected")
         for sink, rows in found.items():
             for row in rows:
                 if type(row.get("id")) is not int:
-                    raise RoleError(
-                        f"the reader of {sink} returned {row!r}: a mapping with a whole number as id is needed"
-                    )
+                    raise RoleError(f"the reader of {sink} returned {row!r}: a mapping with an integer as id is needed")
         return found
 
 
 class Listener(Protocol):
-    """Whoever is told what happens; :class:`~epochal.chaos.observe.history.History` is one."""
+    """Receives the events of a run; :class:`~epochal.chaos.observe.history.History` is one."""
 
     def add(self, event: Event) -> None: ...
 
 
 @dataclass(frozen=True)
 class Deaf:
-    """Forgets at once."""
+    """Ignores every event."""
 
     def add(self, event: Event) -> None: ...
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """Several, told in this order."""
+    """Passes each event to several listeners, in this order."""
 
     listeners: Sequence[Listener]
 
@@ -93,7 +94,7 @@ class Listeners:
 
 @dataclass
 class CheckedListener:
-    """Refuses what cannot have happened: the end of a driver that never started."""
+    """Passes events on.  Raises RoleError for the end of a driver that is not running."""
 
     listener: Listener
     _running: dict[str, int]

@@ -1,8 +1,8 @@
-"""Outside readers, all the time: what outputs and log show while faults strike, as events of a history.
+"""Read the outputs and the log again and again while faults strike, and record what they show as events of a history.
 
-A pass reads every output, then the log, and tells what the log says *before* what the outputs show: whatever is
-visible by then was decided by then.  Outputs are read one after the other; only what two passes in a row agree
-on was there at one time, and is told as one read of all.
+One pass reads every output, then the log.  It records the log's decisions *before* the rows of the outputs, because
+everything that was visible must have been decided by then.  The outputs are read one after the other.  Only if two
+passes in a row see the same, all outputs showed it at one time, and it is recorded as one read of all outputs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from epochal.chaos.observe.roles import Reader
 from epochal.checkpoints.log import EpochLog, Fence, LogPosition, Operator, Record
 
 PAUSE_S = 0.1  # between two passes
-STALE_S = 60.0  # without a pass that succeeds, nobody is watching
+STALE_S = 60.0  # after so long without a successful pass, the outputs count as not watched
 
 
 class LockedHistory(History):
-    """A history that the watcher and the nemesis tell at the same time."""
+    """A history to which the watcher and the nemesis add events from several threads."""
 
     def __init__(self) -> None:
         super().__init__(clock=time.time)
@@ -35,33 +35,34 @@ class LockedHistory(History):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Nobody else tells anything in between."""
+        """While this is held, no other thread can add events."""
         with self._lock:
             yield
 
 
 def attempt_number(attempt: object) -> int:
-    """A number for what an output holds as its attempt, equal only for equal ones; 0 where it holds none."""
+    """Return a number for the attempt in a row of an output: a hash of 48 bits; 0 if the row has no attempt."""
     if attempt is None:
         return 0
     return int.from_bytes(hashlib.sha256(str(attempt).encode()).digest()[:6], "big")
 
 
 class Keys:
-    """Which epoch an id belongs to; ids of other runs, which may lie in the same output, are nobody's.
+    """Finds the epoch of an id.  Ids of other runs, which may lie in the same output, are ignored.
 
-    In a history a key is the id less ``first``, where the run's ids begin: short, and the same in every run.
+    The ids of this run are ``first`` to ``beyond`` - 1.  In a history the key is the id minus ``first``, so keys are
+    short and the same in every run.
     """
 
     def __init__(self, first: int, beyond: int) -> None:
         self._range = range(first, beyond)
-        self._expected: dict[int, dict[int, Row]] = {}  # key -> value -> row: an upsert writes a key again and again
+        self._expected: dict[int, dict[int, Row]] = {}  # key -> value -> row; an upsert writes a key several times
 
     def key(self, identity: int) -> int:
         return identity - self._range.start
 
     def rows(self, expected: Mapping[int, Sequence[Row]]) -> dict[int, tuple[Row, ...]]:
-        """Rows of a workload as a history has them, remembered as those that are expected."""
+        """Return rows of a workload with the keys of the history, and remember them as expected rows."""
         rows = self.named(expected)
         for found in rows.values():
             for row in found:
@@ -69,29 +70,32 @@ class Keys:
         return rows
 
     def named(self, rows: Mapping[int, Sequence[Row]]) -> dict[int, tuple[Row, ...]]:
-        """Rows of a workload with the keys that a history has."""
+        """Return rows of a workload with the keys of the history."""
         return {epoch: tuple(r._replace(key=self.key(r.key)) for r in found) for epoch, found in rows.items()}
 
     def row(self, data: Mapping[str, Any]) -> Row | None:
-        """A row of the output; one of this run that nobody expects is of epoch -1.  An output may leave ``n`` out."""
+        """Return a row of an output as the history has it; None for a row of another run.
+
+        A row that is not expected gets epoch -1.  If the output leaves ``n`` out, the newest expected value is taken.
+        """
         if data["id"] not in self._range:
             return None
         key = self.key(data["id"])
         versions = self._expected.get(key) or {1: Row(-1, key, 0, 1)}
         newest = next(reversed(versions.values()))
         value = newest.value if data.get("n") is None else int(data["n"])
-        unknown = newest.epoch if len(versions) == 1 else -1  # a wrong value, of the one epoch or of none
+        unknown = newest.epoch if len(versions) == 1 else -1  # the epoch of a row with a wrong value
         epoch = versions[value].epoch if value in versions else unknown
         return Row(epoch, key, attempt_number(data.get("attempt")), value)
 
 
 class Watcher:
-    """Reads until it is stopped; ``passes`` counts those that succeeded."""
+    """Reads in a thread until it is stopped; ``passes`` counts the passes that succeeded."""
 
     def __init__(self, history: LockedHistory, reader: Reader, keys: Keys, log: Callable[[], EpochLog | None]) -> None:
         self.history = history
         self.passes = 0
-        self.troubles: list[str] = []  # a reader may fail while its server is down
+        self.troubles: list[str] = []  # errors of passes; a reader may fail while its server is down
         self._reader = reader
         self._keys = keys
         self._log = log
@@ -112,11 +116,11 @@ class Watcher:
         while not self._stop.wait(PAUSE_S):
             try:
                 self.look()
-            except (Exception, SystemExit) as error:  # of a reader of the user's
+            except (Exception, SystemExit) as error:  # the reader may be the user's code
                 self.troubles.append(f"{type(error).__name__}: {error}")
 
     def look(self) -> None:
-        """One pass."""
+        """Make one pass."""
         content = {sink: self._rows(rows) for sink, rows in self._reader.read().items()}
         before = self._before
         content = {sink: before[sink] if before.get(sink) == rows else rows for sink, rows in content.items()}
@@ -148,7 +152,7 @@ class Watcher:
             self.history.add(Decided(record.epoch, record.decision.id, actor_name(record.actor), record.supersedes))
 
     def wait_passes(self, number: int, timeout: float) -> bool:
-        """Whether that many more passes succeeded in time: what was to be seen now has been looked at."""
+        """Wait for ``number`` more successful passes; return whether they succeeded within ``timeout`` seconds."""
         goal, deadline = self.passes + number, time.monotonic() + timeout
         while self.passes < goal and time.monotonic() < deadline:
             time.sleep(0.02)

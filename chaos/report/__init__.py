@@ -1,8 +1,7 @@
 """What does a run look like to people?
 
-The report: one HTML file that holds a verdict and all that it stands on, readable without a network.
-
-``write(path, [Round.judged(run)], about)`` for one run; a campaign of many rounds passes them all.
+The report is one HTML file with the verdict and everything behind it.  It can be read without a network.  Call
+``write(path, [Round.judged(run)], about)`` for one run; a campaign of many rounds passes all of them.
 """
 
 from __future__ import annotations
@@ -17,15 +16,16 @@ __all__ = ["Round", "html", "write"]
 
 
 def write(path: Path, rounds: Sequence[Round], about: Mapping[str, Any]) -> None:
-    """Write the report as a file below 5 MB.  ``about``: seed, target, command, versions, and whatever else there is.
+    """Write the report as a file of less than 5 MB.
 
-    The same rounds and the same ``about`` give the same bytes.  Needs matplotlib, of the extra ``chaos``.
+    ``about`` may hold anything, such as seed, target, command and versions.  The same rounds and the same ``about``
+    give the same bytes.  This needs matplotlib, which the extra ``chaos`` installs.
     """
     path.write_text(html(rounds, about), encoding="utf-8")
 
 
 def html(rounds: Sequence[Round], about: Mapping[str, Any]) -> str:
-    """The page that :func:`write` writes."""
-    from epochal.chaos.report.page import Page  # brings matplotlib, which whoever writes no report need not have
+    """Return the page that :func:`write` writes."""
+    from epochal.chaos.report.page import Page  # imports matplotlib, which only reports need
 
     return Page(rounds, about).html()

@@ -1,6 +1,6 @@
-"""What a report tells of one round, read out of its history: plain values, no pictures.
+"""What a report says about one round, as plain values from its history.
 
-Times are seconds since the round's first event; where a history has no clock they count its events.
+Times are seconds since the round's first event.  If a history has no clock, times are the numbers of its events.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from epochal.chaos.observe.checker import CHECKS, Finding, Run, Verdict, judge, judge_all, overall, verdict, worst
+from epochal.chaos.observe.checker import Finding, Verdict, judge, judge_all, overall, verdict, worst
 from epochal.chaos.observe.history import Changed, Decided, Ended, Fault, History, Read, Row, Started
+from epochal.chaos.observe.invariants import CHECKS
+from epochal.chaos.observe.run import Run
 
 DRIVER = "driver"
 
 
 @dataclass(frozen=True)
 class Round:
-    """A run, what the checkers say of it, and what is its own: its seed, its schedule."""
+    """A run, the findings about it, and what belongs to it alone, such as its seed and its schedule."""
 
     run: Run
     findings: Mapping[str, Finding]
@@ -27,13 +29,13 @@ class Round:
 
     @classmethod
     def judged(cls, run: Run, about: Mapping[str, Any] | None = None) -> Round:
-        """The run with the verdict of every invariant on it."""
+        """Return the run with the finding of every invariant."""
         return cls(run, judge_all(run), about or {})
 
 
 @dataclass(frozen=True)
 class Band:
-    """A fault for as long as it was felt.  ``ended`` says by what; ``orphan``: only its undoing is known."""
+    """A fault for as long as it had an effect.  ``ended`` says what ended it; ``orphan``: only its end is recorded."""
 
     fault: Fault
     start: float
@@ -44,7 +46,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Shown:
-    """Epochs that one read was the first to see in a sink."""
+    """Epochs that were first seen in a sink by one read."""
 
     at: float
     epochs: tuple[int, ...]
@@ -52,7 +54,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Life:
-    """A driver from its start to its end; without an end it outlived the history."""
+    """A driver from its start to its end.  Without an outcome, it outlived the history."""
 
     driver: str
     start: float
@@ -71,7 +73,7 @@ class Violation:
 
 
 class Account:
-    """What happened in one round.  Everything is read once, when it is asked for."""
+    """What happened in one round.  Each value is computed when it is first needed, and kept."""
 
     def __init__(self, number: int, round_: Round) -> None:
         self.number = number
@@ -92,7 +94,7 @@ class Account:
 
     @cached_property
     def shown(self) -> dict[str, list[Shown]]:
-        """Per sink: when each epoch was first seen."""
+        """Sink -> when each epoch was first seen in it."""
         found: dict[str, list[Shown]] = {sink: [] for sink in self.sinks}
         seen: dict[str, set[int]] = {sink: set() for sink in self.sinks}
         before: dict[str, Sequence[Row]] = {}
@@ -121,7 +123,7 @@ class Account:
 
     @property
     def strikes(self) -> list[Fault]:
-        """The faults that struck, without those whose undoing alone is told."""
+        """The faults that struck, without those of which only the end is recorded."""
         return [band.fault for band in self.bands if not band.orphan]
 
     def _band(self, at: int, fault: Fault, healed: int | None) -> Band:
@@ -152,7 +154,7 @@ class Account:
 
     @cached_property
     def violations(self) -> list[Violation]:
-        """What is false, in the order in which it came about."""
+        """The violated invariants, in the order of the violations in the history."""
         found = []
         for name, finding in self.round.findings.items():
             if finding.verdict is Verdict.FALSE:
@@ -175,7 +177,7 @@ class Account:
 
 
 def _healed(faults: Sequence[tuple[int, Fault]]) -> dict[int, int]:
-    """Place of a fault -> place of its undoing: the first later one that could be it, used once."""
+    """Place of a fault -> place of its end.  The end is the first later one that fits, and is used only once."""
     open_: list[tuple[int, Fault]] = []
     pairs: dict[int, int] = {}
     for at, fault in faults:
@@ -191,7 +193,7 @@ def _healed(faults: Sequence[tuple[int, Fault]]) -> dict[int, int]:
 
 
 def _undoes(healing: Fault, fault: Fault) -> bool:
-    """Same kind and victim; what the healing does not say (sink, driver) fits any."""
+    """Whether kind and victim are the same.  A sink or driver that the healing does not name may be any."""
     return (
         (healing.kind, healing.victim) == (fault.kind, fault.victim)
         and healing.sink in ("", fault.sink)
@@ -200,14 +202,17 @@ def _undoes(healing: Fault, fault: Fault) -> bool:
 
 
 SINCE = frozenset({"I2", "I4", "I7", "I12"})
-"""Once broken, broken for ever, and the finding does not say where: the shortest history that is false tells."""
+"""Invariants that stay false once they are false, and whose findings do not say where.
+
+The place is the end of the shortest beginning of the history for which the invariant is false.
+"""
 
 _READ = re.compile(r"\bread (\d{1,12})\b")
-LOOKED_AT = 10_000  # characters of a finding; checkers say first what came first
+LOOKED_AT = 10_000  # characters of a finding that are searched; checkers say first what came first
 
 
 def _place(invariant: str, finding: Finding, run: Run) -> int:
-    """Where in the history the finding's first violation lies; its end where only the end can tell."""
+    """The place of the finding's first violation in the history; the last event if only the end shows it."""
     events = len(run.history.events)
     named = _READ.search(finding.why, 0, LOOKED_AT)
     if named is not None and int(named[1]) < events:
@@ -218,7 +223,7 @@ def _place(invariant: str, finding: Finding, run: Run) -> int:
 
 
 def _shortest(invariant: str, run: Run) -> int:
-    """The number of events after which the invariant is false for the first time."""
+    """The smallest number of events after which the invariant is false."""
     good, bad = 0, len(run.history.events)
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -232,17 +237,17 @@ def _shortest(invariant: str, run: Run) -> int:
 
 @dataclass(frozen=True)
 class Summary:
-    """One invariant over all rounds: the worst verdict; None where no round was asked."""
+    """One invariant over all rounds.  ``verdict`` is the worst one; None if it was judged in no round."""
 
     invariant: str
     verdict: Verdict | None
     observations: int
     rounds: Mapping[Verdict, int]
-    reasons: tuple[tuple[int, Finding], ...]  # number of the round, what is not true there
+    reasons: tuple[tuple[int, Finding], ...]  # (number of the round, finding that is not true)
 
 
 def summaries(accounts: Sequence[Account]) -> list[Summary]:
-    """One for each invariant there is, and for each further one that somebody found something about."""
+    """Return one summary for each of our invariants, and for each other one that has findings."""
     more = {name for account in accounts for name in account.round.findings} - set(CHECKS)
     return [_summary(name, accounts) for name in (*CHECKS, *sorted(more))]
 
@@ -257,10 +262,10 @@ def _summary(name: str, accounts: Sequence[Account]) -> Summary:
 
 
 def whole(accounts: Sequence[Account]) -> Verdict:
-    """The worst verdict of all rounds; of none, unknown."""
+    """Return the worst verdict of all rounds; unknown if there are none."""
     return worst([account.verdict for account in accounts])
 
 
 def strikes(accounts: Sequence[Account]) -> Iterator[tuple[Account, Band]]:
-    """Every fault of every round."""
+    """Return every fault of every round."""
     return ((account, band) for account in accounts for band in account.bands)

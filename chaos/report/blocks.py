@@ -1,4 +1,4 @@
-"""What the project's pages are made of: the document, tables that scroll by themselves, pictures, notes."""
+"""The parts of the project's pages: the document, tables that scroll by themselves, pictures, notes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def document(title: str, inside: Sequence[object], *, style: str = "") -> str:
-    """A whole page that asks for nothing; ``style``: what it adds to the sheet."""
+    """Return a whole page, which loads nothing.  ``style`` is added to the style sheet."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -25,7 +25,7 @@ def document(title: str, inside: Sequence[object], *, style: str = "") -> str:
 
 
 def picture(markup: str, notes: Sequence[str] = ()) -> Markup:
-    """A chart that scrolls by itself, and what it has no room for."""
+    """Return a chart that scrolls by itself, with notes about what it has no room for."""
     wide = element("div", Markup(markup), class_="wide", tabindex="0", role="group", aria_label="picture")
     return Markup(wide + "".join(note(text) for text in notes))
 
@@ -37,7 +37,7 @@ def note(text: str) -> Markup:
 def table(
     caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numbers: Sequence[int] = (), class_: str = ""
 ) -> Markup:
-    """A table that scrolls by itself where it is wider than the screen."""
+    """Return a table that scrolls by itself if it is wider than the screen."""
     cells = [
         element("th", head, scope="col", class_="number" if place in numbers else None)
         for place, head in enumerate(heads)

@@ -1,7 +1,7 @@
-"""From a matplotlib figure to a piece of HTML: text stays text, colours become variables of the page.
+"""Turn a matplotlib figure into a piece of HTML.  Text stays text, and colours become variables of the page.
 
-One unit of a figure is one pixel.  Texts are measured in DejaVu Sans, among the widest faces that a browser takes for
-``sans-serif``; what has room here has room there.
+One unit of a figure is one pixel.  Texts are measured in DejaVu Sans, which is among the widest fonts that browsers use
+for ``sans-serif``.  So a text that fits here also fits in a browser.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from epochal.chaos.report.palette import LIGHT
 
 FONT = 12
 PER_INCH = 72
-LEAST = 760  # pixels below which a picture gets no narrower on a screen: its texts could not be read
+LEAST = 760  # pixels; a picture gets no narrower on a screen, as its texts could not be read
 _CODES = {name: f"#fe{index:02x}ef" for index, name in enumerate(LIGHT)}
 _NAMES = {code: name for name, code in _CODES.items()}
 _RC = {
@@ -46,22 +46,22 @@ _RC = {
 
 
 def colour(name: str) -> str:
-    """A colour that stands for a variable of the page; KeyError for one that the palette does not have."""
+    """Return a colour that stands for a variable of the page.  Raises KeyError if the palette lacks the name."""
     return _CODES[name]
 
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Draw and write within: matplotlib's own defaults and ours, whatever the user has set."""
+    """Use matplotlib's defaults and our settings, not the user's.  Draw and write figures within this context."""
     inks = {name: colour("ink") for name in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")}
     with warnings.catch_warnings(), mpl.rc_context():
-        warnings.filterwarnings("ignore", message=r"Glyph \d+ ", category=UserWarning)  # the browser has it, or not
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ ", category=UserWarning)  # the browser may have the glyph
         style.use(["default", {**_RC, **inks, "axes.edgecolor": colour("line")}])
         yield
 
 
 def figure(width: float, height: float) -> Figure:
-    """An empty figure of so many pixels."""
+    """Return an empty figure of so many pixels."""
     made = Figure(figsize=(width / PER_INCH, height / PER_INCH), dpi=PER_INCH)
     made.patch.set_visible(False)
     FigureCanvasSVG(made)
@@ -69,7 +69,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def frameless(axes: Axes, grid: Literal["x", "y"], pad: float) -> None:
-    """A faint grid behind what is drawn, the line below alone; numbers without ticks, ``pad`` pixels away."""
+    """Draw a faint grid in the background, and only the lower line.  Numbers are ``pad`` pixels away, without ticks."""
     axes.patch.set_visible(False)
     axes.grid(axis=grid, color=colour("grid"), linewidth=1)
     axes.set_axisbelow(True)
@@ -80,14 +80,17 @@ def frameless(axes: Axes, grid: Literal["x", "y"], pad: float) -> None:
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float = FONT, weight: str = "normal") -> float:
-    """How many pixels wide a line is at most."""
+    """Return how many pixels wide a line is at most."""
     width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size, weight=weight), False)
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return float(width) + wide * size / 2
 
 
 def wrapped(text: str, width: float) -> str:
-    """The text in lines that are not wider, broken where names have a joint, else anywhere; nothing is left out."""
+    """Return the text in lines of at most that width, without leaving anything out.
+
+    A line breaks after a character such as ``.`` or ``_`` if possible, else anywhere.
+    """
     lines = [""]
     for part in re.split(r"(?<=[._/:@ -])", text):
         for piece in _pieces(part, width):
@@ -106,14 +109,14 @@ def _pieces(part: str, width: float) -> Iterator[str]:
 
 
 class Shelves:
-    """Puts labels side by side: each into the first row in which nothing is in its way."""
+    """Puts labels side by side.  Each label goes into the first row that is free at its place."""
 
     def __init__(self, rows: int, gap: float = 4) -> None:
         self._ends = [float("-inf")] * rows
         self._gap = gap
 
     def place(self, left: float, right: float) -> int | None:
-        """The row for what reaches from ``left`` to ``right``; None if all are full there.  Left edges only rise."""
+        """Return the row for a label from ``left`` to ``right``; None if no row is free.  Left edges must ascend."""
         for row, end in enumerate(self._ends):
             if left >= end + self._gap:
                 self._ends[row] = right
@@ -126,7 +129,7 @@ class Shelves:
 
 
 def svg(made: Figure, name: str, title: str, description: str) -> str:
-    """The figure as an element of a page.  ``name``: of its own on that page."""
+    """Return the figure as an element of a page.  ``name`` must be unique on that page."""
     buffer = io.BytesIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     made.savefig(buffer, format="svg", metadata=nothing, transparent=True)
@@ -155,7 +158,7 @@ def svg(made: Figure, name: str, title: str, description: str) -> str:
 
 
 def _plain(root: ElementTree.Element) -> None:
-    """Names without their namespaces, as HTML writes them, and no white space between elements."""
+    """Remove the namespaces of names, which HTML does not write, and white space between elements."""
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         element.attrib = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
@@ -165,7 +168,7 @@ def _plain(root: ElementTree.Element) -> None:
 
 
 def _only_what_is_drawn(parent: ElementTree.Element) -> None:
-    """Without metadata, and without clipping: nothing here is drawn beyond its place."""
+    """Remove metadata, and clipping, which is not needed because nothing is drawn beyond its place."""
     parent.attrib.pop("clip-path", None)
     for child in list(parent):
         _only_what_is_drawn(child)
@@ -178,7 +181,7 @@ _SIZE = re.compile(r"(?P<size>[\d.]+)px")
 
 
 def _own(element: ElementTree.Element, name: str, referenced: set[str]) -> None:
-    """Ids of this chart's own, colours as variables, numbers of a length that a screen can show."""
+    """Make ids unique to this chart, turn colours into variables, and shorten numbers to what a screen can show."""
     if element.get("id", "") not in referenced:
         element.attrib.pop("id", None)
     for key, value in list(element.attrib.items()):
@@ -196,7 +199,7 @@ def _own(element: ElementTree.Element, name: str, referenced: set[str]) -> None:
 
 
 def _style(value: str, name: str) -> str:
-    """A style of matplotlib's: fonts are the page's, apart from their size and weight."""
+    """A style of matplotlib with the page's font; only size and weight of the font are kept."""
     value = value.replace("url(#", f"url(#{name}-")
     value = re.sub(r"#fe[0-9a-f]{2}ef", lambda code: f"var(--{_NAMES[code[0]]})", value)
     font = re.search(r"font:\s*([^;]*)", value)
@@ -209,7 +212,7 @@ def _style(value: str, name: str) -> str:
 
 
 def _unwrap(parent: ElementTree.Element) -> None:
-    """Groups that say nothing hold nothing together."""
+    """Remove groups without attributes, and keep their children."""
     children: list[ElementTree.Element] = []
     for child in list(parent):
         _unwrap(child)
@@ -218,5 +221,5 @@ def _unwrap(parent: ElementTree.Element) -> None:
 
 
 def listed_texts(markup: str) -> Sequence[str]:
-    """All texts of a chart, for whoever wants to see that none is missing."""
+    """Return all texts of a chart, to check that none is missing."""
     return ["".join(element.itertext()) for element in ElementTree.fromstring(markup).iter("text")]

@@ -1,4 +1,4 @@
-"""Where faults struck: points x sinks, a field for each kind, with their number in it."""
+"""The picture of where faults struck: for each kind of fault, a field of points x sinks with numbers of strikes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from epochal.coordinator.model.failpoints import Point
 
 CELL_WIDTH, CELL_HEIGHT = 46, 24
 NAMES = 250  # pixels for the names of points
-LINES = 3  # of a sink's name above its column: as wide as a cell
-SHORTEST = 96  # pixels that a sink's name may take before it is broken into lines
+LINES = 3  # at most so many lines of a sink's name fit above its column
+SHORTEST = 96  # a sink's name that takes fewer pixels is not broken into lines
 BETWEEN, MARGIN = 22, 8
 TITLE = 26
 MOST_POINTS = 80
-BUCKETS = (1, 2, 4, 8, 16)  # a cell is darker from each of these on
+BUCKETS = (1, 2, 4, 8, 16)  # a cell gets darker at each of these numbers
 
 NOWHERE = "at no named point"
 NO_SINK = "no sink"
@@ -54,7 +54,7 @@ class Strikes:
 
     @classmethod
     def of(cls, faults: Sequence[Fault]) -> Strikes:
-        """Counted, the points in the order of the protocol and then by name; very many are put together."""
+        """Count the strikes.  Points are in the order of the protocol, then by name; too many points are joined."""
         struck = Counter(fault.point for fault in faults)
         common = {point for point, _ in struck.most_common(MOST_POINTS)} if len(struck) > MOST_POINTS else set(struck)
         counts = Counter((f.point if f.point in common else OTHERS, f.sink, f.kind) for f in faults)
@@ -62,7 +62,7 @@ class Strikes:
         return cls(counts, tuple(points))
 
     def sinks(self, kind: str) -> tuple[str, ...]:
-        """Those that a kind struck; first what struck no sink."""
+        """Return the sinks that a kind of fault struck, sorted; "" stands for no sink and comes first."""
         return tuple(sorted({sink for _, sink, other in self.counts if other == kind}))
 
 
@@ -73,13 +73,13 @@ def _order(point: str) -> tuple[int, str]:
 
 
 def unstruck(faults: Sequence[Fault]) -> list[str]:
-    """The failpoints of the protocol at which nothing struck; none where the run struck at none of them."""
+    """Return the failpoints of the protocol at which nothing struck; empty if the run struck none of them."""
     struck = {fault.point for fault in faults}
     return [point for point in PROTOCOL if point not in struck] if struck & set(PROTOCOL) else []
 
 
 def draw(faults: Sequence[Fault], kinds: Mapping[str, Kind], name: str) -> Picture:
-    """The picture of all strikes; there is at least one."""
+    """Draw all strikes, of which there must be at least one."""
     strikes = Strikes.of(faults)
     with drawing():
         labels = {point: wrapped(line(point or NOWHERE), NAMES) for point in strikes.points}
@@ -95,7 +95,7 @@ def draw(faults: Sequence[Fault], kinds: Mapping[str, Kind], name: str) -> Pictu
 
 
 def _facets(strikes: Strikes, kinds: Mapping[str, Kind], width: float) -> Iterator[Facet]:
-    """One for each kind, or more if its sinks need more room than a row has."""
+    """One facet for each kind, or more if its sinks need more room than a row has."""
     fit = max(1, int(width // CELL_WIDTH))
     for kind in kinds.values():
         sinks = iter(strikes.sinks(kind.name))
@@ -104,7 +104,7 @@ def _facets(strikes: Strikes, kinds: Mapping[str, Kind], width: float) -> Iterat
 
 
 def _side_by_side(facets: Iterator[Facet], width: float) -> Iterator[list[Facet]]:
-    """As many as fit."""
+    """Rows of facets, with as many side by side as fit."""
     row: list[Facet] = []
     for facet in facets:
         if row and sum(other.width + BETWEEN for other in row) + facet.width > width:
@@ -116,7 +116,7 @@ def _side_by_side(facets: Iterator[Facet], width: float) -> Iterator[list[Facet]
 
 
 def _column(sink: str) -> str:
-    """A sink's name in as many lines as its column is wide, all of it."""
+    """A sink's whole name in at most ``LINES`` lines, which fit above its column."""
     name = line(sink or NO_SINK)
     room = max(SHORTEST, text_width(name) / LINES)
     while (label := wrapped(name, room)).count("\n") >= LINES:
@@ -125,7 +125,7 @@ def _column(sink: str) -> str:
 
 
 def _heading(facet: Facet) -> float:
-    """Pixels that the names of the sinks need above the field."""
+    """How many pixels the names of the sinks need above the field."""
     return 10 + max(text_width(part) for sink in facet.sinks for part in _column(sink).split("\n"))
 
 
@@ -135,7 +135,7 @@ class Shelf:
 
     facets: Sequence[Facet]
     labels: Mapping[str, str]  # point -> its name in lines
-    edges: tuple[float, ...]  # of the points' rows, in pixels from the first
+    edges: tuple[float, ...]  # edges of the points' rows, in pixels from the first
     counts: Counter[tuple[str, str, str]]
 
     @classmethod
@@ -148,7 +148,7 @@ class Shelf:
 
     @property
     def heading(self) -> float:
-        """Pixels above the fields."""
+        """How many pixels are above the fields."""
         return TITLE + max(_heading(facet) for facet in self.facets)
 
     @property
@@ -160,7 +160,7 @@ class Shelf:
         return sum(facet.width + BETWEEN for facet in self.facets) - BETWEEN
 
     def draw(self, made: Figure, left: float, top: float) -> None:
-        """The points are named at the left of the first field."""
+        """Draw the facets.  The names of the points are at the left of the first field."""
         whole_width, whole_height = (size * made.dpi for size in made.get_size_inches())
         high = self.edges[-1]
         for place, facet in enumerate(self.facets):

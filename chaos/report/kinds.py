@@ -1,4 +1,4 @@
-"""Each kind of fault gets a letter of its own, a shape and a colour, the same in every picture."""
+"""Each kind of fault gets its own letter, and a shape and a colour, which are the same in every picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epochal.chaos.report.text import line
 SHAPES = ("X", "s", "o", "^", "D", "P", "v", "p", "*", "h")
 ROW = 20  # pixels of a row of the legend
 SIZE = 8
-NAME = 60  # characters of a kind's name in a picture
+NAME = 60  # at most so many characters of a kind's name in a picture
 
 
 class Kind(NamedTuple):
@@ -33,12 +33,12 @@ class Kind(NamedTuple):
         return f"{self.letter}  {line(self.name, NAME)}"
 
     def mark(self, axes: Axes, xs: Sequence[float], ys: Sequence[float]) -> None:
-        """The kind's shape at each of these places."""
+        """Draw the kind's shape at each of these places."""
         axes.plot(xs, ys, self.shape, markersize=SIZE, color=colour(self.colour), markeredgewidth=0, clip_on=False)
 
 
 def assign(faults: Iterable[Fault]) -> dict[str, Kind]:
-    """The kinds among ``faults``, the most frequent first."""
+    """Return the kinds among ``faults``, the most frequent first."""
     counted = Counter(fault.kind for fault in faults)
     kinds: dict[str, Kind] = {}
     taken: set[str] = set()
@@ -58,12 +58,12 @@ def _letters(name: str) -> Iterator[str]:
 
 
 def legend_height(kinds: Iterable[Kind], width: float) -> int:
-    """How many pixels the legend needs."""
+    """Return how many pixels the legend needs."""
     return ROW * (1 + max((row for _, _, row in _placed(kinds, width)), default=-1))
 
 
 def draw_legend(made: Figure, kinds: Iterable[Kind], left: float, width: float) -> None:
-    """Shape, letter and name of each kind, at the bottom of the figure."""
+    """Draw shape, letter and name of each kind at the bottom of the figure."""
     kinds = tuple(kinds)
     height = legend_height(kinds, width)
     if not height:

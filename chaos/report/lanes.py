@@ -1,4 +1,4 @@
-"""The strips of a timeline: each knows how high it is, what has no room in it, and how it is drawn."""
+"""The lanes of a timeline.  Each knows its height, what has no room in it, and how to draw it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from epochal.chaos.report.text import line
 
 ROW = 18  # pixels of one row of marks
 LINE = 16  # pixels of one line of a name
-TICK = 10  # pixels of the row of what has no room for more
-NARROW = 2  # pixels below which two things are drawn as one
+TICK = 10  # pixels of the row for faults that have room only for a stroke
+NARROW = 2  # things that are fewer pixels apart are drawn as one
 FAULT_ROWS, DRIVER_ROWS = 6, 4
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From times to pixels, and back; a time is where a picture of matplotlib's wants it."""
+    """Converts times to pixels and back.  matplotlib is given times."""
 
     end: float
     width: float
@@ -41,7 +41,7 @@ class Scale:
 
 
 class Lane(Protocol):
-    """A strip: its name at the left, its height in pixels, and what is in it, drawn from ``top`` down."""
+    """A strip of the picture: its name at the left, its height in pixels, and its content, drawn from ``top`` down."""
 
     @property
     def label(self) -> str: ...
@@ -51,7 +51,7 @@ class Lane(Protocol):
 
 
 class Violations:
-    """A mark and the names of the invariants where the history first breaks them."""
+    """A mark, with the names of invariants, where the history first breaks them."""
 
     label = "violations"
 
@@ -86,13 +86,13 @@ class Violations:
             yield group[0].at, " ".join(v.invariant for v in group)
 
     def _reach(self, time: float, names: str) -> tuple[float, float]:
-        """From where to where mark and names go: to the right, or at the right edge to the left."""
+        """The edges of a mark with its names, which are to its right, or to its left if there is no more room."""
         at, needs = self._scale.px(time), text_width(names, weight="bold") + 8
         return (at - needs, at + 6) if at + needs > self._scale.width else (at - 6, at + needs)
 
 
 class Faults:
-    """Shape and letter where a fault struck, and a line for as long as it was felt."""
+    """Shape and letter where a fault struck, and a line as long as it had an effect."""
 
     label = "faults"
 
@@ -107,7 +107,7 @@ class Faults:
 
     @property
     def without_room(self) -> int:
-        """How many stand in a last row without shape and letter."""
+        """How many faults are only strokes in the last row, without shape and letter."""
         return len(self._crowded)
 
     def _reach(self, band: Band) -> tuple[float, float]:
@@ -121,7 +121,7 @@ class Faults:
             kind = self._kinds[band.fault.kind]
             y = top + ROW * (row + 0.5)
             kind.mark(axes, [band.start], [y])
-            after = self._scale.px(band.start) + 8  # at the right edge this is in the margin, which is wide enough
+            after = self._scale.px(band.start) + 8  # at the right edge the margin is wide enough for it
             text = after + text_width(kind.letter)
             _write(axes, self._scale.time(after), y, kind.letter)
             if self._scale.px(band.end) > text + 4:
@@ -130,7 +130,7 @@ class Faults:
 
 
 class Drivers:
-    """A bar from the start of a driver to its end, which it names."""
+    """A bar from the start of a driver to its end, with its outcome."""
 
     label = "drivers"
 
@@ -157,13 +157,13 @@ class Drivers:
                 _write(axes, self._scale.time(left + 5), y + ROW / 2, text)
 
     def _text(self, life: Life, room: float) -> str:
-        """As much as there is room for."""
+        """The longest text that there is room for."""
         whole = f"{life.driver}: {life.outcome or 'still there'}"
         return next((text for text in (line(whole), line(life.driver)) if text_width(text) + 12 <= room), "")
 
 
 class Decisions:
-    """A mark for each decision, hollow where it supersedes one; the epoch beside it where there is room."""
+    """A mark for each decision, hollow if it supersedes another.  The epoch stands beside it if there is room."""
 
     label = "decided"
     height = ROW
@@ -186,7 +186,7 @@ class Decisions:
 
 
 class Sink:
-    """The newest epoch that readers saw: a segment begins where an epoch was first seen."""
+    """The newest epoch that readers saw.  A segment begins where an epoch was first seen."""
 
     def __init__(self, name: str, shown: Sequence[Shown], scale: Scale, width: float) -> None:
         self.label = wrapped(line(name), width)
@@ -195,7 +195,7 @@ class Sink:
         self._segments = list(self._grouped(shown))
 
     def _grouped(self, shown: Sequence[Shown]) -> Iterator[tuple[float, list[int]]]:
-        """Time and epochs; what is closer together than a screen can show is one."""
+        """(time, epochs); those that are closer than a screen can show are joined."""
         group: tuple[float, list[int]] | None = None
         for one in shown:
             if group is not None and self._scale.px(one.at - group[0]) < NARROW:
@@ -226,7 +226,7 @@ class Sink:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """``3``, ``3-5``, ``3-5, 9``."""
+    """Return numbers as ranges: ``3``, ``3-5``, ``3-5, 9``."""
     whole = sorted(set(numbers))
     breaks = [0, *(at for at, (a, b) in enumerate(pairwise(whole), 1) if b != a + 1), len(whole)]
     runs = [whole[a:b] for a, b in pairwise(breaks) if b > a]
@@ -234,6 +234,6 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def _write(axes: Axes, x: float, y: float, text: str, **options: object) -> None:
-    """A label whose left edge, or centre, is at x, and whose middle is at y."""
+    """Write a label whose left edge, or centre, is at x, and whose middle is at y."""
     kept = {"fontsize": FONT, "verticalalignment": "center_baseline", "clip_on": False, **options}
     axes.text(x, y, text, **kept)  # type: ignore[arg-type]

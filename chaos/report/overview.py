@@ -1,4 +1,4 @@
-"""All rounds below each other: how long each took, when which fault struck, and its verdict."""
+"""The picture of all rounds: how long each took, when which fault struck, and its verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST = 100
 
 
 def draw(accounts: Sequence[Account], kinds: Mapping[str, Kind], name: str) -> Picture:
-    """A row for each round; of very many, all that are not valid come first."""
+    """Draw a row for each round.  If there are too many, rounds that are not valid are chosen first."""
     chosen = choose(accounts)
     with drawing():
         left = 14 + max(text_width(_label(account)) for account in chosen)
@@ -42,7 +42,7 @@ def draw(accounts: Sequence[Account], kinds: Mapping[str, Kind], name: str) -> P
 
 
 def choose(accounts: Sequence[Account], most: int = MOST) -> list[Account]:
-    """At most so many, in their order: those that are not valid before the others."""
+    """Return at most so many rounds, in their order.  Rounds that are not valid are chosen first."""
     worst = sorted(accounts, key=lambda account: (VERDICTS[account.verdict] == "valid", account.number))
     return sorted(worst[:most], key=lambda account: account.number)
 
@@ -61,7 +61,7 @@ def _description(accounts: Sequence[Account]) -> str:
 
 
 def _rows(axes: Axes, chosen: Sequence[Account], kinds: Mapping[str, Kind], verdicts: float) -> None:
-    """Bars, faults and verdicts; ``verdicts`` is the place of the last."""
+    """Draw bars, faults and verdicts; ``verdicts`` is where the verdicts begin."""
     bars = [([(0, account.end)], (ROW * place + 6, ROW - 12)) for place, account in enumerate(chosen)]
     for spans, rows in bars:
         axes.broken_barh(spans, rows, facecolors=colour("bar"), linewidth=0)

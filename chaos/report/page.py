@@ -1,7 +1,7 @@
-"""The page: sections in the order in which a reader asks, within a bound on its size.
+"""The page: its sections are in the order of a reader's questions, and its size is limited.
 
-What is large (pictures and tables of single rounds, histories) is added while there is room, rounds that are not valid
-first; whatever is left out, a line says so.
+Large parts (pictures and tables of single rounds, histories) are added while there is room, rounds that are not valid
+first.  A line says what was left out.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from epochal.chaos.report.style import SHEET
 from epochal.chaos.report.text import CUT, Markup, clean, element, line
 from epochal.chaos.report.timeline import Picture
 
-LIMIT = 5_000_000  # bytes: what the whole page stays below
-PICTURES = 3_000_000  # bytes: where pictures and tables of single rounds stop
-SPARE = 50_000  # bytes: for the lines that say what was left out
+LIMIT = 5_000_000  # bytes; the whole page stays below
+PICTURES = 3_000_000  # bytes; no pictures and tables of single rounds are added beyond
+SPARE = 50_000  # bytes; for the lines that say what was left out
 REASON = 1_500  # characters of one finding
-REASONS = 20  # rounds whose reasons are given in full, per invariant
-FAULTS = 2_000  # rows
-ROUNDS = 500  # rows
+REASONS = 20  # rounds whose reasons are shown in full, per invariant
+FAULTS = 2_000  # rows in the list of faults
+ROUNDS = 500  # rows in the table of rounds
 SIGHTINGS = 200  # epochs in the table of one round
-ABOUT = 20_000  # characters of one value
+ABOUT = 20_000  # characters of one value of ``about``
 
 
 class Page:
-    """All that is said, and how many bytes of it there are."""
+    """The content of the page, and how many bytes it has so far."""
 
     def __init__(self, rounds: Sequence[Round], about: Mapping[str, Any]) -> None:
         self.about = about
@@ -47,7 +47,7 @@ class Page:
         self._bytes = 0
 
     def html(self) -> str:
-        """The whole page."""
+        """Return the whole page."""
         word = words.VERDICTS[self.verdict]
         title = f"{word}: {line(self.about.get('target', 'chaos report'), 80)}"
         first = [self._verdict(), self._figures()]
@@ -64,7 +64,7 @@ class Page:
         return blocks.document(title, [heading, first, over_time, last, histories, _footer()])
 
     def _take(self, part: Markup, limit: int) -> bool:
-        """Whether there is room for it; then the room is taken."""
+        """Return whether there is room for the part.  If so, count it."""
         if self._bytes + _size(part) > limit:
             return False
         self._bytes += _size(part)
@@ -84,7 +84,7 @@ class Page:
         return element("section", heading, paragraphs, detail, again, class_=f"verdict {word}")
 
     def _first_found(self) -> Markup | None:
-        """What the checker says about what was found first, in its own words."""
+        """What the checker says about the first violation, in its own words; else why there is no verdict."""
         first = words.first_violation(self.accounts)
         if first is not None:
             return element("pre", clean(first[1].why, REASON), tabindex="0", aria_label="what the checker found first")
@@ -134,7 +134,7 @@ class Page:
         return Markup(said + drawn + table + self._rounds())
 
     def _rounds(self) -> Markup:
-        """The rounds one by one: those that are not valid are taken first, all stand in their order."""
+        """The single rounds.  Rounds that are not valid are chosen first, and all are shown in their order."""
         parts: dict[int, Markup] = {}
         full = False
         for account in self._worst_first():
@@ -149,7 +149,7 @@ class Page:
         return Markup("".join(parts[number] for number in sorted(parts)) + note)
 
     def _opened(self) -> int:
-        """The round that a reader sees at once: the first with the verdict of the whole."""
+        """The round that is open at first: the first round whose verdict is that of the whole."""
         return next((a.number for a in self.accounts if a.verdict is self.verdict), 1)
 
     def _worst_first(self) -> list[Account]:
@@ -185,7 +185,7 @@ class Page:
         table = blocks.table("Rounds", heads, rows, numbers=(2, 3, 4, 5))
         more = len(self.accounts) - len(rows)
         note = (
-            blocks.note(f"{more:,} further rounds, all valid where these are not all so, have no row.")
+            blocks.note(f"{more:,} further rounds have no row; rounds that are not valid were chosen first.")
             if more
             else None
         )
@@ -229,7 +229,7 @@ class Page:
         return Markup("".join(self._why(summary) for summary in self.found if summary.reasons))
 
     def _why(self, summary: Summary) -> Markup:
-        """What is not true of an invariant, round by round."""
+        """The reasons why an invariant is not true, round by round."""
         several = len(self.accounts) > 1
         verdict = "it is violated" if summary.verdict is Verdict.FALSE else "there is no verdict"
         said = [
@@ -248,7 +248,7 @@ class Page:
         heads = ("round", "at", "kind", "victim", "point", "sink", "epoch", "driver", "felt for", "until")
         table = blocks.table("Every fault, in its order", heads, rows, numbers=(0, 1, 6, 8))
         more = len(self.bands) - len(rows)
-        note = blocks.note(f"{more:,} further faults are in the histories alone.") if more else None
+        note = blocks.note(f"{more:,} further faults are only in the histories.") if more else None
         count = words.number(len(self.bands), "fault")
         return element(
             "section",
@@ -287,11 +287,11 @@ class Page:
         ]
         heading = element("h2", "Environment and seed")
         if not rows:
-            return element("section", heading, blocks.note("Nothing was said about the run."))
+            return element("section", heading, blocks.note("There is no information about the run."))
         return element("section", heading, blocks.table("What was run, and on what", ("", ""), rows, class_="about"))
 
     def _histories(self) -> Markup:
-        """The histories as downloads, while there is room for them."""
+        """The histories as downloads, as many as there is room for."""
         if not self.accounts:
             return Markup()
         parts: dict[int, Markup] = {}
@@ -329,19 +329,22 @@ def _summary(account: Account) -> str:
 
 
 def pack(account: Account, about: Mapping[str, Any]) -> bytes:
-    """The round as a file of :mod:`epochal.chaos.observe.recording`, compressed; the same bytes for the same round."""
+    """Return the round as a compressed file of :mod:`epochal.chaos.observe.recording`.
+
+    The same round gives the same bytes.
+    """
     lines = recording.lines(account.run, {str(name): _plain(value) for name, value in about.items()})
     text = "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in lines)
     return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can hold it."""
+    """The value as JSON can hold it."""
     return json.loads(json.dumps(value, default=_other))
 
 
 def _other(value: Any) -> Any:
-    """What JSON does not know, as text; a set in an order that is always the same."""
+    """A value that JSON does not know, as text; a set as a sorted list, so that the order is always the same."""
     return sorted(map(str, value)) if isinstance(value, set | frozenset) else str(value)
 
 
@@ -358,7 +361,7 @@ def _left_out(what: str) -> Markup:
 
 
 def _rounds_named(numbers: Sequence[int]) -> str:
-    """``round 3``, ``12 rounds (1-11, 40)``."""
+    """The rounds in words: ``round 3``, ``12 rounds (1-11, 40)``."""
     from epochal.chaos.report.lanes import ranges
 
     return f"round {numbers[0]}" if len(numbers) == 1 else f"{len(numbers):,} rounds ({clean(ranges(numbers))})"
@@ -368,7 +371,7 @@ _HELD = {Verdict.TRUE: "holds", Verdict.FALSE: "violated", Verdict.UNKNOWN: "unk
 
 
 def _verdict_cell(verdict: Verdict | None, text: str = "") -> Markup:
-    """The sign, and what it says: of an invariant unless there is another text."""
+    """A table cell with the sign of a verdict and ``text``, by default what the verdict says about an invariant."""
     said = f"{words.SIGNS[verdict]} {text or _HELD[verdict]}"
     return element("td", said, class_="note" if verdict is None else words.VERDICTS[verdict])
 
@@ -379,7 +382,7 @@ def _reason(number: int, finding: Finding, several: bool) -> Markup:
 
 
 def _sightings(account: Account) -> Markup:
-    """When each sink first showed each epoch, as a table."""
+    """A table that says when each sink first showed each epoch."""
     first: dict[int, dict[str, float]] = {}
     for sink, shown in account.shown.items():
         for one in shown:
@@ -398,12 +401,12 @@ def _sightings(account: Account) -> Markup:
     heads = ("epoch", *(line(sink) for sink in account.shown))
     table = blocks.table("When each sink first showed each epoch", heads, rows, numbers=range(1, len(heads)))
     more = len(first) - len(rows)
-    note = blocks.note(f"{more:,} further epochs are in the history alone.") if more > 0 else None
+    note = blocks.note(f"{more:,} further epochs are only in the history.") if more > 0 else None
     return element("details", element("summary", "First sightings as a table"), table, note)
 
 
 def _flat(about: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Names with dots for what lies within."""
+    """The entries of ``about``; nested names are joined with dots."""
     for name, value in about.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{above}{name}.")
@@ -419,6 +422,6 @@ def _value(value: Any) -> str:
 def _footer() -> Markup:
     said = (
         "Valid: every invariant that was judged holds. Invalid: at least one is violated. Unknown: none is violated, "
-        "but at least one could not be judged, which is no pass. Observations: on how many things a verdict stands."
+        "but at least one could not be judged, which is not a pass. Observations: how many support a verdict."
     )
     return element("footer", element("p", said))

@@ -1,7 +1,7 @@
-"""The report's colours, for light and for dark: the one table that page and charts share.
+"""The report's colours for light and dark mode.  Page and charts share this table.
 
-Hues are those of Okabe and Ito, which people with any kind of colour blindness tell apart; they are darkened or
-lightened until text on them, and they on the page, can be read.  No colour is the only sign of anything.
+The hues are those of Okabe and Ito, which people with any kind of colour blindness can distinguish.  They are darker or
+lighter here, so that text on them can be read, and they can be seen on the page.  No fact is shown only by a colour.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ DARK: Mapping[str, str] = {
     "heat-ink-5": "#0b1016",
 }
 
-KINDS = 6  # colours for kinds of faults; more kinds share them, and differ in letter and shape
+KINDS = 6  # number of colours for kinds of faults; more kinds share colours, and differ in letter and shape
 
 READABLE: tuple[tuple[str, str, float], ...] = (
     *((ink, paper, 4.5) for ink in ("ink", "muted", "link") for paper in ("paper", "page")),
@@ -94,11 +94,11 @@ READABLE: tuple[tuple[str, str, float], ...] = (
     *((f"heat-ink-{n}", f"heat-{n}", 4.5) for n in range(6)),
     *(("ink", paper, 4.5) for paper in ("tape-0", "tape-1", "bar")),
 )
-"""What stands on what, and the contrast that it has to have (WCAG 2: 4.5 for text, 3 for shapes)."""
+"""(foreground, background, contrast that they must have): by WCAG 2, 4.5 for text and 3 for shapes."""
 
 
 def contrast(one: str, other: str) -> float:
-    """How well two colours ``#rrggbb`` are told apart, from 1 to 21, as WCAG 2 defines it."""
+    """Return the contrast of two colours ``#rrggbb``, from 1 to 21, as WCAG 2 defines it."""
     light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
@@ -110,5 +110,5 @@ def _luminance(colour: str) -> float:
 
 
 def variables(colours: Mapping[str, str]) -> str:
-    """The table as CSS."""
+    """Return the table as CSS variables."""
     return "".join(f"--{name}:{value};" for name, value in colours.items())

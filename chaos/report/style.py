@@ -1,4 +1,4 @@
-"""How the report looks: one style sheet, for light and dark, wide and narrow, screen and paper."""
+"""The style sheet of the report, for light and dark mode, wide and narrow screens, and paper."""
 
 from __future__ import annotations
 

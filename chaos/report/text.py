@@ -1,37 +1,41 @@
-"""Texts of others in a page: escaped, bounded, and without characters that a page cannot show."""
+"""Texts from outside in a page: escaped, of limited length, and without characters that a page cannot show."""
 
 from __future__ import annotations
 
 import html
 import re
 
-# Control characters, lone surrogates, marks that turn the direction of writing, and what is no character at all.
+# Control characters, lone surrogates, marks that change the direction of writing, and code points without a character.
 _UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 CUT = 300
 
 
 class Markup(str):
-    """A piece of HTML; every other string is text and gets escaped."""
+    """A piece of HTML.  Every other string is text and is escaped."""
 
     __slots__ = ()
 
 
 def clean(text: object, most: int = CUT) -> str:
-    """As a person can read it: what cannot be shown is written as its code; what is cut says how much is missing."""
+    """Return the text as a person can read it.
+
+    Characters that cannot be shown are written as their codes.  A text that is cut says how much is missing.
+    """
     whole = str(text)
     shown = _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", whole[:most])
     return shown if len(whole) <= most else f"{shown} … ({len(whole) - most:,} more characters)"
 
 
 def line(text: object, most: int = CUT) -> str:
-    """The same in one line."""
+    """Return the text like :func:`clean`, in one line."""
     return clean(" ".join(str(text).split()), most)
 
 
 def element(tag: str, *children: object, **attributes: object) -> Markup:
-    """``<tag attributes>children</tag>``; an attribute's name may end with ``_``, an inner ``_`` stands for ``-``.
+    """Return ``<tag attributes>children</tag>``.
 
-    An attribute that is None or False is left out, one that is True has no value.  Lists of children are flattened.
+    In an attribute's name, a ``_`` at the end is dropped, and an inner ``_`` stands for ``-``.  An attribute that is
+    None or False is left out, and one that is True has no value.  Lists of children are flattened.
     """
     written = "".join(_attribute(name, value) for name, value in attributes.items())
     return Markup(f"<{tag}{written}>{_inside(children)}" + ("" if tag in ("meta", "br", "col") else f"</{tag}>"))

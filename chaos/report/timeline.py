@@ -1,4 +1,4 @@
-"""One round over time: drivers, decisions, the epochs that each sink shows, and the faults as bands over them."""
+"""The picture of one round over time: drivers, decisions, the epochs that each sink shows, and faults as bands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BETWEEN = 6
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart as HTML, and what it has no room for."""
+    """A chart as HTML, with notes about what it has no room for."""
 
     markup: str
     notes: tuple[str, ...]
@@ -31,7 +31,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class _Lanes:
-    """Those of one round, from the top; a lane that would be empty is not there."""
+    """The lanes of one round, from the top.  An empty lane is left out."""
 
     violations: Violations | None
     faults: Faults | None
@@ -46,7 +46,7 @@ class _Lanes:
 
     @property
     def stacked(self) -> Iterator[tuple[Lane, float]]:
-        """Each lane with its top."""
+        """Each lane with its top edge."""
         top = 0.0
         for lane in self.all:
             yield lane, top
@@ -58,13 +58,13 @@ class _Lanes:
 
     def notes(self) -> Iterator[str]:
         if self.faults is not None and self.faults.without_room:
-            yield f"{self.faults.without_room} faults have room for a stroke alone; the list of faults has them all."
+            yield f"For {self.faults.without_room} faults there is room only for a stroke; the list of faults has all."
         if self.drivers is not None and self.drivers.without_room:
-            yield f"{self.drivers.without_room} drivers have no room."
+            yield f"{self.drivers.without_room} drivers are not drawn, because they have no room."
 
 
 def draw(account: Account, kinds: Mapping[str, Kind], name: str) -> Picture:
-    """The round as a picture; ``name`` is its own on the page."""
+    """Draw the round.  ``name`` must be unique on the page."""
     used = tuple(kind for kind in kinds.values() if any(band.fault.kind == kind.name for band in account.bands))
     with drawing():
         left = 14 + max(text_width(part) for part in _names(account))
@@ -117,14 +117,14 @@ def _frame(axes: Axes, lanes: _Lanes, scale: Scale, clocked: bool) -> None:
 
 
 def time_axis(axes: Axes, label: str, clocked: bool) -> None:
-    """Ticks below, a faint grid, and no frame."""
+    """Draw ticks below, a faint grid, and no frame."""
     frameless(axes, "x", pad=7)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 5, 10], integer=not clocked))
     axes.set_xlabel(label, labelpad=5)
 
 
 def _bands(axes: Axes, account: Account, lanes: _Lanes, scale: Scale) -> None:
-    """Over all sinks: from when to when a fault was felt; and a line where a violation was first seen."""
+    """Draw bands over all sinks while a fault had an effect, and a line where a violation was first seen."""
     tops = [top for lane, top in lanes.stacked if isinstance(lane, Sink)]
     if tops and account.bands:
         felt = list(_joined([(band.start, band.end) for band in account.bands], scale.time(NARROW)))
@@ -137,7 +137,7 @@ def _bands(axes: Axes, account: Account, lanes: _Lanes, scale: Scale) -> None:
 
 
 def _joined(spans: Sequence[tuple[float, float]], least: float) -> Iterator[tuple[float, float]]:
-    """Spans (from, to), sorted, as (from, length): no shorter than ``least``, and joined where they overlap."""
+    """Turn sorted spans (from, to) into (from, length), at least ``least`` long, and join those that overlap."""
     current: tuple[float, float] | None = None
     for start, end in spans:
         end = max(end, start + least)

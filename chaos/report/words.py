@@ -1,4 +1,4 @@
-"""What the report says in plain sentences."""
+"""The sentences of the report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from epochal.chaos.report.account import Account, Summary, Violation
 
 
 class Meaning(NamedTuple):
-    """An invariant's name, what it says, and what it means that it is broken."""
+    """An invariant's name, a sentence for that it holds, and one for that it is broken."""
 
     name: str
     holds: str
@@ -87,27 +87,27 @@ SIGNS: Mapping[Verdict | None, str] = {Verdict.TRUE: "✓", Verdict.FALSE: "✗"
 
 
 def meaning(invariant: str) -> Meaning:
-    """Of ours, or of one that the caller brought."""
+    """Return the meaning of one of our invariants, or a default for an invariant of the caller's."""
     return MEANINGS.get(invariant, Meaning(invariant, "", f"{invariant} is broken"))
 
 
 def number(count: int, noun: str) -> str:
-    """``1 fault``, ``1,204 faults``."""
+    """Return the number with its noun: ``1 fault``, ``1,204 faults``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Return the names as a list in words: ``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def seconds(time: float, clocked: bool) -> str:
-    """``12.3 s``; ``event 12`` where there is no clock."""
+    """Return the time as ``12.3 s``, or as ``event 12`` if there is no clock."""
     return f"{time:,.1f} s" if clocked else f"event {time:.0f}"
 
 
 def fault(struck: Fault) -> str:
-    """``kill of the driver d1 at after-decide, sink kafka, epoch 7``."""
+    """Return the fault in words: ``kill of the driver d1 at after-decide, sink kafka, epoch 7``."""
     who = f"the {struck.victim}" if struck.victim else "nobody named"
     parts = [f"{struck.kind} of {who}{f' {struck.driver}' if struck.driver else ''}"]
     parts[0] += f" at {struck.point}" if struck.point else ""
@@ -117,12 +117,12 @@ def fault(struck: Fault) -> str:
 
 
 def first_violation(accounts: Sequence[Account]) -> tuple[Account, Violation] | None:
-    """The earliest of the earliest round that has one."""
+    """Return the first violation of the first round that has one."""
     return next(((account, account.violations[0]) for account in accounts if account.violations), None)
 
 
 def headline(verdict: Verdict, accounts: Sequence[Account], found: Sequence[Summary]) -> list[str]:
-    """The verdict in sentences, the first of them the most important."""
+    """Return the verdict in sentences, the most important one first."""
     if verdict is Verdict.FALSE:
         return _invalid(accounts, found)
     if verdict is Verdict.UNKNOWN:
@@ -208,5 +208,5 @@ def _sentence(text: str) -> str:
 
 
 def why(finding: Finding) -> str:
-    """What a finding says; a true one says nothing."""
+    """Return the reason of a finding; empty for a true one without a reason."""
     return finding.why or ("" if finding else "no reason was given")

@@ -1,10 +1,10 @@
 """Where do the servers come from that demo, tests and benchmarks need?
 
-The servers that demo, tests and benchmarks need: embedded ones, containers, or the user's own.
+They are embedded servers, containers, or the user's own servers.
 
-EPOCHAL_SERVERS=embedded (default) | containers chooses; EPOCHAL_POSTGRES_DSN and EPOCHAL_KAFKA_BOOTSTRAP name a
-server that runs already, which is used as it is and cannot be stopped or crashed from here. EPOCHAL_POSTGRES_VERSION
-and EPOCHAL_KAFKA_VERSION choose among the embedded ones.
+`EPOCHAL_SERVERS` is `embedded` (default) or `containers`. `EPOCHAL_POSTGRES_DSN` and `EPOCHAL_KAFKA_BOOTSTRAP` name a
+server that runs already. It is used as it is and cannot be stopped or crashed from here. `EPOCHAL_POSTGRES_VERSION` and
+`EPOCHAL_KAFKA_VERSION` choose the version of an embedded server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Kafka", "Postgres", "ServerUnavailable", "choose_kafka", "choose_pos
 
 
 class Lifecycle(Protocol):
-    """What can be done to any server; `start` after `stop` or `crash` finds the same data and port."""
+    """The methods of every server. After `stop` or `crash`, `start` uses the same data and port."""
 
     @property
     def address(self) -> str: ...
@@ -33,7 +33,7 @@ class Lifecycle(Protocol):
 
 
 class Postgres(Lifecycle, Protocol):
-    """A Postgres whose superuser may be used."""
+    """A Postgres whose superuser is available."""
 
     @property
     def dsn(self) -> str: ...
@@ -43,7 +43,7 @@ class Postgres(Lifecycle, Protocol):
 
 
 class Kafka(Lifecycle, Protocol):
-    """A broker with a second listener for a proxy: see KafkaServer."""
+    """A broker with a second listener for a proxy; see KafkaServer."""
 
     @property
     def proxied_port(self) -> int: ...
@@ -55,7 +55,7 @@ class Kafka(Lifecycle, Protocol):
 
 
 def choose_postgres(settings: Mapping[str, str] | None = None) -> Postgres:
-    """The Postgres that the environment asks for, not yet started; `settings`: of an embedded one."""
+    """Return the Postgres that the environment names, not started yet. `settings` are used by an embedded one."""
     named = os.environ.get("EPOCHAL_POSTGRES_DSN")
     if named:
         from epochal.chaos.servers.foreign import ForeignPostgres
@@ -71,7 +71,7 @@ def choose_postgres(settings: Mapping[str, str] | None = None) -> Postgres:
 
 
 def choose_kafka(*, long_lived: bool = False) -> Kafka:
-    """The Kafka that the environment asks for, not yet started; `long_lived`: an embedded one that is measured."""
+    """Return the Kafka that the environment names, not started yet. `long_lived`: an embedded one will be measured."""
     named = os.environ.get("EPOCHAL_KAFKA_BOOTSTRAP")
     if named:
         from epochal.chaos.servers.foreign import ForeignKafka
@@ -87,7 +87,7 @@ def choose_kafka(*, long_lived: bool = False) -> Kafka:
 
 
 def chosen() -> str:
-    """`embedded` or `containers`; anything else in EPOCHAL_SERVERS is refused."""
+    """Return `embedded` or `containers`. Raises ServerUnavailable for any other value of `EPOCHAL_SERVERS`."""
     choice = os.environ.get("EPOCHAL_SERVERS", "embedded")
     if choice not in ("embedded", "containers"):
         raise ServerUnavailable(f"EPOCHAL_SERVERS={choice!r}", "set it to `embedded` or `containers`, or unset it")

@@ -1,4 +1,4 @@
-"""Where downloaded parts are kept, so that a second start needs no network."""
+"""The cache of downloaded parts, so that a second start needs no network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import epochal
 
 
 def cache_dir() -> Path:
-    """`EPOCHAL_CACHE`, else `.cache/` in a checkout, else `epochal/` in the user's cache (`XDG_CACHE_HOME`)."""
+    """Return `EPOCHAL_CACHE`, else `.cache/` in a checkout, else `epochal/` in the user's cache (`XDG_CACHE_HOME`)."""
     if named := os.environ.get("EPOCHAL_CACHE"):
         return Path(named)
     checkout = Path(epochal.__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ def cache_dir() -> Path:
 
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[Path]:
-    """The cache directory, while no other process holds the lock `name`."""
+    """Hold the lock `name` against other processes; yield the cache directory, which is created if missing."""
     directory = cache_dir()
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / f"{name}.lock").open("w") as lock:

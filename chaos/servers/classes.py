@@ -1,7 +1,7 @@
-"""Archives of classes that are parsed and verified already (class data sharing, JEP 350): a JVM starts sooner with one.
+"""Archives of classes that are parsed and verified already (class data sharing, JEP 350): a JVM starts faster with one.
 
-An archive is made once on a machine, by a process that does what those do that will use it. Where a Java makes none,
-they start without.
+An archive is made once on a machine, by a process that does the same as the later users of the archive. If a Java
+cannot make one, they start without it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ _log = logging.getLogger(__name__)
 
 
 def name(kind: str, *of: object) -> str:
-    """What the archive is called that is right for the kit's Java and for ``of``, say jars."""
+    """Return the name of the archive for the kit's Java and for ``of``, for example jars."""
     version = _version(java.java_home() / "bin" / "java")
     return f"{kind}-{hashlib.sha256(repr((version, *of)).encode()).hexdigest()[:12]}"
 
 
 @functools.cache
 def _version(program: Path) -> bytes:
-    """What it says of itself: the file may be a shim, written anew at every look."""
+    """The output of ``java -version``. The file itself identifies no Java: it may be a shim that is written again."""
     return subprocess.run([program, "-version"], capture_output=True, check=True).stderr
 
 
 def known(name: str) -> Path | None:
-    """The archive, if it was made; None otherwise, and nobody makes it now."""
+    """Return the archive if it exists, else None. This call never makes it."""
     archive = cache.cache_dir() / f"{name}.jsa"
     return archive if archive.exists() else None
 
 
 def made(name: str, what: str, make: Callable[[Path], str | None]) -> Path | None:
-    """The archive; the first call on a machine makes it, others wait. ``make`` is given its path, and answers None or
-    why it could not, which is then not tried again."""
+    """Return the archive. The first call on a machine makes it, and other calls wait.
+
+    ``make`` gets its path, and returns None or why it failed. After a failure nobody tries again: the result is None.
+    """
     with cache.locked(name.partition("-")[0]) as directory:
         archive, none = directory / f"{name}.jsa", directory / f"{name}.none"
         if archive.exists():
@@ -54,5 +56,5 @@ def made(name: str, what: str, make: Callable[[Path], str | None]) -> Path | Non
 
 
 def options(archive: Path | None) -> list[str]:
-    """Those of a JVM that starts with it."""
+    """Return the options of a JVM that starts with the archive; none for None."""
     return [] if archive is None else [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=error"]

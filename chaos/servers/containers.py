@@ -1,6 +1,6 @@
 """Postgres and Kafka in containers, through testcontainers.
 
-Run as a program it tells whether a container engine answers: exit status 0, or 3 with one line that says why not.
+As a program it checks whether a container engine answers: exit status 0, or 3 with one line that says why not.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ KAFKA_DATA = "/var/lib/kafka/data"  # a volume of both images, which a second co
 STOP_TIMEOUT_S = 60
 NO_ENGINE = 3
 
-# testcontainers' own watchdog is an image of its own, which need not be reachable.
+# The watchdog of testcontainers is a separate image, which may not be reachable.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 
 class ContainerServer:
-    """A server in a container, on fixed loopback ports, so that it comes back where it was."""
+    """A server in a container, on fixed loopback ports, so that it has the same address after a restart."""
 
     kind: str
     address: str
@@ -42,11 +42,11 @@ class ContainerServer:
         self._crashed = False
 
     def answers(self) -> bool:
-        """Whether the server answers a client."""
+        """Return whether the server answers a client."""
         raise NotImplementedError
 
     def running(self) -> bool:
-        """Whether the container runs."""
+        """Return whether the container runs."""
         if not self._made:
             return False
         docker = self._container.get_wrapped_container()
@@ -54,7 +54,7 @@ class ContainerServer:
         return bool(docker.status == "running")
 
     def start(self) -> None:
-        """Make or start the container, and wait until the server answers."""
+        """Create or start the container, and wait until the server answers. Raises ServerUnavailable if it does not."""
         if self._crashed:
             self._recover()
             self._crashed = False
@@ -73,19 +73,19 @@ class ContainerServer:
             )
 
     def stop(self) -> None:
-        """Stop politely; the container stays."""
+        """Ask the server to stop. The container stays."""
         if self.running():
             self._container.get_wrapped_container().stop(timeout=STOP_TIMEOUT_S)
 
     def crash(self) -> None:
-        """SIGKILL to everything in the container."""
+        """Kill everything in the container with SIGKILL."""
         self._crashed = True
         self._container.get_wrapped_container().kill()
         if wait_until(lambda: None if self.running() else True, STOP_TIMEOUT_S) is None:
             raise ServerUnavailable(f"{self.kind}'s container outlives SIGKILL", "look at it with docker ps")
 
     def restart(self) -> None:
-        """Stop if it runs, and start on the same data and ports."""
+        """Stop if it is running, and start on the same data and ports."""
         self.stop()
         self.start()
 
@@ -96,16 +96,16 @@ class ContainerServer:
             self._made = False
 
     def _recover(self) -> None:
-        """What has to be done to data that a crash left behind, before the next start."""
+        """Repair data that a crash left behind, if necessary. Called before the next start."""
 
     def _publish(self, ports: Mapping[int, int]) -> None:
-        """Container port -> host port, on loopback only."""
+        """Publish ports on loopback only: container port -> host port."""
         published: Any = {f"{inside}/tcp": (LOOPBACK, outside) for inside, outside in ports.items()}
         self._container.ports = published
 
 
 class ContainerPostgres(ContainerServer, Databases):
-    """Postgres from EPOCHAL_POSTGRES_IMAGE, by default the official image."""
+    """Postgres from the image in `EPOCHAL_POSTGRES_IMAGE`, by default the official one."""
 
     kind = "postgres"
 
@@ -118,7 +118,7 @@ class ContainerPostgres(ContainerServer, Databases):
         self._container = PostgresContainer(
             POSTGRES_IMAGE, username=self.user, password="unused", dbname="postgres", driver=None
         )
-        self._container.with_env("POSTGRES_HOST_AUTH_METHOD", "trust")  # as the embedded one: no password, loopback
+        self._container.with_env("POSTGRES_HOST_AUTH_METHOD", "trust")  # no password, like the embedded one
         self._container.with_command(["postgres", "-c", "max_prepared_transactions=64"])
         self._publish({5432: port})
 
@@ -127,7 +127,10 @@ class ContainerPostgres(ContainerServer, Databases):
 
 
 class ContainerKafka(ContainerServer, Topics):
-    """A one-node broker from EPOCHAL_KAFKA_IMAGE, by default the official image, set up by its KAFKA_* variables."""
+    """A one-node broker from the image in `EPOCHAL_KAFKA_IMAGE`, by default the official one.
+
+    KAFKA_* variables configure it.
+    """
 
     kind = "kafka"
 
@@ -147,7 +150,7 @@ class ContainerKafka(ContainerServer, Topics):
         return Topics.answers(self)
 
     def _recover(self) -> None:
-        """Let the controller by itself, in a container on the same data, fence the crashed broker."""
+        """Let a controller without a broker, in another container on the same data, fence the crashed broker."""
         from testcontainers.core.container import DockerContainer
 
         settings = controller_only(self._settings(), "CONTROLLER://:9093")
@@ -162,7 +165,7 @@ class ContainerKafka(ContainerServer, Topics):
             controller.stop(delete_volume=False)
 
     def _settings(self) -> dict[str, str]:
-        """The embedded broker's, with a listener INTERNAL on which it reaches itself within the container."""
+        """The settings of the embedded broker, with a listener INTERNAL for its own connections in the container."""
         kinds = ("CONTROLLER", "INTERNAL", "PLAINTEXT", "PROXIED")
         return {
             **KAFKA_SETTINGS,
@@ -178,17 +181,17 @@ class ContainerKafka(ContainerServer, Topics):
 
 
 def _variables(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings of the broker as its images take them."""
+    """The broker's settings as environment variables for the image."""
     return {"KAFKA_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
 
 
 def _log(container: DockerContainer) -> str:
-    """All that a container has printed."""
+    """Everything that a container has printed."""
     return b"".join(container.get_logs()).decode(errors="replace")
 
 
 def engine_missing() -> str | None:
-    """Why no container engine answers; None where one does."""
+    """Return why no container engine answers; None if one does."""
     import docker
 
     try:

@@ -1,4 +1,4 @@
-"""A Python of their own for packages that cannot stand beside ours: made in the cache at first use, then kept."""
+"""Virtual environments for packages that cannot be installed beside ours. They are made in the cache and kept."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PIP_TIMEOUT_S = 1800
 
 
 def python_with(name: str, *requirements: str, making: Callable[[], None] = lambda: None) -> Path:
-    """The Python of a virtual environment that has these; `making` is called before it is made.
+    """Return the Python of a virtual environment with these requirements. `making` is called before it is made.
 
-    `name` has the versions in it: the environment of another one is another.
+    `name` must contain the versions of the requirements, because an environment is reused if its name exists.
     """
     name = f"{name}-python{sysconfig.get_python_version()}"
     with cache.locked(name) as directory:
@@ -35,7 +35,7 @@ def python_with(name: str, *requirements: str, making: Callable[[], None] = lamb
 
 
 def call(command: list[str]) -> None:
-    """ServerUnavailable, with the last line of what it said, where it does not end well."""
+    """Run a command. Raises ServerUnavailable, with the last line of its error output, if it fails."""
     shown = f"`{' '.join(command[1:])}`"
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)

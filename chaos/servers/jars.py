@@ -1,4 +1,4 @@
-"""Jars from Maven through the Ivy that PySpark brings: no Maven, no Spark session, resolved once."""
+"""Jars from Maven, downloaded once with the Ivy in PySpark. This needs neither Maven nor a Spark session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ RESOLVE_TIMEOUT_S = 900
 
 
 def resolve(jars: Jars) -> list[Path]:
-    """The jar files of `jars`, from the cache if they are all there."""
+    """Return the jar files of `jars`, from the cache if they are all there, else downloaded.
+
+    Raises ServerUnavailable if that fails.
+    """
     listing = f"jars-{jars.name}-{_digest(jars)}.json"
     known = _read(cache.cache_dir() / listing)
     if known is not None:
@@ -32,13 +35,13 @@ def resolve(jars: Jars) -> list[Path]:
 
 
 def progress() -> str:
-    """How much has been fetched so far, for a person who waits: ``31 jars, 85 MB``."""
+    """Return how much was downloaded so far, for a person who waits: ``31 jars, 85 MB``."""
     fetched = [path.stat().st_size for path in (cache.cache_dir() / "ivy").rglob("*.jar")]
     return f"{len(fetched)} jars, {sum(fetched) / 1e6:.0f} MB"
 
 
 def of_pyspark() -> Path:
-    """The folder of the jars that PySpark brings."""
+    """Return the folder with PySpark's jars. Raises ServerUnavailable without pyspark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise ServerUnavailable("jars are resolved by pyspark, which is missing", "`pip install 'epochal[chaos]'`")
@@ -50,7 +53,7 @@ def _digest(jars: Jars) -> str:
 
 
 def _read(listing: Path) -> list[Path] | None:
-    """What an earlier call listed, None where it is missing or names a file that is gone."""
+    """The paths that an earlier call listed; None if there is no list, or if it names a file that is gone."""
     try:
         names = json.loads(listing.read_text())
     except FileNotFoundError:
@@ -67,7 +70,7 @@ def _write(listing: Path, paths: list[Path]) -> None:
 
 
 def _resolve_in_child(jars: Jars, ivy: Path) -> list[Path]:
-    """A process of its own, so that the caller keeps no JVM and its environment stays as it is."""
+    """Download in another process, so that the caller gets no JVM and keeps its environment."""
     request = json.dumps({"coordinates": jars.coordinates, "transitive": jars.transitive, "ivy": str(ivy)})
     environment = {**os.environ, "JAVA_HOME": str(java.java_home()), "PYSPARK_SUBMIT_ARGS": "pyspark-shell"}
     command = [sys.executable, "-m", "epochal.chaos.servers.jars", request]

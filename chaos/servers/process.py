@@ -1,4 +1,4 @@
-"""What every embedded server has in common: a process on loopback that never outlives whoever started it."""
+"""What all embedded servers have in common: a process on loopback that never outlives the process that started it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 GONE_TIMEOUT_S = 60.0
 
-# Below the range that the kernel takes for outgoing connections: a port from that range may be taken by any
-# client while its server is down, even by a client that connects to itself, and then the restart fails.
+# These ports lie below the range that the kernel uses for outgoing connections. While a server is down, any client may
+# get a port of that range, even a client that connects to itself. Then the restart of the server would fail.
 PORTS = range(20_000, 32_000)
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ S = TypeVar("S", bound="Server")
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nothing listens on."""
+    """Return a TCP port on loopback that nothing listens on."""
     for port in random.SystemRandom().sample(PORTS, 200):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((LOOPBACK, port))
@@ -47,7 +47,7 @@ def free_port() -> int:
 
 
 def wait_until(answer: Callable[[], T | None], timeout: float, pause: float = 0.05) -> T | None:
-    """Call `answer` until it is not None; None if `timeout` seconds were not enough."""
+    """Call `answer` until its result is not None; return that. Return None after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         got = answer()
@@ -58,7 +58,7 @@ def wait_until(answer: Callable[[], T | None], timeout: float, pause: float = 0.
 
 @dataclass(frozen=True)
 class Command:
-    """A server's command line, and the user to run it as where that is not the caller."""
+    """A server's command line, and the user that runs it if that is not the caller."""
 
     argv: Sequence[str]
     user: int | None = None
@@ -66,10 +66,10 @@ class Command:
 
 
 class Server(ABC):
-    """One server process with its own data directory and port; `start` again after `stop` or `crash` finds both.
+    """One server process with its own data directory and port. After `stop` or `crash`, `start` uses both again.
 
-    As a context manager it is started on entry and closed on exit. Without `directory` it works in a temporary
-    one, which `close` removes.
+    As a context manager it is started on entry and closed on exit. Without `directory` it uses a temporary directory,
+    which `close` removes.
     """
 
     kind: str
@@ -88,25 +88,25 @@ class Server(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make the data directory; called once, before the first start."""
+        """Make the data directory. Called once, before the first start."""
 
     def _recover(self) -> None:  # noqa: B027 - most servers recover by themselves
-        """What has to be done before each start to data that a crash left behind."""
+        """Repair data that a crash left behind, if necessary. Called before each start."""
 
     @abstractmethod
     def _command(self) -> Command:
-        """What to run."""
+        """Return the command that runs the server."""
 
     @abstractmethod
     def _ready(self) -> bool:
-        """Whether the server answers a client; never blocks for more than a second or two."""
+        """Return whether the server answers a client. Must not block for more than two seconds."""
 
     def running(self) -> bool:
-        """Whether the server process is there."""
+        """Return whether the server process runs."""
         return self.pid is not None and guard.alive(self.pid)
 
     def start(self: S) -> S:
-        """Start and wait until the server answers; ServerUnavailable with the end of its log if it does not."""
+        """Start, and wait until the server answers. Raises ServerUnavailable with the end of its log if it does not."""
         if self.running():
             raise ServerUnavailable(f"{self.kind} on {self.address} is running already", "stop() it first")
         if not self._prepared:
@@ -125,7 +125,7 @@ class Server(ABC):
         return self
 
     def stop(self) -> None:
-        """Stop politely, and wait; killed if that takes longer than STOP_TIMEOUT_S. No-op when not running."""
+        """Ask the server to stop, and wait; kill it after STOP_TIMEOUT_S. Do nothing if it is not running."""
         if self._guard is None or self.pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -135,7 +135,7 @@ class Server(ABC):
         self._forget()
 
     def crash(self) -> None:
-        """SIGKILL to the server and its children; returns when all are gone."""
+        """Kill the server and its children with SIGKILL. Return when all are gone."""
         if self._guard is None or self.pid is None:
             raise ServerUnavailable(f"{self.kind} on {self.address} is not running", "start() it first")
         victims = guard.kill_tree(self.pid)
@@ -144,12 +144,12 @@ class Server(ABC):
         self._forget()
 
     def restart(self: S) -> S:
-        """Stop if it runs, and start on the same data and port."""
+        """Stop if it is running, and start on the same data and port."""
         self.stop()
         return self.start()
 
     def close(self) -> None:
-        """Stop, and remove a temporary directory."""
+        """Stop, and remove the directory if it is a temporary one."""
         self.stop()
         atexit.unregister(self.close)
         if self._temporary:
@@ -157,7 +157,7 @@ class Server(ABC):
             self._prepared = False
 
     def detach(self) -> int:
-        """Let the server outlive this process; the process id to `kill` when it is no longer wanted."""
+        """Let the server outlive this process. Return the process id to `kill` when it is no longer needed."""
         if self._guard is None:
             raise ServerUnavailable(f"{self.kind} on {self.address} is not running", "start() it first")
         atexit.unregister(self.close)
@@ -166,7 +166,7 @@ class Server(ABC):
         return pid
 
     def log_tail(self, lines: int = 30) -> str:
-        """The end of the server's log."""
+        """Return the last lines of the server's log."""
         if not self.log_file.exists():
             return ""
         return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
@@ -208,7 +208,7 @@ class Server(ABC):
         atexit.register(self.close)
 
     def _answers_or_died(self) -> bool | None:
-        """True when it answers, False when it ended, None while neither is so."""
+        """True if the server answers, False if it ended, None if neither is the case yet."""
         if self._ended():
             return False
         return True if self._ready() else None

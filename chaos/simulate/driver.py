@@ -1,4 +1,4 @@
-"""One start of a simulated query: Spark's micro-batch execution, with the real coordinator in it."""
+"""One start of a simulated query: a small model of Spark's micro-batch execution, with the real coordinator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class DriverWorld(LogWorld, Protocol):
-    """The world of a driver: what survives it, and whose turn it is."""
+    """The world of a driver: what survives the driver, and which driver runs now."""
 
     pipeline: Pipeline
     batch: int
@@ -40,7 +40,7 @@ class DriverWorld(LogWorld, Protocol):
 
 
 class Driver:
-    """One start of the query: Spark's driver with a coordinator in it.  All that it holds is volatile."""
+    """One start of the query: Spark's driver with a coordinator.  Everything in it is lost when it dies."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Driver:
         self.outcome = ""  # "" while it runs or is paused
         self.error: Exception | None = None
         self.paused = False
-        self.state: dict[int, int] = {}  # written by this run, not yet named by commits/N
+        self.state: dict[int, int] = {}  # state that this run wrote and no commits/N names yet
         self.reports: list[EpochReport] = []
         self.query = Query(self.pipeline.app, checkpoint.query_id, f"run-{name}", checkpoint.path)
         self.coordinator = self._coordinator()
@@ -89,18 +89,18 @@ class Driver:
             runner=backwards if pipeline.backwards else serial,
             retry=Retry(attempts=4, sleep=lambda seconds: None),  # noqa: ARG005
             compact_every=world.compact_every,
-            telling=EventPublisher(self.query),  # to nobody: what it would warn of is what the schedules do
+            telling=EventPublisher(self.query),  # nobody listens: its warnings would be about the schedule's faults
         )
 
     def sinks(self) -> Sequence[Sink]:
-        """New objects, as a process makes them that has just started."""
+        """Return new sink objects, as a process makes them that has just started."""
         sinks: list[Sink] = [MemorySink(name, self.world.server) for name in self.pipeline.voting]
         return sinks + [MemoryRedoSink(name, self.world.server, self.world.stage) for name in self.pipeline.redo]
 
     # --- life -----------------------------------------------------------------------------------
 
     def go(self) -> Driver:
-        """Run, or go on, until it ends or pauses; then it is somebody else's turn."""
+        """Run or continue this driver until it ends or pauses."""
         before, self.world.current = self.world.current, self
         self.paused = False
         if self._began:
@@ -120,7 +120,7 @@ class Driver:
         return self
 
     def pause(self) -> None:
-        """Stand still, as a stopped process does, until ``go``."""
+        """Stop, as a stopped process does, until :meth:`go` is called again."""
         self.paused = True
         self._rest.release()
         if not self._wake.acquire(timeout=300):
@@ -135,7 +135,7 @@ class Driver:
             self._rest.release()
 
     def _outcome(self) -> tuple[str, bool, bool]:
-        """(outcome, named, definite)"""
+        """Run to the end; return (outcome, named, definite)."""
         try:
             self._spark()
             return "finished", True, True
@@ -158,7 +158,7 @@ class Driver:
     # --- Spark ----------------------------------------------------------------------------------
 
     def _spark(self) -> None:
-        """Micro-batch execution: plan, run, commit; an epoch without commits/N is run again."""
+        """Micro-batch execution: plan, run and commit each epoch.  An epoch without ``commits/N`` is run again."""
         planned = max(self.checkpoint.offsets, default=-1)
         epoch = planned if planned >= 0 and planned not in self.checkpoint.commits else planned + 1
         while epoch <= self.until:
@@ -174,7 +174,7 @@ class Driver:
             epoch += 1
 
     def _commit(self, epoch: int) -> None:
-        """commits/N names the state that this run wrote; without a run there is none to name."""
+        """Write ``commits/N``, which names the state that this run wrote.  Raises StateMissing if it wrote none."""
         if epoch + 1 not in self.state:
             raise StateMissing(f"epoch {epoch} is to be committed, and its plan was never run")
         self.checkpoint.commits.add(epoch)
@@ -201,7 +201,7 @@ class Driver:
 
 
 class Person(Driver):
-    """A start that says one thing (``epochal.coordinator.protocol.actions``) and runs no epoch."""
+    """A start that carries out one operator action (``epochal.coordinator.protocol.actions``) and runs no epoch."""
 
     def __init__(
         self, world: DriverWorld, checkpoint: Checkpoint, name: str, act: OperatorAction, **options: Any
@@ -210,7 +210,7 @@ class Person(Driver):
         super().__init__(world, checkpoint, name, -1, **options)
 
     def sinks(self) -> Sequence[Sink]:
-        """With both names of one that is renamed."""
+        """Return the sinks; a sink that is renamed comes under both names."""
         sinks = super().sinks()
         if not isinstance(self._act, Rename):
             return sinks
@@ -224,7 +224,7 @@ class Person(Driver):
 
 
 class SimulatedBatch:
-    """What Spark hands over.  Every iteration over ``rows`` is an evaluation of its own."""
+    """A micro-batch as Spark passes it.  Every iteration over ``rows`` evaluates it again."""
 
     def __init__(self, driver: Driver, ask: EpochRequest, first: int, last: int) -> None:
         self._driver = driver
@@ -243,7 +243,7 @@ class SimulatedBatch:
         list(self._evaluate())
 
     def _evaluate(self) -> Iterator[StoredRow]:
-        """A running count: it needs the state of the epoch before, and writes its own."""
+        """Evaluate a running count.  It reads the state of the epoch before, and writes the state of this epoch."""
         epoch, state = self._ask.epoch, self._driver.checkpoint.state
         if epoch not in state:
             raise StateMissing(f"epoch {epoch} builds on state version {epoch}, which was never written")
@@ -256,7 +256,7 @@ class SimulatedBatch:
 
 
 class Evaluation:
-    """Rows that do not exist before somebody reads them."""
+    """Rows that are computed each time somebody reads them."""
 
     def __init__(self, evaluate: Callable[[], Iterator[StoredRow]]) -> None:
         self._evaluate = evaluate
@@ -266,12 +266,12 @@ class Evaluation:
 
 
 def backwards(tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
-    """The serial runner, in the other order."""
+    """Run the tasks one after another in reverse order; return the results in the given order."""
     return list(reversed(serial(list(reversed(tasks)))))
 
 
 def _taken() -> threading.Lock:
-    """A lock that waits for its first release: cheaper than a semaphore of one."""
+    """Return a lock that is held already.  It works like a semaphore that starts at 0, and is cheaper."""
     lock = threading.Lock()
     lock.acquire()
     return lock

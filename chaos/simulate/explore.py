@@ -1,11 +1,12 @@
 """Tier 1: every fault, every pair of faults and samples of more, over the real coordinator in a simulated world.
 
-An exploration is cut into *units*, each a function of what it is made of: a part of the schedules of one
-:class:`Kind`, or a sample of a seed.  So they can be played by any number of processes, and what is sampled is
-the same for the same seed.  A schedule counts by its *trace*, the sequence of (actor, step, sink, outcome).
+An exploration is divided into *units*.  A unit is a part of the schedules of one :class:`Kind`, or a random sample.
+Its schedules depend only on its fields.  So any number of processes can play the units, and the same seed always gives
+the same samples.  Schedules are counted by their distinct *traces*.  A trace is a sequence of (actor, step, sink,
+outcome).
 
-Single faults strike at every event.  Of several faults, a crash or a pause strikes once in every group of
-events between which the driver touches nothing that is shared or durable; nobody could tell them apart.
+A single fault strikes at every event.  In schedules of several faults, a crash or a pause strikes only once in every
+group of events between which nothing shared or durable is read or written.  Nobody could see a difference.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ PIPELINES: Mapping[str, Pipeline] = {
     "one-to-idempotent": Pipeline(("pg",), modes=(TWO_PHASE, IDEMPOTENT)),
     "one-to-two-phase": Pipeline(("pg",), modes=(IDEMPOTENT, TWO_PHASE)),
 }
-"""What a query may write to: the number and the kinds of sinks, the order in which they are asked, the modes."""
+"""The pipelines to try: several numbers and kinds of sinks, both orders of the sinks, and both modes."""
 
 FIRST, SECOND, BOTH = ("d1",), ("d2",), ("d1", "d2")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Schedules of one shape: ``first`` anywhere in the first driver, after it ``then`` anywhere in ``drivers``.
+    """Schedules of one shape: ``first`` anywhere in the first driver, and after it ``then`` anywhere in ``drivers``.
 
-    ``dies``: in between the first driver is killed, at the first event that makes a difference.
+    ``dies``: in between, the first driver is killed at the first event at which that makes a difference.
     """
 
     first: Action
@@ -71,13 +72,13 @@ class Kind:
         return f"{self.first.value}{dies}{then}"
 
     def firsts(self, root: Played) -> list[Strike]:
-        """Where the first fault strikes."""
+        """Return all places for the first fault."""
         events = root.outcome.happenings
         found = strikes(events, "d1", self.first)
         return found if self.then is None or self.first in NETWORK else representatives(events, found)
 
     def grow(self, root: Played, first: Strike) -> Iterator[Outcome]:
-        """All schedules of this kind that begin with ``first``."""
+        """Play all schedules of this kind that begin with ``first``."""
         played = root.then(first, grows=self.then is not None)
         if self.then is None:
             yield played.outcome
@@ -107,7 +108,7 @@ PAIRS = (
     Kind(Action.CRASH, Action.LOSE_PREPARED, SECOND),
     Kind(Action.CRASH, Action.PAUSE, SECOND),
 )
-"""The pairs that protocols are known to break on."""
+"""Pairs of faults that are known to break protocols."""
 
 _OTHERS = tuple(
     Kind(first, then)
@@ -122,7 +123,7 @@ KINDS = (*SINGLES, *PAIRS, Kind(Action.PAUSE, Action.PAUSE, FIRST), *_OTHERS)
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of an exploration, small enough to be one process's next work; ``kind=None``: a sample of ``seed``."""
+    """A part of an exploration that one process plays in one piece.  ``kind=None``: a random sample with ``seed``."""
 
     pipeline: Pipeline
     epochs: int
@@ -138,12 +139,15 @@ class Unit:
                 yield from self.kind.grow(root, first)
 
 
-_FIRSTS = 4  # first faults in a unit
-_WIDTHS = (1, 1, 16, 16)  # how many faults are tried as the first, second, third and fourth of a sample
+_FIRSTS = 4  # how many first faults one unit has
+_WIDTHS = (1, 1, 16, 16)  # how many different faults a sample tries as its first, second, third and fourth
 
 
 def sample(root: Played, choice: random.Random) -> Iterator[Outcome]:
-    """Schedules of three and of four faults that begin with one random pair; the pair, and its first fault, too."""
+    """Play schedules of three and of four faults that begin with one random pair.
+
+    The first fault alone and the pair alone are played, too.
+    """
     played = root
     for width in _WIDTHS:
         found = _somewhere(played.outcome, choice, width)
@@ -159,7 +163,7 @@ _DRAWN = (*Action, Action.CRASH, Action.CRASH, Action.CRASH)
 
 
 def _somewhere(outcome: Outcome, choice: random.Random, width: int) -> list[Strike]:
-    """At most ``width`` different faults after those that the schedule has; none where it is over."""
+    """At most ``width`` different faults after those of the schedule; none if there is no event left."""
     places: dict[Action, list[Strike]] = {}
     found: dict[Strike, None] = {}
     for _ in range(width + 10):
@@ -172,7 +176,7 @@ def _somewhere(outcome: Outcome, choice: random.Random, width: int) -> list[Stri
 
 
 def _after(outcome: Outcome, action: Action) -> list[Strike]:
-    """``action`` wherever it makes a difference after the last fault."""
+    """Strikes of ``action`` after the last fault, one for each difference that others can see."""
     drivers = sorted({event.driver for event in outcome.happenings} - {"last"})
     if outcome.schedule:
         return follow_ups(outcome.happenings, outcome.schedule[-1], action, drivers)
@@ -181,30 +185,30 @@ def _after(outcome: Outcome, action: Action) -> list[Strike]:
 
 @dataclass(frozen=True)
 class Part:
-    """What came of one unit; ``error``: it could not be played, which says nothing about the coordinator."""
+    """The result of one unit.  ``error``: why it could not be played, which says nothing about the coordinator."""
 
     unit: Unit
     schedules: int = 0
-    traces: bytes = b""  # 8 per schedule
-    seconds: float = 0.0  # of processor time
+    traces: bytes = b""  # 8 bytes per schedule
+    seconds: float = 0.0  # processor time
     failures: tuple[Failure, ...] = ()
     error: str = ""
 
 
 class Player:
-    """Plays units; what they have in common, it plays once."""
+    """Plays units.  It plays the run without faults, which many units need, only once."""
 
     def __init__(self) -> None:
         self._roots: dict[tuple[Pipeline, int], Played] = {}
 
     def root(self, pipeline: Pipeline, epochs: int) -> Played:
-        """The run without faults."""
+        """Return the run without faults."""
         if (pipeline, epochs) not in self._roots:
             self._roots[pipeline, epochs] = Played(Simulation(pipeline), epochs, grows=True)
         return self._roots[pipeline, epochs]
 
     def play(self, unit: Unit) -> Part:
-        """All schedules of a unit."""
+        """Play all schedules of a unit."""
         traces, failures = array.array("Q"), []
         began = time.process_time()
         try:
@@ -218,11 +222,11 @@ class Player:
         return Part(unit, len(traces), traces.tobytes(), time.process_time() - began, tuple(failures[:_KEPT]))
 
 
-_KEPT = 100  # failing schedules of one unit
+_KEPT = 100  # how many failing schedules of one unit are kept
 
 
 def fingerprint(trace: Sequence[Step]) -> int:
-    """64 bits of a trace, the same in every process."""
+    """Return a hash of 64 bits of a trace; it is the same in every process."""
     text = "\n".join(map("\t".join, trace))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
@@ -233,15 +237,15 @@ class Tally:
 
     seed: int = 0
     schedules: int = 0
-    seconds: float = 0.0  # of processor time, of all processes
-    elapsed: float = 0.0  # by the clock
+    seconds: float = 0.0  # processor time of all processes
+    elapsed: float = 0.0  # seconds by the clock
     traces: set[int] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    whole: bool = False  # it ended because all that was asked for was played
+    whole: bool = False  # everything that was requested was played
 
     def add(self, part: Part) -> None:
-        """Count a unit."""
+        """Add the result of one unit."""
         self.schedules += part.schedules
         self.seconds += part.seconds
         self.traces.update(array.array("Q", part.traces))
@@ -251,7 +255,7 @@ class Tally:
 
     @property
     def verdict(self) -> Verdict:
-        """False if a schedule failed, unknown if one could not be played or none was, else true."""
+        """False if a schedule failed; unknown if a unit could not be played, or if none was played; else true."""
         if self.failures:
             return Verdict.FALSE
         return Verdict.TRUE if self.schedules and not self.errors else Verdict.UNKNOWN
@@ -266,7 +270,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Explored:
-    """The result: a verdict, what it stands on, and the first failing schedules, shrunk; each prints as a program."""
+    """The result: a verdict, its tally, and the first failing schedules, shrunk.  Each of them prints as a program."""
 
     verdict: Verdict
     tally: Tally
@@ -293,11 +297,16 @@ def explore(
 ) -> Explored:
     """Play all schedules of ``kinds``, and samples of three and four faults.
 
-    It ends when all of ``kinds`` and ``samples`` units of samples were played; or, given a number of distinct
-    ``traces`` or of ``seconds`` by the clock, with the first unit that reaches one of these, and sampling goes on
-    until then.  ``stop_early``: it also ends with the first failing schedule.  ``jobs``: processes; with one, all
-    is played in this.  ``progress`` is called after each unit.  With the same arguments and no ``seconds``, the
-    schedules are the same, whatever ``jobs``.  ``shown``: so many failing schedules are shrunk.
+    Without ``traces`` and ``seconds``, it ends after all schedules of ``kinds`` and ``samples`` units of samples.  With
+    ``traces`` or ``seconds``, it goes on sampling, and ends after the first unit that reaches so many distinct traces,
+    or so many seconds by the clock.
+
+    * ``stop_early``: it also ends after the first unit with a failing schedule.
+    * ``jobs``: number of processes.  With one, everything is played in this process.
+    * ``progress``: called after each unit.
+    * ``shown``: how many failing schedules are shrunk.
+
+    With the same arguments and without ``seconds``, the schedules are the same, also with another number of ``jobs``.
     """
     player, tally, began = Player(), Tally(seed), time.monotonic()
     endless = traces is not None or seconds is not None
@@ -317,7 +326,7 @@ def explore(
 
 
 def _shrunk(failures: Sequence[Failure], shown: int) -> Iterator[Failure]:
-    """The first of each set of broken invariants, made small."""
+    """Shrink the first failure of each set of broken invariants."""
     first: dict[frozenset[str], Failure] = {}
     for failure in failures:
         first.setdefault(frozenset(failure.wrong), failure)
@@ -326,14 +335,14 @@ def _shrunk(failures: Sequence[Failure], shown: int) -> Iterator[Failure]:
 
 @dataclass(frozen=True)
 class _Work:
-    """The units of an exploration, in an order in which any beginning has something of everything."""
+    """The units of an exploration.  Their order is mixed, so that any beginning has units of many kinds."""
 
     player: Player
     pipelines: tuple[Pipeline, ...]
     kinds: tuple[Kind, ...]
     epochs: tuple[int, ...]
     seed: int
-    samples: int | None  # None: without end
+    samples: int | None  # None: endless
 
     def units(self) -> Iterator[Unit]:
         if not self.pipelines:
@@ -343,12 +352,12 @@ class _Work:
         if self.samples is not None:
             yield from itertools.chain(listed, sampled)
             return
-        for unit in sampled:  # by turns, then samples alone
+        for unit in sampled:  # listed and sampled units in turn, then only samples
             yield from itertools.islice(listed, 1)
             yield unit
 
     def _listed(self) -> Iterator[Unit]:
-        """By number of epochs, single faults before pairs, all kinds and pipelines by turns."""
+        """The units of all kinds: by number of epochs, single faults before pairs, then kinds and pipelines in turn."""
         for epochs, single in itertools.product(self.epochs, (True, False)):
             kinds = [kind for kind in self.kinds if (kind.then is None) is single]
             series = [self._parts(pipeline, epochs, kind) for kind in kinds for pipeline in self.pipelines]
@@ -366,7 +375,7 @@ class _Work:
 
 
 def _played(units: Iterator[Unit], player: Player, jobs: int) -> Generator[Part, None, None]:
-    """What came of each unit, in their order."""
+    """Play the units; yield their results in the same order."""
     if jobs == 1:
         yield from map(player.play, units)
         return

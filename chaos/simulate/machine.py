@@ -1,11 +1,11 @@
-"""Tier 2: Hypothesis drives the coordinator, its log and its sinks, step by step, and prints a program when it fails.
+"""Tier 2: Hypothesis drives the coordinator, its log and its sinks step by step, and prints a program if that fails.
 
-:class:`CoordinatorMachine` is the world of tier 1 with other hands at it: any number of drivers that live at the
-same time, each going on for some events and standing still again; faults in between; a checkpoint that is copied,
-edited or belongs to another table.  :class:`FilesLogMachine` is a log in a folder with several processes at it.
+:class:`CoordinatorMachine` uses the simulated world of tier 1.  Up to four drivers live at the same time; each runs for
+some events and pauses again.  Faults happen in between.  A checkpoint is copied or edited, or a table is recreated.
+:class:`FilesLogMachine` is a log in a folder that several processes use.
 
-What must hold at any moment is judged after each rule, all of it at the end: then everybody who stands still goes
-on, and one more start, over one more epoch, has to converge.
+After each rule, the invariants that hold at any moment are checked.  All invariants are checked at the end, after every
+paused driver has continued and one more start over one more epoch has converged.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ DEFAULT = settings(
     suppress_health_check=_ALL,
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
 )
-"""Always the same runs, some seconds."""
+"""Always the same runs.  They take some seconds."""
 
 DEEP = settings(DEFAULT, max_examples=200, stateful_step_count=60, derandomize=False, print_blob=False)
-"""Longer runs, by seed; :func:`fuzz` repeats them while there is time."""
+"""Longer runs that depend on a seed.  :func:`fuzz` repeats them while there is time."""
 
 ANYTIME = ("I2", "I3", "I4", "I5", "I7", "I12")
-"""What holds at any moment; of the others some wait for the end."""
+"""The invariants that are checked after each rule.  Some of the others hold only at the end."""
 
 REFUSED = ("CheckpointMismatch", "MarkerLost")
 EVENTS = st.integers(0, 70)
 VERBS = ("prepare", "commit", "append-commit", "append-apply", "fence", "append-fence", "look", "abort", "commit")
-"""Of requests; a commit is drawn twice as often."""
+"""The kinds of requests.  A commit is drawn twice as often as any other."""
 STEPS = (*sorted(set(VERBS)), *(point.value for point in Point), "planned", "returned", "committed")
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
-    """Drivers, faults and an operator with a shell, over one checkpoint."""
+    """Drivers, faults and an operator who changes things by hand, over one checkpoint."""
 
     drivers: Bundle[str] = Bundle("drivers")
 
@@ -93,7 +93,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @initialize(pipeline=st.sampled_from(sorted(PIPELINES)), compact_every=st.sampled_from([1, 3, 100]))
     def begin(self, pipeline: str, compact_every: int) -> None:
-        """A world with these sinks, whose log is compacted when so many records can go."""
+        """Make a world with this pipeline, whose log is compacted when ``compact_every`` records are obsolete."""
         self._world = Simulation(PIPELINES[pipeline], zombies=True)
         self._world.compact_every = compact_every
         self._scope.enter_context(undisturbed())
@@ -104,7 +104,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self._living) < 4)
     @rule(target=drivers, events=EVENTS, epochs=st.integers(1, 2))
     def start(self, events: int, epochs: int) -> MultipleResults[str] | str:
-        """A driver starts, for so many epochs more, and stands still after so many events."""
+        """Start a driver for so many more epochs; it pauses after so many events."""
         self._started += 1
         name = f"d{self._started}"
         self._living[name] = self.world.driver(name, self._planned + epochs)
@@ -112,22 +112,22 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(target=drivers, driver=consumes(drivers), events=EVENTS)
     def go_on(self, driver: str, events: int) -> MultipleResults[str] | str:
-        """A driver that stood still, as a stopped process does, goes on for so many events."""
+        """Continue a paused driver for so many events."""
         return self._go(driver, events=events)
 
     @rule(target=drivers, driver=consumes(drivers), step=st.sampled_from(STEPS))
     def go_to(self, driver: str, step: str) -> MultipleResults[str] | str:
-        """It goes on until it comes to this step, if it does."""
+        """Continue a paused driver until it comes to this step, or ends."""
         return self._go(driver, to=step)
 
     @rule(driver=consumes(drivers))
     def finish(self, driver: str) -> None:
-        """It goes on to its end."""
+        """Continue a paused driver to its end."""
         self._go_to_the_end(driver)
 
     @rule(driver=consumes(drivers))
     def crash(self, driver: str) -> None:
-        """It is killed at its next event."""
+        """Kill a paused driver at its next event."""
         self.world.order(driver, "", Action.CRASH)
         self._go_to_the_end(driver)
 
@@ -139,7 +139,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         events=EVENTS,
     )
     def fail(self, driver: str, action: Action, verb: str, events: int) -> MultipleResults[str] | str:
-        """Its next request of this verb fails or loses its answer; it goes on for so many events."""
+        """Let a network fault strike a paused driver's next ``verb`` request; continue it for so many events."""
         self.world.order(driver, verb, action)
         return self._go(driver, events=events)
 
@@ -148,40 +148,40 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.server.late or self.world.log_network.late)
     @rule()
     def deliver_late(self) -> None:
-        """What is under way arrives."""
+        """Let all late requests arrive."""
         self.world.deliver_late()
 
     @precondition(lambda self: self._prepared)
     @rule()
     def lose_prepared(self) -> None:
-        """Every voting sink forgets what is prepared."""
+        """Let every voting sink lose what is prepared."""
         for name in self.world.pipeline.voting:
             self.world.server.lose_prepared(self.world.pipeline.app, name)
 
-    # --- an operator's hands --------------------------------------------------------------------
+    # --- what an operator may do ----------------------------------------------------------------
 
     @precondition(lambda self: self._log)
     @rule()
     def run_a_copy(self) -> None:
-        """The checkpoint is copied and the copy is started: it is refused and disturbs nobody."""
+        """Copy the checkpoint and start the copy.  It must be refused and must change nothing."""
         self._refused(self.world.checkpoint.copy("/copy"))
 
     @precondition(lambda self: self._fenced)
     @rule()
     def run_a_new_checkpoint(self) -> None:
-        """The checkpoint is lost and the query started with another: the same, once a sink was fenced."""
+        """Start the query with a new checkpoint.  After a sink was fenced, it must be refused and change nothing."""
         self._refused(Checkpoint(query_id="query-2"))
 
     @precondition(lambda self: any(isinstance(entry.record, (Commit, Apply)) for entry in self._log))
     @rule(data=st.data())
     def run_with_a_recreated_table(self, data: st.DataObject) -> None:
-        """A table is dropped and made anew, a start is refused; the table is restored."""
+        """Drop a table and create it again.  A start must be refused.  Then restore the table."""
         newest = [entry.record for entry in self._log if isinstance(entry.record, (Commit, Apply))][-1]
         name = data.draw(st.sampled_from(sorted(newest.participants)), label="sink")
         app, server = self.world.pipeline.app, self.world.server
         table, history = server.table(app, name), self.world.history
         server.recreate(app, name)
-        self.world.history = History()  # that the rows are gone is not the coordinator's doing
+        self.world.history = History()  # the coordinator must not be blamed for the missing rows
         try:
             self._refused(self.world.checkpoint)
         finally:
@@ -191,7 +191,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self._living and self._at_rest)
     @rule()
     def delete_the_newest_commit(self) -> None:
-        """commits/N is deleted while nobody runs: Spark will run the epoch again."""
+        """Delete ``commits/N`` while no driver lives.  Spark will run the epoch again."""
         checkpoint = self.world.checkpoint
         checkpoint.commits.remove(self._planned)
         del checkpoint.state[self._planned + 1]
@@ -200,13 +200,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        """What holds at any moment."""
+        """Check the invariants that hold at any moment."""
         if self._world is not None:
             found = judge_all(self._world.run_of(self._planned), ANYTIME)
             self._demand({name: f.why for name, f in found.items() if f.verdict is Verdict.FALSE})
 
     def teardown(self) -> None:
-        """Everybody goes on to the end, one more start converges, and everything holds."""
+        """Continue all drivers to their ends; then one more start must converge, and all invariants must hold."""
         with self._scope:
             if self._world is not None and not self._failed:
                 while self._living:
@@ -214,7 +214,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 until = self._planned + 1
                 self._world.converge(until)
                 self._demand(self._world.outcome(until).wrong)
-            for name in list(self._living):  # of a failed run, whose threads must end
+            for name in list(self._living):  # only after a failure; the threads must end
                 self.world.order(name, "", Action.CRASH)
                 self._go_to_the_end(name)
 
@@ -248,18 +248,21 @@ class CoordinatorMachine(RuleBasedStateMachine):
         return self._planned in self.world.checkpoint.commits
 
     def _go(self, name: str, *, to: str = "", events: int = 0) -> MultipleResults[str] | str:
-        """A driver starts or goes on, and stands still at the next step ``to`` after so many; its name, if it lives."""
+        """Continue a driver until it ends, or comes to step ``to`` ("": any event) after ``events`` passes there.
+
+        Return its name if it still lives.
+        """
         self.world.order(name, to, Action.PAUSE, after=events)
         self._go_to_the_end(name)
         return name if name in self._living else multiple()
 
     def _go_to_the_end(self, name: str) -> None:
-        """Or to where it has to stand still."""
+        """Continue a driver until it ends, or to where it must pause."""
         if not self._living[name].go().paused:
             del self._living[name]
 
     def _refused(self, checkpoint: Checkpoint) -> None:
-        """A start over this checkpoint ends with a refusal, and has written nothing."""
+        """Make a start over this checkpoint.  It must be refused and must write nothing."""
         self._started += 1
         name, before = f"r{self._started}", self._content()
         driver = self.world.driver(name, max(checkpoint.offsets, default=-1) + 1, checkpoint).go()
@@ -269,21 +272,21 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self._demand({"refused": f"{name} was refused, and has written"})
 
     def _demand(self, wrong: Mapping[str, str]) -> None:
-        """Fails with what is wrong, if anything is; nothing is played after that."""
+        """Fail with what is wrong, if anything is.  After that, nothing more is played."""
         self._failed = bool(wrong)
         assert not wrong, "; ".join(f"{name}: {why}" for name, why in wrong.items())
 
     def _content(self) -> object:
-        """All that sinks and log hold."""
+        """Everything that sinks and log hold."""
         app = self.world.pipeline.app
         return [self.world.server.table(app, name).copy() for name in self.world.pipeline.sinks], list(self._log)
 
 
 class FilesLogMachine(RuleBasedStateMachine):
-    """A log in a folder, with several processes that append, read, compact, stand still and die in between.
+    """A log in a folder, with several simulated processes that append, read, compact, pause and die.
 
-    Two promises are the model: at a position there is never another record than the one that was read or answered
-    there, and what was answered stays until a floor is above it.
+    The model has two promises.  A position never holds another record than the one that was read there, or whose append
+    was confirmed.  A confirmed record stays until a compaction with a floor above it leaves it out.
     """
 
     calls: Bundle[str] = Bundle("calls")
@@ -293,14 +296,14 @@ class FilesLogMachine(RuleBasedStateMachine):
         self._folder = Path(tempfile.mkdtemp(prefix="epochal-log-"))
         self._known: dict[LogPosition, Record] = {}
         self._answered: set[LogPosition] = set()
-        self._floor = 0  # the highest that was asked for
+        self._floor = 0  # the highest floor that was requested
         self._begun = 0
-        self._calls: dict[str, _Call] = {}  # those that stand still
+        self._calls: dict[str, _Call] = {}  # the paused calls
 
     @precondition(lambda self: len(self._calls) < 3)
     @rule(target=calls, point=st.sampled_from([Point.LOG_BEFORE_APPEND, Point.LOG_AFTER_APPEND, None]))
     def append(self, point: Point | None) -> MultipleResults[str] | str:
-        """Somebody appends at the end of the log as it is, and stands still at ``point``."""
+        """Begin an append at the present end of the log.  It pauses at ``point``."""
         position = self._end()
         record = Fence(Actor(self._begun, 7), Query("flights", "query-1", "run", "/checkpoint"), 0)
         return self._begin(lambda: self._append(position, record), point)
@@ -308,7 +311,7 @@ class FilesLogMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self._calls) < 3)
     @rule(target=calls, down=st.integers(0, 3), point=st.sampled_from([Point.LOG_AFTER_FLOOR, None]))
     def compact(self, down: int, point: Point | None) -> MultipleResults[str] | str:
-        """Somebody forgets every second record below a floor, and stands still at ``point``."""
+        """Begin a compaction that drops every second record below a floor.  It pauses at ``point``."""
         floor = max(0, self._end() - down)
         kept = [entry for entry in self._read() if entry.position < floor and _stays(entry.position)]
         self._floor = max(self._floor, floor)
@@ -316,17 +319,17 @@ class FilesLogMachine(RuleBasedStateMachine):
 
     @rule(call=consumes(calls))
     def go_on(self, call: str) -> None:
-        """Who stood still goes on to the end of the call."""
+        """Continue a paused call to its end."""
         self._calls.pop(call).go_on()
 
     @rule(call=consumes(calls))
     def crash(self, call: str) -> None:
-        """Who stood still is killed."""
+        """Kill a paused call."""
         self._calls.pop(call).go_on(killed=True)
 
     @invariant()
     def holds(self) -> None:
-        """What anybody reads is what was there before, and nothing that was answered is missing."""
+        """Check that the log holds what was read before, and that no confirmed record is missing."""
         entries = self._read()
         for entry in entries:
             self._is_known(entry.position, entry.record)
@@ -335,13 +338,13 @@ class FilesLogMachine(RuleBasedStateMachine):
         assert not missing, f"answered and gone: {sorted(missing)}"
 
     def teardown(self) -> None:
-        """Everybody goes on to the end."""
+        """Continue all paused calls to their ends."""
         try:
             while self._calls:
                 self._calls.popitem()[1].go_on()
             self.holds()
         finally:
-            for call in self._calls.values():  # a failed run, whose threads must end
+            for call in self._calls.values():  # only after a failure; the threads must end
                 call.go_on(killed=True)
             shutil.rmtree(self._folder)
 
@@ -374,22 +377,22 @@ class FilesLogMachine(RuleBasedStateMachine):
 
 
 def _stays(position: LogPosition) -> bool:
-    """Which records compactions keep: a function of the position alone, so two to one floor agree."""
+    """Whether compactions keep the record.  Only the position decides, so two compactions to the same floor agree."""
     return position % 2 == 0
 
 
 class _Unsynced(Disk):
-    """The disk without waiting for it: processes die here, machines do not."""
+    """A disk that does not wait for writes to be durable.  Here processes die, but machines do not."""
 
     def sync(self, handle: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def sync_folder(self, path: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _Call:
-    """A call of a process of its own, which stands still when it first comes to ``point``."""
+    """A call in a simulated process.  It pauses when it first comes to ``point``."""
 
     def __init__(self, work: Callable[[], None], point: Point | None) -> None:
         self._work = work
@@ -400,11 +403,11 @@ class _Call:
         self.ended = False
 
     def begin(self) -> None:
-        """Until it ends or stands still."""
+        """Run until the call ends or pauses."""
         self._run(threading.Thread(target=self._live, daemon=True).start)
 
     def go_on(self, *, killed: bool = False) -> None:
-        """To its end; one that is ``killed`` comes no further than where it stands."""
+        """Continue to the end.  With ``killed``, die where the call paused."""
         self._killed = killed
         self._run(self._wake.release)
 
@@ -412,7 +415,7 @@ class _Call:
         with failpoints.handler(self._hit):
             wake()
             if not self._rest.acquire(timeout=300):
-                raise AssertionError("a call neither ended nor stood still")
+                raise AssertionError("a call neither ended nor paused")
         if self._error is not None:
             raise self._error
 
@@ -438,7 +441,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """What came of a time of fuzzing; ``program``: of the first failure, as Hypothesis prints it."""
+    """The result of fuzzing.  ``program``: that of the first failure, as Hypothesis prints it."""
 
     verdict: Verdict
     seed: int
@@ -459,7 +462,7 @@ def fuzz(
     profile: settings = DEEP,
     progress: Callable[[int], None] = lambda runs: None,  # noqa: ARG005
 ) -> Fuzzed:
-    """Run a machine until it fails or the time is over; the same seed has the same runs, as far as the time goes."""
+    """Run a machine until it fails or the time is over.  The same seed gives the same runs, as far as time allows."""
     began, runs = time.monotonic(), 0
 
     def make() -> RuleBasedStateMachine:
@@ -478,7 +481,7 @@ def fuzz(
 
 
 def _failure(make: Callable[[], RuleBasedStateMachine], profile: settings) -> str:
-    """The program of a run that fails, and why; "" if none does."""
+    """The program of a run that fails, with the error; "" if no run fails."""
     try:
         run_state_machine_as_test(make, settings=profile)  # type: ignore[arg-type]
     except HypothesisException:

@@ -1,6 +1,6 @@
-"""Servers, log and durable copies as a driver reaches them: each request may be lost, or arrive late.
+"""The network between a driver and the servers, log and durable copies: each request may be lost or arrive late.
 
-Each tells the history what has become of a request, and asks the schedule for its fate.
+For each request, the schedule says what happens to it, and the history gets the effects.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class World(Protocol):
-    """What the simulated servers, log and copies report to: the simulation."""
+    """The simulation, to which the simulated servers, log and copies report."""
 
     history: History
-    arriving: bool  # late requests arrive: their steps are nobody's
+    arriving: bool  # late requests arrive now; their steps belong to no driver
 
     def touch(self) -> None: ...
     def read(self) -> None: ...
@@ -35,7 +35,7 @@ class World(Protocol):
 
 
 class WatchedServer(MemoryServer):
-    """A server that tells the history which effects requests have, and asks the schedule for their fate."""
+    """A server that records the effects of requests, and asks the schedule what happens to each request."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -55,16 +55,16 @@ class WatchedServer(MemoryServer):
 
     @property
     def late(self) -> bool:
-        """Whether a request is under way."""
+        """Whether a late request has not arrived yet."""
         return bool(self._under_way)
 
     def become(self, other: MemoryServer) -> None:
-        """Take over a copy of all that another server holds."""
+        """Replace the content by a copy of another server's content."""
         self._tables = {name: table.copy() for name, table in other._tables.items()}
         self._serial = itertools.count(next(other._serial))
 
     def restore(self, app: str, sink: str, table: Table) -> None:
-        """An administrator puts a backup in the place of a table."""
+        """Replace a table by a backup, as an administrator might."""
         self._tables[app, sink] = table
 
     def deliver_late(self) -> int:
@@ -87,7 +87,7 @@ class WatchedServer(MemoryServer):
         return self._watch(table, f"{app}/{sink}", by, lambda: MemoryServer.abort(self, app, sink, by))
 
     def _watch(self, table: Table, where: str, by: Actor, act: Callable[[], T]) -> T:
-        """Compare the table before and after: what became visible, whose prepared work is gone."""
+        """Call ``act`` and record what became visible in the table, and whose prepared work is gone."""
         shown, prepared = len(table.shown), dict(table.prepared)
         answer = act()
         gone = tuple(actor_name(p.actor) for n, p in prepared.items() if n not in table.prepared)
@@ -98,14 +98,14 @@ class WatchedServer(MemoryServer):
 
 
 class WatchedStage(MemoryStage):
-    """A stage that tells the history whose copies are removed by whom."""
+    """A stage that records whose copies are removed, and by whom."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
 
     def become(self, other: MemoryStage) -> None:
-        """Take over a copy of all that another stage holds."""
+        """Replace the content by a copy of another stage's content."""
         self._copies = dict(other._copies)
         self._serial = itertools.count(next(other._serial))
 
@@ -128,7 +128,7 @@ class WatchedStage(MemoryStage):
 
 
 class LogNetwork:
-    """Carries requests to the log; a late append arrives when it is told to."""
+    """Carries requests to the log.  A late request arrives at ``deliver_late``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -136,7 +136,7 @@ class LogNetwork:
 
     @property
     def late(self) -> bool:
-        """Whether an append is under way."""
+        """Whether a late request has not arrived yet."""
         return bool(self._under_way)
 
     def request(self, verb: str, apply: Callable[[], T]) -> T:
@@ -169,13 +169,13 @@ class LogNetwork:
 
 
 class LogWorld(World, Protocol):
-    """A world with a network before its log."""
+    """A world with a network in front of its log."""
 
     log_network: LogNetwork
 
 
 class RemoteLog:
-    """An epoch log at the other end of a network."""
+    """An epoch log behind a network."""
 
     def __init__(self, log: MemoryLog, world: LogWorld) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""What is simulated: a query's sinks, Spark's checkpoint, and the errors of a driver."""
+"""The simulated parts: a query's sinks, Spark's checkpoint, and the errors of a driver."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from epochal.coordinator.model.epoch import IDEMPOTENT, TWO_PHASE
 
 
 class SimulatedCrash(BaseException):
-    """The driver dies here; no production code may catch it."""
+    """The driver dies here.  Production code must never catch this."""
 
 
 class ConcurrentUpdate(Exception):
-    """What Spark raises when another driver wrote this entry of its log (CONCURRENT_STREAM_LOG_UPDATE)."""
+    """The error that Spark raises if another driver wrote this entry of its log (CONCURRENT_STREAM_LOG_UPDATE)."""
 
 
 class StateMissing(Exception):
-    """What Spark raises when the state that an epoch builds on was never written."""
+    """The error that Spark raises if the state that an epoch needs was never written."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Which sinks a query writes to: names, by kind; names give the order of the coordinator."""
+    """The names of the sinks that a query writes to, by kind.  The coordinator works in the order of the names."""
 
     voting: tuple[str, ...]
     redo: tuple[str, ...] = ()
     app: str = "flights"
-    backwards: bool = False  # the runner takes the sinks in the other order
-    modes: tuple[str, ...] = (TWO_PHASE,)  # of the first driver, the second, and so on, over and over
+    backwards: bool = False  # the runner works on the sinks in reverse order
+    modes: tuple[str, ...] = (TWO_PHASE,)  # of the first driver, the second, and so on, repeated cyclically
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -36,21 +36,21 @@ class Pipeline:
 
     @property
     def repeats(self) -> bool:
-        """Whether every evaluation has to give the same rows, as idempotent mode asks for."""
+        """Whether every evaluation must give the same rows, as idempotent mode requires."""
         return IDEMPOTENT in self.modes
 
 
 @dataclass
 class Checkpoint:
-    """Spark's checkpoint with our log in it.  ``offsets``: epoch -> (first, last + 1) input."""
+    """Spark's checkpoint with our log in it.  ``offsets`` maps an epoch to (first input, last input + 1)."""
 
     path: str = "/checkpoint"
     query_id: str = "query-1"
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)
-    state: dict[int, int] = field(default_factory=lambda: {0: 0})  # before this epoch -> running count
+    state: dict[int, int] = field(default_factory=lambda: {0: 0})  # epoch -> the running count before it
     log: MemoryLog = field(default_factory=MemoryLog)
 
     def copy(self, path: str) -> Checkpoint:
-        """The folder, copied: the same query id in its metadata, the same log."""
+        """Return a copy of the folder at ``path``, with the same query id in its metadata and the same log."""
         return Checkpoint(path, self.query_id, dict(self.offsets), set(self.commits), dict(self.state), self.log.copy())

@@ -1,9 +1,8 @@
-"""Schedules: which fault strikes which driver at which of its steps, and how all of them are found.
+"""Schedules: which fault strikes which driver at which of its steps, and how all schedules are found.
 
-Every step of a driver that can be struck is an *event*: a failpoint, a request on the network, a step of
-Spark's own.  A run without faults gives the list of events of the first driver; a fault at its k-th event
-gives that of the second; so schedules are enumerated from what really happens, never guessed, and each
-fault is known to have struck.
+Every step of a driver that can be struck is an *event*: a failpoint, a request on the network, or a step of Spark.  A
+run without faults gives the list of events of the first driver.  A run with a fault at the k-th of them gives the
+events of the second driver.  So schedules are found from events that really happen, and each fault is known to strike.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ class Action(enum.Enum):
     """What happens at an event."""
 
     CRASH = "crash"  # the driver dies
-    PAUSE = "pause"  # the driver stands still until all newer ones are done: a zombie
-    DROP_ANSWER = "drop answer"  # a failpoint right after an applied request: the answer is lost
-    LOSE_PREPARED = "lose prepared"  # every voting sink forgets what is prepared
-    DELIVER_LATE = "deliver late"  # the requests under way arrive now
+    PAUSE = "pause"  # the driver stops until newer drivers have ended: it is a zombie
+    DROP_ANSWER = "drop answer"  # at a failpoint right after an applied request: the answer is lost
+    LOSE_PREPARED = "lose prepared"  # every voting sink loses what is prepared
+    DELIVER_LATE = "deliver late"  # the late requests arrive now
     # at a request:
     UNAVAILABLE = "unavailable"
     REQUEST_LOST = "request lost"
@@ -32,7 +31,7 @@ NETWORK = (Action.UNAVAILABLE, Action.REQUEST_LOST, Action.ANSWER_LOST, Action.L
 
 
 class Happening(NamedTuple):
-    """One event of a driver, as it can be struck."""
+    """One event of a driver, at which a fault can strike."""
 
     driver: str
     number: int  # counts up per driver, from 0
@@ -40,7 +39,7 @@ class Happening(NamedTuple):
     step: str
     sink: str = ""
     epoch: int = -1
-    touches: int = 0  # how often drivers had touched anything shared or durable before
+    touches: int = 0  # how often drivers read or wrote anything shared or durable before this event
 
 
 class Strike(NamedTuple):
@@ -58,7 +57,7 @@ Schedule = tuple[Strike, ...]
 
 
 def strikes(events: Sequence[Happening], driver: str, action: Action, start: int = 0) -> list[Strike]:
-    """``action`` at every event of ``driver`` where it means something, from event ``start`` on."""
+    """Return strikes of ``action`` at every event of ``driver`` where it can happen, from event ``start`` on."""
     return [
         Strike(driver, e.number, action)
         for e in events
@@ -67,9 +66,10 @@ def strikes(events: Sequence[Happening], driver: str, action: Action, start: int
 
 
 def representatives(events: Sequence[Happening], found: Sequence[Strike]) -> list[Strike]:
-    """One strike of each group between which the driver touched nothing that is shared or durable.
+    """Return one strike of each group of equal events.
 
-    To crash or to pause at one event of such a group or at another makes no difference to anybody else.
+    Between the events of a group nothing shared or durable was read or written.  So nobody else can see at which event
+    of the group the driver crashed or paused.
     """
     touches = {(e.driver, e.number): e.touches for e in events}
     groups: dict[tuple[Action, int], Strike] = {}
@@ -79,7 +79,7 @@ def representatives(events: Sequence[Happening], found: Sequence[Strike]) -> lis
 
 
 def fits_action(event: Happening, action: Action) -> bool:
-    """Whether the action means something at this event."""
+    """Return whether the action can happen at this event."""
     if action in NETWORK:
         return event.kind == "request"
     if action is Action.DROP_ANSWER:
@@ -88,7 +88,10 @@ def fits_action(event: Happening, action: Action) -> bool:
 
 
 def follow_ups(events: Sequence[Happening], first: Strike, action: Action, drivers: Sequence[str]) -> list[Strike]:
-    """``action`` wherever it makes a difference after ``first``, in those drivers; events are of its run."""
+    """Return strikes of ``action`` after ``first`` in ``drivers``, one for each difference that others can see.
+
+    ``events`` are the events of a run with ``first``.
+    """
     began = next(i for i, e in enumerate(events) if (e.driver, e.number) == (first.driver, first.number))
     after = [e for e in events[began + 1 :] if e.driver in drivers]
     found = [s for driver in drivers for s in strikes(after, driver, action)]

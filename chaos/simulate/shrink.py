@@ -1,7 +1,7 @@
-"""A failing schedule, made as small as it gets, and printed as a program that runs.
+"""Make a failing schedule as small as possible, and print it as a program that runs.
 
-First fewer faults, then fewer epochs, then earlier faults.  Every attempt is played; what is kept breaks one of
-the promises that were broken at first, and all of its faults strike.
+First come attempts with fewer faults, then with fewer epochs, then with earlier faults.  Every attempt is played.  It
+is kept if it breaks one of the promises that were broken at first, and if all of its faults strike.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from epochal.chaos.simulate.schedule import NETWORK, Schedule, Strike, represent
 from epochal.chaos.simulate.simulation import Outcome, simulate
 
 NOT_STRUCK = "struck"
-"""What is wrong with a schedule and not with the coordinator: one of its faults never happened."""
-ATTEMPTS = 3000  # schedules that are played to shrink one; some seconds
+"""The name of an error in the schedule and not in the coordinator: one of its faults never happened."""
+ATTEMPTS = 3000  # how many schedules are played to shrink one; this takes some seconds
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A schedule that breaks a promise.  ``wrong``: invariant, or what else is demanded -> why it does not hold."""
+    """A schedule that breaks a promise.  ``wrong`` maps an invariant, or another demand, to why it does not hold."""
 
     pipeline: Pipeline
     schedule: Schedule
@@ -31,7 +31,7 @@ class Failure:
     wrong: Mapping[str, str]
 
     def outcome(self) -> Outcome:
-        """Played again."""
+        """Play the schedule again."""
         return simulate(self.pipeline, self.schedule, epochs=self.epochs)
 
     @property
@@ -40,7 +40,7 @@ class Failure:
         return frozenset(self.wrong) - {NOT_STRUCK}
 
     def program(self) -> str:
-        """Python that plays exactly this schedule, prints what happened, and ends with 1 while it fails."""
+        """Return Python code that plays exactly this schedule, prints what happened, and exits with 1 if it fails."""
         with undisturbed():
             steps = {(e.driver, e.number): f"{e.step} {e.sink}".strip() for e in self.outcome().happenings}
         faults = "".join(
@@ -71,7 +71,7 @@ raise SystemExit(1 if outcome.wrong else 0)
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Millions of faults are not worth a warning each, and their worlds are collected in larger heaps."""
+    """Switch off warnings, as there are millions of faults, and let Python collect garbage less often."""
     logger, thresholds = logging.getLogger("epochal"), gc.get_threshold()
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -89,7 +89,7 @@ def _one_line(text: str) -> str:
 
 
 def shrink(failure: Failure) -> Failure:
-    """A smaller schedule that fails as well; the same one if there is none, or if it does not fail again."""
+    """Return a smaller schedule that also fails.  If none is found, return the same one."""
     with undisturbed():
         return _Shrinking(failure).result()
 
@@ -107,7 +107,7 @@ class _Shrinking:
         return self._smallest
 
     def _takes_one_of(self, attempts: Iterator[Failure]) -> bool:
-        """Go on with the first of these that fails as well."""
+        """Keep the first of these attempts that also fails; return whether there is one."""
         return any(self._fails(attempt) for attempt in attempts)
 
     def _fails(self, attempt: Failure) -> bool:
@@ -121,7 +121,7 @@ class _Shrinking:
         return True
 
     def _alone(self) -> Iterator[Failure]:
-        """No fault at all; then one fault of each kind that there is, anywhere."""
+        """Attempts without any fault; then, of several faults, each kind of fault alone, at any event."""
         smallest = self._smallest
         if not smallest.schedule:
             return
@@ -134,7 +134,10 @@ class _Shrinking:
                     yield replace(smallest, schedule=(strike,))
 
     def _fewer_faults(self) -> Iterator[Failure]:
-        """One fault less: the others stay, or are those of the driver before, or the last one moves anywhere."""
+        """Attempts with one fault less.
+
+        The others stay, or move to the driver before, or the last of them moves to any event.
+        """
         for left_out, strike in enumerate(self._smallest.schedule):
             others = (*self._smallest.schedule[:left_out], *self._smallest.schedule[left_out + 1 :])
             yield replace(self._smallest, schedule=others)
@@ -162,6 +165,6 @@ class _Shrinking:
 
 
 def _one_driver_less(strike: Strike, than: Strike) -> Strike:
-    """The strike, had the driver of ``than`` not ended."""
+    """The strike as it must be if the driver of ``than`` had not ended: later drivers count one less."""
     number, ended = int(strike.driver[1:]), int(than.driver[1:])
     return strike._replace(driver=f"d{number - 1}") if number > ended else strike

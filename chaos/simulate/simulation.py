@@ -1,11 +1,12 @@
-"""The real coordinator in a simulated world: sinks, log and durable copy in memory, Spark as a few lines.
+"""The real coordinator in a simulated world: sinks, log and durable copy in memory, and a small model of Spark.
 
-Nothing of the coordinator is replaced.  What is simulated is the rest of the world: a source, Spark's
-offsets and commits logs, a stateful operator, the network, the death of drivers.  Rows carry the number
-of their evaluation, so a second evaluation of one epoch can never pass for the first.
+No part of the coordinator is replaced.  The rest of the world is simulated: a source, Spark's offsets and commits
+logs, a stateful operator, the network, and the death of drivers.  Rows have the number of their evaluation, so a second
+evaluation of an epoch is never mistaken for the first.
 
-Drivers run one at a time.  A paused driver (a zombie) goes on once the newer ones are done, so every run of one
-schedule is the same run.  One that pauses alone waits on the stack; several need a thread each.
+Only one driver runs at a time.  A paused driver (a zombie) continues after the newer drivers have ended.  So one
+schedule always gives the same run.  If only one driver pauses, the newer driver is called inside its call; if several
+pause, each has its own thread.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochal.chaos.observe.checker import SIMULATED, Finding, Run, judge_all
+from epochal.chaos.observe.checker import Finding, judge_all
 from epochal.chaos.observe.history import (
     Accepted,
     Decided,
@@ -29,6 +30,8 @@ from epochal.chaos.observe.history import (
     TookOver,
     actor_name,
 )
+from epochal.chaos.observe.invariants import SIMULATED
+from epochal.chaos.observe.run import Run
 from epochal.chaos.simulate.driver import Driver
 from epochal.chaos.simulate.network import LogNetwork, WatchedServer, WatchedStage
 from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline, SimulatedCrash
@@ -41,7 +44,7 @@ from epochal.coordinator.model.epoch import (
 from epochal.coordinator.model.failpoints import AnswerDropped, Point
 from epochal.sinks.memory import Shown
 
-STARTS = 12  # of drivers, until one has to finish: more than a schedule has faults
+STARTS = 12  # one of so many drivers must finish; a schedule has fewer faults
 
 
 class Simulation:
@@ -57,22 +60,22 @@ class Simulation:
         self.stage = WatchedStage(self)
         self.log_network = LogNetwork(self)
         self.checkpoint = Checkpoint()
-        self.logs = [self.checkpoint.log]  # those whose decisions the history tells
+        self.logs = [self.checkpoint.log]  # the logs whose decisions go into the history
         self._told: set[tuple[int, LogPosition]] = set()
         self.started = 0  # drivers that `play` has started
         self.stuck = False  # no driver finished
         self._paused: list[Driver] = []
-        self.branches: Branches | None = None  # set: keep copies to go on from
+        self.branches: Branches | None = None  # if set, it keeps copies of this world
         self._touches = 0
         self.compact_every = 1
-        self.renames: dict[str, str] = {}  # under which name a sink may be found, too
+        self.renames: dict[str, str] = {}  # sink name -> another name under which the sink may be found
         self.current: Driver | None = None
         self._zombies = zombies
         self._pausing = [s.driver for s in schedule if s.action is Action.PAUSE]
         self._until = -1
         self._contents: dict[str, tuple[list[Shown], tuple[Row, ...]]] = {}
         self._orders: list[_Order] = []
-        self.arriving = False  # late requests arrive: their steps are nobody's
+        self.arriving = False  # late requests arrive now; their steps belong to no driver
         self._schedule = schedule
         self._strikes = {(s.driver, s.number): i for i, s in enumerate(schedule)}
         self._attempts = 0
@@ -84,7 +87,7 @@ class Simulation:
     # --- running --------------------------------------------------------------------------------
 
     def play(self, until: int) -> None:
-        """Drivers start, are struck, and start again until one has finished; zombies go on in between."""
+        """Start drivers, which are struck, until one has finished.  Zombies continue in between."""
         self._until = until
         while self.started < STARTS:
             if self.branches is not None and self.nobody_lives:
@@ -104,20 +107,20 @@ class Simulation:
         self.stuck = True
 
     def converge(self, until: int) -> None:
-        """One more start without faults, over one more epoch; it must finish."""
+        """Make one more start without faults, up to the epoch ``until``.  It must finish."""
         self.deliver_late()
         last = self.driver("last", until)
         last.go()
 
     def driver(self, name: str, until: int, checkpoint: Checkpoint | None = None, **options: Any) -> Driver:
-        """A new start over this world; nothing happens before ``go``."""
+        """Return a new start in this world.  It begins at ``go``."""
         modes = (options.get("pipeline") or self.pipeline).modes
         options.setdefault("mode", modes[self._drivers % len(modes)])
         self._drivers += 1
         return Driver(self, checkpoint or self.checkpoint, name, until, **options)
 
     def close(self) -> None:
-        """Nothing happens in it any more; what points back at it lets go, so a collector has little to do."""
+        """End the use of this world.  References back to it are removed, so that the collector has less to do."""
         for part in (self.server, self.stage, self.log_network):
             vars(part).clear()
 
@@ -125,11 +128,11 @@ class Simulation:
 
     @property
     def nobody_lives(self) -> bool:
-        """Beside the current driver nobody does, and no request is under way: all that there is can be copied."""
+        """Whether no driver but the current one lives and no late request is left, so that the world can be copied."""
         return not (self._paused or self.server.late or self.log_network.late)
 
     def copy(self, schedule: Schedule) -> Simulation:
-        """The world as it is now, under a schedule that begins with its own; of drivers it holds nothing."""
+        """Return a copy of the world as it is now, without any driver.  ``schedule`` must begin with its schedule."""
         twin = Simulation(self.pipeline, schedule, batch=self.batch, zombies=self._zombies)
         twin.history.events[:], twin.history.trace[:] = self.history.events, self.history.trace
         twin.happenings[:] = self.happenings
@@ -146,17 +149,17 @@ class Simulation:
         return twin
 
     def killed(self, event: Happening) -> Simulation:
-        """What there would be if the current driver were killed at this event, its newest."""
+        """Return the world as it would be if the current driver were killed at ``event``, its newest event."""
         twin = self.copy((*self._schedule, Strike(event.driver, event.number, Action.CRASH)))
         twin.fired.add(len(self._schedule))
         twin.history.trace.append(Step(event.driver, event.step, event.sink, Action.CRASH.value))
         twin.ended(event.driver, "killed", named=True, definite=True)
         return twin
 
-    # --- what the world tells -------------------------------------------------------------------
+    # --- what the world reports -----------------------------------------------------------------
 
     def run_of(self, until: int, checkpoint: Checkpoint | None = None) -> Run:
-        """The history with what a run that never failed would have shown."""
+        """Return the history together with the rows that a run without failure would have shown."""
         planned = (checkpoint or self.checkpoint).offsets
         expected = {
             epoch: tuple(Row(epoch, key, 0, key + 1) for key in range(*planned.get(epoch, (0, 0))))
@@ -168,7 +171,7 @@ class Simulation:
         return judge_all(self.run_of(until), SIMULATED)
 
     def outcome(self, until: int) -> Outcome:
-        """All that is demanded of a world in which the last start was free of faults."""
+        """Return what happened, and everything that is wrong in a world whose last start had no faults."""
         ends = tuple((end.driver, end.outcome) for _, end in self.history.of(Ended))
         wrong = {name: f"{f.verdict.value}: {f.why}" for name, f in self.verdicts(until).items() if not f}
         wrong.update(self._more(dict(ends), until))
@@ -188,21 +191,21 @@ class Simulation:
             yield "leftovers", f"{left}"
 
     def left(self, until: int) -> list[str]:
-        """What is still held for epochs that are over."""
+        """Return what is still held for epochs that are over."""
         tables = {name: self.server.table(self.pipeline.app, self.kept_as(name)) for name in self.pipeline.sinks}
         left = [name for name, table in tables.items() if table.prepared]
         return left + [f"copy of epoch {epoch}" for epoch, _ in self.stage.copies() if epoch != until]
 
     def kept_as(self, sink: str) -> str:
-        """Its name, or the other one, by where the server has it."""
+        """Return the name under which the server has the sink: its own, or the other one of ``renames``."""
         return self.server.kept_as(self.pipeline.app, [sink, self.renames.get(sink, sink)])
 
     def read(self) -> None:
-        """An outside reader looks at all sinks."""
+        """Record what an outside reader sees in all sinks."""
         self.history.add(Read({name: self._content(name) for name in self.pipeline.sinks}))
 
     def _content(self, name: str) -> tuple[Row, ...]:
-        """What is visible; the same object as before where nothing has changed."""
+        """The visible rows; the same object as before if nothing has changed."""
         kept = self.kept_as(name)
         shown = self.server.table(self.pipeline.app, kept).shown
         before, rows = self._contents.get(name, (None, ()))
@@ -213,11 +216,11 @@ class Simulation:
         return rows
 
     def needs_thread(self, driver: str) -> bool:
-        """Whether this one may stand still while an older one goes on: one pause alone is a call within a call."""
+        """Return whether the driver needs its own thread, because more than one driver may pause."""
         return self._zombies or (driver in self._pausing and len(self._pausing) > 1)
 
     def _pause(self, driver: Driver) -> None:
-        """It stands still while the next driver lives and ends."""
+        """Pause the driver while the next driver runs and ends."""
         if self.needs_thread(driver.name):
             driver.pause()
             return
@@ -227,14 +230,14 @@ class Simulation:
         self._paused.remove(driver)
 
     def evaluation(self, epoch: EpochNumber) -> int:
-        """The number that the rows of one more evaluation carry; 0 in those of a job that repeats itself."""
+        """Record one more evaluation; return the number for its rows, which is 0 if evaluations are all the same."""
         self.touch()
         self._attempts += 1
         self.history.add(Evaluated(epoch, self._attempts))
         return 0 if self.pipeline.repeats else self._attempts
 
     def ended(self, driver: str, outcome: str, named: bool, definite: bool) -> None:
-        """A driver is gone."""
+        """Record that a driver ended."""
         self.read()
         self.history.add(Ended(driver, outcome, named, definite))
         self.history.trace.append(Step(driver, "end", "", outcome))
@@ -242,7 +245,7 @@ class Simulation:
     # --- events ---------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """The driver reads or writes something that others share, or that outlives it."""
+        """Count that the driver reads or writes something shared or durable."""
         self._touches += 1
 
     def hit(self, point: Point, sink: str, epoch: int) -> None:
@@ -253,17 +256,17 @@ class Simulation:
         if point is Point.AFTER_PREPARE:
             self.history.add(Prepared(epoch))
             self.read()
-        self.happen("hit", point._value_, sink, epoch)  # what `value` looks up, without looking
+        self.happen("hit", point._value_, sink, epoch)  # `_value_` is faster than `value`
 
     def _actor(self) -> str:
-        """As whom the current driver acts."""
+        """The name of the actor that the current driver is."""
         assert self.current is not None, "nothing acts but a driver"
         actor = self.current.coordinator.status().actor
         assert actor is not None, "nothing acts before it has fenced"
         return actor_name(actor)
 
     def _tell_decisions(self) -> None:
-        """What became durable in the logs, told at once: whoever appended it may stop here."""
+        """Record what became durable in the logs.  This must happen at once, as the driver may stop here."""
         for number, log in enumerate(self.logs):
             for entry in log.read():
                 if (number, entry.position) not in self._told:
@@ -278,7 +281,10 @@ class Simulation:
             self.history.add(decided)
 
     def happen(self, kind: str, step: str, sink: str = "", epoch: int = -1) -> Action | None:
-        """One event of the current driver; what its strike, if any, leaves for the caller to do."""
+        """Record an event of the current driver and carry out its strike, if there is one.
+
+        Return a network fault, which the caller must carry out, else None.
+        """
         driver = self.current
         if driver is None or self.arriving:
             return None
@@ -314,9 +320,9 @@ class Simulation:
         times: int = 1,
         after: int = 0,
     ) -> None:
-        """Strike ``driver`` the next ``times`` that it comes to ``step``, once it has come there ``after`` times.
+        """Strike ``driver`` the next ``times`` that it comes to ``step``, after it has come there ``after`` times.
 
-        For schedules written by hand.  The step "" is any at which the action means something.
+        For schedules written by hand.  The step "" stands for every event at which the action can happen.
         """
         self._orders.append(_Order(driver, step, action, sink, epoch, times, after))
 
@@ -325,7 +331,7 @@ class Simulation:
         return len(self.fired) == len(self._schedule)
 
     def unstruck(self) -> list[str]:
-        """The orders that never struck: a schedule that did not happen."""
+        """Return the orders that never struck; if there are any, the schedule did not happen as written."""
         return [f"{o.action.value} at {o.step} of {o.driver}" for o in self._orders if not o.struck]
 
     def _strike(self, driver: Driver, action: Action) -> Action | None:
@@ -343,27 +349,27 @@ class Simulation:
         return action if action in NETWORK else None
 
     def deliver_late(self) -> None:
-        """What is under way arrives, wherever it was sent to."""
+        """Let all late requests arrive at the server and at the log."""
         self.server.deliver_late()
         self.log_network.deliver_late()
 
     def note(self, step: str, sink: str, outcome: str) -> None:
-        """An element of the trace that cannot be struck: how a request was answered."""
+        """Add to the trace how a request was answered.  This is not an event, so it cannot be struck."""
         who = self.current.name if self.current is not None and not self.arriving else "network"
         self.history.trace.append(_step((who, step, sink, outcome)))
 
 
-# Named tuples from plain ones, twice as fast as by their names; there are hundreds of them in a schedule.
+# Named tuples made from plain tuples: twice as fast as the usual call, and a schedule has hundreds of them.
 _happening = functools.partial(tuple.__new__, Happening)
 _step = functools.partial(tuple.__new__, Step)
 
 
 @dataclass
 class Branches:
-    """Copies of a world from which its schedule can go on to one more fault, without being played again.
+    """Copies of a world, from which the schedule can continue with one more fault without being played again.
 
-    A copy holds nothing of a driver that lives, so there is one at each start of a driver, and one for each
-    crash: it leaves nothing of the driver that died.
+    A copy cannot hold a living driver.  So copies are made where no driver lives: before each start of a driver, and
+    after each possible crash.
     """
 
     starts: dict[str, Simulation] = field(default_factory=dict)  # driver -> just before it starts
@@ -371,7 +377,7 @@ class Branches:
     _touches: int = -1
 
     def keep(self, world: Simulation, event: Happening) -> None:
-        """A copy of each group of events that `representatives` tells apart, once all strikes have struck."""
+        """Keep a copy for each group of events that ``representatives`` tells apart, after all strikes have struck."""
         if event.touches != self._touches and world.all_struck and world.nobody_lives and event.driver != "last":
             self._touches = event.touches
             self.crashes[event.driver, event.number] = world.killed(event)
@@ -389,7 +395,7 @@ class _Order:
     struck: int = 0
 
     def matches(self, event: Happening) -> bool:
-        """Whether this order strikes here; it is used up by that."""
+        """Return whether this order strikes here, and count it."""
         fits = self.driver == event.driver and self.sink in ("", event.sink) and self.epoch in (None, event.epoch)
         here = self.step == event.step or (not self.step and fits_action(event, self.action))
         if not (fits and here) or self.struck == self.times:
@@ -403,7 +409,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one schedule led to."""
+    """The result of one schedule."""
 
     schedule: Schedule
     happenings: tuple[Happening, ...]
@@ -420,12 +426,15 @@ class Outcome:
 
 
 def simulate(pipeline: Pipeline, schedule: Schedule = (), *, epochs: int = 2) -> Outcome:
-    """Play one schedule over ``epochs`` epochs, then one more start and one more epoch without faults."""
+    """Play one schedule over ``epochs`` epochs, then one more start and one more epoch without faults.
+
+    Return what happened and what is wrong.
+    """
     return Played(Simulation(pipeline, schedule), epochs).outcome
 
 
 class Played:
-    """A schedule, played, and if ``grows`` what is needed to play it again with one more fault, from late on."""
+    """A schedule that was played.  With ``grows``, it keeps copies from which it can be played with one more fault."""
 
     def __init__(self, world: Simulation, epochs: int, *, grows: bool = False) -> None:
         self._pipeline = world.pipeline
@@ -441,12 +450,12 @@ class Played:
 
     @property
     def crashes(self) -> list[Strike]:
-        """The crashes from which this goes on without being played again."""
+        """The crashes for which a copy of the world is kept."""
         crashes = self._branches.crashes if self._branches is not None else ()
         return [Strike(driver, number, Action.CRASH) for driver, number in crashes]
 
     def then(self, strike: Strike, *, grows: bool = False) -> Played:
-        """The same schedule with one more fault, which strikes after all that it has."""
+        """Play the same schedule with one more fault, which strikes after all others."""
         return Played(self._world(strike), self._epochs, grows=grows)
 
     def _world(self, strike: Strike) -> Simulation:

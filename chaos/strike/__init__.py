@@ -1,5 +1,4 @@
-"""How is something broken for real?
+"""How does the kit cause a real fault?
 
-Processes are killed and stopped, disks filled, checkpoints changed.  Each fault is seen to have happened, or it does
-not count.
+It kills and stops processes, fills disks and changes checkpoints.  A fault counts only if it was seen to happen.
 """

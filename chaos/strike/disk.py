@@ -1,6 +1,6 @@
-"""A small disk of a checkpoint's own (tmpfs), which can be filled up and made read-only.
+"""A small disk (tmpfs) only for a checkpoint.  It can be filled and made read-only.
 
-Mounting needs Linux and root (``CAP_SYS_ADMIN``); where that cannot be had, :func:`why_not` says so in words.
+Mounting needs Linux and root.  :func:`why_not` says what is missing here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SIZE_MB = 96
 BLOCK = 1 << 20
 TIMEOUT_S = 120
 BUSY_S = 10
-"""Seconds that a disk may refuse to become read-only before it is called busy."""
+"""How many seconds a disk may refuse to become read-only before it is reported as busy."""
 
 
 def why_not() -> str:
-    """Why no disk can be mounted here; empty where one can be."""
+    """Return why no disk can be mounted here; empty if one can be mounted."""
     if not sys.platform.startswith("linux"):
         return f"a disk of its own is mounted on Linux only, this is {sys.platform}"
     if os.geteuid() != 0:
@@ -32,7 +32,7 @@ def why_not() -> str:
 
 
 class Disk:
-    """Mounted on ``folder`` for as long as it is entered; files on it are lost at the end."""
+    """A disk that is mounted on ``folder`` while its context is entered.  Its files are lost at the end."""
 
     def __init__(self, folder: Path, megabytes: int = SIZE_MB) -> None:
         self.folder = folder
@@ -45,24 +45,25 @@ class Disk:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _run("umount", "--lazy", str(self.folder))  # whoever is still being ended may have a file open
+        _run("umount", "--lazy", str(self.folder))  # a process that is still ending may have a file open
 
     def fill(self) -> None:
-        """Until nothing more can be written."""
+        """Fill the disk until not one more byte can be written."""
         with self._ballast.open("ab", buffering=0) as file:
             for size in (BLOCK, 1):  # the last bytes one by one
                 while _fits(file, size):
                     pass
 
     def drain(self) -> None:
-        """Give the space back."""
+        """Free the space that :meth:`fill` took."""
         self._ballast.unlink(missing_ok=True)
 
     def read_only(self) -> None:
-        """Refuse every write; NotCounted, with the files that are open and by whom, if the disk stays busy.
+        """Make the disk read-only.  If it stays busy, raise NotCounted with the open files and their processes.
 
-        Linux refuses that while a file is open for writing, or open and deleted.  Spark writes some files of a
-        checkpoint beside its query, and a JVM keeps what a failed task left open until it collects garbage.
+        Linux refuses to make a disk read-only while a file is open for writing, or is open and deleted.  Spark writes
+        some files of a checkpoint in the background, and a JVM keeps files of a failed task open until it collects
+        garbage.
         """
         try:
             poll(self._refusing, BUSY_S, f"{self.folder} read-only")
@@ -71,7 +72,7 @@ class Disk:
             raise NotCounted(f"{late}: the disk is busy; open files: {open_files}") from None
 
     def _refusing(self) -> bool | None:
-        """None while the disk is busy."""
+        """Remount the disk; return None if it is busy, else True."""
         try:
             _run("mount", "-o", "remount,ro", str(self.folder))
         except NotCounted as refused:
@@ -81,7 +82,7 @@ class Disk:
         return True
 
     def writable(self) -> None:
-        """Take that back."""
+        """Make the disk writable again."""
         _run("mount", "-o", "remount,rw", str(self.folder))
 
 
@@ -96,10 +97,10 @@ def _fits(file: RawIOBase, size: int) -> bool:
 
 
 def _open_below(folder: Path) -> list[str]:
-    """Every file of a folder that a process has open, for reading too, as "PID NAME FILE"."""
+    """Every file below a folder that a process has open, also for reading, as "PID NAME FILE"."""
     found = []
     for handle in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # it was closed meanwhile, or its process ended
+        with contextlib.suppress(OSError):  # the file was closed meanwhile, or its process ended
             file, process = os.readlink(handle), handle.parents[1]
             if file.startswith(f"{folder}/"):
                 found.append(f"{process.name} {(process / 'comm').read_text().strip()} {file}")

@@ -1,12 +1,12 @@
-"""Strikes that count: a process is seen blocked at a named point, struck by a signal, and seen to die of it.
+"""Strikes that count: a process is seen blocked at a named point, is sent a signal, and is seen to die of it.
 
-A driver program is started with failpoints armed (:mod:`epochal.coordinator.model.failpoints`).  At the armed point it
-writes who it is and blocks; the nemesis reads that, checks that this very process belongs to that driver, and
-strikes.  What was not seen is no strike: :class:`NotCounted`.
+A driver program is started with failpoints armed (:mod:`epochal.coordinator.model.failpoints`).  At the armed point
+the process writes its process id to a file and blocks.  The nemesis reads the file, checks that the process belongs to
+that driver, and strikes.  A strike that was not seen raises :class:`NotCounted`.
 
-That a process died *of the signal* is seen in its wait status.  Our own child's is told by ``wait``; a
-grandchild's is told to whoever traces it (``ptrace``), also where its parent ignores the deaths of its
-children, as Spark's daemon of Python workers does.  Linux only.
+The wait status of a process shows that it died *of the signal*.  For our own child, ``wait`` returns the status.  For a
+grandchild, the kernel reports it to the process that traces it (``ptrace``).  This also works if the parent ignores the
+deaths of its children, as Spark's daemon of Python workers does.  Linux only.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ GONE_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.02
 PTRACE_SEIZE = 0x4206
-WALL = 0x40000000  # of waitpid: also those that are no children of ours
+WALL = 0x40000000  # option of waitpid: also wait for processes that are not our children
 
 T = TypeVar("T")
 V = TypeVar("V", bound="Victim")
 
 
 class NotCounted(Exception):
-    """What was asked for did not happen, or nobody saw it happen."""
+    """The requested fault did not happen, or was not seen to happen."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Death:
 
 
 def poll(look: Callable[[], T | None], timeout: float, what: str) -> T:
-    """What ``look`` answers once it is not None; NotCounted if that takes longer than ``timeout`` seconds."""
+    """Call ``look`` until its result is not None; return that.  Raises NotCounted after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         got = look()
@@ -74,21 +74,21 @@ def poll(look: Callable[[], T | None], timeout: float, what: str) -> T:
 
 
 def kill_seen(pid: int) -> Death:
-    """SIGKILL to somebody else's child, and see its wait status as its tracer."""
+    """Send SIGKILL to a process that is not our child, and read its wait status as its tracer."""
     _trace(pid)
     os.kill(pid, signal.SIGKILL)
     return death(pid, poll(lambda: _wait_status(pid), SEEN_TIMEOUT_S, f"the death of process {pid}"))
 
 
 def death(pid: int, status: int) -> Death:
-    """What a wait status says; NotCounted unless the process died of SIGKILL."""
+    """Return the death that a wait status shows.  Raises NotCounted unless the process died of SIGKILL."""
     if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
         raise NotCounted(f"process {pid} ended with wait status {status}, not of signal {signal.SIGKILL:d}")
     return Death(pid, os.WTERMSIG(status))
 
 
 def _trace(pid: int) -> None:
-    """Become the process's tracer, without halting it."""
+    """Become the tracer of the process, without stopping it."""
     if not sys.platform.startswith("linux"):
         raise NotCounted(f"the deaths of other processes' children are seen on Linux only, this is {sys.platform}")
     libc = ctypes.CDLL(None, use_errno=True)
@@ -105,18 +105,18 @@ def _wait_status(pid: int) -> int | None:
 
 
 def pause(pid: int) -> None:
-    """SIGSTOP, and see all its threads halted."""
+    """Send SIGSTOP, and wait until all threads of the process are stopped."""
     os.kill(pid, signal.SIGSTOP)
     poll(lambda: _halted(pid) or None, SEEN_TIMEOUT_S, f"process {pid} halted")
 
 
 def resume(pid: int) -> None:
-    """SIGCONT."""
+    """Send SIGCONT."""
     os.kill(pid, signal.SIGCONT)
 
 
 def crash(server: Server) -> Death:
-    """SIGKILL to a server and all its children; it can be started again on the same data and port."""
+    """Send SIGKILL to a server and all its children.  It can be started again on the same data and port."""
     pid = server.pid
     if pid is None:
         raise NotCounted(f"{server.kind} is not running")
@@ -126,12 +126,12 @@ def crash(server: Server) -> Death:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     _wait_gone(children)
-    server.stop()  # nothing is left to stop: it forgets the dead process
+    server.stop()  # the process is dead already; this makes the Server object forget it
     return seen
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent's process id, None when there is no such process."""
+    """Return the process id of the parent; None if the process does not exist."""
     fields = _stat(pid)
     return int(fields[1]) if fields else None
 
@@ -146,7 +146,7 @@ def _halted(pid: int) -> bool:
 
 
 def _stat(pid: int, thread: str = "") -> list[str]:
-    """The fields of /proc/<pid>/stat from the state to the exit status; empty when there is no such process."""
+    """The fields of /proc/<pid>/stat from the state to the exit status; empty if the process does not exist."""
     path = Path(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat")
     try:
         return path.read_text().rpartition(")")[2].split()[:50]
@@ -159,9 +159,9 @@ def _wait_gone(pids: Sequence[int]) -> None:
 
 
 class Victim:
-    """A Spark driver program at one of its starts: a process with its JVM and everything below, which can be struck.
+    """One start of a Spark driver program, which can be struck: a process with its JVM and everything below it.
 
-    ``folder`` is this start's own: its failpoint files lie there.
+    ``folder`` belongs to this start alone and holds its failpoint files.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Victim:
         self.output_file = output_file
         self.popen = process
         self._armed = list(armed)
-        self._printed = printed  # by earlier starts, in bytes
+        self._printed = printed  # bytes that earlier starts of the same process printed
 
     @property
     def pid(self) -> int:
@@ -179,7 +179,7 @@ class Victim:
 
     @property
     def jvm(self) -> int:
-        """The driver's JVM; NotCounted when there is none."""
+        """The process id of the driver's JVM.  Raises NotCounted if there is none."""
         for pid in guard.descendants(self.pid):
             if _name(pid) == "java" and parent_of(pid) == self.pid:
                 return pid
@@ -187,15 +187,15 @@ class Victim:
 
     @property
     def exit_status(self) -> int | None:
-        """As ``subprocess`` tells it: None while it runs, negative for a signal."""
+        """The exit status as ``subprocess`` returns it: None while the process runs, negative for a signal."""
         return self.popen.poll()
 
     def output(self) -> str:
-        """All it has printed so far."""
+        """Return everything that this start has printed so far."""
         return self.output_file.read_bytes()[self._printed :].decode(errors="replace")
 
     def see_blocked(self, rule: str, timeout: float) -> Sighting:
-        """Wait until a process of this driver is blocked where the armed rule says; anything else is not counted."""
+        """Wait until a process of this driver is blocked where the armed rule says.  Raises NotCounted otherwise."""
         sighting = poll(lambda: self._blocked_or_ended(rule), timeout, f"a process blocked by {rule}\n{self.tail()}")
         (armed,) = failpoints.parse(rule)
         where = (armed.point.value, armed.sink or sighting.sink, sighting.epoch if armed.epoch is None else armed.epoch)
@@ -206,11 +206,11 @@ class Victim:
         return sighting
 
     def see_hit(self, rule: str, timeout: float) -> Sighting:
-        """Wait until the armed rule has struck; whoever it struck may be gone."""
+        """Wait until the armed rule has struck.  The struck process may be gone already."""
         return poll(lambda: self._blocked_or_ended(rule), timeout, f"a process struck by {rule}\n{self.tail()}")
 
     def was_hit(self, rule: str) -> bool:
-        """Whether the armed rule has struck by now."""
+        """Return whether the armed rule has struck by now."""
         return self._file(rule, "blocked").exists()
 
     def _blocked_or_ended(self, rule: str) -> Sighting | None:
@@ -223,16 +223,16 @@ class Victim:
         return Sighting(int(seen["pid"]), str(seen["point"]), str(seen["sink"]), int(seen["epoch"]))
 
     def go(self, rule: str) -> None:
-        """Let whoever is blocked by that rule go on."""
+        """Let the process that is blocked by this rule go on."""
         self._file(rule, "go").touch()
 
     def _file(self, rule: str, kind: str) -> Path:
         return self.folder / f"{self._armed.index(rule)}.{kind}"
 
     def kill(self) -> list[Death]:
-        """SIGKILL to the driver, its JVM and its Python process; returns when nothing of it is left.
+        """Kill the driver's JVM and Python process with SIGKILL.  Return when no process of the driver is left.
 
-        The Python process is halted first, so that neither half sees the other die.
+        The Python process is stopped first, so that neither of the two sees the other die.
         """
         jvm = self.jvm
         pause(self.pid)
@@ -246,32 +246,32 @@ class Victim:
         return [Death(self.pid, -status), *deaths]
 
     def executors(self) -> list[int]:
-        """The executor JVMs of a `local-cluster` driver."""
+        """Return the process ids of the executor JVMs of a ``local-cluster`` driver."""
         return [pid for pid in guard.descendants(self.pid) if "CoarseGrainedExecutorBackend" in _arguments(pid)]
 
     def pause(self) -> None:
-        """SIGSTOP to the Python process and its JVM."""
+        """Stop the Python process and its JVM with SIGSTOP."""
         for pid in (self.pid, self.jvm):
             pause(pid)
 
     def resume(self) -> None:
-        """SIGCONT to both."""
+        """Continue both with SIGCONT."""
         for pid in (self.jvm, self.pid):
             resume(pid)
 
     def wait(self, timeout: float) -> int:
-        """Its exit status; NotCounted if it does not end in time."""
+        """Wait for the end and return the exit status.  Raises NotCounted after ``timeout`` seconds."""
         try:
             return poll(lambda: self.exit_status, timeout, "its end")
         except NotCounted:
             raise NotCounted(f"driver {self.pid} did not end within {timeout:.0f} s:\n{self.tail()}") from None
 
     def tail(self, lines: int = 25) -> str:
-        """The end of what it printed, indented."""
+        """Return the last lines that it printed, indented."""
         return "\n".join(f"    | {line}" for line in self.output().splitlines()[-lines:])
 
     def close(self) -> None:
-        """End it, whatever it does, and everything below it.  Counts as nothing."""
+        """End the process and everything below it, whatever it is doing.  This is no strike."""
         if self.popen.stdin is not None:
             self.popen.stdin.close()
         if self.exit_status is None:
@@ -286,9 +286,9 @@ class Victim:
 
 
 class Driver(Victim):
-    """A start in a process of its own.
+    """One start in its own process.
 
-    The program's output lies in ``folder``, too.  It should end when its standard input does
+    ``folder`` holds the program's output, too.  The program should end when its standard input ends
     (:func:`end_with_parent`), so that it never outlives the nemesis.
     """
 
@@ -302,14 +302,14 @@ class Driver(Victim):
     ) -> None:
         folder.mkdir(parents=True, exist_ok=False)
         output_file = folder / "output.log"
-        failpoints.parse("; ".join(failpoints_armed))  # refuses a rule that could never strike
+        failpoints.parse("; ".join(failpoints_armed))  # raises for a rule that could never strike
         with output_file.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, *argv],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in a terminal is for the nemesis alone
+                start_new_session=True,  # Ctrl-C in a terminal must reach only the nemesis
                 env={
                     **os.environ,
                     **(environment or {}),
@@ -321,7 +321,7 @@ class Driver(Victim):
 
 
 def end_with_parent() -> None:
-    """For driver programs: end at once when whoever started this process is gone (standard input ends)."""
+    """End this process at once when its standard input ends, because then its parent is gone.  For driver programs."""
     import threading
 
     def watch() -> None:

@@ -1,17 +1,17 @@
-"""Makes Spark run a streaming query's newest epoch once more, as it would after a death of the driver.
+"""Make Spark run the newest epoch of a streaming query again, as it does after the driver died.
 
-A driver that dies after the sinks have shown epoch N, and before Spark has written ``commits/N``, leaves a
-checkpoint behind whose newest ``offsets/N`` has no ``commits/N``; the next start then runs epoch N again, with
-the same offsets.  Taking ``commits/N`` away *is* that state, so what a sink makes of a replay can be tested with
-no kill at all (apache/paimon#9666)::
+Suppose that a driver dies after the sinks showed epoch N and before Spark wrote ``commits/N``.  Then the newest
+``offsets/N`` of the checkpoint has no ``commits/N``, and the next start runs epoch N again with the same offsets.
+Deleting ``commits/N`` makes the same state.  So you can test how a sink treats a replay without killing anything
+(apache/paimon#9666)::
 
     query.stop()
     epoch = replay_last_epoch(checkpoint)
     ...  # start the query again: Spark replays `epoch`; the output must not change
 
-It fits stateless and stateful queries, with state store format 1 and 2: an epoch builds on the state that
-``commits/<N-1>`` names and writes its own anew.  For that the function of ``foreachBatch`` must read the whole
-batch on a replay too.
+It works for stateless and stateful queries, with state store format 1 and 2.  An epoch starts from the state that
+``commits/<N-1>`` names and writes its own state again.  Therefore the function of ``foreachBatch`` must read the whole
+batch also on a replay.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ from urllib.parse import unquote, urlparse
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured
 
-_MOMENT = 0.3  # seconds in which a busy query of another process goes on, and so shows that it runs
+_MOMENT = 0.3  # seconds; a busy query of another process changes the checkpoint in this time
 
 
 def replay_last_epoch(checkpoint: str | os.PathLike[str]) -> EpochNumber:
-    """Delete the newest ``commits/N`` of a checkpoint on a local disk; N, which Spark runs at the next start.
+    """Delete the newest ``commits/N`` of a checkpoint on a local disk.  Return N, which Spark runs at the next start.
 
-    Where the newest planned epoch has no ``commits/N``, Spark runs it again anyway: nothing is deleted, but for a
-    checksum of it that surgery by hand has left behind, as Spark would stumble over it.  Refused, with nothing
-    changed: a path that is no checkpoint (``Misconfigured``), one of which a query of this process is
-    running or that changes meanwhile (``Misconfigured``), one in which no epoch was ever planned
-    (``Misconfigured``), and one whose files do not tell one story (``CheckpointMismatch``).
+    If the newest planned epoch has no ``commits/N``, Spark runs it again anyway.  Then only a checksum file that was
+    left behind for ``commits/N`` is deleted, because it would disturb Spark.
+
+    Raises, without any change of the checkpoint:
+
+    * ``Misconfigured`` if the path is not a checkpoint on a local disk;
+    * ``Misconfigured`` if its query is running in this process, or if its files change meanwhile;
+    * ``Misconfigured`` if no epoch was ever planned in it;
+    * ``CheckpointMismatch`` if its offsets and commits do not fit together.
     """
     root = _local(checkpoint)
     _check_is_checkpoint(root)
@@ -90,7 +94,7 @@ def _check_is_checkpoint(root: Path) -> None:
 
 
 def _check_not_running(root: Path) -> None:
-    """Of this process Spark can be asked; another process's query shows only when it goes on."""
+    """Ask the Spark of this process for running queries.  A query of another process is found only when it goes on."""
     running = [name for name, place in _queries() if _same(place, root)]
     if running:
         raise Misconfigured(
@@ -101,7 +105,7 @@ def _check_not_running(root: Path) -> None:
 
 
 def _queries() -> Iterator[tuple[str, Path]]:
-    """(id, checkpoint) of the running queries of this process's Spark, if it has one."""
+    """(id, checkpoint) of each running query of this process's Spark session, if there is one."""
     if "pyspark" not in sys.modules:
         return
     from epochal.sinks.spark.executors import running_session
@@ -121,7 +125,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _check_story(root: Path, planned: list[EpochNumber], committed: list[EpochNumber]) -> None:
-    """Spark goes on from the epoch before: it must be planned and committed."""
+    """Check that the epoch before is planned and committed, because Spark continues from it."""
     newest, state = planned[-1], f"offsets {_few(planned)}, commits {_few(committed)}"
     if committed and committed[-1] > newest:
         raise CheckpointMismatch(
@@ -148,21 +152,22 @@ def _few(epochs: list[EpochNumber]) -> str:
 
 
 def epochs(folder: Path) -> list[EpochNumber]:
-    """The files that Spark takes for entries: those whose names are numbers."""
+    """Return the epochs in a folder: Spark takes each file whose name is a number as an entry."""
     return sorted(int(name) for name in os.listdir(folder) if name.isascii() and name.isdigit())
 
 
 def _drop_checksum(commits: Path, epoch: EpochNumber) -> None:
-    """A file without a checksum is read, but a checksum without its file is in Spark's way.
+    """Delete the checksum file of ``commits/N``.
 
-    Spark then cannot write ``commits/N`` again, and blames another query (``CONCURRENT_STREAM_LOG_UPDATE``).
+    Spark reads a file without a checksum.  But if a checksum is left without its file, Spark cannot write ``commits/N``
+    again, and reports another query (``CONCURRENT_STREAM_LOG_UPDATE``).
     """
     (commits / f".{epoch}.crc").unlink(missing_ok=True)
     _sync(commits)
 
 
 def _forget(commits: Path, epoch: EpochNumber, planned: list[EpochNumber]) -> None:
-    """Take ``commits/N`` away, durably; back again, if the query turns out to run."""
+    """Delete ``commits/N`` durably.  If the query turns out to be running, put the file back and raise."""
     entry, aside = commits / str(epoch), commits / f".{epoch}.{uuid.uuid4()}.replay"
     entry.rename(aside)
     _sync(commits)

@@ -1,11 +1,11 @@
-"""Driver programs that take one start after another, so that Spark itself, which takes longest, is started seldom.
+"""Driver programs that run one start after another, because starting Spark takes longer than anything else.
 
-A process that was killed is gone, and the next start is another one's.  One whose query has ended by itself, in an
-error or not, still has its session: it stands by, and takes the next start with failpoints of that start's own.
+After a kill, the next start gets another process.  If a query ended by itself, with or without an error, its process
+still has its Spark session.  It stands by and runs the next start, with the failpoints of that start.
 
-The program calls :func:`serve`; :class:`Standby` keeps its processes.  Both meet in the process's folder, where
-``order-N.json`` says what start N is about, and in the start's folder, where ``ended`` holds its exit status and
-whether the session is still up.
+The program calls :func:`serve`; :class:`Standby` keeps its processes.  They communicate through files.  In the folder
+of the process, ``order-N.json`` describes its Nth start.  In the folder of the start, ``ended`` holds its exit status
+and whether the session is still up.
 """
 
 from __future__ import annotations
@@ -28,21 +28,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ENDED = "ended"
-IDLE_S = 1800.0
+IDLE_S = 1800.0  # after so long without an order, a process ends
 MOST_ARMED = 8
-"""Spark keeps the daemon of Python workers of every environment that there was, and each armed start has its own."""
+"""How many armed starts one process runs.  Each has its own environment, and for each environment Spark keeps a daemon
+of Python workers."""
 POLL_S = 0.05
 
 Run = Callable[[Any, Path], int]
-"""One start of the program: its settings and its folder; the exit status."""
+"""Runs one start of the program with its settings and its folder; returns the exit status."""
 
 
 # --- in the program ---------------------------------------------------------------------------------
 
 
 def serve(spark: SparkSession, run: Run) -> None:
-    """Take orders, for as long as they come and the session lives; a start that raises ends with status 1, as a
-    process would."""
+    """Run the ordered starts one after another while the session lives.
+
+    A start that raises gets status 1, as a process would.  Raises TimeoutError after ``IDLE_S`` without an order.
+    """
     process = Path(os.environ[failpoints.FOLDER])
     for number in itertools.count(1):
         order = _await_order(process / f"order-{number}.json")
@@ -56,7 +59,7 @@ def serve(spark: SparkSession, run: Run) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Whoever sees the file sees all of it."""
+    """Write a file atomically, so that a reader never sees a part of it."""
     partial = path.with_name(f"{path.name}.tmp")
     partial.write_text(text)
     partial.rename(path)
@@ -66,7 +69,7 @@ def _await_order(path: Path) -> Mapping[str, Any]:
     limit = time.monotonic() + IDLE_S
     while not path.exists():
         if time.monotonic() > limit:
-            raise TimeoutError(f"nobody wanted a start within {IDLE_S:.0f} s")
+            raise TimeoutError(f"nobody ordered a start within {IDLE_S:.0f} s")
         time.sleep(POLL_S)
     found: Mapping[str, Any] = json.loads(path.read_text())
     return found
@@ -74,7 +77,7 @@ def _await_order(path: Path) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _armed(spark: SparkSession, rules: str, folder: Path) -> Iterator[None]:
-    """Here, and in the Python workers: Spark has others for tasks of another environment."""
+    """Arm the rules here and in the Python workers.  Spark uses new workers when the environment is another one."""
     environment: dict[str, Any] = spark.sparkContext.environment
     told = {failpoints.ENVIRONMENT: rules, failpoints.FOLDER: str(folder) if rules else ""}
     os.environ.update(told)
@@ -84,7 +87,7 @@ def _armed(spark: SparkSession, rules: str, folder: Path) -> Iterator[None]:
 
 
 def _is_up(spark: SparkSession) -> bool:
-    """Whether the next start could use the session: what runs in it may have stopped it, and its JVM may be gone."""
+    """Whether the next start can use the session.  The start may have stopped it, or its JVM may be gone."""
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
     except Exception:
@@ -103,7 +106,7 @@ def _status(run: Run, settings: Any, folder: Path) -> int:
 
 
 class Standby:
-    """Processes of one program (``argv``), in folders below ``folder``; nobody outlives :meth:`close`."""
+    """Keeps processes of one program (``argv``), with folders below ``folder``.  :meth:`close` ends them all."""
 
     def __init__(self, argv: Sequence[str], folder: Path) -> None:
         self._argv = argv
@@ -113,7 +116,7 @@ class Standby:
         self._busy: list[Start] = []
 
     def stand_by(self) -> None:
-        """Have a process ready, or on its way."""
+        """Start a process for the next start unless one is ready or starting already."""
         for process in [process for process in self._ready if process.exit_status is not None]:
             process.close()
             self._ready.remove(process)
@@ -122,8 +125,8 @@ class Standby:
             self._ready.append(_Process(self._argv, self._folder / f"process-{self._booted}"))
 
     def begin(self, folder: Path, settings: Any, rules: Sequence[str] = ()) -> Start:
-        """A start, in the process that has waited longest."""
-        failpoints.parse("; ".join(rules))  # refuses a rule that could never strike
+        """Begin a start in the process that has waited longest."""
+        failpoints.parse("; ".join(rules))  # raises for a rule that could never strike
         folder.mkdir(parents=True, exist_ok=False)
         self.stand_by()
         start = Start(self, self._ready.pop(0), folder, settings, rules)
@@ -131,7 +134,7 @@ class Standby:
         return start
 
     def over(self, start: Start) -> None:
-        """Keep the process of a start that has ended by itself; end any other."""
+        """Keep the process if the start ended by itself and left its session; otherwise end the process."""
         if start in self._busy:
             self._busy.remove(start)
             process = start.process
@@ -141,7 +144,7 @@ class Standby:
                 process.close()
 
     def close(self) -> None:
-        """End all that still runs."""
+        """End all processes that still run."""
         for process in [*self._ready, *(start.process for start in self._busy)]:
             with contextlib.suppress(NotCounted, subprocess.TimeoutExpired):
                 process.close()
@@ -149,14 +152,14 @@ class Standby:
 
 
 class _Process(Driver):
-    """Has had ``starts`` of them, ``armed`` with failpoints."""
+    """A process that has run ``starts`` starts, ``armed`` of them with failpoints."""
 
     starts = 0
     armed = 0
 
 
 class Start(Victim):
-    """One start; the process may have had others before it, and have more after it."""
+    """One start in a process that may run other starts before and after it."""
 
     def __init__(self, standby: Standby, process: _Process, folder: Path, settings: Any, rules: Sequence[str]) -> None:
         printed = process.output_file.stat().st_size if process.starts else 0
@@ -170,18 +173,18 @@ class Start(Victim):
 
     @property
     def left_its_session(self) -> bool:
-        """Whether it has ended by itself, and another start could have its session."""
+        """Whether the start ended by itself and another start can use its session."""
         return bool(self._told.get("up"))
 
     @property
     def exit_status(self) -> int | None:
-        """As of a process of its own."""
+        """The exit status as if the start had its own process."""
         told = self._told.get("status")
         return int(told) if told is not None else super().exit_status
 
     @property
     def _told(self) -> Mapping[str, Any]:
-        """What the program said as it ended."""
+        """What the program wrote when the start ended; empty before."""
         try:
             told: Mapping[str, Any] = json.loads((self.folder / ENDED).read_text())
         except FileNotFoundError:
@@ -189,5 +192,5 @@ class Start(Victim):
         return told
 
     def close(self) -> None:
-        """The process stands by again if the start has ended by itself."""
+        """Give the process back, which then stands by again if it can; see :meth:`Standby.over`."""
         self._standby.over(self)

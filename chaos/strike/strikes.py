@@ -1,6 +1,6 @@
-"""The nemesis role: which fault strikes where, planned from a seed.
+"""The nemesis role: it plans from a seed which fault strikes where.
 
-It knows neither rows nor verdicts.  :mod:`epochal.chaos.campaign.striker` carries the strikes out.
+It depends neither on rows nor on verdicts.  :mod:`epochal.chaos.campaign.striker` carries the strikes out.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ WITHOUT_EPOCH = frozenset(
         Point.AFTER_REDO_DECIDED,
     }
 )
-"""Points that belong to a start, or to no epoch in particular: whoever comes next hits them."""
+"""Points that belong to a start, or to no particular epoch.  Their rules name no epoch; the next hit counts."""
 
 
 @dataclass(frozen=True)
 class Strike:
-    """One planned fault: who is struck, how, and where it has to be seen blocked before.
+    """One planned fault: what is struck, how, and at which point.
 
-    ``action``: one of :data:`ON`; :mod:`epochal.chaos.campaign.striker` says how each is carried out.
-    ``victim``: driver, executor, worker, the kind of a server, or what else the fault is done to.  ``nth``: at which
-    hit of the point, 1 for the first.
+    * ``action``: a key of :data:`ON`; :mod:`epochal.chaos.campaign.striker` says how each action is carried out.
+    * ``victim``: driver, executor, worker, the kind of a server, or another thing that the action is done to.
+    * ``nth``: at which hit of the point, 1 for the first.
     """
 
     action: str
@@ -56,7 +56,7 @@ class Strike:
 
     @property
     def rule(self) -> str:
-        """The failpoint that holds the victim: a barrier, or for ``raise`` the fault itself."""
+        """The failpoint rule.  It holds a process at the point; for ``raise`` and ``drop-answer`` it is the fault."""
         where = f"@{self.sink}" if self.sink else ""
         epoch = "" if self.point in WITHOUT_EPOCH else f":{self.epoch}"
         nth = f"#{self.nth}" if self.nth > 1 else ""
@@ -66,7 +66,7 @@ class Strike:
     def _hold(self) -> str:
         if self.action in AT_THE_POINT:
             return self.action
-        # Told from another thread than the function's: only a halted process goes no further.
+        # Another thread than the batch function's hits this point, so a barrier would not hold the function.
         return "stop" if self.point is Point.AFTER_JOB else "barrier"
 
     def __str__(self) -> str:
@@ -75,10 +75,10 @@ class Strike:
 
 
 AT_THE_POINT = frozenset({"raise", "drop-answer"})
-"""Faults that happen at the point itself, inside the process; no other process has to do anything."""
+"""Faults that happen at the point itself, inside the process.  The nemesis does not have to do anything."""
 
 SERVERS = ("postgres", "kafka")
-"""The kinds of servers that the kit can start, and strike."""
+"""The kinds of servers that the kit can start and strike."""
 ON: Mapping[str, frozenset[str]] = {
     "kill": frozenset({"driver", "executor", "worker"}),
     "raise": frozenset({"driver", "worker"}),
@@ -89,18 +89,18 @@ ON: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("replay", "roll-back", "restore", "forget-log", "delete", "copy"), frozenset({"checkpoint"})),
     "lose": frozenset({"prepared"}),
 }
-"""Which victims an action can be done to."""
+"""Action -> the victims to which it can be done."""
 
 
 class Nemesis(Protocol):
-    """Plans strikes, at most one per epoch, in the order of their epochs."""
+    """Plans at most one strike per epoch, in the order of the epochs."""
 
     def plan(self, epochs: range, chance: random.Random) -> Sequence[Strike]: ...
 
 
 @dataclass(frozen=True)
 class Nobody:
-    """Strikes nothing."""
+    """Plans no strike."""
 
     def plan(self, epochs: range, chance: random.Random) -> Sequence[Strike]:  # noqa: ARG002
         return ()
@@ -108,9 +108,9 @@ class Nobody:
 
 @dataclass(frozen=True)
 class Menu:
-    """As many strikes as there are epochs, each once before any comes again, in an order drawn from the seed."""
+    """Plans one strike per epoch, in random order.  Each strike comes once before any comes again."""
 
-    strikes: Sequence[Strike]  # their epochs mean nothing
+    strikes: Sequence[Strike]  # their epochs are ignored
 
     def plan(self, epochs: range, chance: random.Random) -> Sequence[Strike]:
         drawn: list[Strike] = []
@@ -121,7 +121,7 @@ class Menu:
 
 @dataclass(frozen=True)
 class InTurn:
-    """Several, each with a part of the epochs."""
+    """Combines several nemeses.  Each plans its own part of the epochs."""
 
     nemeses: Sequence[Nemesis]
 
@@ -135,7 +135,7 @@ class InTurn:
 
 @dataclass(frozen=True)
 class CheckedNemesis:
-    """Refuses plans that could not be carried out or not be told apart."""
+    """Raises RoleError for a plan with an impossible strike, or that breaks the order of one strike per epoch."""
 
     nemesis: Nemesis
 

@@ -1,7 +1,7 @@
-"""What happens to the files of a checkpoint outside of Spark: restored, rolled back, copied, lost in part.
+"""Change the files of a checkpoint as a backup, a script or a person might: restore, roll back, copy, delete parts.
 
-Each operation works on a checkpoint on a local disk that no query uses.  What a backup, a script or a person has
-done is not always something a query can go on from: it may refuse by name, and then the old files are put back.
+Each operation works on a checkpoint on a local disk that no query uses.  A query cannot always continue from the
+result.  It may refuse to start with a named error, and then the campaign puts the old files back.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from epochal.chaos.strike.nemesis import NotCounted
 from epochal.chaos.strike.replay import epochs, replay_last_epoch
 
 ROLLED_BACK = 2
-"""Epochs that Spark has forgotten after :func:`roll_back`, more than a crash can take away."""
+"""How many epochs :func:`roll_back` takes from Spark; more than a crash can take away."""
 
 
 def log_of(checkpoint: Path) -> Path:
-    """Where the default epoch log lies; it need not be there."""
+    """Return the folder of the default epoch log, which may not exist."""
     return checkpoint / "epochal" / "log"
 
 
 def forget(folder: Path, epoch: int) -> None:
-    """One file of a log of Spark's, and the checksum beside it, without which Spark would trip over the rest."""
+    """Delete one entry of Spark's log in ``folder``, and its checksum, which would disturb Spark without the entry."""
     (folder / str(epoch)).unlink()
     (folder / f".{epoch}.crc").unlink(missing_ok=True)
 
 
 def roll_back(checkpoint: Path) -> None:
-    """Spark's own files are older than all the rest by two epochs; what Epochal keeps beside them stays."""
+    """Delete Spark's newest two epochs and keep Epochal's files.  Raises NotCounted if there are no older epochs."""
     offsets, commits = checkpoint / "offsets", checkpoint / "commits"
     planned = epochs(offsets)
     if len(planned) <= ROLLED_BACK:
@@ -41,7 +41,7 @@ def roll_back(checkpoint: Path) -> None:
 
 
 def forget_log(checkpoint: Path) -> None:
-    """Somebody deleted the decisions and kept the rest."""
+    """Delete the epoch log and keep the rest.  Raises NotCounted if there is no log."""
     log = log_of(checkpoint)
     if not log.exists():
         raise NotCounted(f"there is no epoch log below {checkpoint}")
@@ -54,22 +54,22 @@ OPERATIONS: Mapping[str, Callable[[Path], object]] = {
     "forget-log": forget_log,
     "delete": shutil.rmtree,
 }
-"""By the action's name.  ``restore`` and ``copy`` need another checkpoint: see the functions below."""
+"""Action -> its operation.  ``restore`` and ``copy`` need a second checkpoint and use the functions below."""
 
 
 def records(checkpoint: Path) -> list[str]:
-    """The names of the files of the epoch log; none where there is no log."""
+    """Return the names of the files of the epoch log; none if there is no log."""
     log = log_of(checkpoint)
     return sorted(str(file.relative_to(log)) for file in log.glob("**/*") if file.is_file())
 
 
 def keep(checkpoint: Path, at: Path) -> None:
-    """A whole copy, taken file by file as a backup takes it; an older one there is replaced."""
+    """Copy the whole checkpoint to ``at``, file by file as a backup does.  An older copy there is replaced."""
     shutil.rmtree(at, ignore_errors=True)
     shutil.copytree(checkpoint, at)
 
 
 def put_back(checkpoint: Path, kept: Path) -> None:
-    """The copy takes the checkpoint's place."""
+    """Replace the checkpoint by the copy."""
     shutil.rmtree(checkpoint, ignore_errors=True)
     shutil.copytree(kept, checkpoint)

@@ -1,26 +1,27 @@
 """Does somebody else's sink hold in every schedule?
 
-Anyone's sinks under the real coordinator, through schedules of faults, judged by what a reader sees.
+An author's sinks run with the real coordinator through schedules of faults, and are judged by what a reader sees.
 
-The coordinator, the epoch log and the judging are those of the project; Spark is a few lines
-(:mod:`epochal.chaos.simulate.simulation`).  A *trial* is one fresh target, one schedule, and starts of the query until
-one has finished; each start makes its sinks anew, as a process does.  Faults strike where the coordinator hits
-a failpoint, where it calls a sink or the log, where a sink takes a row, and at Spark's own steps:
+The coordinator, the epoch log and the checker are those of the project.  Spark is a small model
+(:mod:`epochal.chaos.simulate.simulation`).  A *trial* has one fresh target, one schedule, and starts of the query until
+one has finished.  Each start makes new sink objects, as a process does.  Faults strike where the coordinator hits a
+failpoint, where it calls a sink or the log, where a sink takes a row, and at Spark's own steps:
 
 ========================  ==============================================================================
-``CRASH``                 the start ends there, its sinks are closed, the next start recovers; it strikes
-                          at every line of the sink's own code, too, and none of that code runs any more
-``PAUSE``                 the start stands still until a newer one is done, and then goes on: a zombie; also
-                          at every line inside ``fence``, ``commit`` and ``abort``
-``UNAVAILABLE``           a verb is not called: ``SinkUnavailable``
-``REQUEST_LOST``          a verb is not called, and the coordinator cannot know: ``OutcomeUnknown``
-``ANSWER_LOST``           a verb is called, and the coordinator cannot know: ``OutcomeUnknown``
-``LATE``                  as lost; it is called when the faults are over, by who then is an older start
-``DROP_ANSWER``           a decision is durable in the log, and the coordinator cannot know
+``CRASH``                 The start ends there, its sinks are closed, and the next start recovers.  It also
+                          strikes at every line of the sink's own code; none of that code runs after it
+``PAUSE``                 The start pauses until a newer start has ended, and then goes on: it is a zombie.
+                          It also strikes at every line inside ``fence``, ``commit`` and ``abort``
+``UNAVAILABLE``           A method is not called, and raises ``SinkUnavailable``
+``REQUEST_LOST``          A method is not called, and raises ``OutcomeUnknown``
+``ANSWER_LOST``           A method is called, and raises ``OutcomeUnknown``
+``LATE``                  Like ``REQUEST_LOST``, but the method is called after the faults, when its start is
+                          an older one
+``DROP_ANSWER``           A decision is durable in the log, but the coordinator gets no answer
 ========================  ==============================================================================
 
-Every schedule ends with a start without faults over one more epoch.  It survived when every invariant of
-:mod:`epochal.chaos.observe.checker` holds that a simulation can judge.
+Every schedule ends with a start without faults over one more epoch.  The sinks survive a schedule if all invariants of
+:mod:`epochal.chaos.observe.invariants` hold that a simulation can judge.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ __all__ = [
 
 @dataclass
 class Survival:
-    """What a subject went through; ``traces`` tells schedules apart that led to the same sequence of steps."""
+    """The schedules that a subject survived.  ``traces`` counts those with different sequences of steps."""
 
     plan: Plan
     schedules: int = 0
-    found: int = 0  # schedules that the plan would play without ``at_most``, as far as it came to know them
+    found: int = 0  # schedules that the plan would play without ``at_most``, as far as they are known
     traces: set[int] = field(default_factory=set)
 
     def add(self, outcome: Outcome) -> None:
@@ -76,7 +77,7 @@ class Survival:
 
 
 class NotExact(AssertionError):
-    """Without any fault already the output is not what was fed: there is nothing to be learnt from faults."""
+    """The output is wrong even without any fault, so faults would show nothing."""
 
 
 class DidNotSurvive(AssertionError):
@@ -88,7 +89,11 @@ class DidNotSurvive(AssertionError):
 
 
 def survives(subject: Subject, plan: Plan | None = None) -> Survival:
-    """Play every schedule of ``plan``; :class:`DidNotSurvive` at the first that breaks an invariant."""
+    """Play every schedule of ``plan``, by default every single fault.
+
+    Raises :class:`DidNotSurvive` at the first schedule that breaks an invariant, and :class:`NotExact` if the output is
+    wrong without any fault.
+    """
     plan = plan or Plan()
     survival = Survival(plan)
     for outcome in _outcomes(subject, plan, survival.find):
@@ -112,7 +117,7 @@ def _outcomes(subject: Subject, plan: Plan, found_more: Callable[[int], None]) -
 
 
 def play(subject: Subject, schedule: Schedule = (), *, epochs: int = 2, lines: bool = True) -> Outcome:
-    """One trial: a fresh target, the schedule over ``epochs`` epochs, and one more start without faults."""
+    """Play one trial: a fresh target, the schedule over ``epochs`` epochs, and one more start without faults."""
     trial = Trial(subject, schedule, lines=lines)
     with failpoints.handler(trial.hit), _quiet(logging.getLogger("epochal")):
         trial.play(epochs - 1)
@@ -122,7 +127,7 @@ def play(subject: Subject, schedule: Schedule = (), *, epochs: int = 2, lines: b
 
 @contextlib.contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """What the coordinator warns of is what the schedules do, a thousand times over."""
+    """Switch off the coordinator's warnings, which would be about the faults of thousands of schedules."""
     before = logger.disabled
     logger.disabled = True
     try:
@@ -132,7 +137,7 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
 
 
 def _story(outcome: Outcome) -> str:
-    """What each start came to, step by step, and how it ended; the starts in the order in which they were on."""
+    """The steps of each start in the order in which they happened, and how each start ended."""
     struck = {(s.driver, s.number): f"<== {s.action.value.upper()}" for s in outcome.schedule}
     lines = []
     for driver, events in itertools.groupby(outcome.happenings, key=lambda event: event.driver):
@@ -144,7 +149,7 @@ def _story(outcome: Outcome) -> str:
 
 
 def _paragraph(head: str, steps: Iterable[str]) -> str:
-    """No line ends within a step."""
+    """Wrap the steps into lines without breaking a step."""
     text = head + ", ".join(step.replace(" ", "\0") for step in steps)
     return textwrap.fill(text, 110, subsequent_indent="    ", break_on_hyphens=False).replace("\0", " ")
 

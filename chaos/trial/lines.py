@@ -1,12 +1,12 @@
-"""At which line of a sink's own code Python is, and a death after which none of that code runs any more.
+"""Follow the lines of a sink's own code, and let a start die so that none of that code runs any more.
 
-A killed process runs no ``except``, no ``finally``, nothing that undoes; an exception runs them all.  So from the
-moment in which the start dies until its verb is left, each further step of the sink's code dies in its turn: a
-line, a call, a generator that is closed.  Python takes a trace function away once it raises, and a profile
-function too, but not both: each arms the other before it raises.
+A killed process runs no ``except``, no ``finally`` and no clean-up, but an exception runs all of them.  So after a
+start has died, and until its method is left, each further step of the sink's code dies, too: a line, a call, or a
+generator that is closed.  Python removes a trace function after it raises, and a profile function, too, but not both at
+once.  Therefore each of the two functions sets the other one again before it raises.
 
-What libraries do beneath a ``with`` still happens: a connection rolls back and closes, as its server does with
-that of a process that is gone.
+What libraries do at the end of a ``with`` still happens: a connection rolls back and closes.  A server does the same
+with the connection of a process that is gone.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from typing import Any
 
 from epochal.chaos.simulate.pipelines import SimulatedCrash
 
-OURS = "epochal"  # the sinks of the project share files with servers in memory: of them, their classes alone
-KIT = {str(file) for file in Path(__file__).parent.glob("*.py")}  # calls the verbs
+OURS = "epochal"  # the project's sinks share files with servers in memory, so only their classes count
+KIT = {str(file) for file in Path(__file__).parent.glob("*.py")}  # this code calls the methods
 INSTALLED = ("site-packages", "dist-packages")
 
 
 class Lines:
-    """One call of a verb: ``tell(place, called back)`` at each line of the sink's code may raise ``SimulatedCrash``.
+    """Traces one call of a sink's method.
 
-    "Called back": by somebody else's code, which may hold a lock that all starts in this process share.
+    At each line of the sink's code it calls ``tell(place, called back)``, which may raise ``SimulatedCrash``.  "Called
+    back" means that other code called the sink's code.  That code may hold a lock that all starts in this process
+    share.
     """
 
     def __init__(self, kind: type, tell: Callable[[str, bool], None] | None) -> None:
@@ -43,15 +45,15 @@ class Lines:
         self._codes = _codes(kind)
         self._tell = tell
         self._dead = False
-        self._bottom: FrameType | None = None  # beneath the verb; older starts that stand still may lie further down
+        self._bottom: FrameType | None = None  # the caller of the method; paused older starts may be further down
         self._after = contextlib.ExitStack()
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """A debugger or coverage gets its turn back after."""
-        self._bottom = sys._getframe(2)  # between them is contextlib's own
+        """Trace the code in this context.  After it, a debugger or coverage is active again."""
+        self._bottom = sys._getframe(2)  # frame 1 is that of contextlib
         if gc.isenabled():
-            gc.disable()  # what the verb makes stays young, and is quickly found if it has to be forgotten
+            gc.disable()  # so the method's objects stay in the youngest generation, which is collected quickly
             self._after.callback(gc.enable)
         self._after.callback(sys.settrace, sys.gettrace())
         sys.settrace(self._step)
@@ -60,12 +62,12 @@ class Lines:
                 yield
             except BaseException as error:
                 if self._dead:
-                    _forget(error)  # as long as whatever is closed by that dies, too
+                    _forget(error)  # this must happen while code that it closes still dies, too
                 raise
             finally:
                 died, self._dead, self._bottom = self._dead, False, None
                 if died:
-                    raise SimulatedCrash  # whatever the sink made of it
+                    raise SimulatedCrash  # even if the sink caught or replaced it
 
     def _own(self, frame: FrameType | None) -> bool:
         if frame is None:
@@ -89,7 +91,7 @@ class Lines:
             except SimulatedCrash:
                 self._die()
                 raise
-        elif event == "exception" and issubclass(argument[0], SimulatedCrash):  # between rows, at a failpoint
+        elif event == "exception" and issubclass(argument[0], SimulatedCrash):  # raised between rows or at a failpoint
             self._die()
         return self._step
 
@@ -102,7 +104,7 @@ class Lines:
         return False
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> None:  # noqa: ARG002
-        """The profile function, once the start is dead."""
+        """The profile function, which is used after the start has died."""
         if not self._dead or event not in ("call", "c_call", "return"):
             return
         above: FrameType | None = frame
@@ -124,36 +126,36 @@ class Lines:
             return
         self._dead = True
         self._after.callback(sys.setprofile, sys.getprofile())
-        # What the dead code leaves open is closed by being forgotten, and nobody is to be blamed for it.
+        # What the dead code left open is closed by the garbage collector.  That must cause no warnings.
         self._after.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", ResourceWarning)
         self._after.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
-        sys.unraisablehook = bool  # silence, and no frame that could be taken for the sink's
+        sys.unraisablehook = bool  # prints nothing, and has no frame that could be mistaken for the sink's
         sys.setprofile(self._call)
 
 
 def _leaves(frame: FrameType) -> bool:
-    """Whether a library's ``with`` is left; a stack of callbacks would call what the sink gave it."""
+    """Whether the frame is a library's ``__exit__``.  An ExitStack does not count, as it would call the sink's code."""
     return frame.f_code.co_name == "__exit__" and not isinstance(frame.f_locals.get("self"), contextlib.ExitStack)
 
 
 def _death(frame: FrameType) -> BaseException:
-    """What ends this frame; a generator that is being closed ends in silence with one exception alone."""
+    """The exception that ends this frame.  A generator that is being closed ends silently only with GeneratorExit."""
     return GeneratorExit() if _generates(frame) else SimulatedCrash()
 
 
 def _generates(frame: FrameType) -> bool:
-    """A generator dies at its next line: one that is stopped as it is entered keeps what it holds for ever."""
+    """Whether the frame is a generator's.  It must die at a line: if it dies when it is entered, it is never freed."""
     return bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
 
 
 def _forget(error: BaseException | None) -> None:
-    """Let go of all that the frames held through which the errors came."""
+    """Free everything that the frames of the error's traceback hold."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
-        error.__traceback__ = None  # a frame that was traced keeps a copy of its locals
+        error.__traceback__ = None  # a traced frame keeps a copy of its locals
         error = error.__context__
     gc.collect(0)
 
@@ -163,13 +165,13 @@ _name = functools.cache(os.path.basename)
 
 @functools.cache
 def _belongs(kind: type, filename: str) -> bool:
-    """Whether a file is of the package, or of the folder of modules, of the class or of one it inherits from."""
+    """Whether a file belongs to the package, or to the folder of modules, of the class or of a base class."""
     file = Path(filename)
     return any(_contains(home, file) for home in _homes(kind)) and file.suffix == ".py"
 
 
 def _contains(home: Path, file: Path) -> bool:
-    if home.suffix == ".py":  # a module without a package: its neighbours too, unless they are tests
+    if home.suffix == ".py":  # a module without a package: other modules beside it count, too, unless they are tests
         test = file.name.startswith(("test_", "conftest")) or file.stem.endswith("_test")
         return file == home or (file.parent == home.parent and home.parent.name not in INSTALLED and not test)
     return home in file.parents and not set(INSTALLED) & set(file.relative_to(home).parts)
@@ -177,7 +179,7 @@ def _contains(home: Path, file: Path) -> bool:
 
 @functools.cache
 def _homes(kind: type) -> tuple[Path, ...]:
-    """The folder of a package, or the file of a module that is in none."""
+    """The folders of the packages of a class and its base classes, or the files of modules without a package."""
     homes: set[Path] = set()
     for base in kind.__mro__:
         top = base.__module__.partition(".")[0]
@@ -193,7 +195,7 @@ def _homes(kind: type) -> tuple[Path, ...]:
 
 @functools.cache
 def _codes(kind: type) -> frozenset[CodeType]:
-    """What the methods of the project's classes are made of that a class inherits from, functions inside them too."""
+    """The code objects of methods that a class inherits from the project's classes, with functions inside them."""
     bases = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == OURS or not _homes(base)]
     bases = [base for base in bases if base.__module__.partition(".")[0] not in sys.stdlib_module_names]
     found = [getattr(inspect.unwrap(_function(member)), "__code__", None) for b in bases for member in vars(b).values()]
@@ -201,7 +203,7 @@ def _codes(kind: type) -> frozenset[CodeType]:
 
 
 def _function(member: Any) -> Any:
-    """The function behind what stands in a class body."""
+    """The function behind a member of a class, such as a property or a class method."""
     return getattr(member, "fget", None) or getattr(member, "__func__", None) or member
 
 
@@ -214,7 +216,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 @functools.cache
 def _withs(filename: str) -> frozenset[int]:
-    """The lines at which the ``with`` statements of a file begin: there they are left, too."""
+    """The lines of the heads of a file's ``with`` statements.  Python is at these lines also when it leaves one."""
     try:
         tree = ast.parse(Path(filename).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Which schedules of faults a trial goes through, found from what really happens in it."""
+"""Which schedules of faults the trials of a subject play.  They are found from events that really happen."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from epochal.chaos.simulate.simulation import Outcome
 FAULTS = ("singles", "pairs")
 ACTIONS = (Action.CRASH, Action.PAUSE, *NETWORK, Action.DROP_ANSWER)
 SECONDS = (Action.CRASH, Action.PAUSE, Action.ANSWER_LOST)
-"""What strikes a second time: while recovering, while an older start is paused, in the run after a lost answer."""
+"""Faults that may strike second: during recovery, while an older start is paused, or after a lost answer."""
 
 LINES = ("line", "line called back")
-"""Kinds of events inside a verb of a sink; who was called back by somebody else's code does not stand still there."""
+"""Kinds of events inside a method of a sink.  A start must not pause at a line that other code called back."""
 HALTS = ("fence", "commit", "abort")
-"""In these verbs a start may stand still: they ask a fence and act on it, and what they change can be told."""
+"""A start may pause inside these methods.  They check a fence and act on it, and their changes can be seen."""
 
 Play = Callable[[Schedule], Outcome]
 
@@ -36,10 +36,13 @@ Play = Callable[[Schedule], Outcome]
 class Plan:
     """Which schedules a subject goes through.
 
-    ``singles``: one fault, everywhere.  ``pairs``: these, and a second fault wherever it makes a difference after
-    the first.  ``at_most``: no more than so many, drawn by ``seed``, from every kind of fault as often.
-    ``lines``: also at each line of the sink's own code; not for a sink whose steps depend on the time.
-    ``schedules``: exactly these.
+    * ``faults``: ``singles`` plays one fault, at every event.  ``pairs`` adds a second fault after the first, wherever
+      it makes a difference.
+    * ``at_most``: play at most so many schedules, drawn by ``seed``, with the kinds of faults in turn.
+    * ``lines``: also strike at each line of the sink's own code.  Use False for a sink whose steps depend on the time.
+    * ``schedules``: play exactly these.
+
+    Raises ValueError for unknown faults and actions, and for numbers below 1.
     """
 
     faults: str = "singles"
@@ -61,7 +64,10 @@ class Plan:
 
 
 def outcomes(play: Play, smooth: Outcome, plan: Plan, found_more: Callable[[int], None]) -> Iterator[Outcome]:
-    """Play what the plan says; ``smooth`` is the outcome without any fault; what there is to play is told."""
+    """Play the schedules of the plan, and call ``found_more`` with each number of further schedules that are found.
+
+    ``smooth`` is the outcome without any fault.
+    """
     found = (s for action in plan.actions for s in strikes(smooth.happenings, "d1", action))
     first = _sensible(smooth.happenings, found)
     found_more(len(first))
@@ -77,7 +83,11 @@ def outcomes(play: Play, smooth: Outcome, plan: Plan, found_more: Callable[[int]
 
 
 def _alone(play: Play, smooth: Outcome, strike: Strike, found_more: Callable[[int], None]) -> Iterator[Outcome]:
-    """One fault; who stands still inside an abort goes on when there is something to drop that is not its own."""
+    """Play one fault.  A start that pauses inside ``abort`` is played again with a second pause, of the next start.
+
+    That one pauses after its decision.  So the paused abort continues when there is something to drop that belongs to
+    another start.
+    """
     outcome = play((strike,))
     yield outcome
     aborts = _numbers([e for e in smooth.happenings if e.step.startswith("abort ")], ("line",))
@@ -91,7 +101,7 @@ def _alone(play: Play, smooth: Outcome, strike: Strike, found_more: Callable[[in
 def _all_pairs(
     play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike], found_more: Callable[[int], None]
 ) -> Iterator[Outcome]:
-    """Lines strike alone: there are too many of them."""
+    """Play all single faults and all pairs.  A fault at a line is in no pair, as there are too many lines."""
     inside = _numbers(smooth.happenings, LINES)
     outside = [s for s in first if (s.driver, s.number) not in inside]
     different = [s for s in outside if s.action in NETWORK]
@@ -109,7 +119,7 @@ def _all_pairs(
 def _some_pairs(
     play: Play, plan: Plan, smooth: Outcome, first: Sequence[Strike], found_more: Callable[[int], None]
 ) -> Iterator[Outcome]:
-    """Each first fault is played too, as it tells where a second can strike."""
+    """Play random pairs.  Each first fault is also played alone, because this shows where a second can strike."""
     for turn in itertools.count():
         found = False
         for strike in _drawn(plan, smooth, first, turn):
@@ -126,7 +136,7 @@ def _some_pairs(
 
 
 def _seconds(outcome: Outcome, plan: Plan) -> list[Strike]:
-    """One more fault, wherever it makes a difference after that of ``outcome``."""
+    """Strikes of one more fault after that of ``outcome``, wherever it makes a difference."""
     (before,) = outcome.schedule
     actions = [action for action in SECONDS if action in plan.actions]
     if before.action is Action.LATE:
@@ -136,7 +146,7 @@ def _seconds(outcome: Outcome, plan: Plan) -> list[Strike]:
 
 
 def _drawn(plan: Plan, outcome: Outcome, found: Sequence[Strike], turn: int = 0) -> Iterator[Strike]:
-    """Each once, in an order that the seed makes; every kind of fault has its turn before one has its second."""
+    """Each strike once, in a random order from the seed.  Every kind of fault comes once before one comes again."""
     choice = random.Random(f"{plan.seed} {turn} {outcome.schedule}")
     lines = _numbers(outcome.happenings, LINES)
     kinds: dict[tuple[Action, bool], list[Strike]] = {}
@@ -152,7 +162,7 @@ def _drawn(plan: Plan, outcome: Outcome, found: Sequence[Strike], turn: int = 0)
 
 
 def _sensible(events: Sequence[Happening], found: Iterable[Strike]) -> list[Strike]:
-    """Inside a verb a start crashes, or stands still at a line."""
+    """Only the strikes that make sense: inside a method a start can only crash, or pause at a line of ``HALTS``."""
     inside = _numbers(events, ("row", *LINES))
     halts = {(e.driver, e.number) for e in events if e.kind == "line" and e.step.startswith(HALTS)}
     barred: dict[Action, set[tuple[str, int]]] = {Action.CRASH: set(), Action.PAUSE: inside - halts}

@@ -1,4 +1,4 @@
-"""The simulated world of one trial: somebody else's sinks at the other end of a network that loses things."""
+"""The simulated world of one trial: an author's sinks behind a network that loses requests and answers."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Schema, Sink, 
 T = TypeVar("T")
 
 FIRST_LINE = 1_000_000
-"""Lines have numbers of their own, so that an edit of the sink leaves those of the other events as they are."""
+"""Lines are numbered from here, so that an edit of the sink does not change the numbers of other events."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where one trial writes: its own name, to be part of a file's or a table's, and its durable copies."""
+    """Where one trial writes: a unique name, for use in names of files or tables, and the stage of durable copies."""
 
-    name: str  # [a-z0-9_], never given twice
-    stage: Stage  # what a redo sink reads its copies from
+    name: str  # of [a-z0-9_]; no other trial has it
+    stage: Stage  # from which a redo sink reads its copies
 
     @property
     def app(self) -> str:
-        """The app of the trial's query: a server may keep what it knows of a sink by app and name."""
+        """The app of the trial's query, as a server may keep data of a sink under its app and name."""
         return self.name
 
     def __str__(self) -> str:
@@ -45,27 +45,27 @@ class Target:
 
 
 MakeSinks = Callable[[Target], Sequence[Sink]]
-"""New sink objects on that target, as a process makes them that has just started."""
+"""Returns new sink objects on that target, as a process makes them that has just started."""
 Reader = Callable[[Target], Mapping[str, Iterable[Mapping[str, Any]]]]
-"""Sink name -> the rows that an independent reader sees now: mappings with at least id, attempt and epoch."""
+"""Returns sink name -> the rows that an independent reader sees now: mappings with at least id, attempt and epoch."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is on trial."""
+    """The sinks under test, with their reader."""
 
     sinks: MakeSinks
     read: Reader
-    rows: Callable[[Sequence[StoredRow]], Rows] | None = None  # the rows as the sinks take them; None: mappings
-    schema: Schema = None  # what `create` gets
+    rows: Callable[[Sequence[StoredRow]], Rows] | None = None  # converts rows for the sinks; None: they take mappings
+    schema: Schema = None  # the schema for `create`
 
 
-_RUN = uuid.uuid4().hex[:8]  # a server may still have the targets of an earlier run
+_RUN = uuid.uuid4().hex[:8]  # makes names unique, as a server may still have the targets of an earlier run
 _serial = itertools.count(1)
 
 
 class Trial(Simulation):
-    """A simulated world in which the sinks, and what they write to, are somebody else's."""
+    """A simulated world in which the sinks and their targets are real ones of an author."""
 
     def __init__(self, subject: Subject, schedule: Schedule = (), *, lines: bool = True) -> None:
         name = f"chaos_{_RUN}_{next(_serial):05}"
@@ -73,13 +73,13 @@ class Trial(Simulation):
         self.subject = subject
         self.lines = lines
         self._lines: Counter[str] = Counter()
-        self._calls: dict[str, Call] = {}  # driver -> the verb that it is in
+        self._calls: dict[str, Call] = {}  # driver -> the method call that it is in
         self._at_lines = any(s.action is Action.PAUSE and s.number >= FIRST_LINE for s in schedule)
         self._reading = False
         self.target = Target(name, self.stage)
         self._under_way: list[Callable[[], object]] = []
         self._unread: Exception | None = None
-        self.owners: dict[str, Actor] = {}  # of the sinks' fences
+        self.owners: dict[str, Actor] = {}  # sink -> the owner of its fence
         self.unbarred: list[str] = []
         self.last_error: Exception | None = None
         self.pipeline = self._create()
@@ -101,7 +101,10 @@ class Trial(Simulation):
     # --- what an outside reader sees ------------------------------------------------------------
 
     def read(self) -> None:
-        """Also in the middle of a verb, so a reader that fails must not look like a sink that does."""
+        """Record what the reader sees.
+
+        This may happen in the middle of a method call, so an error of the reader must not look like one of the sink.
+        """
         self._reading = True
         try:
             seen = self.subject.read(self.target)
@@ -128,7 +131,10 @@ class Trial(Simulation):
     # --- lines ----------------------------------------------------------------------------------
 
     def line(self, verb: str, sink: str, where: str, called_back: bool) -> None:
-        """The current start is at a line of the sink's code, and may have done something lasting in the one before."""
+        """Record that the current start is at a line of the sink's code, and strike there if the schedule says so.
+
+        The line before may have changed something durable.
+        """
         driver = self.current
         if driver is None or self.arriving or self._reading:
             return
@@ -145,19 +151,19 @@ class Trial(Simulation):
             self._strike(driver, action)
 
     def needs_thread(self, driver: str) -> bool:
-        """Who halts at a line halts in a trace function, in which the lines of nobody else would be told."""
+        """A start that pauses at a line pauses inside a trace function; in that thread no other lines are traced."""
         return self._at_lines or super().needs_thread(driver)
 
-    # --- who stood still inside a verb ----------------------------------------------------------
+    # --- starts that paused inside a method -----------------------------------------------------
 
     def called(self, call: Call) -> None:
-        """The current start is in a verb; of a request that arrives late nobody is."""
+        """Record the method call that the current start is in.  A late request belongs to no start."""
         if self.current is not None and not self.arriving:
             self._calls[self.current.name] = call
 
     def _pause(self, driver: Driver) -> None:
         tracing = sys.gettrace()
-        sys.settrace(None)  # of who lives meanwhile on this stack nothing is told but its own verbs
+        sys.settrace(None)  # starts that run meanwhile on this stack trace only their own method calls
         try:
             super()._pause(driver)
         finally:
@@ -170,7 +176,7 @@ class Trial(Simulation):
             call.overtaken, call.on_waking = owner, self._held(call)
 
     def returned(self, verb: str, call: Call) -> None:
-        """The verb is over; of an actor that was barred meanwhile the sink must not have changed."""
+        """End a method call.  If its actor was fenced during a pause, the sink must not have changed since then."""
         if self.current is not None and self._calls.get(self.current.name) is call:
             del self._calls[self.current.name]
         if call.on_waking is None:
@@ -181,7 +187,7 @@ class Trial(Simulation):
             self.unbarred.append(f"{verb} in {call.sink} by {call.by} changed it after {call.overtaken} had fenced it")
 
     def _held(self, call: Call) -> Held:
-        """What the sink shows and says of itself, asked as a stranger asks."""
+        """What a new sink object and the reader see in the sink; None if they cannot read it now."""
         self._reading, before = True, self._reading
         try:
             (stranger,) = (sink for sink in self.subject.sinks(self.target) if sink.name == call.sink)
@@ -190,7 +196,7 @@ class Trial(Simulation):
             finally:
                 stranger.close()
             return state, sorted(_row(row) for row in self.subject.read(self.target)[call.sink])
-        except Exception:  # whoever stands still may bar it; the reader's own failures are told elsewhere
+        except Exception:  # a paused start may block it; errors of the reader itself are reported elsewhere
             return None
         finally:
             self._reading = before
@@ -198,30 +204,33 @@ class Trial(Simulation):
     # --- requests -------------------------------------------------------------------------------
 
     def took_over(self, sink: str, by: Actor) -> None:
-        """``by`` owns the fence now."""
+        """Record that ``by`` owns the fence now.  It must be newer than the owner before."""
         owner = self.owners.get(sink)
         if owner is not None and owner != by and owner.generation >= by.generation:
-            self.unbarred.append(f"{sink} took the fence of {by} over that of {owner}")
+            self.unbarred.append(f"{sink} accepted the fence of {by} after that of {owner}")
         self.owners[sink] = by
         self.history.add(TookOver(sink, actor_name(by)))
 
     def answered(self, verb: str, sink: str, by: Actor, owner: Actor | None) -> None:
-        """A verb returned that must raise ``Fenced`` unless ``by`` was the ``owner`` when it was called."""
+        """Check a call that returned: it must have raised ``Fenced`` unless ``by`` was the ``owner`` when it began."""
         if owner != by:
-            self.unbarred.append(f"{verb} in {sink} by {by} was answered, and the fence was {owner or 'nobody'}'s")
+            self.unbarred.append(f"{verb} in {sink} by {by} succeeded, but the fence belonged to {owner or 'nobody'}")
 
     def lost(self, sink: str, by: Actor) -> None:
-        """What is decided nobody drops before its owner shows it, unless an abort of that owner arrives late."""
+        """Record that prepared rows were lost before the commit of the fence's owner.
+
+        Only a late abort of that owner may have dropped them.
+        """
         late = any(strike.action is Action.LATE for strike in self._schedule)
         if sink in self.pipeline.voting and self.owners.get(sink) == by and not late:
-            self.unbarred.append(f"what was decided is gone from {sink} as {by} is to show it; who dropped it?")
+            self.unbarred.append(f"decided rows are gone from {sink} before {by} could commit them; who dropped them?")
 
     def later(self, request: Callable[[], object]) -> None:
-        """The request is under way."""
+        """Keep a request that arrives late."""
         self._under_way.append(request)
 
     def deliver_late(self) -> None:
-        """Nobody hears the answers; whether they did harm the reader sees."""
+        """Let late requests arrive.  Nobody gets the answers, and the reader shows whether they did harm."""
         super().deliver_late()
         arriving, self._under_way = self._under_way, []
         self.arriving = True
@@ -239,35 +248,35 @@ class Trial(Simulation):
 
 
 def _row(row: Mapping[str, Any]) -> Row:
-    """What the kit fed: id, attempt, epoch, n; a table that keeps no n has none to get wrong."""
+    """The row for the history, from id, attempt, epoch and n.  If the table has no n, the expected value is taken."""
     key = int(row["id"])
     return Row(int(row["epoch"]), key, int(row["attempt"]), int(row["n"]) if "n" in row else key + 1)
 
 
-Held = Any  # what `Trial.held` tells; None where it could not be asked
+Held = Any  # what `Trial._held` returns
 
 
 @dataclass
 class Call:
-    """One call of a fenced verb; when it stood still inside it, what the sink held as it went on."""
+    """One call of a method that checks the fence.  ``on_waking``: after a pause in it, what the sink held then."""
 
     sink: str
     query: Query
     by: Actor
-    owner: Actor | None  # of the fence, when it began
+    owner: Actor | None  # the owner of the fence when the call began
     answer: Any = None
-    overtaken: Actor | None = None  # the newer start that took over while this one stood still
+    overtaken: Actor | None = None  # the newer start that took over while this one was paused
     on_waking: Held = None
-    changed: bool = False  # the sink, after that
+    changed: bool = False  # whether the sink changed after the pause
 
     @property
     def before_the_newer(self) -> bool:
-        """It was overtaken, and whatever it did it had done by then."""
+        """Whether a newer start took over during the call, and the call changed nothing after that."""
         return self.overtaken is not None and not self.changed
 
 
 class TrialDriver(Driver):
-    """A start whose sinks are the subject's, at the other end of a network; they are closed when it ends."""
+    """A start with the subject's sinks behind a network.  They are closed when it ends."""
 
     world: Trial
     _remotes: list[Remote]
@@ -278,7 +287,7 @@ class TrialDriver(Driver):
         return self._remotes
 
     def _outcome(self) -> tuple[str, bool, bool]:
-        """In the thread of the start: some clients may only be closed where they were made."""
+        """Run to the end and close the sinks in the same thread, because some clients demand that."""
         try:
             return super()._outcome()
         finally:
@@ -288,7 +297,7 @@ class TrialDriver(Driver):
 
 
 class Remote:
-    """A sink whose verbs are requests: each can be lost, answered to nobody, or arrive late."""
+    """A sink whose method calls are requests: each can be lost, lose its answer, or arrive late."""
 
     def __init__(self, sink: Sink, world: Trial) -> None:
         self._sink = sink
@@ -306,7 +315,7 @@ class Remote:
         self._sink.check(query, schema)
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
-        """A look that is lost has no effect, so it is merely unavailable."""
+        """Look.  A lost look has no effect, so it raises SinkUnavailable and not OutcomeUnknown."""
         self._query = query
 
         def look(sink: Sink) -> SinkState:
@@ -393,7 +402,7 @@ class Remote:
         return answer
 
     def _call(self, verb: str, by: Actor, act: Callable[[], Any]) -> Call:
-        """The call of a verb that is fenced, over; what it changed although a newer start had taken over is told."""
+        """Make a call that checks the fence; return it.  Changes after a newer start took over are recorded."""
         assert self._query is not None, "every verb comes after a look"
         call = Call(self.name, self._query, by, self._world.owners.get(self.name))
         self._world.called(call)
@@ -409,7 +418,7 @@ class Remote:
         return Lines(type(self._sink), tell)
 
     def _arrive(self, call: Callable[[Sink], object]) -> None:
-        """By then the start is over, and its client with it: another sends the same."""
+        """Send a late request with a new sink object, because its start and its client have ended by then."""
         assert self._query is not None, "every verb comes after a look"
         (twin,) = (sink for sink in self._world.subject.sinks(self._world.target) if sink.name == self.name)
         try:
@@ -424,13 +433,13 @@ class Remote:
 
 
 class RemoteRedo(Remote):
-    """Of a sink that redoes its rows from the durable copy."""
+    """A remote sink that redoes its rows from the durable copy."""
 
     needs_copy = True
 
 
 class Told:
-    """Rows that say when each is taken; of the source's own, every iteration is one more evaluation."""
+    """Rows that call ``tell`` after each row.  If they are the source's own, every iteration evaluates them again."""
 
     def __init__(self, rows: Iterable[StoredRow], tell: Callable[[], object]) -> None:
         self._rows = rows

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochal.chaos.observe.checker import Finding, Run
+from epochal.chaos.observe.checker import Finding
 from epochal.chaos.observe.history import (
     Accepted,
     AtRest,
@@ -27,6 +27,7 @@ from epochal.chaos.observe.history import (
     State,
     TookOver,
 )
+from epochal.chaos.observe.run import Run
 from epochal.chaos.report import Round
 from epochal.coordinator.model.failpoints import Point
 

@@ -1,4 +1,5 @@
-"""Flink's KafkaSink, released, in an environment and a process of its own.
+"""Flink's released KafkaSink, in its own environment and process.
 
-``environment`` makes that environment, ``job`` is the program in it, ``session`` starts the program and talks to it.
+``environment`` makes the environment.  ``job`` is the program in it.  ``session`` starts the program and talks to it.
+``endless`` is the program of an endless job, and ``starts`` starts it.
 """

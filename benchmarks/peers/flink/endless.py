@@ -1,9 +1,9 @@
-"""The program of one start in Flink's own environment: a job that copies lines of text to a Kafka topic, without end.
+"""The program of one start in Flink's own environment: an endless job that copies lines of text to a Kafka topic.
 
-Of the project it imports only the other program of Flink, and Flink's package only when it runs.  Its one argument is
-JSON: the folder ``source``, into which files come as time goes by; ``bootstrap``, ``topic`` and ``guarantee``; the
-folder ``checkpoints``, and ``since``, the checkpoint that the job goes on from, or None; ``jars``.  It ends with an
-error when the job fails, and at once when its input ends: whoever started it is gone.
+From the project it imports only Flink's other program, and it imports Flink's package only when it runs.  Its only
+argument is JSON: the folder ``source``, which gets files over time; ``bootstrap``, ``topic`` and ``guarantee``; the
+folder ``checkpoints``; ``since``, the checkpoint from which the job continues, or None; and ``jars``.  It ends with an
+error when the job fails.  It ends at once when its standard input ends, because then its parent is gone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run(asked: Mapping[str, Any]) -> None:
 
 
 def settings(asked: Mapping[str, Any]) -> dict[str, str]:
-    """Every checkpoint that is kept can be gone on from, as the newest one is after a crash."""
+    """Return Flink's settings.  All checkpoints are kept, so that a start can continue from any of them."""
     since = {"execution.state-recovery.path": asked["since"]} if asked["since"] else {}
     return {
         **SETTINGS,
@@ -55,13 +55,13 @@ def settings(asked: Mapping[str, Any]) -> dict[str, str]:
 
 
 def source(folder: str) -> dict[str, str]:
-    """Each line of each file is a row."""
+    """Return the source table's options.  Each line of each file is a row."""
     path = Path(folder).as_uri()
     return {"connector": "filesystem", "path": path, "format": "raw", "source.monitor-interval": LOOK}
 
 
 def lines(asked: Mapping[str, Any]) -> dict[str, str]:
-    """The target of the other tables, without a key."""
+    """Return the target of the other program, without a key."""
     keyed = target(asked["bootstrap"], asked["topic"], asked["guarantee"])
     return {
         name: value for name, value in keyed.items() if not name.startswith("key.") and name != "value.fields-include"

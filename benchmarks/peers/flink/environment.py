@@ -1,4 +1,4 @@
-"""The environment of Flink: its released Python package in a Python of its own, made in the cache at first use."""
+"""The environment of Flink: its released Python package in a virtual environment, made in the cache at first use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.coordinator.environment.versions import FLINK, FLINK_JARS, FLINK_PYTHON
 
 HEAP = "2g"
-# Of PySpark, for Flink's Parquet format: Hadoop's client and what unpacks the files.
+# Jars of PySpark that Flink's Parquet format needs: Hadoop's client, and the decompression.
 HADOOP = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "commons-logging-*.jar", "zstd-jni-*.jar")
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "FLINK_HOME", "FLINK_CONF_DIR", "FLINK_ENV_JAVA_OPTS")
 """Variables that would bring another Flink, or packages of another environment."""
 
 
 def python(version: tuple[int, int] = sys.version_info[:2]) -> Path:
-    """The Python that has Flink; ServerUnavailable where there can be none."""
+    """Return the Python that has Flink.  Raises ServerUnavailable if Flink does not support this Python version."""
     low, below = FLINK_PYTHON
     if not low <= version < below:
         raise ServerUnavailable(
@@ -36,12 +36,12 @@ def _told() -> None:
 
 
 def connectors() -> list[Path]:
-    """Flink's Kafka connector and its Parquet format."""
+    """Return the jars of Flink's Kafka connector and of its Parquet format."""
     return jars.resolve(FLINK_JARS)
 
 
 def variables(logs: Path) -> Mapping[str, str]:
-    """The environment of the program: the Java that Spark runs on too, a heap, and Hadoop for the Parquet format."""
+    """Return the program's environment variables: Spark's Java, the heap, and Hadoop for the Parquet format."""
     own = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     hadoop = [str(jar) for pattern in HADOOP for jar in sorted(jars.of_pyspark().glob(pattern))]
     return {

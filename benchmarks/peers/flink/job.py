@@ -1,11 +1,10 @@
-"""The program in Flink's own environment: a job per line of its input, a line of JSON as the answer to each.
+"""The program in Flink's own environment.  It runs one job per line of its input, and answers with a line of JSON.
 
-It imports nothing of the project, and Flink's package only when it runs.  A job copies ``k`` and ``v`` of a folder of
-Parquet files to a Kafka topic, or nowhere, in Flink's own code alone: no row comes to Python.
+It imports nothing of the project, and Flink's package only when it runs.  A job copies ``k`` and ``v`` from a folder of
+Parquet files to a Kafka topic, or reads them only.  Only Flink's own code handles rows; no row comes to Python.
 
-How long a job took is told by Flink itself, in the archive that it writes for its history server: from RUNNING to
-FINISHED.  With the guarantee exactly-once the last transaction is committed then, as a bounded job ends with a
-checkpoint of its own.
+Flink itself says how long a job took, in the archive for its history server: the time from RUNNING to FINISHED.  With
+the guarantee exactly-once, the last transaction is committed by then, because a bounded job ends with a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 PARALLELISM = 2
 LIMIT_S = 840
 ARCHIVED_S = 60
-TRANSACTION_MS = 600_000  # Flink's own of an hour is more than a broker allows
+TRANSACTION_MS = 600_000  # Flink's default of one hour is more than a broker allows
 SETTINGS = {
     "parallelism.default": str(PARALLELISM),
     "taskmanager.numberOfTaskSlots": str(PARALLELISM),
@@ -30,7 +29,7 @@ SETTINGS = {
     "pipeline.object-reuse": "true",
     "restart-strategy.type": "none",
 }
-# Large batches cost client and broker less than the 16 KB of the defaults; what is acknowledged stays the same.
+# Large batches cost client and broker less than the default of 16 KB.  The acknowledgements stay the same.
 PRODUCER = {"acks": "all", "batch.size": str(2**20), "linger.ms": "20", "buffer.memory": str(2**27)}
 SOURCE = "CREATE TABLE source (k STRING, v STRING) WITH {}"
 TARGET = "CREATE TABLE target (k STRING, v STRING) WITH {}"
@@ -38,16 +37,19 @@ COPY = "INSERT INTO target SELECT k, v FROM source"
 
 
 def main() -> None:
-    """The arguments are jars that Flink needs besides its own.  Works in the current folder, until the input ends."""
+    """Run jobs in the current folder until the input ends.  The arguments are more jars that Flink needs."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Flink's JVM prints to its standard output too: not among the answers
+    os.dup2(2, 1)  # Flink's JVM also prints to standard output, which must not be mixed with the answers
     for line in sys.stdin:
         asked = json.loads(line)
         print(json.dumps(run(asked, [Path(jar) for jar in sys.argv[1:]])), file=answers, flush=True)
 
 
 def run(asked: Mapping[str, str | None], jars: list[Path]) -> Mapping[str, object]:
-    """One job.  ``asked``: the folder ``source``; ``bootstrap``, ``topic`` and ``guarantee``, or None to read alone."""
+    """Run one job.
+
+    ``asked`` has the folder ``source``, and ``bootstrap``, ``topic`` and ``guarantee``, which are None to read only.
+    """
     from pyflink.common import Configuration
     from pyflink.table import EnvironmentSettings, TableEnvironment
 
@@ -90,12 +92,12 @@ def target(bootstrap: str | None, topic: str | None, guarantee: str | None) -> d
 
 
 def options(named: Mapping[str, str]) -> str:
-    """As SQL has them."""
+    """Return the options as SQL text."""
     quoted = {name: value.replace("'", "''") for name, value in named.items()}
     return "(" + ", ".join(f"'{name}' = '{value}'" for name, value in quoted.items()) + ")"
 
 
-# --- what Flink tells of a job that has ended ---------------------------------------------------
+# --- what Flink says about a job that has ended -------------------------------------------------
 
 
 def archive(work: Path) -> Path:
@@ -103,7 +105,7 @@ def archive(work: Path) -> Path:
 
 
 def archived(work: Path, limit: float) -> dict[str, Any]:
-    """The pages of the archive by their paths: it is whole once the summary is there, which Flink writes last."""
+    """Return the archive as path -> page.  It is complete when it has the summary, which Flink writes last."""
     deadline = time.monotonic() + limit
     while not any(archive(work).rglob("application-summary")):
         if time.monotonic() > deadline:
@@ -114,7 +116,7 @@ def archived(work: Path, limit: float) -> dict[str, Any]:
 
 
 def told(pages: Mapping[str, Any]) -> dict[str, object]:
-    """The answer: seconds from RUNNING to FINISHED, and the checkpoints that were completed."""
+    """Return the answer: seconds from RUNNING to FINISHED, and the number of completed checkpoints."""
     [job] = _pages(pages, 3)
     [checkpoints] = _pages(pages, 4, "checkpoints")
     if job["state"] != "FINISHED":
@@ -124,7 +126,7 @@ def told(pages: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _pages(pages: Mapping[str, Any], parts: int, last: str | None = None) -> Iterator[Any]:
-    """``/jobs/ID`` has three parts, ``/jobs/ID/checkpoints`` four."""
+    """The pages with so many parts in their paths: ``/jobs/ID`` has three, ``/jobs/ID/checkpoints`` four."""
     for path, page in pages.items():
         found = path.split("/")
         if len(found) == parts and found[1] == "jobs" and (found[-1] == last if last else found[-1] != "overview"):

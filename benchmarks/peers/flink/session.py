@@ -1,4 +1,4 @@
-"""One process of Flink for all turns, so that its JVM is as warm as the one of Spark."""
+"""One Flink process for all turns, so that its JVM is as warm as Spark's."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PROGRAM = Path(__file__).with_name("job.py")
 
 
 class FlinkFailed(Exception):
-    """The program ended, or gave no answer; with the end of what it printed."""
+    """The program ended, or gave no answer.  The message has the end of its output."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """Of one job: seconds from RUNNING to FINISHED, checkpoints that were completed."""
+    """The answer for one job: seconds from RUNNING to FINISHED, and the number of completed checkpoints."""
 
     seconds: float
     checkpoints: int
@@ -41,9 +41,9 @@ class Told:
 
 
 class Flink:
-    """As a context manager; the process ends with it, and by itself when whoever started it is gone.
+    """A Flink process as a context manager.  It also ends by itself when its parent process is gone.
 
-    ``command`` and ``variables``: of the program; Flink's own, which are made at first use.
+    ``command`` and ``variables`` are those of the program; by default Flink's, whose environment is made at first use.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Flink:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """It and its JVM end when its input does."""
+        """End the process and its JVM, which end when their input ends."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -83,17 +83,17 @@ class Flink:
         self._process.stdout.close()
 
     def write(self, source: Path, bootstrap: str, topic: str, guarantee: str, *, limit: float = LIMIT_S) -> Told:
-        """The rows of ``source`` into ``topic``; ``guarantee``: ``exactly-once`` or ``at-least-once``."""
+        """Write the rows of ``source`` to ``topic``.  ``guarantee``: ``exactly-once`` or ``at-least-once``."""
         return self._ask(limit, source=str(source), bootstrap=bootstrap, topic=topic, guarantee=guarantee)
 
     def read(self, source: Path, *, limit: float = LIMIT_S) -> Told:
-        """The same job, its rows thrown away."""
+        """Run the same job, but discard its rows."""
         return self._ask(limit, source=str(source), bootstrap=None, topic=None, guarantee=None)
 
     def _ask(self, limit: float, **asked: str | None) -> Told:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it is gone: there is no answer
+        with contextlib.suppress(BrokenPipeError):  # the process is gone, so no answer will come
             self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
         if not select.select([self._process.stdout], [], [], limit)[0]:

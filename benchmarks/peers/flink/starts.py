@@ -1,4 +1,4 @@
-"""The starts of one endless job of Flink, each in a process of its own that can be struck."""
+"""The starts of one endless Flink job, each in its own process, which can be struck."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass
 class Starts:
-    """``folder`` holds ``source``, where its input comes, and a folder for every start with that one's checkpoints.
+    """Begins starts of the job.
 
-    A start goes on from the newest checkpoint of the newest start that has one, as whoever looks after Flink sees to.
+    ``folder`` holds ``source``, which gets the input, and a folder for every start with its checkpoints.  A start
+    continues from the newest checkpoint of the newest start that has one, as an operator of Flink would arrange it.
     """
 
     folder: Path
@@ -37,7 +38,7 @@ class Starts:
         return self.victims[-1]
 
     def begin(self) -> Victim:
-        """One more start; those before it may still be there."""
+        """Begin one more start.  Earlier starts may still be running."""
         since = self.checkpoint()
         folder = self._of(len(self.victims))
         checkpoints = folder / "checkpoints"
@@ -66,7 +67,7 @@ class Starts:
         return self.newest
 
     def checkpoint(self) -> Path | None:
-        """What the next start goes on from; None: there is nothing."""
+        """Return the checkpoint from which the next start continues; None if there is none."""
         for number in reversed(range(len(self.victims))):
             if whole := self._whole(number):
                 return whole[max(whole)]
@@ -74,11 +75,11 @@ class Starts:
 
     @property
     def completed(self) -> int:
-        """The number of the newest start's newest checkpoint; they are counted on from start to start."""
+        """The number of the newest start's newest checkpoint.  Numbers continue from start to start."""
         return max(self._whole(len(self.victims) - 1), default=0)
 
     def forget(self) -> None:
-        """All checkpoints are gone."""
+        """Delete all checkpoints."""
         for number in range(len(self.victims)):
             shutil.rmtree(self._of(number) / "checkpoints")
 
@@ -90,6 +91,6 @@ class Starts:
         return self.folder / f"start-{number}"
 
     def _whole(self, number: int) -> dict[int, Path]:
-        """The checkpoints of a start by their numbers: Flink gives them their metadata last, in one step."""
+        """Number -> checkpoint of a start.  Only complete ones count: Flink writes the metadata last, in one step."""
         found = self._of(number).glob("checkpoints/*/chk-*/_metadata")
         return {int(metadata.parent.name.removeprefix("chk-")): metadata.parent for metadata in found}

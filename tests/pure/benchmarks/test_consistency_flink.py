@@ -12,8 +12,8 @@ from benchmarks.peers.flink import endless, job
 from benchmarks.peers.flink.starts import PROGRAM, ROOT, Starts
 from benchmarks.tables import consistency_flink
 from benchmarks.tables.consistency_flink import CLEAN_EPOCHS, FILES, KINDS, OUTPUT, SEEDS, Planned, cells_of, plans
-from epochal.chaos.observe.checker import Run
 from epochal.chaos.observe.history import History, Read, Row
+from epochal.chaos.observe.run import Run
 
 # --- what is planned ----------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ from epochal.chaos.campaign.campaign import CLEAN_EPOCHS
 from epochal.chaos.campaign.plan import FOREIGN_POINTS, Plan
 from epochal.chaos.campaign.plan import Result as Struck
 from epochal.chaos.observe import checker
-from epochal.chaos.observe.checker import Finding, Run, Verdict
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import Event, Fault, Fed, History, Prepared, Read, Row
+from epochal.chaos.observe.run import Run
 from epochal.chaos.strike.strikes import CheckedNemesis, Strike
 from epochal.coordinator.model.failpoints import Point
 

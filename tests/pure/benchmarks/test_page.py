@@ -174,7 +174,7 @@ def test_a_quick_run_is_no_result(tmp_path: Path) -> None:
     assert "Not measured yet." in section(html(tmp_path, about=measured.ABOUT), "recovery")
     of_quick = html(tmp_path, quick=True, about=measured.ABOUT)
     assert "Not measured yet." not in section(of_quick, "recovery")
-    assert "are no results" in text(of_quick)
+    assert "are not results" in text(of_quick)
 
 
 def test_results_that_do_not_tell_a_figure_are_an_error(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from epochal.chaos.campaign.plan import Plan, Result
 from epochal.chaos.cli import INVALID, UNKNOWN, USAGE, VALID, again, chaos, command, format_strike, parse_strike
 from epochal.chaos.job.targets import Usage
 from epochal.chaos.observe import recording
-from epochal.chaos.observe.checker import CHECKS, Finding, Run, Verdict, judge_all
+from epochal.chaos.observe.checker import Finding, Verdict, judge_all
 from epochal.chaos.observe.history import Fault, History, Row
+from epochal.chaos.observe.invariants import CHECKS
+from epochal.chaos.observe.run import Run
 from epochal.chaos.strike.strikes import Menu, Strike
 from epochal.coordinator.model.failpoints import Point
 from tests.pure.chaos.observe.test_checker import ALL, ONE, ZERO, ending_with, good, read, run
@@ -86,25 +88,25 @@ def nothing() -> list[dict[str, int]]:
         (["run", "--target", WRITE], "say with --reader"),
         (["run", "--target", WRITE, "--reader", "os:getcwd", "--workload", "rowz"], "is none of rows, map"),
         (["run", "--target", WRITE, "--reader", "os:getcwd", "--server", "oracle"], "no server 'oracle'"),
-        (["run", "--reader", "os:getcwd"], "belong to a --target of your own"),
-        (["run", "--server", "kafka"], "belongs to a --target of your own"),
+        (["run", "--reader", "os:getcwd"], "are only for your own --target"),
+        (["run", "--server", "kafka"], "is only for your own --target"),
         (["run", "--strikes", "3"], "change from round to round"),
         (["run", "--workload", "map"], "change from round to round"),
         (
             ["run", "--target", "epochal.chaos.campaign.own:upsert", "--server", "kafka"],
-            "belongs to a --target of your own",
+            "is only for your own --target",
         ),
         (
             ["run", "--target", "epochal.chaos.campaign.own:upsert", "--reader", "os:getcwd"],
-            "belong to a --target of your own",
+            "are only for your own --target",
         ),
         (
             ["run", "--target", "os:getpid", "--reader", "os:getcwd", "--tier", "3", "--minutes", "1"],
-            "belongs to tier 4",
+            "is only for tier 4",
         ),
         (["run", "--target", "tests.pure.project.wrong_modules.needs_more:x"], "KeyError: 'NOT_THERE'"),
         (["run", "--target", WRITE, "--reader", "os:stat"], "cannot be called with ()"),
-        ([*A_FUNCTION, "--strike", "kill:driver:before-publish"], "a function has no such point, only"),
+        ([*A_FUNCTION, "--strike", "kill:driver:before-publish"], "a batch function has no such point, only"),
         ([*A_FUNCTION, "--strike", "kill:driver:at-row@nosuch"], "the target has the sinks output"),
         ([*A_FUNCTION, "--strike", "crash:kafka:before-call"], "no server 'kafka' of the kit's runs"),
         ([*A_FUNCTION, "--strike", "cut:postgres:before-call"], "nothing stands between the driver and 'postgres'"),

@@ -23,7 +23,7 @@ from epochal.chaos.campaign.roles import CheckedReport, Reports, Silent
 from epochal.chaos.job import workloads
 from epochal.chaos.job.moments import Moments
 from epochal.chaos.job.workload import Alternating, CheckedWorkload, Input, NoInput
-from epochal.chaos.observe.checker import Finding, Run, Verdict
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import Ended, Event, History, Row, Started
 from epochal.chaos.observe.roles import (
     CheckedListener,
@@ -35,6 +35,7 @@ from epochal.chaos.observe.roles import (
     Readers,
     RoleError,
 )
+from epochal.chaos.observe.run import Run
 from epochal.chaos.strike.strikes import CheckedNemesis, InTurn, Menu, Nemesis, Nobody, Strike
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.failpoints import Point
@@ -144,10 +145,10 @@ A, B = Row(0, 1, 0, 1), Row(1, 1, 0, 2)
 @pytest.mark.parametrize(
     ("after", "why"),
     [
-        ({0: (A,)}, r"tells of epochs \[0\] of \[0, 1, 2\]"),
+        ({0: (A,)}, r"returns epochs \[0\] for \[0, 1, 2\]"),
         ({0: (A,), 1: (A, B), 2: ()}, "has a key twice after one epoch"),
-        ({0: (A,), 1: (B,), 2: (A,)}, "comes back to a content"),
-        ({0: (A,), 1: (), 2: (B,)}, "comes back to a content"),
+        ({0: (A,), 1: (B,), 2: (A,)}, "repeats a content"),
+        ({0: (A,), 1: (), 2: (B,)}, "repeats a content"),
     ],
 )
 def test_contents_that_could_be_taken_for_others_are_refused(after: Mapping[int, Any], why: str) -> None:
@@ -179,11 +180,11 @@ def test_readers_are_read_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("output", "why"),
     [
-        pytest.param({"b": []}, r"told of \['b'\]", id="another sink"),
-        pytest.param({}, r"told of \[\]", id="no sink"),
-        pytest.param({"a": [{"key": 1}]}, "whole number as id", id="no id"),
-        pytest.param({"a": [{"id": "1"}]}, "whole number as id", id="a text as id"),
-        pytest.param({"a": [{"id": True}]}, "whole number as id", id="a truth as id"),
+        pytest.param({"b": []}, r"returned outputs \['b'\]", id="another sink"),
+        pytest.param({}, r"returned outputs \[\]", id="no sink"),
+        pytest.param({"a": [{"key": 1}]}, "an integer as id", id="no id"),
+        pytest.param({"a": [{"id": "1"}]}, "an integer as id", id="a text as id"),
+        pytest.param({"a": [{"id": True}]}, "an integer as id", id="a truth as id"),
     ],
 )
 def test_an_answer_that_cannot_be_judged_is_refused(output: Any, why: str) -> None:

@@ -141,7 +141,7 @@ def test_a_planted_bug_is_caught_or_survives_or_says_nothing(small: Path) -> Non
     found = told(run)
     assert found["caught"] == found["caught-first"] == ("caught", REFUSED)
     assert found["survives"] == ("survived", "")
-    assert found["does-not-apply"] == ("invalid", "the old text stands 0 times in coordinator/account.py")
+    assert found["does-not-apply"] == ("invalid", "the old text occurs 0 times in coordinator/account.py")
     assert found["is-no-python"][0] == found["does-not-end"][0] == "invalid"
     assert "did not end within 10 s" in found["does-not-end"][1]
     assert [control.verdict for control in run.controls] == ["survived"]

@@ -32,7 +32,7 @@ def test_a_patch_that_does_not_fit_is_told(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("a = 1\na = 1\n")
     for old, times in (("a = 1", 2), ("b = 1", 0)):
         told = plant(Bug("bug", "guard", "code.py", old, "c = 1", ()), tmp_path)
-        assert told == f"the old text stands {times} times in code.py"
+        assert told == f"the old text occurs {times} times in code.py"
     assert (tmp_path / "code.py").read_text() == "a = 1\na = 1\n"
     assert plant(Bug("bug", "guard", "gone.py", "a", "b", ()), tmp_path) == "there is no file gone.py"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from epochal.chaos.observe import checker
-from epochal.chaos.observe.checker import CHECKS, Finding, NotEnough, Run, Verdict
+from epochal.chaos.observe.checker import Finding, Verdict
 from epochal.chaos.observe.history import (
     Accepted,
     AtRest,
@@ -28,6 +28,8 @@ from epochal.chaos.observe.history import (
     State,
     TookOver,
 )
+from epochal.chaos.observe.invariants import CHECKS, NotEnough
+from epochal.chaos.observe.run import Run
 from epochal.chaos.simulate.pipelines import Checkpoint, Pipeline
 from epochal.chaos.simulate.schedule import Action
 from epochal.chaos.simulate.simulation import Simulation
@@ -227,7 +229,7 @@ def test_an_error_in_doubt_may_come_after_a_change() -> None:
         read(ZERO),
         Ended("d2", "CommitInDoubt", definite=False),
     ]
-    assert judge("I14", events) is Verdict.UNKNOWN  # nobody has shown that another start converges
+    assert judge("I14", events) is Verdict.UNKNOWN  # it was not shown that another start converges
 
 
 @pytest.mark.parametrize(

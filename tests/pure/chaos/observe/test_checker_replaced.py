@@ -18,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from epochal.chaos.observe import checker, recording
-from epochal.chaos.observe.checker import CHECKS, SIMULATED, Run, Verdict
+from epochal.chaos.observe.checker import Verdict
 from epochal.chaos.observe.history import Decided, Ended, Event, Fed, History, Prepared, Read, Row, Started
+from epochal.chaos.observe.invariants import CHECKS, SIMULATED
+from epochal.chaos.observe.run import Run
 
 ONE, TWO, THREE = (Row(0, key, 10, key) for key in (1, 2, 3))
 ONE_AGAIN, FOUR = Row(1, 1, 11, 5), Row(1, 4, 11, 6)

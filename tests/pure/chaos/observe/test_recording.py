@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from epochal.chaos.observe import checker, recording
-from epochal.chaos.observe.checker import Run
 from epochal.chaos.observe.history import Event, History
 from epochal.chaos.observe.recording import NotAHistory
+from epochal.chaos.observe.run import Run
 from tests.pure.chaos.observe.test_checker import ALL, BAD, good, read, run
 
 
@@ -49,7 +49,7 @@ def lines(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param(lambda found: found[:-1], "the file is torn", id="a line is missing"),
+        pytest.param(lambda found: found[:-1], "the file is incomplete", id="a line is missing"),
         pytest.param(lambda found: [*found[:-1], found[-1][:9]], "line", id="a line is cut"),
         pytest.param(lambda found: found[1:], "the first line says", id="no first line"),
         pytest.param(lambda _: [], "the first line says", id="empty"),

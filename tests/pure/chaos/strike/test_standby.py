@@ -173,7 +173,7 @@ def test_a_program_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 def test_who_is_not_wanted_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(standby, "IDLE_S", 0.1)
-    with pytest.raises(TimeoutError, match="nobody wanted a start"):
+    with pytest.raises(TimeoutError, match="nobody ordered a start"):
         standby._await_order(tmp_path / "order-1.json")
 
 

@@ -193,11 +193,11 @@ class Chokes(MemoryServer):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (AsksNoFence, r"fence: commit in out by g1/\w+ was answered, and the fence was g2/"),
-        (TakesAnyFence, r"fence: (.*; )?out took the fence of g1/\w+ over that of g2/"),
-        (DropsForAnybody, r"fence: abort in out by g1/\w+ was answered, and the fence was g2/"),
+        (AsksNoFence, r"fence: commit in out by g1/\w+ succeeded, but the fence belonged to g2/"),
+        (TakesAnyFence, r"fence: (.*; )?out accepted the fence of g1/\w+ after that of g2/"),
+        (DropsForAnybody, r"fence: abort in out by g1/\w+ succeeded, but the fence belonged to g2/"),
         (WritesInTwoSteps, "I2: false: out has too many"),
-        (ShowsEveryAttempt, r"I4: false: .*epoch \d is of attempts"),
+        (ShowsEveryAttempt, r"I4: false: .*epoch \d has rows of attempts"),
         (TakesItsWord, "I1: false: out lacks"),
         (Chokes, r"stuck: no driver finished; the last error was CommitInDoubt\(.*KeyError"),
     ],

@@ -93,5 +93,5 @@ def test_inputs_that_could_be_mistaken_for_others_are_refused() -> None:
         def inputs(self, epoch: int, first: int) -> list[Input]:
             return [{"id": first, "epoch": epoch}, {"id": first, "epoch": epoch}]
 
-    with pytest.raises(RoleError, match="ids of their own"):
+    with pytest.raises(RoleError, match="need unique ids"):
         CheckedWorkload(Repeats()).inputs(0, 5)
