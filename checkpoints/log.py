@@ -59,7 +59,7 @@ class Fence:
     actor: Actor
     query: Query
     base: EpochNumber
-    mode: str = TWO_PHASE  # the mode of the epochs that this start begins; an epoch's own record also tells its mode
+    mode: str = TWO_PHASE  # the mode of the epochs that this start begins; an epoch's mode is that of its record
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
 
     def to_json(self) -> Json:

@@ -1,4 +1,6 @@
-"""Readers of our own sinks that use neither Spark nor Epochal.  They also ask what a sink still holds at rest.
+"""Readers of our own sinks.  They read the rows with neither Spark nor Epochal.
+
+They also say what a sink still holds at rest, and which decision its marker names (Postgres and Kafka: by ``look``).
 
 A Kafka topic that is written with tombstones is read as a table: only the newest record of each key counts.
 """

@@ -85,8 +85,8 @@ def reconcile(
 ) -> Answer:
     """Compare what two sinks hold of each epoch, by count and digest, and show the first rows that differ.
 
-    Epochs that only one of them has are named. The exit code is 3 if the content of both could not be compared in
-    full; with --audit, the sinks' own records are enough.
+    Epochs that only one of them has are named. If nothing differs, the exit code is 3 if the content of both could not
+    be compared in full; with --audit, the sinks' own records are enough.
 
     Example: epochal reconcile /data/checkpoint postgres-flights delta-flights --from 100 --to 200
     """

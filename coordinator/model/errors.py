@@ -94,7 +94,7 @@ class Fenced(EpochalError):
 
 
 class CheckpointMismatch(EpochalError):
-    """Checkpoint, log and sinks contradict each other.  The start is refused, and nothing is written.
+    """Checkpoint, log and sinks contradict each other.  The start or the epoch is refused, and nothing is written.
 
     Cause: a checkpoint that was copied, moved, rolled back, deleted or restored from a backup older than the sinks;
     a sink that was left out, renamed or pointed at another table or topic; a table or topic that was dropped and

@@ -18,6 +18,8 @@ def append(start: Start, position: LogPosition, record: Record) -> None:
     """Append the record at this position.  Raise ``Fenced`` if another start's record has taken the position.
 
     If the log does not answer, raise ``CommitInDoubt`` for a ``Commit`` and ``OutcomeUnknown`` for any other record.
+    If the position is taken and the log cannot be read to see by whom, raise the error of reading; the record may be
+    in the log then, too.
     """
     if not is_answered(start, position, record) and not is_mine(start, position, record):
         raise Fenced(

@@ -74,7 +74,7 @@ _LOOKS = 2
 def wants_copy(sinks: Sequence[Sink]) -> bool:
     """Return whether the rows of an epoch must be copied before these sinks prepare them.
 
-    They must if there are several sinks (all shall read one evaluation), if a sink writes only after the decision
+    They must if there are several sinks (all shall read one evaluation), if a sink needs the rows after the decision
     (``RedoSink``), or if a sink leaves rows out (``FilteringSink``).  Without the copy, a filter that is always false
     would let Spark skip the micro-batch, and operator state would not advance.
     """
@@ -174,7 +174,8 @@ class Coordinator:
     def act(self, ask: EpochRequest, act: OperatorAction, before_record: Callable[[], None] = lambda: None) -> Operator:
         """Carry out what an operator decides: the steps of a start, and then one record.
 
-        After an error the action is not decided; only after ``OutcomeUnknown`` the record may be in the log.
+        After an error the action is not decided.  Only after ``OutcomeUnknown``, or an error of reading the log
+        (``append``), the record may be in the log.
         The rules are applied as if the log already held the record.  ``ask``: what Spark will ask for next.
         ``before_record`` is called just before the record, when no older start can change anything any more.  It may
         raise an error to refuse.

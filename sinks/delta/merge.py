@@ -75,7 +75,7 @@ class MergePlan(Upsertion):
     def _twice(self, rows: DataFrame) -> DataFrame:
         """Return the keys that have several rows and no single last one, those with most rows first, at most ``TOLD``.
 
-        The columns: how many rows the key has, how many such keys there are, then the values of the key.
+        The columns: how many such rows the key has, how many such keys there are, then the values of the key.
         """
         from pyspark.sql import Window
         from pyspark.sql import functions as f
