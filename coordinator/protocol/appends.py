@@ -17,9 +17,8 @@ from epochal.coordinator.protocol.start import Start
 def append(start: Start, position: LogPosition, record: Record) -> None:
     """Append the record at this position.  Raise ``Fenced`` if another start's record has taken the position.
 
-    If the log does not answer, raise ``CommitInDoubt`` for a ``Commit`` and ``OutcomeUnknown`` for any other record.
-    If the position is taken and the log cannot be read to see by whom, raise the error of reading; the record may be
-    in the log then, too.
+    If the log does not answer, or the position is taken and the log cannot be read to see by whom, the record may be in
+    the log: raise ``CommitInDoubt`` for a ``Commit`` and ``OutcomeUnknown`` for any other record.
     """
     if not is_answered(start, position, record) and not is_mine(start, position, record):
         raise Fenced(
@@ -37,20 +36,31 @@ def is_answered(start: Start, position: LogPosition, record: Record) -> bool:
         try:
             return start.log.append(position, record)
         except Exception as error:
-            if isinstance(record, Fence) and isinstance(error, (Misconfigured, LogCorrupt)):
-                raise  # the log's error names the cause, and a start may safely end after its Fence record
+            if names_the_cause(record, error):
+                raise
             start.publisher.retrying(error)
             last_error = error
             start.retry.pause(attempt)
     raise unanswered(start, position, record, last_error)
 
 
+def names_the_cause(record: Record, error: Exception) -> bool:
+    """Return whether the log's error is raised as it is: a start may safely end after its ``Fence`` record."""
+    return isinstance(record, Fence) and isinstance(error, (Misconfigured, LogCorrupt))
+
+
 def is_mine(start: Start, position: LogPosition, record: Record) -> bool:
     """Return whether the record at a taken position is exactly the one that this start wanted to append.
 
-    If compaction has removed the record at that position, the answer is unknown, and the error says so.
+    If compaction has removed the record at that position, or the log cannot be read, the answer is unknown, and the
+    error says so.
     """
-    entries = start.patiently(start.log.read, also=(OSError,))
+    try:
+        entries = start.patiently(start.log.read, also=(OSError,))
+    except Exception as error:
+        if names_the_cause(record, error):
+            raise
+        raise unanswered(start, position, record, error) from error
     for entry in entries:
         if entry.position == position:
             return encode(entry.record) == encode(record)

@@ -174,8 +174,7 @@ class Coordinator:
     def act(self, ask: EpochRequest, act: OperatorAction, before_record: Callable[[], None] = lambda: None) -> Operator:
         """Carry out what an operator decides: the steps of a start, and then one record.
 
-        After an error the action is not decided.  Only after ``OutcomeUnknown``, or an error of reading the log
-        (``append``), the record may be in the log.
+        After an error the action is not decided.  Only after ``OutcomeUnknown`` the record may be in the log.
         The rules are applied as if the log already held the record.  ``ask``: what Spark will ask for next.
         ``before_record`` is called just before the record, when no older start can change anything any more.  It may
         raise an error to refuse.
