@@ -233,7 +233,7 @@ class Transaction:
 
     @property
     def log(self) -> Java:
-        """Delta's ``DeltaLog`` of the table.  A name that later means another table then has another one."""
+        """Delta's ``DeltaLog`` of this table.  If its name later means another table, that table has its own."""
         return self._log
 
     @property
