@@ -19,7 +19,7 @@ PROCESS_S = 150  # time limit for one action in another process
 
 
 def query(app: str) -> Query:
-    """Return the query as which the contract acts; every start looks with it."""
+    """Return the query for all starts of the contract's tests; each start passes it to ``look``."""
     return Query(app, "q1", "r1", "memory:/checkpoint")
 
 

@@ -403,7 +403,7 @@ def loud(run: Run) -> Iterator[str | int]:
 
 
 def _refused_and_changed(run: Run) -> Iterator[str]:
-    """What changed while a refused driver lived, without an accepted actor that may have done it."""
+    """The changes during the life of a refused driver that no accepted actor can have made."""
     for at, end in run.history.of(Ended):
         if end.outcome in REFUSALS:
             began = max(i for i, s in run.history.of(Started) if s.driver == end.driver and i < at)

@@ -1,8 +1,8 @@
 """Read the outputs and the log again and again while faults strike, and record what they show as events of a history.
 
 One pass reads every output, then the log.  It records the log's decisions *before* the rows of the outputs, because
-everything that was visible must have been decided by then.  The outputs are read one after the other.  Only if two
-passes in a row see the same, all outputs showed it at one time, and it is recorded as one read of all outputs.
+everything that was visible must have been decided by then.  The outputs are read one after the other.  If two
+passes in a row see the same, all outputs showed it at one time; only then it is recorded as one read of all outputs.
 """
 
 from __future__ import annotations

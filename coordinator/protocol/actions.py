@@ -129,7 +129,7 @@ class Rename(_Said):
     def _is_free(self, case: Case, after: SinkState) -> bool:
         """Return whether the new name is free.
 
-        It is free if no sink uses it, or if its state is what a rename that died, or one that was taken back, has left.
+        It is free if no sink uses it.  It is also free if its state was left by a rename that died or was taken back.
         """
         stand = case.history.stands.get(self.new)
         if self.new in case.history.members or (stand is not None and not stand.is_renamed):

@@ -36,7 +36,7 @@ _DELTA = "org.apache.spark.sql.delta."
 _CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
 
 _SCHEMES = ("file", "hdfs")
-"""Schemes of the file systems where a version exists once its file does.  On S3 DynamoDB may have it before."""
+"""Schemes of file systems on which a version exists if its file exists.  On S3, DynamoDB may know a version earlier."""
 _ORDERED_ELSEWHERE = {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
 """Features of tables in which a catalog or a commit coordinator orders the versions."""
 
@@ -92,7 +92,7 @@ def catalogued(spark: SparkSession, name: str) -> Catalogued:
 def names_schema(spark: SparkSession, table: str) -> bool:
     """Return whether the table name contains its schema.  ``JavaFailure``: the name is invalid.
 
-    Only then it means the same table whatever the current schema is.
+    Only a name with a schema means the same table whatever the current schema is.
     """
     with java_errors():
         return bool(spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(table).database().isDefined())
@@ -153,7 +153,7 @@ class Table:
     def may_write(self, folder: str) -> bool:
         """Return whether this process may make files in a folder of a local disk; True on other file systems.
 
-        There only a write tells.
+        On other file systems only a try to write would show it.
         """
         where = self._path(folder).toUri()
         local = where.getScheme() in (None, "file")
@@ -233,7 +233,7 @@ class Transaction:
 
     @property
     def log(self) -> Java:
-        """Delta's ``DeltaLog`` of the table.  If the name means another table later, that table has another one."""
+        """Delta's ``DeltaLog`` of this table.  If its name later means another table, that table has its own."""
         return self._log
 
     @property

@@ -174,7 +174,10 @@ def fitting_rows(sink: Core, rows: DataFrame, metadata: Json, epoch: EpochNumber
 
 
 def kept_in_partitions(sink: Core, rows: DataFrame, metadata: Json) -> DataFrame:
-    """Return the rows.  A row ends the job if Delta would read back another value in a partition column of it."""
+    """Return the rows, with a check of each row.
+
+    The job fails at a row if Delta would read back another value from one of its partition columns.
+    """
     from pyspark.sql import functions as f
 
     for field in gates.partitions(metadata):

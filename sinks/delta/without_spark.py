@@ -76,7 +76,7 @@ class Snapshot:
 def reading(where: str, sink: str) -> Iterator[None]:
     """Turn errors of delta-rs inside this scope into named ones.
 
-    ``Misconfigured``: there is no table.  ``SinkUnavailable``: it cannot read this table, or cannot reach it.
+    ``Misconfigured``: there is no table.  ``SinkUnavailable``: delta-rs cannot read or reach the table.
     """
     exceptions = _delta_rs(sink).exceptions
     try:

@@ -53,7 +53,10 @@ def unanswered(plan: Plan, error: Exception) -> AttemptResult:
 
 
 def last_words(cause: str) -> str:
-    """Return the line that says what went wrong: in a traceback the last one before the SQLSTATE that Spark adds."""
+    """Return the line that says what went wrong.
+
+    In a traceback this is the last line before the SQLSTATE line, which Spark adds.
+    """
     lines = [line for line in cause.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")]
     return lines[-1] if "Traceback" in cause else lines[0]
 

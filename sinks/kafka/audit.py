@@ -25,7 +25,10 @@ DAY_MS = 86_400_000
 
 
 def read(link: Link, marker_topic: MarkerTopic, wanted: Wanted) -> Epochs:
-    """Read the epochs from the newest back, no further than ``wanted``; of several slots, those that all show."""
+    """Read the epochs from the newest back, no further than ``wanted``.
+
+    With several slots, read only the epochs that all slots show.
+    """
     state = slots.read_all(link, marker_topic)
     if state.marker is None:
         return Epochs()

@@ -101,7 +101,7 @@ _FENCED = (
     "PRODUCER_FENCED",
     "UNKNOWN_PRODUCER_ID",
 )
-"""Errors that put this producer out: another one was initialised, or the broker ended its transaction."""
+"""Errors after which this producer can write no more: another one was initialised, or its transaction was ended."""
 
 
 def kafka() -> Any:
@@ -122,7 +122,7 @@ def is_refused(error: KafkaError) -> bool:
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Whether this producer is out for good, while a new one may succeed."""
+    """Whether this producer can write no more, while a new producer may succeed."""
     return error.name() in _FENCED
 
 

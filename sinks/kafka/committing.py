@@ -86,8 +86,8 @@ def attempt_until_shown(plan: Plan, attempt: Callable[[], AttemptResult]) -> Att
 def definite(plan: Plan, error: Exception) -> Exception:
     """Return the error to raise for ``error``.
 
-    ``Misconfigured`` since the vote does not undo the decision: it becomes ``CommitInDoubt``.  An epoch that is applied
-    has no decision: it becomes ``PrepareRefused``.
+    A ``Misconfigured`` that comes after the vote does not undo the decision, so it becomes ``CommitInDoubt``.  In
+    idempotent mode the epoch has no decision; there it becomes ``PrepareRefused``.
     """
     if not isinstance(error, Misconfigured):
         return error

@@ -52,7 +52,7 @@ PAYLOAD_VERSION = 1
 
 @dataclass(frozen=True)
 class Judging:
-    """How rows of a schema are judged for the present topics.  Kept, as each column takes ten calls into the JVM."""
+    """How rows of a schema are judged for the present topics.  It is kept: each column takes ten calls into the JVM."""
 
     schema: StructType
     targets: Mapping[str, topics.Topic]

@@ -1,9 +1,9 @@
 """What the console command asks of a Kafka sink (``epochal.sinks.inspection``), its open transactions included.
 
-confluent-kafka 2.16 has neither ``list_transactions`` nor ``describe_transactions``.  A client without these sees of a
-transaction only that the last stable offset of a partition stands still: all below that offset is decided, and from it
-on something is open.  Only in the marker topic is known whose transaction it is: nobody but the sink's own ids writes
-there.
+confluent-kafka 2.16 has neither ``list_transactions`` nor ``describe_transactions``.  So this
+client can see only one sign of an open transaction: the last stable offset of a partition does not move.  Everything
+below that offset is committed or aborted, and a transaction is open from that offset on.  The client knows whose
+transaction it is only in the marker topic, because only the sink's own ids write there.
 """
 
 from __future__ import annotations

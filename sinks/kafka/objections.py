@@ -1,9 +1,9 @@
 """Objections: which records of an epoch Kafka, or one of the topics, would not take.  Found at prepare, in one pass.
 
 The condition of an objection is about records (``rows.py``).  The first objection that any record meets refuses the
-epoch, while nothing of it is decided.  After the decision there is only forward, so every reason for which a broker can
-refuse a record belongs here.  In idempotent mode nothing is prepared: a column of the records says what is objected to
-(:func:`of_each`), and the task that produces them reads it.
+epoch, while nothing of it is decided.  After the decision an epoch cannot be aborted, so every reason for which a
+broker can refuse a record belongs here.  In idempotent mode nothing is prepared: a column of the records names the
+objection (:func:`of_each`), and the task that produces the records reads it.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _nameless_header(column: str) -> Objection:
 
 
 def _unspeakable_header(column: str) -> Objection:
-    """Header keys that the client cannot send: it takes a key for text that ends at a NUL."""
+    """Header keys that the client cannot send: it sends a key as text, and the text ends at the first NUL."""
     from pyspark.sql import functions as f
 
     def bad(header: Column) -> Column:

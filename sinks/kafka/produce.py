@@ -147,7 +147,7 @@ class Plan:
         return Marker(self.position, self.decision)
 
     def after(self, state: State, digest: Digest | None = None) -> State:
-        """Return what the slot's partition says after the commit, if it says ``state`` before."""
+        """Return the state in the slot's partition after the commit.  ``state``: the state before it."""
         before = self.before if self.before is not None else PreviousEpoch(state.marker, state.span)
         set_, kept = replace(self.marker, digest=digest), self.forgotten(state).stop or None
         new = replace(state, fence=self.by, marker=set_, targets=self.targets, span=self.span, before=before)
@@ -457,9 +457,10 @@ def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable
 
 
 def _forget(plan: Plan, transaction: Transaction, state: State) -> None:
-    """Send tombstones for the audit records that are no longer kept; the caller flushes before it sends the marker.
+    """Send tombstones for the audit records that are no longer kept.  The caller flushes before it sends the marker.
 
-    Otherwise both could share one batch, while only the size of the marker's record alone has been checked.
+    Without the flush, tombstones and marker could share one batch.  But only the size of the marker's record is
+    checked.
     """
     own_partition = (None, plan.marker_topic.slot, None)
     tombstones: list[Row] = [
@@ -526,8 +527,9 @@ def _explain(plan: Plan, error: Exception, late: bool) -> AttemptResult:
 def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> AttemptResult:
     """After the request to commit: bar that producer, then let the marker decide.
 
-    Done after a clear answer, too: the broker gives it once the commit is certain, but shows the rows to readers a
-    little later, partition by partition.  It answers a new ``init_transactions`` when all that is done.
+    This is done even after a clear answer.  The broker answers as soon as the commit is certain, but it shows the rows
+    to readers a little later, partition by partition.  It answers a new ``init_transactions`` when all that is
+    done.
     """
     error = error if error is not None else TimeoutError("committed, and not yet shown to readers")
     answer = landed(plan, f"the commit of {plan.what} was asked for and not answered", error)

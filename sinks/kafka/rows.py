@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 VERSION = 3
-"""Version 2 added the projection, 3 topic, partition, headers and ``made``.  The lowest that can hold it is written."""
+"""Version 2 added the projection, 3 topic, partition, headers and ``made``.  The lowest sufficient one is written."""
 ROUTES = ("topic", "partition", "headers")
 """What a row may say itself about where it goes; also the names of these columns of a record."""
 HASH, KEPT, MET, WHOLE_ROW = "__epochal_hash", "__epochal_kept", "__epochal_met", "__epochal_row"

@@ -14,8 +14,8 @@ How it is laid out:
   becomes of K, of the topic's partitions or of the partitioner.  The rows are in the first K slots; all S slots get a
   marker.
 - *before*: the committable holds what the sink showed when the epoch was prepared: the marker, and how many slots the
-  epoch of that marker had.  It follows for every slot where its newest marker must stand: at that marker's position, or
-  at 0 for a slot that was not there yet.
+  epoch of that marker had.  From this follows at which position the newest marker of each slot must be: at the
+  position of that marker, or at 0 for a slot that was not there yet.
 
 Why it is exactly once:
 

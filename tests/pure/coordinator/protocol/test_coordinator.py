@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from epochal.checkpoints.log import Apply, Commit, Fence, LogPosition, Record
+from epochal.checkpoints.log import Apply, Commit, Entry, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.model.epoch import (
     IDEMPOTENT,
