@@ -126,3 +126,13 @@ def test_what_a_start_has_read_of_a_delta_table_is_not_believed_by_the_next() ->
     first.close()
     [second] = pipeline.new_sinks()
     assert second._core.seen is None  # type: ignore[attr-defined]
+
+
+def test_the_next_start_asks_the_brokers_again_how_long_a_transaction_may_last() -> None:
+    """What the operator raises after a ``CommitInDoubt`` counts from the next start on."""
+    pipeline = Pipeline(app="app", sinks=[KafkaSink("127.0.0.1:1", topic="t")])
+    [first] = pipeline.new_sinks()
+    first._core.longest = 60.0  # type: ignore[attr-defined]
+    first.close()
+    [second] = pipeline.new_sinks()
+    assert second._core.longest is None  # type: ignore[attr-defined]
