@@ -33,6 +33,8 @@ SINKS = ("delta", "kafka", "postgres")
 LOSING = ("delta", "postgres")
 """The sinks that hold rows between prepare and commit.  Kafka writes them in the commit."""
 COMPACT_EVERY = 8  # records; so few that a run of some minutes also compacts its log
+OLD_NAME = "epochal.chaos.own"
+"""The module's name before it moved: older plans and commands name it."""
 HELD_AT_ROWS = ("through",)
 """Name of the function in which the kit holds tasks at rows.  It changes no row, so it is deterministic."""
 
@@ -140,7 +142,10 @@ def target(name: str) -> str:
 
 def named(text: str) -> Own | None:
     """Return our own pipeline for a ``--target``: ``pipeline`` if it is empty, None if it is a user's."""
-    return OWN["pipeline"] if not text else {target(name): one for name, one in OWN.items()}.get(text)
+    if not text:
+        return OWN["pipeline"]
+    module, _, name = text.partition(":")
+    return OWN.get(name) if module in (__name__, OLD_NAME) else None
 
 
 def __getattr__(name: str) -> Any:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 from collections.abc import Sequence
-from types import ModuleType
+from types import CodeType, ModuleType
 
 MOVED = {
     "epochal.chaos.checker": "epochal.chaos.observe.checker",
@@ -55,22 +56,35 @@ MOVED = {
 class OldNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules in ``MOVED`` under their old names."""
 
+    def __init__(self) -> None:
+        self._specs: dict[str, importlib.machinery.ModuleSpec | None] = {}  # of the modules, by their new names
+
     def find_spec(
         self,
         fullname: str,
         path: Sequence[str] | None = None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(fullname, self) if fullname in MOVED else None
+        if fullname not in MOVED:
+            return None
+        found = importlib.util.find_spec(MOVED[fullname])
+        return importlib.machinery.ModuleSpec(fullname, self, origin=found.origin if found is not None else None)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = importlib.import_module(MOVED[spec.name])
-        self._spec = module.__spec__
+        self._specs.setdefault(module.__name__, module.__spec__)  # a second thread may find it overwritten
         return module
 
     def exec_module(self, module: ModuleType) -> None:
         """Put back the module's spec, which the import system has overwritten.  The module's code has run already."""
-        module.__spec__ = self._spec
+        module.__spec__ = self._specs[module.__name__]
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the code of the module, for ``python -m`` with an old name."""
+        found = importlib.util.find_spec(MOVED[fullname])
+        assert found is not None
+        assert isinstance(found.loader, importlib.abc.InspectLoader)
+        return found.loader.get_code(MOVED[fullname])
 
 
 def find_old_names() -> None:

@@ -76,6 +76,10 @@ class MarkerTopic:
         return Conditions(self.sink, f"topic {self.topic}" + (f", slot {self.slot}" if self.slot else ""))
 
 
+Place = MarkerTopic
+"""The name of the class in sinks that earlier versions pickled."""
+
+
 @dataclass(frozen=True)
 class PreviousEpoch:
     """What a sink showed when an epoch was prepared: its marker, and how many slots the epoch of that marker had."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Actor, Committable, Marker, Position
 from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
@@ -100,6 +101,10 @@ class Core:
     def checked(self, app: str) -> str:
         check_name("app", app, self.name)
         return app
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy has connections of its own."""
+        self.__dict__.update(state, connector=copy.copy(state["connector"]))
 
     def looked(self) -> str:
         return looked(self.app, self.name)

@@ -128,6 +128,15 @@ def test_what_a_start_has_read_of_a_delta_table_is_not_believed_by_the_next() ->
     assert second._core.seen is None  # type: ignore[attr-defined]
 
 
+def test_the_sinks_of_two_starts_share_no_connection() -> None:
+    pipeline = Pipeline(app="app", sinks=[SINKS["postgres"]()])
+    [first] = pipeline.new_sinks()
+    first._core.connector._idle.append(object())  # type: ignore[attr-defined]
+    [second] = pipeline.new_sinks()
+    [third] = Pipeline(app="app", sinks=[first]).new_sinks()
+    assert [sink._core.connector._idle for sink in (second, third)] == [[], []]  # type: ignore[attr-defined]
+
+
 def test_the_next_start_asks_the_brokers_again_how_long_a_transaction_may_last() -> None:
     """What the operator raises after a ``CommitInDoubt`` counts from the next start on."""
     pipeline = Pipeline(app="app", sinks=[KafkaSink("127.0.0.1:1", topic="t")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.machinery
 import pickle
+import subprocess
 import sys
 
 from epochal.chaos.campaign import own
@@ -56,3 +57,9 @@ def test_two_threads_that_import_old_names_at_once_leave_each_module_its_spec() 
     finally:
         for module, spec in zip(modules, kept, strict=True):
             module.__spec__ = spec
+
+
+def test_a_module_runs_as_a_program_under_its_old_name() -> None:
+    command = [sys.executable, "-m", "epochal.coordinator.cli", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from epochal.sinks.postgres.ddl import PgColumn
 from epochal.sinks.postgres.write import Task
 
 PASSWORD = "open-Sesame-42"
-PATIENT = Limits(connect=60.0, lock=60.0, answer=60.0, bulk=300.0, copy=300.0)
+PATIENT = Limits(connect=60.0, lock=60.0, answer=60.0, bulk=300.0, copy=3600.0)
 """Limits that a machine which stands still for a while does not reach."""
 
 ONE = Actor(1, 11)

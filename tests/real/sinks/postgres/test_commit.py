@@ -442,7 +442,8 @@ def test_a_fence_that_may_not_end_the_holder_names_it_within_the_limit(pg_databa
     observe(pg_database, "DROP ROLE IF EXISTS humble")
     observe(pg_database, "CREATE ROLE humble LOGIN IN ROLE pg_read_all_data, pg_write_all_data")
     with holding(pg_database) as zombie:
-        sink = PostgresSink(pg_database.replace("postgres@", "humble@"), table="flights", name="out", lock_timeout=4.0)
+        humble = pg_database.replace("postgres@", "humble@")
+        sink = PostgresSink(humble, table="flights", name="out", lock_timeout=4.0, answer_timeout=3600.0)
         with pytest.raises(SinkUnavailable, match=f"{zombie.info.backend_pid} .*") as error:
             sink.fence(QUERY, TWO)
         assert "pg_terminate_backend" in error.value.help
