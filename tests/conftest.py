@@ -138,14 +138,17 @@ class Proof:
 
     def __init__(self) -> None:
         self._names = selection.named_by_bugs()
+        self._kept = selection.thinned()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if lost := selection.lost_cases(self._kept, [item.nodeid for item in items]):
+            raise pytest.UsageError(f"tests/thinned.toml keeps cases that do not exist: {', '.join(lost)}")
         items[:] = [item for item in items if self._keeps(item)]
 
     def _keeps(self, item: pytest.Item) -> bool:
         wide = item.get_closest_marker("wide") is not None
-        return selection.in_proof(item.nodeid, wide=wide, names=self._names)
+        return selection.in_proof(item.nodeid, wide=wide, names=self._names, kept=self._kept)
 
 
 class EveryTestPassed:

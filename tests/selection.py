@@ -1,9 +1,10 @@
 """Which tests run where: the proof, a lane, a shard.  Pure functions; ``run.py`` and ``conftest.py`` use them.
 
 =============  =====================================================================================================
-*proof*        the tests of ``make test``: every test that is not marked ``wide``, and every test that a planted bug
-               names in its ``first`` (``tests/planted/*.toml``), marked or not
+*proof*        the tests of ``make test``: every test that is neither marked ``wide`` nor thinned out, and every one that a
+               planted bug names in its ``first`` (``tests/planted/*.toml``), marked or not
 *wide*         a marker: this test repeats what a test of the proof shows, at more places or for longer
+*thinned out*  a case of a test with many cases, of which ``thinned.toml`` keeps others in the proof
 *lane*         one pytest process, with servers and a Spark session of its own; three run side by side
 *shard*        a part of all tests; a shard is split into lanes as the proof is
 =============  =====================================================================================================
@@ -95,9 +96,35 @@ def is_named(test: str, names: Collection[str]) -> bool:
     return test in names or any("::".join(above[: count + 1]) in names for count in range(len(above)))
 
 
-def in_proof(test: str, *, wide: bool, names: Collection[str]) -> bool:
+def thinned(root: Path = ROOT) -> Mapping[str, tuple[str, ...]]:
+    """``{test: what its kept cases contain}``, for the tests of which the proof keeps some cases only."""
+    tests = tomli.loads((root / "tests" / "thinned.toml").read_text(encoding="utf-8"))["test"]
+    return {test["name"]: tuple(test["keeps"]) for test in tests}
+
+
+def is_thinned_out(test: str, kept: Mapping[str, Collection[str]]) -> bool:
+    """Whether a node id is a case that the proof leaves out."""
+    function, _, case = test.partition("[")
+    return function in kept and not any(part in case for part in kept[function])
+
+
+def lost_cases(kept: Mapping[str, Collection[str]], tests: Iterable[str]) -> list[str]:
+    """What ``kept`` names that none of ``tests``, of a function whose cases are among them, contains."""
+    cases: dict[str, list[str]] = {}
+    for test in tests:
+        function, _, case = test.partition("[")
+        cases.setdefault(function, []).append(case)
+    return [
+        f"{name}[{part}"
+        for name, parts in kept.items()
+        for part in parts
+        if name in cases and not any(part in case for case in cases[name])
+    ]
+
+
+def in_proof(test: str, *, wide: bool, names: Collection[str], kept: Mapping[str, Collection[str]]) -> bool:
     """Whether ``make test`` runs a test."""
-    return not wide or is_named(test, names)
+    return not (wide or is_thinned_out(test, kept)) or is_named(test, names)
 
 
 def shards_of_commit(number: int, of: int) -> Sequence[Part]:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import tomli
 
 from tests import run, selection
 from tests.selection import Part
@@ -182,3 +183,32 @@ def test_the_stored_times_have_both_columns() -> None:
     stored = json.loads(selection.SECONDS.read_text())
     assert set(stored) == {"proof", "all"}
     assert set(stored["proof"]) <= set(stored["all"])
+
+
+def test_of_a_thinned_test_the_proof_has_the_cases_that_are_kept_and_those_that_a_bug_names() -> None:
+    kept = {"tests/a.py::test": ("one", "two")}
+
+    def has(case: str, *, wide: bool = False, names: tuple[str, ...] = ()) -> bool:
+        return selection.in_proof(f"tests/a.py::test[{case}]", wide=wide, names=names, kept=kept)
+
+    assert has("one-x")
+    assert has("x-two")
+    assert not has("three")
+    assert not has("one", wide=True)
+    assert has("three", names=("tests/a.py::test[three]",))
+    assert selection.in_proof("tests/a.py::test_other[three]", wide=False, names=(), kept=kept)
+
+
+def test_a_kept_case_that_does_not_exist_is_an_error() -> None:
+    """A case that is renamed would leave the proof without a word."""
+    kept = {"tests/a.py::test": ("there", "gone"), "tests/b.py::test": ("of a file that is not in this run",)}
+    assert selection.lost_cases(kept, ["tests/a.py::test[there]", "tests/a.py::test_other[gone]"]) == [
+        "tests/a.py::test[gone"
+    ]
+
+
+def test_every_thinned_test_exists_and_says_why() -> None:
+    for test in tomli.loads((selection.ROOT / "tests" / "thinned.toml").read_text())["test"]:
+        file, _, function = test["name"].partition("::")
+        assert f"def {function}(" in (selection.ROOT / file).read_text(), test["name"]
+        assert test["why"]

@@ -67,8 +67,6 @@ BROKEN = {
     "the fence of a fence": (TAKE, AGAIN + TAKE),
     "the fence of an abort": (FENCE, FENCE + AGAIN),
 }
-SAME_KIND = ("the fence of a fence", "the fence of an abort")
-"""As that of a commit, in another verb."""
 TRUNCATED = (
     "for row in rows)\n            connection",
     "for row in itertools.islice(rows, 100))\n            connection",
@@ -125,10 +123,7 @@ def test_without_the_fence_the_contract_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [pytest.param(*edit, id=name, marks=[pytest.mark.wide] * (name in SAME_KIND)) for name, edit in BROKEN.items()],
-)
+@pytest.mark.parametrize(("old", "new"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_one_does_not_survive(tmp_path: Path, old: str, new: str) -> None:
     code, said = prove(broken(tmp_path, old, new), "-x", "-p", "no:randomly", "-k", "survives")
     assert code == pytest.ExitCode.TESTS_FAILED, said

@@ -250,14 +250,7 @@ REFUSED: dict[
 }
 
 
-# The proof has three of them.  Which rows each objection is about is shown by the tests of votes.
-@pytest.mark.parametrize(
-    "what",
-    [
-        what if what in ("topic", "large", "expression") else pytest.param(what, marks=pytest.mark.wide)
-        for what in REFUSED
-    ],
-)
+@pytest.mark.parametrize("what", REFUSED)
 def test_what_a_vote_would_have_refused_is_refused_and_nothing_is_visible(
     spark: SparkSession, make: Make, topic: str, what: str
 ) -> None:

@@ -186,10 +186,11 @@ def test_topics_with_limits_of_their_own_take_what_each_allows(
             "array(named_struct('key', string(x'ff'), 'value', x'00')) AS h",
             "1 rows have a header whose key holds a NUL or is not UTF-8 (column 'h')",
         ),
-        (
+        pytest.param(
             {"headers": "h"},
             "array(named_struct('key', decode(x'610062', 'utf-8'), 'value', x'00')) AS h",
             "1 rows have a header whose key holds a NUL or is not UTF-8 (column 'h')",
+            id="a NUL in the key of a header",
         ),
         (
             {"value": "v"},
