@@ -1,8 +1,8 @@
 """Which tests run where: the proof, a lane, a shard.  Pure functions; ``run.py`` and ``conftest.py`` use them.
 
 =============  =====================================================================================================
-*proof*        the tests of ``make test``: every test that is neither marked ``wide`` nor thinned out, and every one that a
-               planted bug names in its ``first`` (``tests/planted/*.toml``), marked or not
+*proof*        the tests of ``make test``: every test that is neither ``wide`` nor thinned out, and every test that a
+               planted bug names in its ``first`` (``tests/planted/*.toml``), also if it is
 *wide*         a marker: this test repeats what a test of the proof shows, at more places or for longer
 *thinned out*  a case of a test with many cases, of which ``thinned.toml`` keeps others in the proof
 *lane*         one pytest process, with servers and a Spark session of its own; three run side by side
