@@ -92,7 +92,7 @@ def test_reconcile_refuses_to_guess_where_content_has_no_epoch(console: Console)
     told = console.epochal("reconcile", console.checkpoint, "table", "topic", code=3)
     assert told["compared_by_content"] == 0
     assert any("a topic does not tell" in why for why in told["not_compared"])
-    assert any("other columns" in why for why in told["not_compared"])
+    assert any("different columns" in why for why in told["not_compared"])
     told = console.epochal("reconcile", console.checkpoint, "table", "topic", "--audit", "--from", 1, "--to", 1, code=0)
     assert (told["from"], told["to"]) == (1, 1)
 
