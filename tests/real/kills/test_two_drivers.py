@@ -76,6 +76,7 @@ def test_a_driver_that_slept_between_two_epochs_ends_when_it_wakes(make_job: Mak
             job.check_exact()
 
 
+@pytest.mark.wide
 def test_a_copy_and_a_new_checkpoint_are_refused_and_the_healthy_query_goes_on(make_job: MakeJob) -> None:
     job = make_job(5, sinks=ONE)
     early, late = "before-return:1=barrier", "before-decide:3=barrier"
