@@ -30,7 +30,7 @@ test-all: venv   ## all tests, in shards (about an hour and a half); SHARD=3/9 r
 	@$(BIN)/python -m tests.run $(if $(SHARD),--shard $(SHARD),--all)
 
 test-fast: venv  ## what needs neither Spark nor servers, without the longest simulations; under 2 minutes
-	$(BIN)/python -m pytest tests/pure -m 'not wide and not slow'
+	@$(BIN)/python -m tests.run --fast
 
 # The program in its first line ends with 3 where no engine answers; make shows "Error 3" and ends with 2, as always.
 test-containers: venv ## contracts of sinks and log on Postgres and Kafka in containers; without an engine "Error 3"

@@ -2,6 +2,7 @@
 
     python -m tests.run --proof            what `make test` runs
     python -m tests.run --shard 3/9        the third of nine parts of all tests
+    python -m tests.run --fast             what `make test-fast` runs
     python -m tests.run --shards-of N      which shards CI runs on the N-th commit, one per line
 
 The exit status is 1 if a test of any lane failed or did not run.  Interrupted, it ends its lanes first.
@@ -24,6 +25,8 @@ from tests.selection import Part
 
 LANES = 3
 """On two cores: the lanes wait for servers about a third of the time."""
+FAST_LANES = 2
+"""Of tests that wait for nothing: as many as there are cores."""
 SHARDS = 9
 END_S = 120
 """How long an interrupted lane may take to end what it started."""
@@ -74,7 +77,7 @@ def start(number: int, files: Sequence[str], options: Sequence[str]) -> Lane:
     process = subprocess.Popen(
         command,
         cwd=selection.ROOT,
-        env={**os.environ, "EPOCHAL_EVERY_TEST": "1", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "EPOCHAL_EVERY_TEST": "0" if "-m" in options else "1", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -114,6 +117,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     which.add_argument("--proof", action="store_true", help="every test that is not wide, or that a planted bug names")
     which.add_argument("--shard", type=Part.parse, metavar="I/N", help="the I-th of N parts of all tests")
     which.add_argument("--all", action="store_true", help=f"all tests, as {SHARDS} shards one after another")
+    which.add_argument("--fast", action="store_true", help="tests/pure without wide and slow tests, in two lanes")
     which.add_argument("--shards-of", type=int, metavar="N", help="print the shards of the N-th commit; run nothing")
     parser.add_argument("--lanes", type=int, default=LANES, help="how many processes side by side (%(default)s)")
     parser.add_argument("options", nargs="*", help="options of pytest, after --")
@@ -141,6 +145,9 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if asked.proof:
         return 0 if run_part("proof", selection.files(), asked.lanes, ["--proof", *asked.options]) else 1
+    if asked.fast:
+        files = selection.files(folders=("tests/pure",))
+        return 0 if run_part("proof", files, FAST_LANES, ["-m", "not wide and not slow", *asked.options]) else 1
     shards = [Part(number, SHARDS) for number in range(1, SHARDS + 1)] if asked.all else [asked.shard]
     passed = [run_shard(shard, asked.lanes, asked.options) for shard in shards]
     return 0 if all(passed) else 1

@@ -200,6 +200,7 @@ def test_the_table_is_put_between_its_marks_alone(tmp_path: Path) -> None:
 # --- the page -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_page_below_its_size(folder: Path, page: str) -> None:
     assert html(folder, about=measured.ABOUT) == page
     assert len(page.encode()) < 500_000
@@ -249,6 +250,7 @@ def test_results_of_another_form_are_left_out(tmp_path: Path) -> None:
     assert [run.commit for run in stored("recovery", folder=tmp_path)] == ["abc"]
 
 
+@pytest.mark.slow
 def test_the_command_writes_beside_the_results(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -398,6 +400,7 @@ def test_a_cell_that_has_changed_says_what_it_was() -> None:
     assert "before" not in grid.draw(newest, newest)
 
 
+@pytest.mark.slow
 def test_faults_are_in_the_order_of_the_table_and_in_words(page: str) -> None:
     heads = re.findall(r'<th scope="col">([^<]*)</th>', section(page, "consistency"))
     assert heads[1 : len(measured.FAULTS) + 1] == list(reversed(measured.FAULTS))

@@ -108,11 +108,13 @@ def test_a_run_that_does_not_ask_loads_neither_spark_nor_the_kit(entry_point: Pa
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_even_a_run_that_asks_loads_the_kit_only_when_a_test_uses_it(entry_point: Path) -> None:
     code, said = run(entry_point, LOADED, OPTION)
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_off_there_is_no_fixture_and_the_marker_is_known_and_says_how(entry_point: Path) -> None:
     code, said = run(entry_point, USES_IT)
     assert code == pytest.ExitCode.TESTS_FAILED
@@ -121,12 +123,14 @@ def test_off_there_is_no_fixture_and_the_marker_is_known_and_says_how(entry_poin
     assert f"needs {OPTION}, or {INI} = true" in markers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ON.values(), ids=ON)
 def test_on_there_is(entry_point: Path, options: tuple[str, ...]) -> None:
     code, said = run(entry_point, USES_IT, *options)
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_a_conftest_may_ask_too(entry_point: Path) -> None:
     project = entry_point.parent / "project"
     project.mkdir()
@@ -138,6 +142,7 @@ def test_a_conftest_may_ask_too(entry_point: Path) -> None:
 # --- what it says -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sink_that_survives_is_counted(entry_point: Path) -> None:
     code, said = run(entry_point, MEMORY.format(commit=RIGHT), OPTION, "-o", "python_classes=Here")
     assert code == 0, said
@@ -146,6 +151,7 @@ def test_a_sink_that_survives_is_counted(entry_point: Path) -> None:
     assert int(counted[1]) > 100
 
 
+@pytest.mark.slow
 def test_a_failing_schedule_is_printed_as_a_test_that_replays_it(entry_point: Path) -> None:
     broken = MEMORY.format(commit=WRONG)
     code, said = run(entry_point, broken + LIES, OPTION, "-o", "python_classes=Here")

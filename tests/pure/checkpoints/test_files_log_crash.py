@@ -292,6 +292,7 @@ def appended(root: Path, position: int, record: Record) -> list[Operation]:
     return disk.operations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [nothing, grown, compacted])
 def test_a_crash_in_an_append_leaves_the_record_whole_or_not_at_all(
     tmp_path: Path, machine: Machine, start: Start
@@ -359,6 +360,7 @@ def test_what_was_read_once_survives_a_lost_power(tmp_path: Path, machine: Machi
     assert seen > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [grown, compacted])
 def test_a_crash_in_a_compaction_leaves_the_old_log_or_the_new_one(
     tmp_path: Path, machine: Machine, start: Start

@@ -212,3 +212,12 @@ def test_every_thinned_test_exists_and_says_why() -> None:
         file, _, function = test["name"].partition("::")
         assert f"def {function}(" in (selection.ROOT / file).read_text(), test["name"]
         assert test["why"]
+
+
+def test_what_is_fast_is_in_the_folder_that_needs_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[tuple[list[str], list[str]]] = []
+    monkeypatch.setattr(run, "run_part", lambda _took, files, _lanes, options: began.append((files, options)) or True)
+    assert run.main(["--fast"]) == 0
+    [(files, options)] = began
+    assert files == [file for file in FILES if file.startswith("tests/pure/")]
+    assert options == ["-m", "not wide and not slow"]

@@ -100,6 +100,7 @@ def broken(folder: Path, old: str, new: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_example_passes_its_proof() -> None:
     code, said = prove(EXAMPLES, "-rP")
     assert code == 0, said
@@ -115,6 +116,7 @@ def test_the_proof_is_short() -> None:
     assert len((EXAMPLES / "test_sqlite_sink.py").read_text().splitlines()) < 60
 
 
+@pytest.mark.slow
 def test_without_the_fence_the_contract_fails(tmp_path: Path) -> None:
     code, said = prove(broken(tmp_path, FENCE, ""), "-k", "SinkContract or TestSqliteSink")
     assert code == pytest.ExitCode.TESTS_FAILED, said
@@ -131,6 +133,7 @@ def test_a_broken_one_does_not_survive(tmp_path: Path, old: str, new: str) -> No
     assert "# Put this below test_it_survives, and run it with --epochal-chaos:" in said
 
 
+@pytest.mark.slow
 def test_one_that_loses_what_comes_after_the_hundredth_row_fails_the_contract(tmp_path: Path) -> None:
     code, said = prove(broken(tmp_path, *TRUNCATED), "-k", "TestSqliteSink")
     assert code == pytest.ExitCode.TESTS_FAILED, said
@@ -158,6 +161,7 @@ class TestBlind(SinkContract):
 """
 
 
+@pytest.mark.slow
 def test_an_assertion_of_the_contract_shows_its_values(tmp_path: Path) -> None:
     """As in the author's own file: pytest rewrites the suite."""
     (tmp_path / "test_blind.py").write_text(FAILS_AND_SHOWS)
@@ -166,6 +170,7 @@ def test_an_assertion_of_the_contract_shows_its_values(tmp_path: Path) -> None:
     assert "assert [('x', 'y')] == []" in said
 
 
+@pytest.mark.slow
 def test_a_contract_without_a_harness_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "test_none.py").write_text(
         "from epochal.chaos.contract import SinkContract\nclass TestNone(SinkContract): pass\n"

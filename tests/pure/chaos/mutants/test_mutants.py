@@ -125,6 +125,7 @@ NOT_REFUSED = ("if amount > self.held:", "if False:")
 REFUSED = "tests/pure/test_account.py::test_more_than_there_is_is_refused"
 
 
+@pytest.mark.slow
 def test_a_planted_bug_is_caught_or_survives_or_says_nothing(small: Path) -> None:
     bugs = [
         bug("caught", *NOT_REFUSED),
@@ -161,6 +162,7 @@ def test_a_bug_that_is_caught_by_a_test_that_is_always_red_proves_nothing(small:
     assert run.code == 1
 
 
+@pytest.mark.slow
 def test_only_some_are_planted(small: Path) -> None:
     (small / "tests/planted/bugs.toml").write_text(bug("one", *NOT_REFUSED) + bug("two", "never there", ""))
     run = planted(root=small, only=["on"], tell=lambda _: None)
@@ -250,6 +252,7 @@ def by_key(run: MechanicalRun) -> dict[str, Tried]:
     return {tried.mutant.key.partition(" ")[2]: tried for tried in run.tried}
 
 
+@pytest.mark.slow
 def test_mutants_are_caught_survive_or_do_not_end(small: Path) -> None:
     before = (small / "coordinator/account.py").read_bytes()
     (small / "tests/planted/README.md").write_text(
@@ -271,12 +274,14 @@ def test_mutants_are_caught_survive_or_do_not_end(small: Path) -> None:
     assert run.to_json()["counts"]["survived"] == 1
 
 
+@pytest.mark.slow
 def test_what_is_left_out_catches_no_mutant(small: Path) -> None:
     run, _ = mutate(small, options=LEFT_OUT, only_guards=True)
     assert {tried.mutant.takes_a_guard for tried in run.tried} == {True}
     assert by_key(run)['Account.take drop-raise: raise Empty(f"only {self.held + 0}")'].by == "no test reaches it"
 
 
+@pytest.mark.slow
 def test_what_the_budget_does_not_reach_is_not_run(small: Path) -> None:
     run, _ = mutate(small, budget=0)
     assert {tried.verdict for tried in run.tried} == {"not run"}
@@ -396,6 +401,7 @@ def test_two_equal_places_in_one_function_have_two_keys(tmp_path: Path) -> None:
 # --- this checkout ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_guard_in_production_code_has_a_mutant_that_takes_it_away() -> None:
     entries = registry(ROOT)
     assert len(entries) >= 250

@@ -97,6 +97,7 @@ def of(events: Sequence[Event], times: Sequence[float] = (), sinks: tuple[str, .
 # --- what is in the page ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "verdict"),
     [(histories.valid, "valid"), (histories.invalid, "invalid"), (histories.unknown, "unknown")],
@@ -239,6 +240,7 @@ def test_ids_are_not_used_twice_and_refer_to_something() -> None:
     assert referred <= set(ids)
 
 
+@pytest.mark.slow
 def test_a_page_has_a_bound_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = [histories.valid(seed, **SMALL) for seed in range(3)] + [histories.invalid()]
     whole = html(rounds, histories.ABOUT)
@@ -524,6 +526,7 @@ def test_contrast_is_that_of_the_standard() -> None:
     assert palette.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 
 
+@pytest.mark.slow
 def test_both_schemes_have_every_colour_that_the_page_uses() -> None:
     used = set(re.findall(r"var\(--([\w-]+)\)", written("wide") + written("two")))
     assert used <= palette.LIGHT.keys()

@@ -118,6 +118,7 @@ def test_an_exploration_plays_every_kind_over_every_pipeline() -> None:
     assert (explored.verdict, explored.tally.whole) == (Verdict.TRUE, True)
 
 
+@pytest.mark.slow
 def test_an_exploration_ends_with_the_traces_or_the_seconds_that_it_was_given() -> None:
     enough = explore(pipelines=[ONE], traces=300)
     assert 300 <= len(enough.tally.traces) < 600
@@ -126,12 +127,14 @@ def test_an_exploration_ends_with_the_traces_or_the_seconds_that_it_was_given() 
     assert 0 < brief.tally.elapsed < 5
 
 
+@pytest.mark.slow
 def test_an_exploration_goes_on_with_samples_when_all_is_listed() -> None:
     listed = explore(pipelines=[ONE], kinds=SINGLES[:1], epochs=[1])
     more = explore(pipelines=[ONE], kinds=SINGLES[:1], epochs=[1], traces=12 * len(listed.tally.traces))
     assert more.tally.traces > listed.tally.traces
 
 
+@pytest.mark.slow
 def test_a_seed_says_which_samples_are_played_and_processes_do_not() -> None:
     def traces(seed: int, jobs: int = 1) -> set[int]:
         return explore(pipelines=[ONE], kinds=(), epochs=[1], samples=6, seed=seed, jobs=jobs).tally.traces
@@ -200,6 +203,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_a_planted_bug_is_found_and_its_schedule_is_a_small_program(planted: Explored) -> None:
     assert planted.verdict is Verdict.FALSE
     failure, *_ = planted.failures
@@ -211,6 +215,7 @@ def test_a_planted_bug_is_found_and_its_schedule_is_a_small_program(planted: Exp
     assert without.returncode == 0, without.stdout
 
 
+@pytest.mark.slow
 def test_a_shrunk_schedule_can_lose_none_of_its_faults_and_none_can_be_sooner(
     planted: Explored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +258,7 @@ def test_what_does_not_fail_again_is_left_as_it_is() -> None:
     assert shrink(failure) == failure
 
 
+@pytest.mark.slow
 def test_each_set_of_broken_promises_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Conditions, "check_owner", no_owner)
     explored = explore(pipelines=[ONE], kinds=[Kind(Action.PAUSE, Action.CRASH, SECOND)], epochs=[1])

@@ -157,6 +157,7 @@ def test_fuzzing_ends_with_the_time_and_says_how_much_it_ran() -> None:
     assert "true: " in str(fuzzed)
 
 
+@pytest.mark.slow
 def test_fuzzing_finds_the_same_with_the_same_seed(monkeypatch: Patch) -> None:
     no_owner(monkeypatch)
     unshrunk = settings(DEEP, phases=[Phase.generate])

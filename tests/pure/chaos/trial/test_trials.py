@@ -64,6 +64,7 @@ def test_a_right_sink_survives_every_single_fault(name: str) -> None:
     assert survival.schedules == len(survival.traces) >= 190
 
 
+@pytest.mark.slow
 def test_it_survives_a_crash_at_every_line_of_its_own() -> None:
     survival = Place().survives(Plan(actions=(Action.CRASH,)))
     without = Place().survives(Plan(actions=(Action.CRASH,), lines=False))
@@ -78,6 +79,7 @@ def test_a_right_sink_survives_pairs_of_faults(name: str) -> None:
     assert len(survival.traces) >= 140
 
 
+@pytest.mark.slow
 def test_all_pairs_are_many() -> None:
     survival = Place().survives(Plan("pairs", actions=(Action.CRASH,), epochs=1, lines=False))
     assert survival.schedules == len(survival.traces) >= 170

@@ -78,6 +78,7 @@ def both(value: object, kind: pa.DataType) -> pa.Array:
     return pa.array([value, None], kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "columns"),
     [
