@@ -216,7 +216,12 @@ def test_every_thinned_test_exists_and_says_why() -> None:
 
 def test_what_is_fast_is_in_the_folder_that_needs_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[tuple[list[str], list[str]]] = []
-    monkeypatch.setattr(run, "run_part", lambda _took, files, _lanes, options: began.append((files, options)) or True)
+
+    def run_part(_took: str, files: list[str], _lanes: int, options: list[str]) -> bool:
+        began.append((files, options))
+        return True
+
+    monkeypatch.setattr(run, "run_part", run_part)
     assert run.main(["--fast"]) == 0
     [(files, options)] = began
     assert files == [file for file in FILES if file.startswith("tests/pure/")]
