@@ -151,6 +151,14 @@ class Proof:
         return selection.in_proof(item.nodeid, wide=wide, names=self._names, kept=self._kept)
 
 
+class Fast:
+    """Keeps the tests of ``make test-fast``: those that are neither ``wide`` nor ``slow``."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, ("wide", "slow")))]
+
+
 class EveryTestPassed:
     """Fails a run in which anything but a passed test was reported, and prints collected = passed.
 
@@ -207,6 +215,7 @@ class Seconds:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("epochal")
     group.addoption("--proof", action="store_true", help="only the tests of `make test`")
+    group.addoption("--fast", action="store_true", help="only tests that are neither wide nor slow")
     group.addoption("--seconds-into", type=Path, metavar="FOLDER", help="write there how long each file took")
 
 
@@ -216,6 +225,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes seconds although it needs neither Spark nor a server")
     if config.getoption("--proof"):
         config.pluginmanager.register(Proof(), "proof")
+    if config.getoption("--fast"):
+        config.pluginmanager.register(Fast(), "fast")
     if os.environ.get("EPOCHAL_EVERY_TEST") == "1":
         config.pluginmanager.register(EveryTestPassed(), "every-test-passed")
     if folder := config.getoption("--seconds-into"):

@@ -77,7 +77,7 @@ def start(number: int, files: Sequence[str], options: Sequence[str]) -> Lane:
     process = subprocess.Popen(
         command,
         cwd=selection.ROOT,
-        env={**os.environ, "EPOCHAL_EVERY_TEST": "0" if "-m" in options else "1", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "EPOCHAL_EVERY_TEST": "1", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if run_part("proof", selection.files(), asked.lanes, ["--proof", *asked.options]) else 1
     if asked.fast:
         files = selection.files(folders=("tests/pure",))
-        return 0 if run_part("proof", files, FAST_LANES, ["-m", "not wide and not slow", *asked.options]) else 1
+        return 0 if run_part("proof", files, FAST_LANES, ["--fast", *asked.options]) else 1
     shards = [Part(number, SHARDS) for number in range(1, SHARDS + 1)] if asked.all else [asked.shard]
     passed = [run_shard(shard, asked.lanes, asked.options) for shard in shards]
     return 0 if all(passed) else 1

@@ -162,9 +162,13 @@ def _state(root: Path, paths: Iterable[str], options: Sequence[str]) -> str:
     """A hash of everything that a recording of ``paths`` depends on, which is all code but the other tests."""
     folders = tuple(paths)
     digest = hashlib.sha256(f"{VERSION} {' '.join((*folders, *options))}\n".encode())
+    kinds = (
+        ".py",
+        ".toml" if options else "pyproject.toml",
+    )  # tests/thinned.toml and tests/planted say what is left out
     for name in checkout.files(root):
         is_test = PurePath(name).name.startswith("test_")
-        if not name.endswith((".py", ".toml")) or name.startswith("chaos/mutants/"):
+        if not name.endswith(kinds) or name.startswith("chaos/mutants/"):
             continue
         if (root / name).is_symlink() or (is_test and not name.startswith(folders)):
             continue

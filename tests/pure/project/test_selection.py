@@ -225,4 +225,4 @@ def test_what_is_fast_is_in_the_folder_that_needs_no_server(monkeypatch: pytest.
     assert run.main(["--fast"]) == 0
     [(files, options)] = began
     assert files == [file for file in FILES if file.startswith("tests/pure/")]
-    assert options == ["-m", "not wide and not slow"]
+    assert options == ["--fast"]
