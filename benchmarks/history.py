@@ -49,7 +49,8 @@ from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.delta.committing import publish
 from epochal.sinks.delta.jvm import Table
 from epochal.sinks.kafka import committing, produce
-from epochal.sinks.kafka.produce import Plan, Transaction
+from epochal.sinks.kafka.produce import Plan
+from epochal.sinks.kafka.transaction import Transaction, guarded
 from epochal.sinks.postgres import preparing
 from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
@@ -323,7 +324,7 @@ class _Kafka:
             plan = committing.plan_of(self._sink._core, link, place, c, by)
             more = {**produce._tuning(plan), "linger.ms": 0}
             timeout = plan.transaction_timeout
-            transaction, self._state, _ = produce.guarded(link, place, timeout, plan.already_committed, more)
+            transaction, self._state, _ = guarded(link, place, timeout, plan.already_committed, more)
             self._made = plan, transaction
         plan, transaction = self._made
         made = replace(

@@ -5,7 +5,8 @@ decision.
 
 The verbs, in the driver: ``sink.py`` has the arguments and the list of verbs, ``core.py`` what all verbs share;
 ``starting.py``, ``fencing.py``, ``judging.py``, ``preparing.py``, ``committing.py`` and ``applying.py`` are the verbs.
-In a task: ``produce.py`` makes one attempt at one epoch, ``encode.py`` makes records before the vote.
+In a task: ``produce.py`` makes one attempt at one epoch, in one ``transaction.py``; ``encode.py`` makes records before
+the vote.
 What Kafka holds: ``marker.py`` fence and marker, ``slots.py`` several transactions per epoch, ``audit.py`` past epochs,
 ``topics.py`` the topics, ``rows.py`` rows as records, ``objections.py`` rows that Kafka cannot hold.
 ``client.py`` has the clients and their options.

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from epochal.coordinator.model.epoch import MOVED, Actor, Marker, Query, SinkState
 from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, SinkUnavailable
-from epochal.sinks.kafka import marker, produce, slots, topics
+from epochal.sinks.kafka import marker, slots, topics
 from epochal.sinks.kafka.client import Link, kafka
 from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.starting import create
 from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.kafka.transaction import Transaction, guarded
 
 FENCE_ATTEMPTS = 10
 _NOT_YET = "kafka: no marker topic yet"
@@ -116,7 +117,7 @@ def bar_and_read(sink: Core, link: Link, marker_topic: MarkerTopic, ever_used: i
 
 
 def bar_producer(sink: Core, link: Link, marker_topic: MarkerTopic) -> None:
-    transaction = produce.Transaction(link, marker_topic, sink.timeout(link), {})
+    transaction = Transaction(link, marker_topic, sink.timeout(link), {})
     try:
         transaction.bar()
     finally:
@@ -125,7 +126,7 @@ def bar_producer(sink: Core, link: Link, marker_topic: MarkerTopic) -> None:
 
 def write_fence(sink: Core, link: Link, marker_topic: MarkerTopic, by: Actor) -> bool:
     """Write the fence if it is not there.  False: another producer came in between, or the answer was lost."""
-    transaction, state, mine = produce.guarded(
+    transaction, state, mine = guarded(
         link, marker_topic, sink.timeout(link), lambda state: marker_topic.conditions.check_fence(state, by), {}
     )
     try:
@@ -180,9 +181,7 @@ def mark_until_seen(sink: Core, marker_topic: MarkerTopic, marker: Marker | None
 
 
 def has_marked(sink: Core, link: Link, marker_topic: MarkerTopic, marker: Marker | None, by: Actor) -> bool:
-    transaction, state, _ = produce.guarded(
-        link, marker_topic, sink.timeout(link), judged_by_owner(marker_topic, by), {}
-    )
+    transaction, state, _ = guarded(link, marker_topic, sink.timeout(link), judged_by_owner(marker_topic, by), {})
     try:
         if marker is None or state.marker == marker:
             return True

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochal.coordinator.model.epoch import Query
-from epochal.sinks.kafka import encode, produce, topics
+from epochal.sinks.kafka import encode, topics
 from epochal.sinks.kafka.client import kafka, log
 from epochal.sinks.kafka.core import Core
+from epochal.sinks.kafka.transaction import Transaction
 from epochal.sinks.protocol import Schema
 from epochal.sinks.spark.executors import check_executors
 
@@ -28,7 +29,7 @@ def check(sink: Core, query: Query, schema: Schema) -> None:
     link = sink.link()
     seen, timeout = topics.describe(link, sink.declared, marker_topic), sink.timeout(link)
     topics.check(link, seen, marker_topic, sink.encoding.key, timeout, sink.slots)
-    produce.Transaction(link, marker_topic, timeout, {}).drop()  # librdkafka checks the options; no broker is asked
+    Transaction(link, marker_topic, timeout, {}).drop()  # librdkafka checks the options; no broker is asked
     needed = ["confluent_kafka", *(["numpy"] if sink.slots > 1 else [])]
     check_executors(sink.name, needed, "'epochal[kafka]' pyarrow" + (" numpy" if sink.slots > 1 else ""))
     if sink.make_value is not None:

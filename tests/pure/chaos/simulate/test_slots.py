@@ -22,7 +22,17 @@ from confluent_kafka import KafkaError, KafkaException
 
 from epochal.coordinator.model.epoch import Actor, Committable, Copy, CopyFile, Decision, Epoch, Json, Marker, Query
 from epochal.coordinator.model.errors import Fenced, OutcomeUnknown, SinkUnavailable
-from epochal.sinks.kafka import KafkaSink, committing, marker, preparing, produce, topics
+from epochal.sinks.kafka import (
+    KafkaSink,
+    committing,
+    fencing,
+    marker,
+    preparing,
+    produce,
+    starting,
+    topics,
+    transaction,
+)
 from epochal.sinks.kafka.client import Link, Options
 from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.marker import MarkerTopic, State
@@ -155,7 +165,7 @@ class Broker:
 
 
 class Transaction:
-    """As ``produce.Transaction``, on ``broker``."""
+    """As ``transaction.Transaction``, on ``broker``."""
 
     broker: Broker
     is_overdue = False
@@ -212,7 +222,7 @@ class Transaction:
         self.broker.newest_of[self._marker_topic.transactional_id] = self._txn
 
 
-def rows_of(committable: Committable, slot: int) -> list[produce.Row]:
+def rows_of(committable: Committable, slot: int) -> list[transaction.Row]:
     """An epoch has two rows in each slot that gets any."""
     return [(None, f"{committable.decision.epoch}.{slot}.{n}".encode()) for n in range(2)]
 
@@ -253,7 +263,8 @@ def on(broker: Broker, patch: pytest.MonkeyPatch) -> Iterator[None]:
     slept = time.sleep
     with patch.context() as m:
         m.setattr(Transaction, "broker", broker, raising=False)
-        m.setattr(produce, "Transaction", Transaction)
+        for module in (transaction, fencing, starting):
+            m.setattr(module, "Transaction", Transaction)
         m.setattr(marker, "read_slot", read_slot)
         m.setattr(topics, "describe", describe)
         m.setattr(Core, "timeout", lambda *_: 60.0)

@@ -8,7 +8,8 @@ from epochal.coordinator.model.epoch import Actor, Decision, Query
 from epochal.sinks.kafka import KafkaSink, marker, produce
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.marker import MarkerTopic, State
-from epochal.sinks.kafka.produce import AttemptResult, Plan, Row
+from epochal.sinks.kafka.produce import AttemptResult, Plan
+from epochal.sinks.kafka.transaction import Row
 from tests.real.sinks.kafka.support import APP, OPTIONS
 
 ONE = Actor(1, 11)

@@ -31,8 +31,9 @@ from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.kafka import KafkaSink, applying, produce
 from epochal.sinks.kafka.applying import unanswered
 from epochal.sinks.kafka.committing import LOSSES
-from epochal.sinks.kafka.produce import AttemptResult, Evaluation, ObjectionCount, Outcome, Plan, Transaction
+from epochal.sinks.kafka.produce import AttemptResult, Evaluation, ObjectionCount, Outcome, Plan
 from epochal.sinks.kafka.rows import HASH, KEPT, MET
+from epochal.sinks.kafka.transaction import Transaction
 from epochal.sinks.protocol import Applied, CommitOutcome
 from epochal.sinks.rows.digest import row_hash
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO, Target, rows

@@ -29,7 +29,8 @@ from epochal.coordinator.model.errors import (
 from epochal.coordinator.model.failpoints import AnswerDropped, FailpointError, Point
 from epochal.sinks.kafka import produce
 from epochal.sinks.kafka.committing import attempt_until_shown
-from epochal.sinks.kafka.produce import AttemptResult, Outcome, Transaction
+from epochal.sinks.kafka.produce import AttemptResult, Outcome
+from epochal.sinks.kafka.transaction import Transaction
 from tests.real.sinks.kafka.attempts import ONE, PATIENT_S, QUERY, TWO, Target, rows
 from tests.real.sinks.kafka.support import SECRET, await_markers, hanging, read_topic, set_max_message_bytes
 

@@ -16,7 +16,8 @@ from epochal.coordinator.model.errors import Fenced, Misconfigured, SinkUnavaila
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.marker import MarkerTopic, State
-from epochal.sinks.kafka.produce import Outcome, Transaction
+from epochal.sinks.kafka.produce import Outcome
+from epochal.sinks.kafka.transaction import Transaction
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO, Target, rows
 from tests.real.sinks.kafka.support import hanging, read_topic
 

@@ -21,7 +21,8 @@ from epochal.coordinator.model.failpoints import FailpointError, Point
 from epochal.sinks.kafka import KafkaSink, committing, fencing, marker, produce
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
-from epochal.sinks.kafka.produce import AttemptResult, Outcome, Plan, Row, Transaction
+from epochal.sinks.kafka.produce import AttemptResult, Outcome, Plan
+from epochal.sinks.kafka.transaction import Row, Transaction
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO
