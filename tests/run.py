@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests import selection
 from tests.selection import Part
@@ -32,6 +32,10 @@ END_S = 120
 """How long an interrupted lane may take to end what it started."""
 NO_TESTS = 5
 """pytest's exit status for a selection without any test."""
+TOLD_AGAIN = ("____", "E   ", "FAILED ", "ERROR ")
+"""How those lines begin that name a failed test or its error.  They are repeated last, below those of other lanes."""
+MOST_TOLD = 12
+"""How many lines of one lane are repeated at most."""
 
 
 @dataclass
@@ -43,6 +47,7 @@ class Lane:
     began: float
     seconds: float = 0.0
     last: str = ""
+    failures: list[str] = field(default_factory=list)
 
     def follow(self) -> None:
         """Print what it prints, until it ends."""
@@ -50,6 +55,8 @@ class Lane:
         with self.process.stdout as lines:
             for line in lines:
                 print(f"{self.number}| {line}", end="", flush=True)
+                if line.startswith(TOLD_AGAIN):
+                    self.failures.append(line)
                 if line.strip():
                     self.last = line.strip(" =\n")
         self.seconds = time.monotonic() - self.began
@@ -105,6 +112,7 @@ def run(lanes: Sequence[Lane]) -> bool:
     for thread in threads:
         thread.join()
     for lane in lanes:
+        print(*lane.failures[-MOST_TOLD:] if not lane.passed else [], sep="", end="")
         print(f"lane {lane.number}: {'passed' if lane.passed else 'FAILED'} in {lane.seconds:.0f} s; {lane.last}")
     return all(lane.passed for lane in lanes)
 

@@ -143,14 +143,19 @@ def test_every_name_in_first_is_a_test_that_exists() -> None:
 
 
 @pytest.mark.slow
-def test_a_lane_in_which_a_test_fails_fails_the_run(tmp_path: Path) -> None:
-    (tmp_path / "test_bad.py").write_text("def test_bad(): assert False\n")
+def test_a_lane_in_which_a_test_fails_fails_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What failed, and how, is told once more at the end: of a long log often only the end is kept."""
+    (tmp_path / "test_bad.py").write_text("def test_bad(): raise ValueError('at 7')\n")
     (tmp_path / "test_good.py").write_text("def test_good(): pass\n")
     options = ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path)]
     good = [run.start(1, [str(tmp_path / "test_good.py")], options)]
     both = [*(run.start(n, [str(tmp_path / name)], options) for n, name in ((1, "test_good.py"), (2, "test_bad.py")))]
     assert run.run(good)
+    capsys.readouterr()
     assert not run.run(both)
+    told = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("1|", "2|"))]
+    assert any("FAILED" in line and "test_bad.py::test_bad" in line for line in told)
+    assert "E   ValueError: at 7" in told
 
 
 @pytest.mark.slow
