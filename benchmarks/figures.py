@@ -79,13 +79,13 @@ def _growth(run: Run) -> str | None:
     if not oldest:
         return None
     last = worst(oldest)
-    told = f"{with_spread(last.values)} times the seconds of epoch 10, the worst case{_which(last)}"
+    told = f"{with_spread(last.values)} times that of epoch 10, the worst case{_which(last)}"
     one = _most([ratio for ratio in run.result.ratios if ratio.job in names.KINDS])
     if one in oldest:
         return f"{told}{_few(run)}"
     peers = [ratio for ratio in run.result.ratios if (ratio.job, ratio.case) == (names.NATIVES[one.job], one.case)]
-    beside = "".join(f"; {peer.job} {with_spread(peer.values)}" for peer in peers)
-    return f"{told}; younger queries up to {with_spread(one.values)}{_which(one)}{beside}{_few(run)}"
+    beside = "".join(f", where {peer.job} has {with_spread(peer.values)}" for peer in peers)
+    return f"{told}; with fewer epochs before, at most {with_spread(one.values)}{_which(one)}{beside}{_few(run)}"
 
 
 def _speed(goal: str, than: str) -> Told:
@@ -114,7 +114,8 @@ def _right(run: Run) -> str | None:
     alarms, clean = run.result.facts[ALARMS], sum(cell["verdict"] == "clean" for cell in ours)
     assert isinstance(alarms, list), "so it is stored"
     parts = len(ours) - len(alarms) - clean
-    torn = f", {parts} torn between Kafka's two slots, which promise whole parts alone" if parts else ""
+    promised = "with slots, only each part of an epoch is promised whole"
+    torn = f", {parts} torn between Kafka's two slots ({promised})" if parts else ""
     theirs = sum(cell["verdict"] == "wrong" for cell in peers)
     return (
         f"wrong in {len(alarms)} of {len(ours)} cells, clean in {clean}{torn}; peers: wrong in {theirs} of {len(peers)}"
@@ -142,7 +143,7 @@ def _memory(run: Run) -> str | None:
         case = _most(jvm).case
         same = [ratio for ratio in sized if ratio.job == DELTA and ratio.case == case]
         told += f"; {_grown('JVM', jvm)}" + "".join(f", {DELTA} {with_spread(peer.values)}" for peer in same)
-    return f"{told}, times {python[0].peer} ({most:,} rows){_few(run)}"
+    return f"at {most:,} rows, as a multiple of {python[0].peer}: {told}{_few(run)}"
 
 
 def _grown(what: str, ratios: Sequence[Ratio]) -> str:
@@ -161,7 +162,11 @@ def _rows(ratio: Ratio) -> int:
 
 
 FIGURES: Sequence[Figure] = (
-    Figure("Is it right? Kinds of faults x sinks and modes, seen by readers from outside", ("consistency",), _right),
+    Figure(
+        "Correctness as outside readers see it, one cell per kind of fault and per sink and mode",
+        ("consistency",),
+        _right,
+    ),
     Figure(
         "Postgres, 2 million rows of 132 bytes",
         ("throughput",),
@@ -172,15 +177,21 @@ FIGURES: Sequence[Figure] = (
         ("throughput",),
         _speed("kafka-spark", "Spark's at-least-once sink"),
     ),
-    Figure("Delta, the rows of Postgres", ("throughput",), _speed("delta-plain", "a plain append")),
-    Figure("Three sinks in one epoch", ("throughput",), _of_goal("three-sum", "times the sum of the three alone")),
+    Figure("Delta, the same rows as for Postgres", ("throughput",), _speed("delta-plain", "a plain append")),
+    Figure(
+        "Duration of an epoch with three sinks",
+        ("throughput",),
+        _of_goal("three-sum", "times the sum of the durations of the three sinks alone"),
+    ),
     Figure(
         "A small epoch (1,000 rows, Postgres)", ("small",), _of_goal("small-one", "s more than a bare foreachBatch")
     ),
-    Figure("From a row's making to a reader's eyes, at triggers of 1 s, median row", ("latency",), _latency),
-    Figure("Restart after a fault, the worst case", ("recovery",), _of_goal("recovery", "s more than Spark's own")),
-    Figure("Epoch 100,000", GROWTH, _growth, "growth"),
-    Figure("Peak memory of the largest epoch: what grew most", ("memory",), _memory),
+    Figure("Time from making a row until a reader sees it, median row, trigger interval 1 s", ("latency",), _latency),
+    Figure(
+        "Restart after a fault, the worst case", ("recovery",), _of_goal("recovery", "s more than Spark's own restart")
+    ),
+    Figure("Duration of epoch 100,000", GROWTH, _growth, "growth"),
+    Figure("Peak memory of the largest epoch: the largest growth", ("memory",), _memory),
 )
 
 

@@ -168,7 +168,10 @@ class Part:
 
 
 SPARK = Part(
-    "Spark", (PYSPARK,), ("4.2", "4.3"), "private interfaces of Spark and Delta differ before and are unknown after"
+    "Spark",
+    (PYSPARK,),
+    ("4.2", "4.3"),
+    "private interfaces of Spark and Delta differ in older versions and are unknown in newer ones",
 )
 PYTHON = Part("Python", PYTHON_TESTED, ("3.10", "3.15"), "the code needs 3.10")
 JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17")

@@ -138,7 +138,7 @@ class Retrying(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Postponed(Event):
-    """Something has failed that no epoch waits for, and it will be tried again: dropping rows, cleaning up."""
+    """Something that no epoch waits for has failed and will be tried again, such as dropping rows or cleaning up."""
 
     what: str
     error: Exception

@@ -64,7 +64,7 @@ EPOCHS = Metric(
 EPOCH_ROWS = Metric("epochal.rows", Kind.COUNTER, "{row}", (APP,), "Rows of the micro-batches that were committed")
 SINK_ROWS = Metric("epochal.sink.rows", Kind.COUNTER, "{row}", (APP, SINK), "Rows that a sink has made visible")
 PHASE_SECONDS = Metric(
-    "epochal.phase.duration", Kind.HISTOGRAM, "s", (APP, PHASE), "How long a phase took that ended without an error"
+    "epochal.phase.duration", Kind.HISTOGRAM, "s", (APP, PHASE), "Duration of a phase that ended without an error"
 )
 STEP_SECONDS = Metric(
     "epochal.step.duration",

@@ -89,10 +89,10 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
     newest = stored("throughput", folder=folder)[0].result
     mine = next(m for m in newest.measures if m.job == "epochal postgres" and m.case["rows"] == 2_000_000)
     assert speeds.startswith(f"{with_spread(mine.values)} rows/s; ")
-    assert told["Is it right? Kinds of faults x sinks and modes, seen by readers from outside"] == (
+    assert told["Correctness as outside readers see it, one cell per kind of fault and per sink and mode"] == (
         "wrong in 0 of 16 cells, clean in 16; peers: wrong in 9 of 12"
     )
-    growth = next(said for what, said in told.items() if what == "Epoch 100,000")
+    growth = next(said for what, said in told.items() if what == "Duration of epoch 100,000")
     ratios = [ratio for name in GROWTH for ratio in stored(name, folder=folder)[0].result.ratios]
     asked = [ratio for ratio in ratios if ratio.goal == "growth"]
     assert len(asked) == len(GROWTH)
@@ -101,11 +101,12 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
 
 
 def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -> None:
-    told = {what: said for what, said, _ in figures.rows(folder)}["Peak memory of the largest epoch: what grew most"]
+    what = "Peak memory of the largest epoch: the largest growth"
+    told = {name: said for name, said, _ in figures.rows(folder)}[what]
     pattern = (
-        r"Python [\d.]+ \(.+ to .+\) \(epochal \w+, (driver|worker)\); JVM [\d.]+ \(.+ to .+\) \(epochal \w+,"
-        r" heap after a collection\), delta append [\d.]+ \(.+ to .+\),"
-        r" times the same at 1,000,000 rows \(50,000,000 rows\)"
+        r"at 50,000,000 rows, as a multiple of the same at 1,000,000 rows:"
+        r" Python [\d.]+ \(.+ to .+\) \(epochal \w+, (driver|worker)\); JVM [\d.]+ \(.+ to .+\) \(epochal \w+,"
+        r" heap after a collection\), delta append [\d.]+ \(.+ to .+\)"
     )
     assert re.fullmatch(pattern, told), told
     assert figures.DELTA == memory.APPEND in memory.JOBS
@@ -113,7 +114,7 @@ def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -
 
 def test_a_figure_of_several_tables_says_which_is_missing(tmp_path: Path) -> None:
     measured.write(tmp_path, [measured.growth_postgres, measured.growth_delta])
-    told = {what: said for what, said, _ in figures.rows(tmp_path)}["Epoch 100,000"]
+    told = {what: said for what, said, _ in figures.rows(tmp_path)}["Duration of epoch 100,000"]
     assert told.endswith("the worst case (delta, 100,000 epochs before); growth-kafka not measured yet")
 
 
@@ -123,11 +124,11 @@ def test_growth_is_told_where_it_is_most_also_when_that_is_not_at_the_oldest() -
 
     steady = [grown("kafka", 1_000, 1.1), grown("kafka", 100_000, 1.2, "growth")]
     told = figures._growth(run(Result("growth-kafka", 5, ratios=steady), []))
-    assert told == "1.2 (1.2 to 1.2) times the seconds of epoch 10, the worst case (kafka, 100,000 epochs before)"
+    assert told == "1.2 (1.2 to 1.2) times that of epoch 10, the worst case (kafka, 100,000 epochs before)"
     grows = [grown("delta", 2_000, 3.5), grown("delta append", 2_000, 2.5), grown("delta append", 100_000, 9.0)]
     both = figures._growth(run(Result("growth-delta", 5, ratios=[*steady, *grows]), []))
-    younger = "younger queries up to 3.5 (3.5 to 3.5) (delta, 2,000 epochs before)"
-    assert both == f"{told}; {younger}; delta append 2.5 (2.5 to 2.5)"
+    younger = "with fewer epochs before, at most 3.5 (3.5 to 3.5) (delta, 2,000 epochs before)"
+    assert both == f"{told}; {younger}, where delta append has 2.5 (2.5 to 2.5)"
 
 
 def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None:
@@ -141,8 +142,8 @@ def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None
     }
     told = figures._right(run(result, [{"job": job, "verdict": verdict} for job, verdict in verdicts.items()]))
     assert told == (
-        "wrong in 1 of 3 cells, clean in 1, 1 torn between Kafka's two slots, which promise whole parts alone;"
-        " peers: wrong in 1 of 1"
+        "wrong in 1 of 3 cells, clean in 1, 1 torn between Kafka's two slots"
+        " (with slots, only each part of an epoch is promised whole); peers: wrong in 1 of 1"
     )
 
 
@@ -154,7 +155,7 @@ def test_a_figure_of_few_rounds_says_so(tmp_path: Path) -> None:
 
     measured.write(tmp_path, [short])
     (told,) = [said for _, said, _ in figures.rows(tmp_path) if said != figures.MISSING]
-    assert re.search(r"s more than Spark's own \(sinks postgres.*, fault .*\); 2 rounds$", told)
+    assert re.search(r"s more than Spark's own restart \(sinks postgres.*, fault .*\); 2 rounds$", told)
 
 
 def test_a_figure_without_results_is_not_measured_yet(tmp_path: Path) -> None:
