@@ -287,8 +287,8 @@ def guarantee(target: Target, mode: Staging) -> str:
         f"for whoever reads the table {target.plain}, which needs no view and no column of ours;"
         " each statement sees the epochs up to one point, and none in part."
         f" {_write_promise(mode)} Rows wait in {target.rows}; one transaction writes them into the table together with"
-        f" the marker, and takes time by the row; {ddl.ONE_EVALUATION} {_trial_promise(mode)}; then the query ends with"
-        " CommitInDoubt, and its next start finishes the epoch once the table takes it."
+        f" the marker, and takes longer the more rows it has; {ddl.ONE_EVALUATION} {_trial_promise(mode)}; then the"
+        " query ends with CommitInDoubt, and its next start finishes the epoch once the table takes it."
         " Conditions: fsync=on and full_page_writes=on on the server, nobody edits the staging table or the schema"
         " epochal by hand, and nobody else writes these rows."
     )

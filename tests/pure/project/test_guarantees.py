@@ -34,7 +34,7 @@ READERS = {  # as the table says it, to the words of guarantee()
     "any snapshot": "each snapshot shows it whole or not at all",
 }
 LIMITS = {  # of the table's last column, what guarantee() has to say too
-    "a publish takes longer the more rows it has": "takes time by the row",
+    "takes longer the more rows it has": "takes longer the more rows it has",
     "ends in `CommitInDoubt`": "CommitInDoubt",
     "no snapshot across partitions": "There is no snapshot across partitions",
     "files of a killed prepare wait for `VACUUM`": "until VACUUM",

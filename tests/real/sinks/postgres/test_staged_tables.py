@@ -272,7 +272,7 @@ def test_the_guarantee_tells_readers_and_cost(trial: bool) -> None:
         'whoever reads the table "flights", which needs no view',
         "A row whose key (id) is there is updated, another is inserted, and where gone is true the row of that key is"
         " deleted. A key that stands twice in one epoch: the last by seq counts.",
-        "takes time by the row",
+        "takes longer the more rows it has",
         "CommitInDoubt",
         "triggers fire twice and sequences have gaps" if trial else "nothing is tried before (trial=False)",
     ):
