@@ -195,7 +195,7 @@ def test_a_name_that_was_given_up_is_neither_accepted_nor_shown() -> None:
     assert "another name" in refusal(Accept(sink="a", **SAID), found, Misconfigured)
     refused = judge.judge(judge.LOOK, found).refusal
     assert isinstance(refused, CheckpointMismatch)
-    assert "goes on under another name" in str(refused)
+    assert "under its new name only" in str(refused)
 
 
 def test_adoption_of_a_log_that_persons_spoke_in_takes_no_marker_over() -> None:
