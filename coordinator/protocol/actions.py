@@ -139,7 +139,7 @@ class Rename(_Said):
 
 @dataclass(frozen=True, kw_only=True)
 class Adopt(_Said):
-    """The checkpoint goes on at its present location.  Unknown fences of its sinks are accepted, unknown markers not.
+    """The checkpoint goes on at its present location.  Unknown fences of its sinks are accepted, but no unknown marker.
 
     A new log has no epoch and no operator's record about a sink, so it knows no marker.  Then the present marker of
     every sink is accepted, and the checkpoint begins where the sinks end.

@@ -432,7 +432,7 @@ def _in_mode(sink: Sink, mode: str) -> str:
             "In idempotent mode it gets each epoch independently of the other sinks, without a common decision:"
             " exactly once if the query gives the same rows whenever the epoch is run."
         )
-    written = " Its rows are written after that, from the durable copy." if isinstance(sink, RedoSink) else ""
+    written = " Its rows are written after the decision, from the durable copy." if isinstance(sink, RedoSink) else ""
     return (
         "In two-phase mode it shows an epoch only after the epoch is decided for all sinks. All sinks show the rows of"
         f" one evaluation, whatever the query is.{written}"

@@ -1,4 +1,4 @@
-"""Judges rows: a row that Kafka, a topic or JSON cannot hold makes the sink vote no, or goes to ``bad_rows=``."""
+"""Judges rows: what Kafka, a topic or JSON cannot hold makes the sink refuse the epoch, or goes to ``bad_rows=``."""
 
 from __future__ import annotations
 

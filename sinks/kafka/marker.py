@@ -219,7 +219,7 @@ def _read(link: Link, marker_topic: MarkerTopic, final: bool) -> bytes | None:
 def read_back(link: Link, marker_topic: MarkerTopic) -> Iterator[list[Message]]:
     """Yield the committed records of the slot's partition in stretches, from the newest to the oldest.
 
-    Each stretch is longer than the one before it, except that the last one ends at the begin of the partition.
+    Each stretch is longer than the one before it, except that the last one ends at the partition's first record.
     Within a stretch the records are in the order of their offsets.
     """
     with link.consumer() as consumer:

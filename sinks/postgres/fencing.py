@@ -82,7 +82,7 @@ def abort(sink: Core, query: Query, by: Actor) -> None:
 
 
 def check_mark(sink: Core, query: Query) -> None:
-    """If the sink is being renamed, refuse a role that does not own the reader view, which contains the name."""
+    """If the sink is being renamed, refuse a role that may not rename it; see ``rights.refuse_no_owner``."""
     sink.checked(query.app)
     if sink.also is None:
         return

@@ -53,7 +53,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     sink.projection.check(rows.schema)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
     held = held_rows(sink, rows)
-    columns = columns_in(held.schema, sink.name)  # of the projection as the session reads it that writes the rows
+    columns = columns_in(held.schema, sink.name)  # as this session resolves the projection, with which it also writes
     if sink.evolves:
         evolve(sink, app, epoch, columns, by)
     refuse_columns(sink, epoch, columns)
@@ -199,7 +199,7 @@ def task_of(
 def written_by(sink: Core, rows: Any, task: Task) -> list[Json]:
     """Write the rows and return the votes of all partitions.
 
-    ``coalesce`` limits the number of connections; unlike a shuffle, it does not evaluate rows a second time.
+    ``coalesce`` limits the number of connections, and does not evaluate the rows a second time.
     """
     from epochal.sinks.postgres.write import VOTE, writer
 

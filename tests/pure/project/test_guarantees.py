@@ -76,7 +76,7 @@ def test_the_table_says_what_the_sink_is_and_what_it_promises(row: str, sink: Si
 def test_each_mode_is_promised_as_it_is(row: str, sink: Sink) -> None:  # noqa: ARG001
     two = promise(sink, "two-phase")
     assert "only after the epoch is decided for all sinks. All sinks show the rows of one evaluation, whatever" in two
-    assert ("written after that, from the durable copy" in two) == isinstance(sink, RedoSink)
+    assert ("written after the decision, from the durable copy" in two) == isinstance(sink, RedoSink)
     if isinstance(sink, RedoSink) and not (isinstance(sink, ApplySink) and "slots=2" not in _slots(sink)):
         with pytest.raises(Misconfigured):
             promise(sink, "idempotent")

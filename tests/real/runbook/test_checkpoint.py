@@ -49,7 +49,7 @@ def test_checkpoint_deleted(corner: MakeCorner) -> None:
     job.add(4)
     job.fails()
     refused = job.command(["adopt", str(job.checkpoint), "--why", "too early", "--yes"], code=1)
-    assert "Spark has planned epoch 0 of this new checkpoint already" in refused
+    assert "Spark has already planned epoch 0 of this new checkpoint" in refused
     shown = job.follow()
     assert "ends with epoch 1" in shown[-1]
     job.add(5)
