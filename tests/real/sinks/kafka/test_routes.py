@@ -289,7 +289,7 @@ def test_columns_that_do_not_fit_are_refused_at_start(
         ({"topics": ["a", "a"]}, "is not a list of different topics"),
         ({"topics": ["a", "b c"]}, "no broker takes 'b c' as the name of a topic"),
         ({"topics": ["a", "b"]}, "a sink with several topics has no name by itself"),
-        ({"tombstones": True}, "tombstones=True, and the JSON of a row is never empty"),
+        ({"tombstones": True}, "tombstones=True has no effect: the value is the JSON of the row, which is never empty"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(options: dict[str, Any], told: str) -> None:
