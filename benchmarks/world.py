@@ -131,17 +131,10 @@ class World:
         if self._tables:
             postgres.drop(self.dsn, *self._tables)
         for topic in self._topics:
-            self.drop_topic(topic)
+            self.kafka.delete_topic(topic)
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
         self._tables, self._topics, self._folders, self._open = [], [], [], []
-
-    def drop_topic(self, name: str) -> None:
-        """Delete a topic.  The broker frees the disk space within a minute."""
-        from confluent_kafka.admin import AdminClient
-
-        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})  # must live until the answer comes
-        admin.delete_topics([name])[name].result(timeout=30)
 
     def _started(self, server: Server) -> Server:
         server.start()

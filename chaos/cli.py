@@ -148,7 +148,7 @@ def run(
         ),
     ] = None,
     source: Annotated[
-        str, typer.Option(help="package.module:function of (spark, rows) between the kit's rows and the target.")
+        str, typer.Option(help="package.module:function of (spark, rows) that turns the kit's rows into the target's.")
     ] = "",
     workload: Annotated[
         str, typer.Option(help=f"Input: {', '.join(workloads.NAMES)}.  Default: {WORKLOAD}, or that of our own target.")
@@ -159,7 +159,7 @@ def run(
     tier: Annotated[int, typer.Option(help="4: kill processes.  3: raise errors inside one process.")] = TIER,
     strikes: Annotated[
         int | None,
-        typer.Option(min=1, help=f"How many strikes (default {STRIKES}); each comes once before any comes again."),
+        typer.Option(min=1, help=f"How many strikes (default {STRIKES}). None is repeated before all were used once."),
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.0, help="How long to strike, instead of --strikes.")] = 0.0,
     strike: Annotated[
@@ -187,7 +187,7 @@ def run(
     if tier not in (3, 4):
         raise Usage(f"--tier {tier}: 3 or 4; tier 1 is `epochal chaos simulate`, tier 2 `epochal chaos fuzz`")
     if not target and tier == TIER and not strike and (strikes is not None or workload or master != MASTER):
-        raise Usage("without --target, --strikes, --workload and --master change from round to round: leave them out")
+        raise Usage("leave out --strikes, --workload and --master: without --target they change from round to round")
     asked = [parse_strike(text) for text in strike or ()]
     plan = Plan(
         target=target,
@@ -301,7 +301,7 @@ def tell(results: Sequence[Result], about: Mapping[str, Any], history: Path | No
 
 @dataclass
 class Terminal:
-    """Prints the verdicts as a table, strikes that did not strike, and, if something is wrong, those that did."""
+    """Prints a table of verdicts and the strikes that did not happen; if something is wrong, also those that did."""
 
     many: bool = False
     _told: int = 0
@@ -382,7 +382,7 @@ def shrunk(plan: Plan, result: Result, servers: Sequence[str]) -> Sequence[Strik
     (once_more,) = rounds.play(alone, Progress(), menu=Menu(blamed), servers=servers)
     if once_more.verdict is Verdict.FALSE:
         return blamed
-    screen.print("that alone does not show it: all strikes are needed, or it was chance", markup=False)
+    screen.print("that alone does not show the violation: all strikes are needed, or it was chance", markup=False)
     return result.struck
 
 

@@ -11,8 +11,8 @@ declares the marker, and does nothing else.  The first test that uses the kit im
             read=lambda target: {"out": rows_of(tmp_path / f"{target}.db")},
         )
 
-The arguments of the marker are those of :class:`~epochal.chaos.trial.Plan`, in that order.  Instead, its positional
-arguments may be strikes, which are one schedule.  A failing schedule is printed as a test that replays it.
+The marker takes the arguments of :class:`~epochal.chaos.trial.Plan`, in that order.  If its positional arguments are
+strikes instead, they are one schedule.  A failing schedule is printed as a test that replays it.
 
 PYTEST_DONT_REWRITE: the entry point imports this module before pytest can rewrite it, and it has no assertions.
 """

@@ -6,15 +6,15 @@ The promise "a position is never created twice, and an answer is never taken bac
    the name is taken).  While the writer lives it holds a lock on its draft.
 2. No answer is given before the folder is synced, neither for a write nor for a read.
 3. A floor is durable before anything below it is deleted.  Then the records are deleted, lowest first, and after them
-   the older floors.  So if a listing misses a name, it still shows that something was there.
+   the older floors.  So if a listing misses a name, other names in it still show that the log was not empty.
 4. After its link an append lists the folder.  If the listing has something higher, or if the appended name is gone
    again, then a compaction or another start was faster, and the answer is "taken".
 
 Why rule 4 suffices: suppose that the position was below a floor at the time of the link.  Then the listing has that
 floor, unless a later compaction deleted it meanwhile.  But that compaction deletes the new record first, so the
 appended name is gone.  A listing need not be a snapshot.  So a reader lists again after it has read, until two
-listings agree.  They can agree on a wrong content only if, during each of two listings in a row, all that the reader
-could have seen is compacted away.
+listings agree.  Two listings that agree can be wrong in one case only: during each of them, compactions removed
+everything that the reader could have seen.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ set_config('statement_timeout', %s, true), set_config('idle_in_transaction_sessi
 class PostgresLog:
     """Implements :class:`~epochal.checkpoints.log.EpochLog`.  :meth:`create` creates its tables; call it once.
 
-    ``dsn``: a libpq connection string or URI, or a function that returns one, asked at each connection; libpq's
-    environment, service and password files count.
+    ``dsn``: a libpq connection string or URI, or a function that returns one; it is called for each connection.  libpq
+    takes parts that are left out from its environment variables, its service file and its password file.
     ``name``: tells the logs of one database apart.
     ``timeout``: seconds; no call takes much longer.
     """

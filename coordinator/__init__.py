@@ -1,1 +1,1 @@
-"""Who decides?  The rooms are model, environment, telemetry, protocol, query and console."""
+"""Who decides?  The sub-packages are model, environment, telemetry, protocol, query and console."""

@@ -79,7 +79,7 @@ class Conditions:
 
         True means: the marker is already ``wanted``, and nothing may be written.  A marker with this decision at
         another position does not prove that, and a write would repeat the rows: ``CheckpointMismatch``.
-        ``before``: the position that the marker must have, where that is not one before the position of ``wanted``.
+        ``before``: the position that the marker must have; by default one less than the position of ``wanted``.
         """
         self.check_owner(held, by, epoch)
         if held.marker == wanted:

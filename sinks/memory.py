@@ -348,7 +348,7 @@ class _MemoryClient:
         return SinkState(table.identity, table.fence, table.marker)
 
     def _read(self, apply: Callable[[], T]) -> T:
-        """Send a request that only reads.  It has no effect, so a lost one raises just ``SinkUnavailable``."""
+        """Send a request that only reads.  It has no effect, so if it is lost the error is ``SinkUnavailable``."""
         try:
             return self._request("look", apply)
         except OutcomeUnknown as lost:

@@ -143,11 +143,11 @@ class WatchingSink(RedoSink, Protocol):
     """A redo sink that can check the rows while they are copied, so that it need not read the copy to vote."""
 
     def watch(self, epoch: Epoch, rows: Rows) -> Rows:
-        """Return the same rows, which note what the sink needs for its vote while they are copied.
+        """Return the same rows, observed: while they are copied, what the sink needs for its vote is collected.
 
-        What is noted is used only for the vote on this decision.  The call evaluates nothing, and happens at most once
-        per decision, before there is a copy.  A sink that has watched nothing of an epoch (a redo, another process)
-        reads the copy instead, and its vote is the same.
+        It is used only for the vote on this decision.  The call evaluates nothing, and happens at most once per
+        decision, before there is a copy.  A sink that has watched nothing of an epoch (a redo, another process) reads
+        the copy instead, and its vote is the same.
         """
 
 
@@ -170,9 +170,10 @@ class MarkedSink(Sink, Protocol):
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         """Replace the sink's marker by ``marker``, in one atomic write that is conditional on the fence of ``by``.
 
-        With None the marker stays.  After ``renamed``, what was kept under the sink's other name is kept under this
-        name.  If the other name is kept too, it gets a marker that ``is_moved``, which is never the marker of an epoch.
-        Readers see the same rows as before, except where what they see depends on the position.
+        With None the marker stays.  After ``renamed``, the state that was stored under the sink's other name is stored
+        under this name.  If the server keeps an entry for the other name too, this entry gets a marker that
+        ``is_moved``, which is never the marker of an epoch.  Readers see the same rows as before, unless the marker's
+        position decides what they see.
         """
 
 
@@ -204,7 +205,7 @@ class PairedSink(Sink, Protocol):
     def of(self) -> str: ...
 
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:
-        """Return all that decides, beside the row itself, which of the two sinks gets a row.
+        """Return everything, except the row itself, that decides which of the two sinks gets the row.
 
         If one of the two sinks shows an epoch already, this must be the same when the other sink gets that epoch.
         """
@@ -219,8 +220,9 @@ class AuditedSink(Sink, Protocol):
     ) -> Epochs:
         """Return the epochs of ``app`` in the sink's own audit: positions ``first`` to ``last``, inclusive.
 
-        ``limit``: only the newest so many of these.  A small ``limit`` is cheap, however many epochs there are.  Epochs
-        that the audit no longer keeps are left out.  Needs no ``look`` before it, writes nothing and disturbs nobody.
+        ``limit``: return at most this many of them, the newest.  A small ``limit`` is cheap, however many epochs there
+        are.  Epochs that the audit no longer keeps are left out.  Needs no ``look`` before it, writes nothing and
+        disturbs nobody.
         """
 
 
@@ -237,7 +239,7 @@ class ApplySink(RedoSink, Protocol):
     """A redo sink that can also write an epoch without a copy.  Idempotent mode needs this."""
 
     def check_apply(self) -> None:
-        """Raise ``Misconfigured`` if this sink cannot ``apply``, as it was made or as ``look`` found it.
+        """Raise ``Misconfigured`` if this sink cannot ``apply``, because of its arguments or of what ``look`` found.
 
         The error says what to change.  Asks no server itself.
         """

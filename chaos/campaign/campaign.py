@@ -55,7 +55,7 @@ from epochal.coordinator.model.failpoints import Point
 from epochal.coordinator.protocol.history import History as Records
 
 CLEAN_EPOCHS = 3  # epochs without faults at the beginning
-HITS_S = 0.5  # between two looks at which strikes were hit
+HITS_S = 0.5  # seconds between two checks of which strikes were hit
 EPOCH_S = 30.0  # at most for an epoch and a restart in one process
 LAST_TRIES = 3  # how many starts without faults may be needed at the end
 BEYOND = 10**9  # how many ids one run has
@@ -280,7 +280,8 @@ class Campaign:
             self._starts.ended(driver)
             return False
         if strike.point in IN_THE_CALL:
-            self._look()  # record an Apply before Prepared; after it, the Apply would seem to end this window
+            # This look records an Apply.  Behind Prepared, the Apply would be taken for the decision.
+            self._look()
             self._listener.add(Prepared(strike.epoch))
         self._look()
         self._tell(f"{strike}: process {sighting.pid}")

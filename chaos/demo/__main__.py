@@ -20,8 +20,8 @@ EXIT_CODES = """\
 exit codes:
   0    shown: with Epochal every sink is exact, the plain job's are not, and recovery both finished decided epochs
        and dropped undecided ones
-  1    run to its end, and not shown
-  2    not run to its end, or wrong arguments; the servers are stopped, and the path of the logs is printed
+  1    the demo ran to its end, but did not show this
+  2    the demo did not run to its end, or wrong arguments; the servers are stopped, and the path of the logs is printed
   130  interrupted, 143 terminated: everything is stopped and removed
 Under make every exit code but 0 becomes 2; make prints the one of this program as `Error 1`.
 """

@@ -24,8 +24,8 @@ def report(error: Exception, doing: str, folder: Path) -> str:
         where = f"no traceback ({full})"
     told = f" Processes then: {'; '.join(processes)}." if processes else ""
     return (
-        f"failed at {doing!r}: {_first_line(cause)}.{told} Logs: {where}, what jobs and servers printed in the other"
-        f" *.log below {folder}. Everything is stopped; this removes it: rm -r {folder}"
+        f"failed at {doing!r}: {_first_line(cause)}.{told} Logs: {where}; the other files *.log below {folder} hold"
+        f" what jobs and servers printed. Everything is stopped; to remove it: rm -r {folder}"
     )
 
 

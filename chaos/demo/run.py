@@ -253,7 +253,7 @@ def judge(
 def tell_kept(servers: Servers, screen: Screen) -> None:
     """Let the servers go on running, and print how to look at the results and how to stop the servers."""
     lines = (
-        "\nRows and different rows per sink with Epochal (write naive for ours to see the plain job's):",
+        "\nRows and different rows per sink with Epochal (replace ours by naive to see those of the plain job):",
         *(f"  {command}" for command in kept.look(servers.settings("ours"))),
         f"\nCheckpoints, what jobs and servers printed: {servers.work}",
         "\nStop the servers and remove everything:",

@@ -10,9 +10,9 @@ Six things make it faster:
 * forks copy nothing (Hadoop starts a ``chmod`` for each local file);
 * an archive holds the classes that such a driver loads, already parsed and verified (``servers/classes.py``).
 
-They change when things are ready, and no result.  The archive is made once per Java, Spark and set of jars, by a driver
-that does what the kit's drivers do.  ``python -m epochal.chaos.job.archive`` makes it and the brokers' archive in
-advance, so that nothing with a time limit has to wait for it.
+These settings change only the speed, and no result.  The archive is made once per Java, Spark and set of jars, by a
+driver that does what the kit's drivers do.  ``python -m epochal.chaos.job.archive`` makes it and the brokers' archive
+in advance, so that nothing with a time limit has to wait for it.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def stream(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def _held(rows: DataFrame) -> DataFrame:
-    """The same rows.  If a strike is planned at a row of the source, they go through Python workers held there."""
+    """The same rows.  If a strike at a row is planned, they pass through Python workers, which can be held."""
     if not failpoints.is_armed(Point.AT_ROW):
         return rows
 

@@ -41,9 +41,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--guards", action="store_true", help="list the guards and what removes them; run nothing")
     parser.add_argument("--mechanical", action="store_true", help="run the mechanical mutants, not the planted bugs")
-    parser.add_argument("--budget", type=float, help="seconds; mutants left then are listed as not run")
+    parser.add_argument("--budget", type=float, help="time limit in seconds; mutants after it are listed as not run")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many in sinks/, besides those of guards")
+    parser.add_argument(
+        "--sample", type=int, default=SAMPLE, help="mutants to run in sinks/, besides those that remove a guard"
+    )
     parser.add_argument("--suite", action="append", help="tests to run, instead of all")
     parser.add_argument("--proof", action="store_true", help="only the tests that `make test` runs")
     parser.add_argument("--only-guards", action="store_true", help="only mechanical mutants that remove a guard")

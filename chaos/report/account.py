@@ -204,7 +204,7 @@ def _undoes(healing: Fault, fault: Fault) -> bool:
 SINCE = frozenset({"I2", "I4", "I7", "I12"})
 """Invariants that stay false once they are false, and whose findings do not say where.
 
-The place is the end of the shortest beginning of the history for which the invariant is false.
+For these, the smallest number of events is searched after which the invariant is false.  The last of them is the place.
 """
 
 _READ = re.compile(r"\bread (\d{1,12})\b")

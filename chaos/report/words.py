@@ -11,7 +11,7 @@ from epochal.chaos.report.account import Account, Summary, Violation
 
 
 class Meaning(NamedTuple):
-    """An invariant's name, a sentence for that it holds, and one for that it is broken."""
+    """An invariant's name, and two sentences: what is true if it holds, and what has happened if it is broken."""
 
     name: str
     holds: str

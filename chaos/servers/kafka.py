@@ -9,6 +9,7 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from epochal.chaos.servers import classes, jars, java
 from epochal.chaos.servers.errors import ServerUnavailable
@@ -70,6 +71,23 @@ rootLogger.appenderRef.out.ref = out
 """
 
 
+TOPIC_S = 120.0
+"""How long a broker may take to show what its controller has done to a topic."""
+
+
+def _shows(admin: Any, name: str) -> bool:
+    """Return whether the broker shows the topic, with a leader for each partition."""
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+    try:
+        topic = admin.describe_topics(TopicCollection([name]), request_timeout=120)[name].result(timeout=130)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return False
+        raise
+    return all(partition.leader is not None for partition in topic.partitions)
+
+
 class Topics:
     """What every Kafka at `address` can do."""
 
@@ -81,12 +99,32 @@ class Topics:
         return self.address
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic, and wait until the broker has it."""
+        """Create a topic, and wait until the broker shows it: the controller answers some milliseconds earlier."""
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         made = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=120)
         made[name].result(timeout=130)
+        self._await_topic(name, shown=True)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until the broker shows it no more.  The disk space is freed within a minute."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})  # must live until the answer comes
+        admin.delete_topics([name], request_timeout=120)[name].result(timeout=130)
+        self._await_topic(name, shown=False)
+
+    def _await_topic(self, name: str, *, shown: bool) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        if not wait_until(lambda: _shows(admin, name) is shown or None, TOPIC_S):
+            raise ServerUnavailable(
+                f"Kafka at {self.bootstrap} took the request, and {'does not show' if shown else 'still shows'} topic"
+                f" {name!r} after {TOPIC_S:g} s",
+                "see the broker's log",
+            )
 
     def answers(self) -> bool:
         """Return whether a broker answers. Blocks for some seconds at most."""

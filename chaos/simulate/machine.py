@@ -248,9 +248,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         return self._planned in self.world.checkpoint.commits
 
     def _go(self, name: str, *, to: str = "", events: int = 0) -> MultipleResults[str] | str:
-        """Continue a driver until it ends, or comes to step ``to`` ("": any event) after ``events`` passes there.
+        """Continue a driver until it ends, or until it comes to step ``to`` after it has passed it ``events`` times.
 
-        Return its name if it still lives.
+        The step "" stands for any event.  Return the driver's name if it still lives.
         """
         self.world.order(name, to, Action.PAUSE, after=events)
         self._go_to_the_end(name)

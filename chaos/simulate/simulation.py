@@ -320,7 +320,7 @@ class Simulation:
         times: int = 1,
         after: int = 0,
     ) -> None:
-        """Strike ``driver`` the next ``times`` that it comes to ``step``, after it has come there ``after`` times.
+        """Strike ``driver`` at its next ``times`` visits to ``step``; the first ``after`` visits are not counted.
 
         For schedules written by hand.  The step "" stands for every event at which the action can happen.
         """

@@ -94,7 +94,10 @@ def _check_is_checkpoint(root: Path) -> None:
 
 
 def _check_not_running(root: Path) -> None:
-    """Ask the Spark of this process for running queries.  A query of another process is found only when it goes on."""
+    """Ask the Spark of this process for running queries.
+
+    A query of another process cannot be seen here.  It is noticed later, when it changes the checkpoint.
+    """
     running = [name for name, place in _queries() if _same(place, root)]
     if running:
         raise Misconfigured(

@@ -83,10 +83,10 @@ def outcomes(play: Play, smooth: Outcome, plan: Plan, found_more: Callable[[int]
 
 
 def _alone(play: Play, smooth: Outcome, strike: Strike, found_more: Callable[[int], None]) -> Iterator[Outcome]:
-    """Play one fault.  A start that pauses inside ``abort`` is played again with a second pause, of the next start.
+    """Play one fault.  If the start pauses inside ``abort``, play it once more with a second fault.
 
-    That one pauses after its decision.  So the paused abort continues when there is something to drop that belongs to
-    another start.
+    In the second play, the next start pauses after its decision.  So the first start's abort continues while prepared
+    work of another start exists, which it must not drop.
     """
     outcome = play((strike,))
     yield outcome

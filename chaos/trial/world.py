@@ -163,7 +163,7 @@ class Trial(Simulation):
 
     def _pause(self, driver: Driver) -> None:
         tracing = sys.gettrace()
-        sys.settrace(None)  # starts that run meanwhile on this stack trace only their own method calls
+        sys.settrace(None)  # meanwhile other starts run on this stack; each must trace only its own method calls
         try:
             super()._pause(driver)
         finally:

@@ -49,8 +49,8 @@ def adopt(
 ) -> Answer:
     """Let a checkpoint go on where it lies now: one that was moved or restored, or a new one for an old app.
 
-    A checkpoint that was moved or restored keeps its log. It may go on whatever fences its sinks have, but never with
-    a marker that its log does not know. A checkpoint without a log, or with --new, begins where the sinks end: their
+    A checkpoint that was moved or restored keeps its log. Unknown fences of its sinks are accepted, but a marker that
+    its log does not know is refused. A checkpoint without a log, or with --new, begins where the sinks end: their
     offsets are listed, because the query has to start from there. Stop the query first.
 
     Example: epochal adopt /data/checkpoint --pipeline job.py:pipeline --why 'moved to the new volume' --yes
@@ -114,8 +114,8 @@ def resolve(
         typer.Option(
             "--accept",
             metavar="SINK",
-            help="The sink goes on from what it is and shows now: it was restored from a backup, or created again, or"
-            " it cannot take an epoch that was decided. It never gets the epochs that it lacks.",
+            help="The sink goes on from its present state: it was restored from a backup, or created again, or it"
+            " cannot take an epoch that was decided. It never gets the epochs that it lacks.",
         ),
     ] = "",
     marker: Annotated[
@@ -195,7 +195,7 @@ def _answer(
     ends = _ends(pipeline) if isinstance(act, Adopt) else []
     hidden = operate.hidden(pipeline, where, act.sink) if isinstance(act, Accept) and not yes else []
     data = {"checkpoint": where, "app": pipeline.app, "recorded": yes, "record": record.to_json(), "ends": ends}
-    notes = [f"to be deleted, which --drop has to allow: {what}" for what in hidden]
+    notes = [f"the next start deletes this, so --yes also needs --drop: {what}" for what in hidden]
     return Answer(command, {**data, "notes": notes}, shown=[*_shown(record, ends, yes), *map(line, notes)])
 
 
@@ -214,7 +214,7 @@ def _end(end: ShownEpoch) -> Json:
 
 
 def _shown(record: Operator, ends: Sequence[Json], yes: bool) -> Sequence[RenderableType]:
-    made = table("sink", "is", "marker", "over up to epoch", "leaves")
+    made = table("sink", "identity", "marker", "closed up to epoch", "leaves")
     for name, stand in sorted(record.stands.items()):
         markers = " or ".join(_marker(marker) for marker in stand.markers)
         made.add_row(name, stand.identity, markers, _through(stand), "yes" if stand.away else "no")

@@ -85,8 +85,9 @@ def reconcile(
 ) -> Answer:
     """Compare what two sinks hold of each epoch, by count and digest, and show the first rows that differ.
 
-    Epochs that only one of them has are named. If nothing differs, the exit code is 3 if the content of both could not
-    be compared in full; with --audit, the sinks' own records are enough.
+    Epochs that only one of them has are named. The exit code is 0 only if the content of all epochs was compared and
+    nothing differs; if nothing differs but some content was not compared, it is 3. With --audit only the sinks' own
+    records are compared, and equal records give exit code 0.
 
     Example: epochal reconcile /data/checkpoint postgres-flights delta-flights --from 100 --to 200
     """
@@ -249,7 +250,7 @@ def _hashed(side: Side, position: Position, columns: Columns) -> Iterator[Hashed
 def _rows(
     a: Side, b: Side, of_a: ShownEpoch, of_b: ShownEpoch, columns: Columns, buckets: Sequence[int], most: int
 ) -> Json:
-    """Return the first rows, of some differing buckets, that one side has more often than the other."""
+    """Return up to ``most`` rows per sink that this sink has more often than the other one, from these buckets."""
     held: list[dict[int, tuple[Value, ...]]] = [{}, {}]
     counted: list[Counter[int]] = [Counter(), Counter()]
     for n, (side, position) in enumerate(_places(a, b, of_a, of_b)):

@@ -1,7 +1,7 @@
 """The state of a query: its log, its sinks and Spark's own files, read together and judged as a start would judge them.
 
-This file has no rules; ``judge.py`` has them.  A running query moves on between two reads.  So a refusal is judged
-again, on new reads, while the log has grown meanwhile.
+This file has no rules; ``judge.py`` has them.  A running query may write between two reads.  So if the log has grown
+since a refusal was read and judged, everything is read and judged again.
 """
 
 from __future__ import annotations

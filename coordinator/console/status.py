@@ -173,7 +173,7 @@ def _row(standing: Standing, sink: Sink) -> Json:
 def _notes(standing: Standing) -> list[str]:
     notes = []
     if standing.unanswered:
-        notes.append(f"{', '.join(standing.unanswered)} did not answer: only part of a start's rules was asked")
+        notes.append(f"{', '.join(standing.unanswered)} did not answer: only some of a start's rules were applied")
     if standing.planned is None:
         notes.append("Spark's own files were not read: the checkpoint is not on this disk, and no Spark runs here")
     for name, epoch in standing.in_doubt.items():

@@ -107,7 +107,8 @@ def _aborted(name: str, asked: Transactional, standing: Standing, yes: bool) -> 
             f"{doubt(epoch)}, and not shown yet: nothing is aborted", sink=name, epoch=epoch.number, help=FINISH
         )
     if not yes:
-        return [f"--yes would init {', '.join(asked.ids)}: what is open is aborted, a live producer of it starts anew"]
+        ids = ", ".join(asked.ids)
+        return [f"--yes would init {ids}: this aborts open transactions, and a live producer has to start anew"]
     return [f"aborted what was open under {', '.join(asked.abort())}"]
 
 

@@ -30,7 +30,7 @@ from epochal.sinks.inspection import Inspection, audited, inspection_of
 from epochal.sinks.protocol import Sink
 
 MOST_ROWS = 5_000_000
-"""How many rows one statement counts at most, according to the audit; a single larger epoch is counted alone."""
+"""How many rows one statement counts at most, by the audit's row counts.  A larger epoch has its own statement."""
 Key = tuple[str, EpochNumber]
 """Incarnation and epoch."""
 
@@ -163,7 +163,7 @@ def _check_log(history: History, account: Account) -> None:
         account.unchecked.append("log: it has no epoch")
 
 
-# --- what follows from an operator's record is no finding -------------------------------------------
+# --- differences that an operator's record explains are not findings --------------------------------
 
 
 def _tell_said(history: History, account: Account) -> None:
@@ -380,7 +380,7 @@ class _Whole:
             self._account.find("offsets", "the audit has other source offsets than the log", row)
 
     def _must_be_logged(self, row: ShownEpoch) -> bool:
-        """Return whether the log must have the epoch: it is not older than the oldest that the log has of its query."""
+        """Return whether the log must have the epoch: the log has this epoch or an older one of the same query."""
         held = [epoch for incarnation, epoch in self._logged if incarnation == row.incarnation]
         return bool(held) and row.epoch >= min(held)
 

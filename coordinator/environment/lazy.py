@@ -16,8 +16,8 @@ def when_asked(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package.
 
-    ``package``: the package's ``globals()``.  ``modules``: for each name, the module that has it.  If the last part of
-    the module's name is the same name, the name stands for the module itself.
+    ``package``: the package's ``globals()``.  ``modules``: for each name, the module that defines it.  A name that is
+    also the last part of that module's name stands for the module itself.
     """
 
     def get(name: str) -> Any:

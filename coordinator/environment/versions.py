@@ -36,7 +36,8 @@ DELTALAKE = "1.6"
 KAFKA_BROKER = "4.3.1"
 POSTGRES = ("16", "18")
 
-# `make test-matrix` fetches these: more versions of what users have; each runs the tests that depend on it.
+# `make test-matrix` also tests these versions, which users may have.  With each of them it runs only the tests that
+# depend on it.
 PYSPARK_AT_OWN_RISK = ("4.0.4", "4.1.3")  # refused; the tests run them like a user who goes on at their own risk
 KAFKA_MATRIX = ("3.6.2", "3.9.2", "4.1.2")
 POSTGRES_MATRIX = {"14": "14.24.0", "15": "15.19.0", "17": "17.11.0"}  # series -> release of the binaries' jar

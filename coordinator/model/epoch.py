@@ -215,7 +215,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch as a sink is asked to prepare it: under which decision, and at which position in this sink."""
+    """What a sink is asked to prepare: an epoch, with its decision and with its position in this sink."""
 
     decision: Decision
     position: Position

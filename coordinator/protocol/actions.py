@@ -8,7 +8,7 @@ An action is judged like a start: it is right if the log *with* its record accep
 ``Retire``         a sink leaves; it may return later, just as it is now
 ``Rename``         a sink goes on under another name
 ``Adopt``          the checkpoint lies elsewhere, was restored, or is a new one for an old app
-``Accept``         a sink goes on from what it is and shows now: restored, created again, or given up
+``Accept``         a sink goes on from its present state: restored, created again, or unable to take a decided epoch
 ``RewriteMarker``  a sink shows the last epoch but has lost its marker, which is written again
 ``Skip``           epochs never reached the pipeline, and nobody needs them
 ``Evaluate``       idempotent mode: sinks keep the rows of an evaluation that cannot be repeated
@@ -139,10 +139,10 @@ class Rename(_Said):
 
 @dataclass(frozen=True, kw_only=True)
 class Adopt(_Said):
-    """The checkpoint may go on where it lies, whatever fences its sinks have, but never with an unknown marker.
+    """The checkpoint goes on at its present location.  Unknown fences of its sinks are accepted, but no unknown marker.
 
-    A new log, without an epoch or an operator's record about a sink, knows no marker.  Then the checkpoint begins where
-    the sinks end.
+    A new log has no epoch and no operator's record about a sink, so it knows no marker.  Then the present marker of
+    every sink is accepted, and the checkpoint begins where the sinks end.
     """
 
     word: ClassVar[str] = "adopt"
@@ -159,7 +159,7 @@ class Adopt(_Said):
 
 @dataclass(frozen=True, kw_only=True)
 class Accept(_Said):
-    """The sink goes on from what it is and what it shows now.  It never gets the epochs of this log that it lacks."""
+    """The sink goes on from its present identity and marker.  It never gets the epochs of this log that it lacks."""
 
     word: ClassVar[str] = "accept"
     sink: str
@@ -188,11 +188,12 @@ class Accept(_Said):
         is_known = bool(known) and (self.sink in case.history.members or self.sink in case.history.stands)
         if is_known and marker is not None and marker not in known and marker.position >= newest:
             raise CheckpointMismatch(
-                f"the sink's marker ({marker}) is of no epoch that this checkpoint's log knows, and not older than its"
-                f" last one, at position {newest}",
+                f"the sink's marker ({marker}) belongs to no epoch that this checkpoint's log knows, and it is not"
+                f" older than the log's last epoch, at position {newest}",
                 sink=self.sink,
                 state="rows of later epochs are visible in it, which this checkpoint would write again",
-                help="restore the newest checkpoint; if it is lost, begin a new one at the sinks' offsets and adopt",
+                help="restore the newest checkpoint; if it is lost, begin a new one that reads from where the sinks"
+                " end, with `epochal adopt`",
             )
 
 
@@ -221,8 +222,8 @@ class RewriteMarker(_Said):
                 f"the sink has a marker: {state.marker}",
                 sink=self.sink,
                 state=f"the log's last epoch is {last.number}, at position {last.position_of(self.sink)}",
-                help="a marker that is not older is never overwritten: it belongs to another checkpoint, or to a newer"
-                " state of this one",
+                help="only a missing or older marker is replaced; this one belongs to another checkpoint, or to a newer"
+                " state of this checkpoint",
             )
         return self._record(case, stands={self.sink: SinkStanding(state.identity, (state.marker,), _through(case))})
 
@@ -269,7 +270,7 @@ class Evaluate(_Said):
         last = case.history.last
         if last is None or not isinstance(last.current, Apply):
             raise Misconfigured(
-                "the log's last epoch was not begun in idempotent mode, so nothing of it is compared",
+                "the log's last epoch was not begun in idempotent mode, so it has no evaluations to compare",
                 state=f"last epoch {last.number if last is not None else None}",
                 help="see `epochal status` for what stops the query",
             )

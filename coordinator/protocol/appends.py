@@ -45,7 +45,10 @@ def is_answered(start: Start, position: LogPosition, record: Record) -> bool:
 
 
 def names_the_cause(record: Record, error: Exception) -> bool:
-    """Return whether the log's error is raised as it is: a start may safely end after its ``Fence`` record."""
+    """Return whether to raise the log's own error.
+
+    This is safe only for a ``Fence`` record: the start may end without knowing whether the record was written.
+    """
     return isinstance(record, Fence) and isinstance(error, (Misconfigured, LogCorrupt))
 
 

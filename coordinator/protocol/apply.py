@@ -22,7 +22,7 @@ from epochal.sinks.protocol import Applied, ApplySink, CommitOutcome, MicroBatch
 def apply(start: Start, batch: MicroBatch, again: bool) -> dict[str, CommitOutcome]:
     """Give the epoch to every sink that does not show it.  Each sink writes rows and marker in one atomic write.
 
-    The digests of all evaluations that are known before the first of these writes must be equal.
+    Before the first write, all digests that are known by then must be equal.
     """
     begin(start, batch, again)
     votes = votes_that_agree(start, batch)
@@ -63,8 +63,9 @@ def begin(start: Start, batch: MicroBatch, again: bool) -> None:
 
 
 def votes_that_agree(start: Start, batch: MicroBatch) -> dict[str, Committable]:
-    """Return the votes of those sinks that do not show the epoch and can hold rows back.  This makes nothing visible.
+    """Return the votes of the sinks that do not show the epoch and can prepare rows without showing them.
 
+    This makes nothing visible.
     The sinks prepare one after another: each evaluates the micro-batch, and two evaluations at the same time would
     both change its operator state.
     """
@@ -84,8 +85,9 @@ def votes_that_agree(start: Start, batch: MicroBatch) -> dict[str, Committable]:
 def apply_where_nothing_is_held(
     start: Start, batch: MicroBatch, votes: Mapping[str, Committable]
 ) -> dict[str, CommitOutcome]:
-    """Give the epoch to those sinks that do not show it and cannot hold rows back, one after another.
+    """Give the epoch, one sink after another, to the sinks that cannot prepare rows without showing them.
 
+    Sinks that show the epoch already are left out.
     The digest of each sink's rows is compared with all digests that are known by then.
     """
     outcomes: dict[str, CommitOutcome] = {}
@@ -96,7 +98,7 @@ def apply_where_nothing_is_held(
             outcomes[sink.name] = applied.outcome
             start.mark_shown(sink.name, applied.digest)
         agree(start, votes)
-    except (NonDeterministicReplay, PrepareRefused):  # the rows that other sinks hold back are not visible yet
+    except (NonDeterministicReplay, PrepareRefused):  # rows that other sinks have prepared are not visible yet
         abort_quietly(start)
         raise
     return outcomes

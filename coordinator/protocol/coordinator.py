@@ -251,7 +251,7 @@ def look(start: Start, ask: EpochRequest) -> int:
 
 
 def check_sinks_appliable(start: Start, history: History, shown: Mapping[str, bool]) -> None:
-    """Refuse sinks that cannot take an epoch without a durable copy, if this start may have to give them one."""
+    """Refuse sinks that need a durable copy, if this start may have to give them an epoch in idempotent mode."""
     if start.mode == IDEMPOTENT:
         check_appliable(start.sinks.values())
     elif history.last is not None and isinstance(history.last.current, Apply) and any(shown.values()):
@@ -270,8 +270,8 @@ def check_sinks_appliable(start: Start, history: History, shown: Mapping[str, bo
 def verdict_of(start: Start, rules: Sequence[judge.Rule], case: Case) -> Verdict:
     """Judge the case.  An operator action is judged as if the log already held its record.
 
-    Which sinks show the last epoch is still computed from the log as it is, without the sinks in which the action gives
-    up that epoch.
+    Which sinks show the last epoch is computed from the log as it is now.  Sinks in which the action gives up that
+    epoch are left out.
     """
     if start.action is None:
         return judge.judge(rules, case)

@@ -14,7 +14,8 @@ from epochal.coordinator.model.epoch import Actor, Copy, EpochNumber, Marker, Po
 class LoggedEpoch:
     """One epoch with all its ``Commit`` or ``Apply`` records.
 
-    The last record is the valid one.  A marker that an earlier record of the epoch explains is still proof.
+    The last record is the valid one.  A marker with the decision of an earlier record still proves that the sink shows
+    the epoch.
     """
 
     records: tuple[EpochRecord, ...]
@@ -105,7 +106,7 @@ class History:
 
     def is_compared(self, sink: str, marker: Marker | None) -> bool:
         """Return whether this sink's rows of the last epoch must equal those of the other evaluations."""
-        assert self.last is not None, "rows are of an epoch"
+        assert self.last is not None, "without an epoch there are no rows to compare"
         accepted = [r.evaluations for r in self.operators if r.evaluations is not None]
         kept = any(self.last.number == e.epoch and sink in e.sinks for e in accepted)
         shows = sink in self.last.current.participants and self.last.is_shown_by(sink, marker)
@@ -152,7 +153,11 @@ class History:
         return tuple(e for e in epochs if sink in e.current.participants and not self.is_over(sink, e.number))
 
     def needed_copies(self) -> tuple[Copy, ...]:
-        """Return the copies that may still be read: those of epochs that no durable record calls done in every sink."""
+        """Return the copies that may still be read.
+
+        A copy is needed until its epoch is done in every sink: a durable record says that the sink shows the epoch, or
+        an operator has closed it for the sink.
+        """
         return tuple(
             copy
             for epoch in self.epochs
@@ -164,7 +169,7 @@ class History:
         return self.done_through.get(sink, -1) >= epoch or self.is_over(sink, epoch)
 
     def compaction(self) -> tuple[LogPosition, tuple[Entry, ...]]:
-        """Return (floor, entries to keep below the floor).  The last two epochs stand at the floor and above.
+        """Return (floor, entries to keep below the floor).  No record of the last two epochs lies below the floor.
 
         Every fence is kept, because a sink may hold any of them.  Operator records are kept for ever.  The entries to
         keep depend only on the records below the floor, so two compactions to one floor give the same log.

@@ -174,7 +174,10 @@ def _markers_belong(case: Case) -> EpochalError | None:
 
 
 def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalError | None:
-    """Refuse the marker unless it is of the sink's last epoch, or of the epoch before while the last is not done."""
+    """Refuse the marker unless it belongs to the sink's last epoch, or to the epoch before.
+
+    The epoch before is accepted only while no durable record says that the sink shows the last epoch.
+    """
     took_part, stand = case.history.took_part(sink), case.history.stands.get(sink)
     if not took_part:
         return _stands(case, sink, marker, stand)
@@ -195,13 +198,13 @@ def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalErro
 
 
 def _stands(case: Case, sink: str, marker: Marker | None, stand: SinkStanding | None) -> EpochalError | None:
-    """Check a sink that took part in no epoch, or in none since an operator's record about it.
+    """Check a sink that took part in none of the last two epochs, apart from epochs that an operator closed for it.
 
     Such a sink must hold a marker that the record names, or no marker if there is no record.
     """
     if stand is not None and stand.is_renamed:
         return CheckpointMismatch(
-            "the sink goes on under another name, and this name has none of the epochs since then",
+            "the sink was renamed, and since then its epochs are kept under its new name only",
             sink=sink,
             state=_describe(case),
             help="use the new name, which `epochal log` shows, or change it back with `epochal rename`",
@@ -231,8 +234,8 @@ def _is_just_before(
 
 def _unknown_marker(case: Case, sink: str, marker: Marker) -> EpochalError:
     return CheckpointMismatch(
-        f"the sink's marker ({marker}) is of no epoch that this"
-        " checkpoint's log knows: the checkpoint was rolled back or copied, or the sink was",
+        f"the sink's marker ({marker}) belongs to no epoch that this"
+        " checkpoint's log knows: the checkpoint or the sink was rolled back or copied",
         sink=sink,
         epoch=case.ask.epoch,
         state=_describe(case),
@@ -395,8 +398,9 @@ Spark asks for no epoch then, and the start that writes the record fences every 
 
 
 def assuming(case: Case, record: Operator) -> Case:
-    """Return the case as it will be when the log holds this record, behind the fence of the start that writes it.
+    """Return the case as it will be when the log holds this record.
 
+    In an empty log the record comes after the fence of the start that writes it.
     The case leaves out a sink that goes on under another name, because no pipeline has it any more.
     """
     history = case.history

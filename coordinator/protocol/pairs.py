@@ -26,15 +26,15 @@ def ask_judgements(start: Start, epoch: Epoch, rows: Callable[[], Rows]) -> dict
 def judged_as_before(start: Start, epoch: Epoch, rows: Callable[[], Rows], given: Collection[str]) -> dict[str, Json]:
     """Return the same for an epoch that the sinks ``given`` will get once more.
 
-    Raise ``PrepareRefused`` if one sink of a pair keeps its rows, and what decides which sink gets a row has changed: a
-    row could then be in both sinks, or in neither.
+    Raise ``PrepareRefused`` for a pair of which one sink keeps its rows, if the judgement has changed: a row could then
+    be in both sinks, or in neither.
     """
     now = ask_judgements(start, epoch, rows)
     kept = [name for name in start.sinks if name not in given]
     if kept and (gone := sorted(start.current.judgements.keys() - now.keys())):
         raise PrepareRefused(
-            f"{gone} got the rows that another sink could not hold, and would now get all rows, while {kept} keep"
-            " their rows",
+            f"before, {gone} got only the rows that another sink could not hold; now it would get all rows, while"
+            f" {kept} keep the rows that they have",
             sink=gone[0],
             epoch=epoch.number,
             state=f"was {start.current.judgements[gone[0]]}",
@@ -46,7 +46,8 @@ def judged_as_before(start: Start, epoch: Epoch, rows: Callable[[], Rows], given
         before = start.current.judgements.get(sink.name)
         if now[sink.name] != before:
             raise PrepareRefused(
-                f"what sink {sink.of!r} cannot hold is no longer what it was, and one of the two sinks keeps its rows",
+                f"the condition for rows that sink {sink.of!r} cannot hold has changed, and one of the two sinks keeps"
+                " the rows that it has",
                 sink=sink.name,
                 epoch=epoch.number,
                 state=f"was {before}, is {now[sink.name]}",

@@ -176,7 +176,7 @@ MOMENT = Line(
 )
 NOW = Line(
     ("now", "current_time"),
-    "is the time of the evaluation, which Spark pins for current_timestamp and not for this",
+    "is the time of the evaluation; Spark pins current_timestamp per batch, but not this function",
     "use current_timestamp(), which Spark pins per batch",
     UNPINNED,
 )

@@ -232,7 +232,7 @@ def _under_both_names(act: Rename, sink: Sink) -> Sequence[Sink]:
 
 
 def _begun(ask: EpochRequest, *, new: bool) -> EpochRequest:
-    """Return what Spark will ask for when a checkpoint that does not exist yet has its query id."""
+    """Return what Spark will ask for on a checkpoint that does not exist yet, under a new query id."""
     folder = local_path(ask.query.checkpoint)
     if not new or folder is None:
         raise Misconfigured(
@@ -286,7 +286,8 @@ def _refuse_uneven(ask: EpochRequest, sinks: Sequence[Sink]) -> None:
             )
     elif shown and ask.fingerprint:
         raise CheckpointMismatch(
-            f"Spark has planned epoch {ask.epoch} of this new checkpoint already, so it no longer reads where to begin",
+            f"Spark has already planned epoch {ask.epoch} of this new checkpoint, so the offsets where it begins are"
+            " fixed",
             state=f"planned: {ask.offsets!r}; the sinks show {told}",
             help="move this checkpoint away, have the query read from where the sinks end, and begin another one:"
             " `epochal adopt --new`; if the planned epoch begins exactly where the sinks end, add --uneven",

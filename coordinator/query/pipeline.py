@@ -118,9 +118,9 @@ class Pipeline:
     ``app``: the application's name.  A restart finds its markers by this name and the sinks' names: keep them stable.
     ``sinks``: one or several sinks, each with a unique name.
     ``mode``: ``"two-phase"``, or ``"idempotent"`` for a query that gives the same rows whenever an epoch is run.
-    Idempotent mode makes no durable copy and no decision.  It refuses at start what the plan shows to give other rows
-    when it is run again; with several sinks, digests of the rows find the rest.  A pipeline may be started in the other
-    mode at any time: an epoch in doubt is finished in the mode that began it.
+    Idempotent mode makes no durable copy and no decision.  At start it refuses a query whose plan shows that a second
+    run may give other rows; with several sinks, digests of the rows find the rest.  A pipeline may be started in the
+    other mode at any time: an epoch in doubt is finished in the mode that began it.
     ``deterministic``: for idempotent mode, the names of your own functions that depend only on their arguments; these
     functions are not refused.
     ``log``: where decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.
@@ -429,13 +429,13 @@ def _in_mode(sink: Sink, mode: str) -> str:
     """Return what the pipeline's mode adds to a sink's promise."""
     if mode == IDEMPOTENT:
         return (
-            "In idempotent mode it is given an epoch by itself, without a decision that holds it to other sinks:"
+            "In idempotent mode it gets each epoch independently of the other sinks, without a common decision:"
             " exactly once if the query gives the same rows whenever the epoch is run."
         )
-    written = " Its rows are written after that, from the durable copy." if isinstance(sink, RedoSink) else ""
+    written = " Its rows are written after the decision, from the durable copy." if isinstance(sink, RedoSink) else ""
     return (
-        "In two-phase mode it shows an epoch once that is decided for all sinks, and the rows of one evaluation,"
-        f" whatever the query is.{written}"
+        "In two-phase mode it shows an epoch only after the epoch is decided for all sinks. All sinks show the rows of"
+        f" one evaluation, whatever the query is.{written}"
     )
 
 

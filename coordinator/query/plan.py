@@ -25,7 +25,8 @@ _STATEFUL = re.compile(
 )
 UNPINNED = frozenset({"Now", "CurrentTime"})
 """Functions of time that Spark does not pin per batch.  It pins others to the time in ``offsets/N``; seen on 4.2.0."""
-_ORDER_DEPENDENT = {"First", "Last", "CollectList", "CollectSet", "MinBy", "MaxBy"}  # Spark calls some deterministic
+# Their values depend on the order of rows.  Spark itself marks some of them as deterministic.
+_ORDER_DEPENDENT = {"First", "Last", "CollectList", "CollectSet", "MinBy", "MaxBy"}
 
 
 @dataclass(frozen=True)

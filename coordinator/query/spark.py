@@ -205,8 +205,8 @@ def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: s
 def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]) -> EpochRequest:
     """Read ``offsets/N`` and return what Spark asks for.  The fingerprint is the hash of that file.
 
-    A kill leaves the file as it was.  On a local disk Spark does not sync the file.  We do, because our decision must
-    not survive a crash that the file does not survive.
+    A kill leaves the file as it was.  On a local disk Spark does not sync the file.  Epochal does: otherwise a crash of
+    the machine could lose the file and keep the decision.
     """
     path = f"{query.checkpoint}/offsets/{epoch}"
     files = files_at(query.checkpoint, spark)

@@ -129,8 +129,9 @@ def actions_of(sink: Core, table: Table, txn: Transaction, c: Committable) -> tu
 
 
 def merge_again(sink: Core, table: Table, txn: Transaction, c: Committable) -> tuple[Transaction, Sequence[Json]]:
-    """Return the MERGE that prepare made, once, if the table has no newer version; else make it on this snapshot.
+    """Return the actions of the MERGE that prepare made, or of a new MERGE on this snapshot.
 
+    The MERGE of prepare is used at most one time, and only if the table has no newer version and its files still exist.
     ``CommitInDoubt``: the table no longer takes the decided rows.
     """
     tried, sink.tried = sink.tried, None

@@ -116,7 +116,7 @@ class Core:
         return self.planned(self.mode, rows.names, table).written(rows)
 
     def row_problems(self, rows: StructType, metadata: Json) -> list[str]:
-        """Return why such rows do not fit the table, a sentence each.  Columns that prepare will add count as there."""
+        """Return why such rows do not fit the table, a sentence each.  A column that prepare will add is no problem."""
         case_sensitive, table = self.case_sensitive(), jvm.schema_of(metadata)
         if self.merge_schema:
             table = gates.with_columns(table, self.added(rows, metadata))

@@ -131,7 +131,7 @@ def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> 
 
 
 def fingerprint(metadata: Json, protocol: Json) -> Json:
-    """Return what prepared files depend on: they fit the table while :func:`changes` finds no difference in it."""
+    """Return what prepared files depend on.  They fit the table as long as :func:`changes` finds no harmful change."""
     constraints = {k: v for k, v in metadata["configuration"].items() if k.startswith("delta.constraints.")}
     return {
         "id": metadata["id"],

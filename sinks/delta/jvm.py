@@ -233,7 +233,7 @@ class Transaction:
 
     @property
     def log(self) -> Java:
-        """Delta's ``DeltaLog`` of this table.  If its name later means another table, that table has its own."""
+        """Delta's ``DeltaLog`` of this table, even if the table's name means another table later."""
         return self._log
 
     @property

@@ -43,7 +43,10 @@ class MergePlan(Upsertion):
         return StructType([field for field in rows.fields if field.name in self.columns])
 
     def fitting(self, rows: DataFrame, table: StructType, *, case_sensitive: bool) -> DataFrame:
-        """Return the rows with the table's types, and the columns that only the statement reads as they are."""
+        """Return the rows, with the written columns in the table's types.
+
+        Columns that are not written, which only the MERGE statement reads, keep their types.
+        """
         from pyspark.sql.types import StructType
 
         fitted = gates.projection(self.written(rows.schema), table, case_sensitive=case_sensitive)
@@ -53,7 +56,8 @@ class MergePlan(Upsertion):
     def check(self, rows: DataFrame, sink: str, epoch: EpochNumber) -> int:
         """Return how many rows there are.
 
-        ``PrepareRefused``: a column of ``key`` or ``order_by`` is NULL, or a key has several rows and no only last one.
+        ``PrepareRefused``: a column of ``key`` or ``order_by`` is NULL, or a key has several rows and no single last
+        one.
         """
         count, most, *nulls = self._counts(rows).collect()[0]
         check_nulls(dict(zip((*self.key, *self.order), nulls, strict=True)), sink, epoch)

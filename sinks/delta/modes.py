@@ -72,7 +72,7 @@ def way(mode: Mode) -> str:
             " OPTIMIZE and VACUUM do it no harm."
         )
     return (
-        f"{keyed.way(mode)} Other writers may append, change, OPTIMIZE and VACUUM beside it: where the table has"
-        " changed since an epoch was prepared it is merged anew. A table that no longer takes decided rows ends the"
+        f"{keyed.way(mode)} Other writers may append, change, OPTIMIZE and VACUUM beside it: if the table has changed"
+        " since an epoch was prepared, the epoch is merged again. A table that no longer takes decided rows ends the"
         " query with CommitInDoubt, and its next start finishes the epoch once the table takes them."
     )

@@ -5,7 +5,7 @@ a dead start from the files of other writers.  The note says whose they are::
 
     <table>/epochal-stage/<app>/<sink>/<position>-<generation>-<token>-<decision>.json
 
-VACUUM removes notes and files to which no start comes back.  (VACUUM would skip the folder of the notes if its name
+If no later start deletes notes and files, VACUUM removes them.  (VACUUM would skip the folder of the notes if its name
 began with an underscore.)
 """
 

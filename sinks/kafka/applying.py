@@ -144,7 +144,7 @@ def plan_to_apply(
 def apply_until_shown(
     sink: Core, plan: Plan, records: DataFrame, found: Sequence[Objection], agreed: Digest | None
 ) -> Applied:
-    """Attempt until the epoch is shown.  Each attempt evaluates again; its digest must be the first known one."""
+    """Attempt until the epoch is shown.  Each attempt evaluates again; its digest must equal the first known one."""
     if sink.evaluated is not None and sink.evaluated[0] != plan.decision:
         sink.evaluated = None
 

@@ -67,7 +67,7 @@ def check_bad_rows(bad_rows: Sink | None, value: MakeValue | None, sink: str) ->
 def check_tombstones(tombstones: bool, value: str | MakeValue | None, sink: str) -> None:
     if tombstones and value is None:
         raise Misconfigured(
-            "tombstones=True, and the JSON of a row is never empty",
+            "tombstones=True has no effect: the value is the JSON of the row, which is never empty",
             sink=sink,
             help="name a column with value=, or a function; a row of which it is NULL or None is a tombstone",
         )

@@ -36,7 +36,9 @@ _FIXED: Mapping[str, tuple[str, ...]] = {
 acknowledged rows could be lost or sent twice."""
 
 OURS: Mapping[str, str] = {
-    **dict.fromkeys(_FIXED, "is fixed: a row counts once all replicas in sync have it, and is written once"),
+    **dict.fromkeys(
+        _FIXED, "is fixed: a row counts as written only when all replicas in sync have it, and never twice"
+    ),
     **dict.fromkeys(("bootstrap.servers", "metadata.broker.list"), "is the first argument of KafkaSink"),
     "transactional.id": "is made of the app and the sink's name, which is how a restart finds its transaction",
     **dict.fromkeys(

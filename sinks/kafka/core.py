@@ -63,7 +63,7 @@ class Judging:
 
 @dataclass(frozen=True)
 class Watched:
-    """Rows that are judged while they are copied: for which decision, how, and a function that returns the figures."""
+    """What is kept of rows that are judged while they are copied: decision, judging, and a function for the figures."""
 
     decision: int
     judging: Judging
@@ -223,7 +223,7 @@ class Core:
 
     @property
     def keeps_records(self) -> bool:
-        """Whether records are kept beside the copy, because a second making might not give the same ones."""
+        """Whether records are kept beside the copy, because making them again might give other records."""
         return self.make_value is not None or self.slots > 1 or self.bad_rows is not None
 
     def encoder(self, now: Topics) -> Encoder:

@@ -73,9 +73,9 @@ def marker_of_either_name(sink: Core, query: Query, state: State) -> Marker | No
 def fence(sink: Core, query: Query, by: Actor) -> None:
     """Bar every older producer, write the fence unless a newer actor owns the sink, then bar all other slots.
 
-    If two starts fence at the same time, each ``init`` ends the other's transaction.  So at most one record is written
-    on top of the state that its writer has read; the other start reads that record and is ``Fenced``.  ``slots.py``, 4,
-    says why the other slots come last, and why each call bars them again.
+    If two starts fence at the same time, each ``init`` ends the other's transaction.  So at most one of them can write
+    its record before the state that it has read changes.  The other start reads that record and is ``Fenced``.  Point 4
+    in ``slots.py`` says why the other slots come last, and why each call bars them again.
     """
     marker_topic, link = sink.marker_topic(query), sink.link()
     if sink.is_new:

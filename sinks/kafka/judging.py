@@ -1,4 +1,4 @@
-"""Judging rows: what Kafka, a topic or JSON cannot hold refuses the epoch, or goes to ``bad_rows=``."""
+"""Judges rows: what Kafka, a topic or JSON cannot hold makes the sink refuse the epoch, or goes to ``bad_rows=``."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
 
 
 def is_watchable(sink: Core, rows: DataFrame) -> bool:
-    """Whether rows become records unchanged, and the same records in the query's session as in the sink's own."""
+    """Whether rows become records unchanged, and the query's session and the sink's own give equal records."""
     if sink.keeps_records or not sink.encoding.projection.is_whole:
         return False
     policy = rows.sparkSession.conf.get("spark.sql.legacy.timeParserPolicy", "CORRECTED")

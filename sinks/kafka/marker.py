@@ -109,7 +109,7 @@ class State:
     slots: int = 1  # how many were ever used, also by the owner of the fence
     span: int = 1  # how many of them the newest epoch has
     before: PreviousEpoch = field(default_factory=PreviousEpoch)  # what the sink showed before that epoch
-    kept: Position | None = None  # the lowest one whose record is kept, under a key of its own; in partition 0 only
+    kept: Position | None = None  # the lowest position whose record is kept, with its own key; in partition 0 only
 
 
 def key(marker_topic: MarkerTopic, position: Position) -> bytes:
@@ -217,8 +217,9 @@ def _read(link: Link, marker_topic: MarkerTopic, final: bool) -> bytes | None:
 
 
 def read_back(link: Link, marker_topic: MarkerTopic) -> Iterator[list[Message]]:
-    """Yield the committed records of the slot's partition in stretches: the newest stretch first, each longer.
+    """Yield the committed records of the slot's partition in stretches, from the newest to the oldest.
 
+    Each stretch is longer than the one before it, except that the last one ends at the partition's first record.
     Within a stretch the records are in the order of their offsets.
     """
     with link.consumer() as consumer:

@@ -90,7 +90,10 @@ def figures(objections: Sequence[Objection]) -> list[Column]:
 
 
 def of_each(objections: Sequence[Objection]) -> Column:
-    """A column: the number of the first objection that a record meets, and what it shows, as text; NULL: none."""
+    """Return a column for the first objection that a record meets, or NULL if it meets none.
+
+    The column is a struct: the number of the objection, and the value that the error shows, as text.
+    """
     from pyspark.sql import functions as f
 
     cases = f.lit(None)
@@ -109,7 +112,7 @@ def reason_of_each(objections: Sequence[Objection]) -> Column:
 
 def refusal(met: Objection, rows: int, shown: object, sink: str, epoch: EpochNumber, state: str) -> PrepareRefused:
     """Return the error for ``rows`` rows that meet an objection."""
-    more = "; or let bad_rows= have such rows" if met.separable else ""
+    more = "; or write such rows elsewhere with bad_rows=" if met.separable else ""
     return PrepareRefused(met.tell(rows, shown), sink=sink, epoch=epoch, state=state, help=met.help + more)
 
 

@@ -204,8 +204,8 @@ class KafkaSink:
             "Conditions: acknowledged writes last (replication, min.insync.replicas), rows stay as long as readers "
             "need them (retention, compaction), "
             f"nobody else writes to the marker topic __epochal.<app>.{self._core.name} or uses its transactional id, "
-            "and producing an epoch takes less than the transaction timeout. In idempotent mode its rows are judged "
-            "while they are produced: those of an epoch that is refused are rows of an aborted transaction."
+            "and producing an epoch takes less than the transaction timeout. In idempotent mode rows are judged while "
+            "they are produced: the rows of an epoch that is refused belong to an aborted transaction."
             f"{self._fate_of_bad_rows}{self._core.encoding.projection.promise}"
         )
 
@@ -220,7 +220,7 @@ class KafkaSink:
         if self._core.slots == 1:
             return "one Kafka transaction"
         return (
-            f"{self._core.slots} Kafka transactions side by side, each of partitions of its own: if a start dies while"
+            f"{self._core.slots} Kafka transactions side by side, each with its own partitions: if a start dies while"
             " it commits, readers see the epoch in some partitions, and in the others from the next start on"
         )
 

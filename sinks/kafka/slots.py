@@ -6,9 +6,9 @@ with its own marker, so an epoch is atomic per slot only.
 
 How it is laid out:
 
-- *ever used*: the number S of slots that the newest record of partition 0 names.  A start writes it together with its
-  fence: the larger of the number that it finds and its own K.  S never shrinks, and nobody uses a slot that its own
-  fence does not name.
+- *ever used*: the number S of slots that the newest record of partition 0 names.  A start writes S together with its
+  fence.  It takes the larger of two numbers: the S that it finds, and its own K.  So S never shrinks.  A start uses a
+  slot only after its own fence names the slot.
 - *the epoch*: ``prepare`` writes the records durably, each with its partition, into one folder per slot; the
   committable lists the files.  So the slot of a row is chosen before the decision and never computed again, whatever
   becomes of K, of the topic's partitions or of the partitioner.  The rows are in the first K slots; all S slots get a
@@ -39,10 +39,11 @@ Why it is exactly once:
    then we ended its transaction, or the transaction was committed already and the look again sees it.  If its init came
    after ours, then our record could be read already, and the task reads that it is fenced.  If ids 1 to S-1 were barred
    only before the record was written, a task that comes in between would still read the older fence, and would show its
-   rows after ours.  Whoever repeats ``fence`` bars them again, because the call before may have died after it wrote the
-   record and before it barred them.
+   rows after our fence was written.  Whoever repeats ``fence`` bars them again, because the call before may have died
+   after it wrote the record and before it barred them.
 5. *Waiting*: no slot waits for another.  A slot's own partition is read up to the high watermark (nothing is open there
-   after its init).  Partition 0 is read as far as it can be read now: a fence that must be seen can be read, by 4.
+   after its init).  Partition 0 is read only as far as it can be read now.  This suffices: point 4 shows that a fence
+   which a task must see can be read by then.
 """
 
 from __future__ import annotations

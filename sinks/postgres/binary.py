@@ -118,7 +118,7 @@ def _numbers(column: pa.Array) -> tuple[Any, NDArray[Any]]:
     """The column's number format and its values.  A NULL has any value."""
     if pa.types.is_date32(column.type):
         return ">i4", _plain(column.view(pa.int32())) - np.int32(_DAYS)
-    if pa.types.is_timestamp(column.type):  # a value that wraps is out of Postgres's range, and its flag is set
+    if pa.types.is_timestamp(column.type):  # only values out of Postgres's range wrap: their flags are set already
         return ">i8", _plain(column.view(pa.int64())) - np.int64(_MICROSECONDS)
     return _NUMBERS[column.type], _plain(column)
 

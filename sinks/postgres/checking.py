@@ -127,7 +127,10 @@ def refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Sequen
 
 
 def refuse_relation(session: Session, sink: str, name: str) -> None:
-    """Require a plain, logged table, on which nothing acts on rows before they are committed."""
+    """Require a plain, logged table, without row-level security and inheritance.
+
+    It must have no constraint and no trigger that acts on rows before they are committed.
+    """
     ((kind, persistence, secured, parent),) = session.run(
         "SELECT relkind::text, relpersistence::text, relrowsecurity,"
         " EXISTS (SELECT FROM pg_inherits WHERE inhparent = pg_class.oid OR inhrelid = pg_class.oid)"

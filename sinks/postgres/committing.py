@@ -32,7 +32,7 @@ SPARE_PAGES = 256
 
 
 def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
-    """One short transaction; a lost answer is resolved by the marker, on a new connection."""
+    """Publish the epoch in one short transaction.  If its answer is lost, read the marker on a new connection."""
     formats.check_vote(committable, PAYLOAD_VERSION)
     app = sink.looked()
     try:
@@ -43,7 +43,7 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
 
 
 def publish_epoch(sink: Core, app: str, c: Committable, by: Actor) -> CommitOutcome:
-    """The three conditions, the rows counted, losers dropped, then marker and ``published`` at once."""
+    """Check the three conditions, count the rows, delete those of losers, then write marker and ``published``."""
     number, outcome = c.decision.epoch, CommitOutcome.ALREADY_COMMITTED
 
     def answered() -> None:
@@ -66,7 +66,10 @@ def publish_epoch(sink: Core, app: str, c: Committable, by: Actor) -> CommitOutc
 
 
 def refuse_other_way(sink: Core, c: Committable) -> None:
-    """What was prepared to be published out of a staging table is not shown by a view, nor the other way round."""
+    """Raise ``PreparedLost`` if the epoch was prepared in a mode that stages and the sink does not stage now.
+
+    The same if the epoch was not staged and the sink stages now.
+    """
     if ("publish" in c.payload) != (sink.staging is not None):
         mode = sink.staging or Append()
         raise PreparedLost(
@@ -74,12 +77,15 @@ def refuse_other_way(sink: Core, c: Committable) -> None:
             sink=sink.name,
             epoch=c.decision.epoch,
             state=f"table {sink.target.rows}, position {c.position}, prepared by {c.decision.actor}",
-            help="start the query again: the rows are redone as the mode wants them now",
+            help="start the query again: the rows are prepared again in the present mode",
         )
 
 
 def count_losers(sink: Core, session: Session, app: str, c: Committable) -> int:
-    """How many rows at the position are not the winners'; all of those are there, else they were lost."""
+    """Return how many rows at the position belong to losing attempts.
+
+    Raise ``PreparedLost`` unless all rows of the winning attempts are there.
+    """
     won, by = attempts_of(c), c.decision.actor
     registered = sink.registered(session, app, c.position)
     alone = registered == ({by: won} if won else {})
@@ -100,11 +106,12 @@ def count_losers(sink: Core, session: Session, app: str, c: Committable) -> int:
 
 
 def newest_rows(sink: Core, session: Session, position: Position) -> Sequence[str]:
-    """The rows table from there on, in the place of its name; empty where that is not known or saves nothing.
+    """Return SQL for the newest pages of the rows table, to use in FROM instead of the table's name.
 
-    Its index has no figures of the newest rows before a vacuum has been there, and the planner none at all: a look
-    for the position reads all that was written since.  Two halves, as the server has a range of pages read by one
-    process, but two ranges by two.
+    Return nothing if it is not known where these pages begin, or if the table had at most ``SPARE_PAGES`` pages before.
+    Until a vacuum runs, the index has no summary of the newest rows, and the planner has no statistics of them.  So a
+    query for the position would read all rows that were written since.  The pages are returned as two halves, because
+    the server reads one range of pages in one process, but two ranges in two.
     """
     noted, end = sink.end or (position, 0)
     if noted != position or end <= SPARE_PAGES:
@@ -112,8 +119,8 @@ def newest_rows(sink: Core, session: Session, position: Position) -> Sequence[st
     begin = end - SPARE_PAGES
     middle = (begin + sink.pages(session)) // 2
     ranges = f"ctid >= '({begin},0)' AND ctid < '({middle},0)'", f"ctid >= '({middle},0)'"
-    # OFFSET keeps the condition on _epoch, and with it the index, out of there; a number that is to be converted
-    # (0 and not '0') would keep the other process out too
+    # OFFSET keeps the planner from moving the condition on _epoch, and with it the use of the index, into the subquery.
+    # With the number 0, which would have to be converted, instead of '0' the server would not use a second process.
     rows = f"SELECT _epoch, _attempt FROM {sink.target.rows}"
     return [f"({rows} WHERE {pages} OFFSET '0') AS newest" for pages in ranges]
 
@@ -121,10 +128,11 @@ def newest_rows(sink: Core, session: Session, position: Position) -> Sequence[st
 def count_rows(
     sink: Core, session: Session, position: Position, attempts: Sequence[int], tables: Sequence[str]
 ) -> tuple[int, dict[int, int]]:
-    """How many rows lie at the position, and how many of them each of the attempts has.
+    """Return how many rows lie at the position, and how many of them each of the attempts has.
 
-    By filters: the planner has no figures of new rows, and would have them sorted, on disk, for a GROUP BY.  But
-    each row is held against each filter, and the server takes no more than 1,664 columns.
+    Filters count the rows of few attempts.  The planner has no statistics of new rows, so for a GROUP BY it would sort
+    them on disk.  But each row is compared with each filter, and the server takes no more than 1,664 columns: with more
+    than ``FILTERS`` attempts GROUP BY is used.
     """
 
     def of_all(select: str, after: str = "") -> list[tuple[Any, ...]]:
@@ -142,7 +150,7 @@ def count_rows(
 
 
 def drop_losers(sink: Core, session: Session, c: Committable, losers: int) -> None:
-    """Delete what attempts that did not win left at the position, whoever made them: so many rows."""
+    """Delete the rows at the position that belong to losing attempts of any actor, if there are any (``losers``)."""
     if losers:
         session.run(
             f"DELETE FROM {sink.target.rows} WHERE _epoch = $1 AND _attempt <> ALL($2::bigint[])",
@@ -153,7 +161,7 @@ def drop_losers(sink: Core, session: Session, c: Committable, losers: int) -> No
 
 
 def publish_staged(sink: Core, session: Session, c: Committable) -> None:
-    """The winners' rows go into the table, and all that is staged up to the position goes away."""
+    """Write the rows of the winning attempts into the table, and delete all staged rows up to the position."""
     plan = Publish.from_json(c.payload["publish"])
     plan.run(sink.staged(session, c.decision.epoch, c.position, attempts_of(c)))
     session.run(f"DELETE FROM {sink.target.rows} WHERE _epoch <= $1", c.position, limit=sink.limits.bulk)
@@ -176,9 +184,9 @@ def show(sink: Core, session: Session, app: str, c: Committable, *, may_forget: 
 
 
 def forget(sink: Core, session: Session, app: str, c: Committable) -> None:
-    """Old rows of the audit keep no epoch from its readers: what somebody has locked or protected stays."""
+    """Delete old rows of the audit.  Rows that somebody has locked or protected stay, without an error."""
     session.run("SAVEPOINT forget")
-    session.run("SET LOCAL lock_timeout = 100")  # milliseconds, up to COMMIT, and no other lock is to be waited for
+    session.run("SET LOCAL lock_timeout = 100")  # milliseconds, until COMMIT: no later statement waits for a lock
     try:
         audit.forget(session, app, sink.name, c.position, sink.retention)
     except (ServerRefused, SinkUnavailable) as error:
@@ -187,7 +195,10 @@ def forget(sink: Core, session: Session, app: str, c: Committable) -> None:
 
 
 def resolve(sink: Core, app: str, c: Committable, by: Actor, unknown: OutcomeUnknown) -> CommitOutcome:
-    """COMMIT was sent and not answered.  Under the row's lock the old back-end is through with it."""
+    """Find out whether a COMMIT without an answer was applied.
+
+    Whoever gets the row's lock knows that the old back-end has ended its transaction, so the marker it reads is final.
+    """
     try:
         with (
             sink.connector.session() as session,
@@ -204,6 +215,6 @@ def resolve(sink: Core, app: str, c: Committable, by: Actor, unknown: OutcomeUnk
         f"the COMMIT was lost, nothing became visible: {unknown.what}",
         sink=sink.name,
         epoch=c.decision.epoch,
-        state=f"position {state.published} is shown, {c.position} is to be",
+        state=f"position {state.published} is shown, position {c.position} is not",
         help="nothing to do: it is tried again",
     )

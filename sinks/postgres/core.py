@@ -44,7 +44,7 @@ class State:
 
     @property
     def marker(self) -> Marker | None:
-        """Where readers stand, whatever was done to the decision by hand: then it is nobody's."""
+        """The marker at the position that readers see.  If its decision was deleted by hand, it is unknown."""
         if self.published == 0 and self.decision is None:
             return None
         return Marker(self.published, self.decision if self.decision is not None else UNKNOWN_DECISION)
@@ -96,23 +96,24 @@ class Core:
         self.connector = Connector(dsn, self.name, self.limits)
         self.conditions = Conditions(self.name, f"table {self.target.own}, history in epochal.epochs")
         self.app: str | None = None
-        self.end: tuple[Position, int] | None = None  # of the table in pages, before any row of the position
+        self.end: tuple[Position, int] | None = None  # a position, and the table's size in pages before its first row
 
     def checked(self, app: str) -> str:
         check_name("app", app, self.name)
         return app
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy has connections of its own."""
+        """Restore a copy, and give it its own connections."""
         self.__dict__.update(state, connector=copy.copy(state["connector"]))
 
     def looked(self) -> str:
         return looked(self.app, self.name)
 
     def state(self, session: Session, app: str, lock: bool = False, share: bool = False) -> State:
-        """The sink's row; with ``lock`` held until COMMIT, in a statement of its own so that the next sees all.
+        """Read the sink's row.
 
-        With ``share`` it is held as a task does: those that write have to wait, those that prepare do not.
+        ``lock``: lock the row until COMMIT.  A statement after this one then sees all that was committed before the
+        lock.  ``share``: lock the row as a task does: whoever wants to write it has to wait, other tasks do not.
         """
         try:
             found = session.run(
@@ -152,13 +153,13 @@ class Core:
         return State(f"postgres:{system}/{database}/{table}", fence, published, decision, bool(may_forget))
 
     def owned(self, session: Session, app: str, by: Actor) -> State:
-        """The row, locked; ``Fenced`` unless it is ``by``'s."""
+        """Lock the sink's row and return it; raise ``Fenced`` unless its fence is that of ``by``."""
         state = self.state(session, app, lock=True)
         self.conditions.check_owner(state, by)
         return state
 
     def registered(self, session: Session, app: str, position: Position) -> dict[Actor, dict[int, int]]:
-        """How many rows each attempt has put at the position: tasks write that with them."""
+        """Return, by actor, how many rows each attempt at the position has.  Tasks record this when they write rows."""
         found = session.run(
             "SELECT generation, token, attempt, row_count FROM epochal.attempts"
             " WHERE app = $1 AND sink = $2 AND position = $3",
@@ -173,7 +174,7 @@ class Core:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """A transaction that wrote nothing: a lost answer is merely unavailable."""
+        """Turn a lost answer into ``SinkUnavailable``: the transaction in this scope writes nothing."""
         try:
             yield
         except OutcomeUnknown as lost:
@@ -183,7 +184,7 @@ class Core:
         return ending_blockers(session, self.connector, Row(app, self.name, by))
 
     def kept_as(self, session: Session, app: str) -> str:
-        """The name that the sink's row has: its own, or, while it is renamed, the other one."""
+        """Return the name under which the sink's row is stored; while the sink is renamed, it may be the other name."""
         if self.also is None or ddl.registered(session, app, self.name) is not None:
             return self.name
         return self.also if ddl.registered(session, app, self.also) is not None else self.name
@@ -200,7 +201,7 @@ class Core:
         return Staged(session, self.target, self.name, epoch, position, attempts, self.limits.bulk)
 
     def pages(self, session: Session) -> int:
-        """Of the rows table; 0 if there is none."""
+        """Return the size of the rows table in pages; 0 if there is no table."""
         size = "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint"
         [(pages,)] = session.run(size, self.target.rows)
         return int(pages or 0)

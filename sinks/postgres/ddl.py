@@ -289,7 +289,7 @@ def other_type(sink: str, name: str, column: PgColumn, found: str) -> Misconfigu
     )
 
 
-ONE_EVALUATION = "a Python function that Spark evaluates again gives the rows of exactly one evaluation."
+ONE_EVALUATION = "if Spark evaluates a Python function again, readers see the rows of exactly one evaluation."
 
 
 def guarantee(target: Target) -> str:

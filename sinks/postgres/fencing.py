@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
-    """Without ``by`` one plain SELECT; with it the row is held, so nothing can be under way."""
+    """Read identity, fence and marker.
+
+    Without ``by`` this is one plain SELECT.  With ``by`` the row is locked, so no older transaction is still under way.
+    """
     sink.app = sink.checked(query.app)
     with sink.connector.session() as session:
         if by is None:
@@ -24,7 +27,10 @@ def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
 
 
 def seen(sink: Core, session: Session, app: str, state: State) -> SinkState:
-    """With the digest, asked for in a later statement: one that waited for the row would not see it yet."""
+    """Return the state with the marker's digest.
+
+    A statement of its own reads the digest, because a statement that has waited for the row's lock would not see it.
+    """
     marker = state.marker
     if marker is not None:
         marker = replace(marker, digest=digest_at(sink, session, app, marker.position))
@@ -43,7 +49,7 @@ def digest_at(sink: Core, session: Session, app: str, position: Position) -> Dig
 
 
 def fence(sink: Core, query: Query, by: Actor) -> None:
-    """Compare-and-set on the row; a back-end that holds it for too long is ended."""
+    """Set the fence by compare-and-set on the sink's row, and end a back-end that holds the row for too long."""
     sink.app = sink.checked(query.app)
     with sink.connector.session() as session, session.transaction(), sink.ending_blockers(session, query.app, by):
         sink.conditions.check_fence(sink.state(session, query.app, lock=True), by)
@@ -58,7 +64,7 @@ def fence(sink: Core, query: Query, by: Actor) -> None:
 
 
 def abort(sink: Core, query: Query, by: Actor) -> None:
-    """Delete all rows above ``published``, registered or not; a late COPY is refused by its own look."""
+    """Delete all rows above ``published``, registered or not.  A COPY that ends later fails at its own fence check."""
     app = sink.checked(query.app)
     with (
         sink.connector.session() as session,
@@ -76,7 +82,7 @@ def abort(sink: Core, query: Query, by: Actor) -> None:
 
 
 def check_mark(sink: Core, query: Query) -> None:
-    """A name is changed by the owner of what it stands in."""
+    """If the sink is being renamed, refuse a role that may not rename it; see ``rights.refuse_no_owner``."""
     sink.checked(query.app)
     if sink.also is None:
         return
@@ -85,7 +91,10 @@ def check_mark(sink: Core, query: Query) -> None:
 
 
 def mark(sink: Core, query: Query, marker: Marker | None, by: Actor) -> None:
-    """One transaction; with the row its history, and the reader view that names it, go under this name."""
+    """Write the marker in one transaction.
+
+    If the sink is being renamed, this transaction also gives its row, its audit and its reader view this name.
+    """
     app = sink.checked(query.app)
     with (
         sink.connector.session() as session,

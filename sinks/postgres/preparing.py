@@ -41,7 +41,7 @@ def sums_of(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
-    """One Spark job: COPY under the next position, vote; then read back what is registered."""
+    """Copy the rows under the next position in one Spark job, read back what its tasks registered, and vote."""
     from epochal.sinks.postgres.rows import columns as columns_in
     from epochal.sinks.postgres.rows import holdable
 
@@ -53,7 +53,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     sink.projection.check(rows.schema)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
     held = held_rows(sink, rows)
-    columns = columns_in(held.schema, sink.name)  # as this session reads the projection, which writes them
+    columns = columns_in(held.schema, sink.name)  # as this session resolves the projection, with which it also writes
     if sink.evolves:
         evolve(sink, app, epoch, columns, by)
     refuse_columns(sink, epoch, columns)
@@ -67,7 +67,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         registered = sink.registered(session, app, epoch.position).get(by, {})
     if not attempts.items() <= registered.items():
         raise PrepareRefused(
-            f"read back: {tell_attempts(attempts, registered)}",
+            f"the registrations that were read back lack rows of the votes: {tell_attempts(attempts, registered)}",
             sink=sink.name,
             epoch=epoch.number,
             state=f"position {epoch.position}, by {by}",
@@ -111,7 +111,7 @@ def judgement(sink: Core, rows: Rows) -> Json:
 
 
 def held_rows(sink: Core, rows: Rows) -> Rows:
-    """What is written of the epoch's rows."""
+    """Return the epoch's rows and columns that the sink writes."""
     from epochal.sinks.postgres.rows import reason
 
     projected = sink.projection.apply(rows)
@@ -125,7 +125,10 @@ def left_out_of(sink: Core, rows: Rows) -> int:
 
 
 def refuse_columns(sink: Core, epoch: Epoch, columns: Sequence[PgColumn]) -> None:
-    """Rows or table may have changed since the start looked, and the server would bend what does not fit."""
+    """Raise ``PrepareRefused`` if the rows do not fit the table.
+
+    Rows or table may have changed since the start, and the server would change values that do not fit.
+    """
     with sink.connector.session() as session, refusing(sink.name, epoch.number):
         if sink.staging is not None:
             staging.refuse_rows(session, sink.name, sink.target, sink.staging, columns, fewer=sink.evolves)
@@ -134,7 +137,7 @@ def refuse_columns(sink: Core, epoch: Epoch, columns: Sequence[PgColumn]) -> Non
 
 
 def evolve(sink: Core, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
-    """Add the columns that are new, as the one who may prepare: nobody who was fenced alters a table."""
+    """Add the columns that are new.  The conditions of prepare are checked first: a fenced actor alters no table."""
     evolution = sink.evolution(app, columns)
     with sink.connector.session() as session:
         if not evolution.lacking(session):
@@ -153,9 +156,9 @@ def tried(
     attempts: Mapping[int, int],
     by: Actor,
 ) -> Publish:
-    """How the staged rows will be published; what can be seen of it now has been asked, and tried.
+    """Return the plan by which the staged rows will be published, after it was checked and, if ``trial``, tried.
 
-    The trial holds the sink's row as a task does, so that a newer fence ends one that takes long.
+    The trial locks the sink's row as a task does.  So a newer start that fences the sink can end a long trial.
     """
     number, wanted = epoch.number, marker_of(epoch)
     with sink.connector.session() as session, session.rehearsal():
@@ -194,7 +197,10 @@ def task_of(
 
 
 def written_by(sink: Core, rows: Any, task: Task) -> list[Json]:
-    """The votes of all partitions; ``coalesce`` bounds the connections without a second evaluation."""
+    """Write the rows and return the votes of all partitions.
+
+    ``coalesce`` limits the number of connections, and does not evaluate the rows a second time.
+    """
     from epochal.sinks.postgres.write import VOTE, writer
 
     try:
@@ -205,7 +211,7 @@ def written_by(sink: Core, rows: Any, task: Task) -> list[Json]:
 
 
 def error_of_a_task(sink: Core, error: Exception, epoch: int) -> EpochalError | None:
-    """Our own error, if a task ended with one: Spark hands over its text only."""
+    """Return Epochal's error if a task ended with one, else None.  From Spark only the text of the error arrives."""
     for kind in (SinkUnavailable, OutcomeUnknown):
         found = re.search(rf"{kind.__module__}\.{kind.__name__}: (.*)", str(error))
         if found is not None:
@@ -218,7 +224,7 @@ def error_of_a_task(sink: Core, error: Exception, epoch: int) -> EpochalError | 
 
 
 def raise_refusals(sink: Core, votes: Sequence[Json], epoch: Epoch, by: Actor) -> None:
-    """The votes that say no, as one error; the most telling kind first."""
+    """Raise one error for all votes that say no; of several kinds, that of the kind that is checked first."""
     where: dict[str, Any] = {"sink": sink.name, "epoch": epoch.number}
     for vote in votes:
         if "stale" in vote:
@@ -237,7 +243,7 @@ def raise_refusals(sink: Core, votes: Sequence[Json], epoch: Epoch, by: Actor) -
         raise PrepareRefused(
             f"rows with values that Postgres cannot hold exactly: {told}",
             help="these are strings with NUL or broken UTF-8, dates or timestamps out of Postgres's range, or NaN"
-            " and infinities inside JSON: replace or drop them in the query, or let bad_rows= have them",
+            " and infinities inside JSON: replace or drop them in the query, or write them elsewhere with bad_rows=",
             **where,
         )
     for vote in votes:
@@ -245,20 +251,21 @@ def raise_refusals(sink: Core, votes: Sequence[Json], epoch: Epoch, by: Actor) -
             raise PrepareRefused(
                 vote["refused"],
                 state=vote["state"],
-                help="make the rows fit the table's constraints, or the table the rows",
+                help="change the rows so that they fit the table, or change the table",
                 **where,
             )
 
 
 def noted_end(sink: Core, epoch: Epoch) -> tuple[Position, int] | None:
-    """Where the rows of the position will begin, unless they find room before it; None does no harm.
+    """Return the position, and the page at which its rows will begin; None if this is not known.
 
-    Of an epoch that is redone there may be rows from before, of which nobody knows where they are.
+    Some rows may go into free space in earlier pages (``SPARE_PAGES``).  A redone epoch may have older rows at an
+    unknown place.  Without an answer the commit only takes longer.
     """
     if sink.staging is not None or epoch.decision.redo > 0:
         return None
     try:
         with sink.connector.session() as session, sink.reading(), session.transaction():
             return epoch.position, sink.pages(session)
-    except (ServerRefused, SinkUnavailable):  # no right to ask, or somebody locks the table, whom COPY waits for
+    except (ServerRefused, SinkUnavailable):  # no right to ask, or the table is locked, and COPY will wait for that
         return None

@@ -118,9 +118,11 @@ def _unsupported_type(name: str, kind: T.DataType, sink: str) -> Misconfigured:
 
 
 def holdable(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-    """The columns in Postgres's types, a flag for each column that Postgres may not hold, and the names of these.
+    """Return the rows, converted and with flags, and the names of the flagged columns.
 
-    Strings need no flag: the task checks that they are UTF-8 without NUL.
+    The columns are converted to types that fit Postgres.  A column that may have values that Postgres cannot hold gets
+    a flag, a boolean column after all other columns.  Strings need no flag: the task checks that they are
+    UTF-8 without NUL.
     """
     if all(_fits_unchanged(field.dataType) for field in rows.schema.fields):
         return rows, ()  # each column expression costs ten calls into the JVM
@@ -138,7 +140,7 @@ def holdable(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
 
 
 def reason(schema: T.StructType) -> Column:
-    """Why Postgres cannot hold a row, as text; NULL if it can.  This checks strings too, as a task does otherwise."""
+    """Return why Postgres cannot hold a row, as text; NULL if it can.  Unlike ``holdable`` this checks strings, too."""
     reasons: list[Column] = []
     for field in schema.fields:
         column = F.col(f"`{field.name.replace('`', '``')}`")

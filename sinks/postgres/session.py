@@ -284,11 +284,11 @@ def _remedy(error: psycopg.Error) -> str:
     text = str(error)
     if "certificate" in text or "SSL" in text:
         return (
-            "sslrootcert= names the certificate of the authority that signed the server's, or is `system`; host= is a"
-            " name in the server's certificate; the server has ssl=on"
+            "check that sslrootcert= is `system` or names the certificate of the authority that signed the server's,"
+            " that host= is a name in the server's certificate, and that the server has ssl=on"
         )
     if "service" in text:
-        return "PGSERVICEFILE, or ~/.pg_service.conf, of the driver's user defines the service"
+        return "define the service in the driver's PGSERVICEFILE, or in ~/.pg_service.conf of its user"
     return "see whether the server is up and whether the connection string is right"
 
 

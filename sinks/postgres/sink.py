@@ -28,7 +28,8 @@ class PostgresSink:
     ``table``: ``[schema.]name``.
     ``mode``: ``Append()``, ``Plain()`` or ``Upsert(key=...)`` of ``epochal.sinks.postgres``: how an epoch becomes
     visible, and to whom.
-    ``view``: the name that readers use with ``Append()``, whose rows lie in ``<table>__rows``; by default the table's.
+    ``view``: with ``Append()``, the name of the view that readers use; by default the name of ``table``.  The rows
+    themselves lie in ``<table>__rows``.
     ``name``: the sink's stable name, by default ``postgres-<table>``.
     ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``); the key and
     other columns that ``mode`` names must be among them.
@@ -82,7 +83,7 @@ class PostgresSink:
         take_state(self, state)
 
     def ddl(self, app: str, schema: Schema, *, adopt: bool = False) -> str:
-        """The SQL that ``create`` runs in an empty database; with ``adopt`` the plain table is there."""
+        """Return the SQL that ``create`` runs in an empty database; with ``adopt``, only the plain table exists."""
         return starting.all_sql(self._core, app, schema, adopt=adopt)
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
@@ -97,7 +98,7 @@ class PostgresSink:
         starting.check(self._core, query, schema)
 
     def script(self, app: str, schema: Schema | None = None, filters: Sequence[str] = ()) -> Script:
-        """SQL for a DBA; without ``schema`` the columns are those that the table has, which is asked then."""
+        """Return SQL for a DBA.  Without ``schema`` the columns are read from the existing table."""
         return starting.script(self._core, app, schema, filters)
 
     def inspection(self, query: Query) -> PostgresInspection:
@@ -105,15 +106,19 @@ class PostgresSink:
         return starting.inspection(self._core, query)
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
-        """Without ``by`` one plain SELECT; with it the row is held, so nothing can be under way."""
+        """Read identity, fence and marker.
+
+        Without ``by`` this is one plain SELECT.  With ``by`` the row is locked, so no older transaction is still under
+        way.
+        """
         return fencing.look(self._core, query, by=by)
 
     def fence(self, query: Query, by: Actor) -> None:
-        """Compare-and-set on the row; a back-end that holds it for too long is ended."""
+        """Set the fence by compare-and-set on the sink's row, and end a back-end that holds the row for too long."""
         fencing.fence(self._core, query, by)
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
-        """One Spark job: COPY under the next position, vote; then read back what is registered."""
+        """Copy the rows under the next position in one Spark job, read back what its tasks registered, and vote."""
         return preparing.prepare(self._core, epoch, rows, by)
 
     def reasons(self, epoch: Epoch, rows: Rows) -> Rows:  # noqa: ARG002
@@ -125,11 +130,11 @@ class PostgresSink:
         return preparing.judgement(self._core, rows)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
-        """One short transaction; a lost answer is resolved by the marker, on a new connection."""
+        """Publish the epoch in one short transaction.  If its answer is lost, read the marker on a new connection."""
         return committing.commit(self._core, committable, by)
 
     def renamed(self, name: str) -> tuple[PostgresSink, PostgresSink]:
-        """See ``epochal.sinks.protocol``; the sink has one row, under either name."""
+        """See ``epochal.sinks.protocol``.  The server stores one row for the sink, under one of the two names."""
         here, there = self._named(self._core.name), self._named(name)
         here._core.also, there._core.also = name, self._core.name
         return here, there
@@ -156,7 +161,7 @@ class PostgresSink:
     def epochs(
         self, app: str, *, first: Position | None = None, last: Position | None = None, limit: int | None = None
     ) -> Epochs:
-        """See :class:`~epochal.sinks.protocol.AuditedSink`; out of ``epochal.epochs``, in one statement."""
+        """See :class:`~epochal.sinks.protocol.AuditedSink`.  One statement reads ``epochal.epochs``."""
         self._core.checked(app)
         wanted = Wanted.of(self._core.name, first, last, limit)
         with self._core.connector.session() as session:
@@ -169,7 +174,7 @@ class PostgresSink:
         return (
             f"Postgres sink {self._core.name}: exactly once, whole epochs, in order, {how}"
             " NULL, NaN, infinities, dates and microseconds are kept exactly; arrays, maps and structs are JSON text"
-            f" (binary in it is base64); what cannot be held {self._fate_of_bad_rows}, not bent."
+            f" (binary in it is base64); what cannot be held {self._fate_of_bad_rows}, never changed."
             f"{self._core.projection.promise}"
         )
 

@@ -169,7 +169,7 @@ def _refuse_table(session: Session, sink: str, target: Target, mode: Staging, co
 
 
 def _refuse_relation(session: Session, sink: str, table: str) -> None:
-    """Require a logged table, or a partitioned one, all of whose rows one transaction writes."""
+    """Require a logged table, plain or partitioned, in which one transaction can write every row."""
     tree = session.run(
         "WITH RECURSIVE tree AS (SELECT to_regclass($1)::oid AS member"
         " UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = member)"
@@ -287,8 +287,8 @@ def guarantee(target: Target, mode: Staging) -> str:
         f"for whoever reads the table {target.plain}, which needs no view and no column of ours;"
         " each statement sees the epochs up to one point, and none in part."
         f" {_write_promise(mode)} Rows wait in {target.rows}; one transaction writes them into the table together with"
-        f" the marker, and takes longer the more rows it has; {ddl.ONE_EVALUATION} {_trial_promise(mode)}; then the"
-        " query ends with CommitInDoubt, and its next start finishes the epoch once the table takes it."
+        f" the marker, and takes longer the more rows it has; {ddl.ONE_EVALUATION} {_trial_promise(mode)}. In that case"
+        " the query ends with CommitInDoubt, and its next start finishes the epoch once the table takes it."
         " Conditions: fsync=on and full_page_writes=on on the server, nobody edits the staging table or the schema"
         " epochal by hand, and nobody else writes these rows."
     )
@@ -298,9 +298,9 @@ def _trial_promise(mode: Staging) -> str:
     if not mode.trial:
         return "As nothing is tried before (trial=False), a constraint or a trigger may refuse a decided epoch"
     return (
-        "Every prepare writes the rows and rolls back, so what a constraint or a trigger refuses is refused before the"
-        " decision, triggers fire twice and sequences have gaps; what others write between trial and publish may still"
-        " make the table refuse a decided epoch"
+        "Every prepare writes the rows and rolls back. So what a constraint or a trigger refuses is refused before the"
+        " decision, but triggers fire twice and sequences have gaps. What others write between trial and publish may"
+        " still make the table refuse a decided epoch"
     )
 
 

@@ -23,7 +23,7 @@ log = logging.getLogger("epochal.sinks.postgres")
 
 
 def all_sql(sink: Core, app: str, schema: Schema, *, adopt: bool = False) -> str:
-    """The SQL that ``create`` runs in a database that has nothing; ``adopt``: but the plain table."""
+    """Return the SQL that ``create`` runs in an empty database, or with ``adopt`` if only the plain table exists."""
     where, columns = (sink.checked(app), sink.name, sink.target), sink.columns(schema)
     if sink.staging is not None:
         steps = staging.all_steps(*where, sink.staging, columns, adopt)
@@ -64,7 +64,10 @@ def check(sink: Core, query: Query, schema: Schema) -> None:
 
 
 def warn_of_retention(sink: Core, session: Session) -> None:
-    """Not refused: a role that was granted what an older Epochal asked for goes on, and forgets nothing."""
+    """Log a warning if this role may not delete old rows of the audit.
+
+    An older Epochal did not ask for this right.  So the query is not refused, and its audit keeps all epochs.
+    """
     grant = rights.lacks_retention(session)
     if grant is not None and sink.retention != Retention(None, None):
         log.warning(
@@ -75,7 +78,7 @@ def warn_of_retention(sink: Core, session: Session) -> None:
 
 
 def script(sink: Core, app: str, schema: Schema | None = None, filters: Sequence[str] = ()) -> Script:
-    """SQL for a DBA; without ``schema`` of the columns that the table has, which is asked then."""
+    """Return SQL for a DBA.  Without ``schema`` the columns are read from the existing table."""
     if schema is not None:
         columns = sink.columns(schema)
     else:

@@ -84,7 +84,11 @@ def writer(task: Task) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
 
 
 def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
-    """The vote: ``{"attempt", "rows"}`` yes, ``{}`` no rows; ``unholdable``, ``refused``, ``stale``, ``client`` no."""
+    """Write one partition and return its vote.
+
+    A yes is ``{"attempt", "rows"}``, or ``{}`` if the partition has no rows.  A no has one of the keys ``unholdable``,
+    ``refused``, ``stale`` and ``client``.
+    """
     try:
         importlib.import_module("epochal.sinks.postgres.binary")  # now, while the JVM makes the first batch
     except ImportError as error:

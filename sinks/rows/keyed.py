@@ -165,7 +165,7 @@ def check_nulls(counts: Mapping[str, int], sink: str, epoch: EpochNumber) -> Non
 
 
 def check_twice(plan: Upsertion, mode: str, found: Sequence[Sequence[object]], sink: str, epoch: EpochNumber) -> None:
-    """Raise ``PrepareRefused`` if ``found`` holds a key with several rows, none of which is the only last one.
+    """Raise ``PrepareRefused`` if ``found`` holds a key: one with several rows of which no single one is the last.
 
     ``found``: tuples (rows of this key, number of such keys, value, value ...), most rows first, at most ``TOLD``.
     """
@@ -191,11 +191,12 @@ def check_twice(plan: Upsertion, mode: str, found: Sequence[Sequence[object]], s
 def way(mode: Keyed) -> str:
     """Describe the mode in a sentence, for a sink's guarantee."""
     inserted = "left alone" if mode.updates == () else "updated"
-    text = f"A row whose key ({', '.join(mode.keys)}) is there is {inserted}, another is inserted"
+    text = f"If the table has a row with the same key ({', '.join(mode.keys)}), that row is {inserted}; if not, the new"
+    text += " row is inserted"
     if mode.delete_when is not None:
-        text += f", and where {mode.delete_when} is true the row of that key is deleted"
-    twice = f"the last by {', '.join(mode.order)} counts" if mode.order else "is refused"
-    return f"{text}. A key that stands twice in one epoch: {twice}."
+        text += f"; where {mode.delete_when} is true, the row with that key is deleted"
+    twice = f"the last row by {', '.join(mode.order)} counts" if mode.order else "the epoch is refused"
+    return f"{text}. If a key occurs twice in one epoch, {twice}."
 
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:

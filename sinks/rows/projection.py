@@ -62,7 +62,7 @@ _ROW_BY_ROW = {"Project", "Filter"}
 _CLOCK_EXPRESSIONS = re.compile(r"Current[A-Z]\w*|Now|LocalTimestamp|UnixTimestampNow")
 _USER_FUNCTIONS = re.compile(r"\w*(UDF|UDAF|UDTF)|ScalaAggregator|ApplyFunctionExpression")
 _SUBQUERIES = re.compile(r"\w*Subquery|Exists|ListQuery")
-_NOT_BUILT_IN = "is no function of Spark's own: another start may not know it, or not as it was"
+_NOT_BUILT_IN = "is no function of Spark's own: at another start it may be missing or changed"
 _TIMES = ("date", "timestamp", "timestamp_ntz", "timestamp_ltz", "time")
 _SPECIAL = r"\s*(?:now|today|tomorrow|yesterday)\b"
 _SPECIAL_TEXT = re.compile(rf"{_SPECIAL}.*", re.I | re.S)
@@ -308,8 +308,8 @@ class Projection:
             plan = plan.children().apply(0)
         if filters > int(self.where is not None):
             raise Misconfigured(
-                f"{self} leaves rows out that where= does not: Spark filters for it (window() has no row for a time"
-                " that is NULL)",
+                f"{self} drops rows that where= keeps: Spark adds a filter for it (window() has no row for a time that"
+                " is NULL)",
                 sink=self.sink,
                 help="compute it in the query, before the pipeline, where you see which rows it drops",
             )

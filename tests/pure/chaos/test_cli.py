@@ -185,7 +185,7 @@ def test_what_is_to_blame_is_struck_alone_before_anybody_says_so(
     assert [(plan.strikes, plan.seconds, plan.all_must_strike) for plan in played] == [(1, 0.0, True)]
     said = capsys.readouterr().out
     assert said.splitlines()[-1] == command(Plan("a.b:c", strikes=len(needed)), needed)
-    assert ("that alone does not show it" in said) == (alone is Verdict.TRUE)
+    assert ("that alone does not show the violation" in said) == (alone is Verdict.TRUE)
 
 
 def test_unknown_is_never_a_pass_and_false_stays_false() -> None:

@@ -75,14 +75,14 @@ def test_the_table_says_what_the_sink_is_and_what_it_promises(row: str, sink: Si
 @pytest.mark.parametrize(("row", "sink"), CASES)
 def test_each_mode_is_promised_as_it_is(row: str, sink: Sink) -> None:  # noqa: ARG001
     two = promise(sink, "two-phase")
-    assert "once that is decided for all sinks, and the rows of one evaluation, whatever the query is" in two
-    assert ("written after that, from the durable copy" in two) == isinstance(sink, RedoSink)
+    assert "only after the epoch is decided for all sinks. All sinks show the rows of one evaluation, whatever" in two
+    assert ("written after the decision, from the durable copy" in two) == isinstance(sink, RedoSink)
     if isinstance(sink, RedoSink) and not (isinstance(sink, ApplySink) and "slots=2" not in _slots(sink)):
         with pytest.raises(Misconfigured):
             promise(sink, "idempotent")
         return
     alone = promise(sink, "idempotent")
-    assert "by itself, without a decision that holds it to other sinks" in alone
+    assert "independently of the other sinks, without a common decision" in alone
     assert "exactly once if the query gives the same rows whenever the epoch is run" in alone
     assert "whatever the query is" not in alone
 

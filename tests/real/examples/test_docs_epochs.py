@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 import epochal
 from epochal.chaos import servers
@@ -46,8 +45,7 @@ def test_the_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     bootstrap, topic = kafka_server.bootstrap, f"flights-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(120)
+    kafka_server.create_topic(topic, 2)
     sinks: list[Any] = [
         PostgresSink(pg_database, table="flights"),
         KafkaSink(bootstrap, topic=f"{topic}-out", value="tailnum"),

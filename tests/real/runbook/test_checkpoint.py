@@ -49,7 +49,7 @@ def test_checkpoint_deleted(corner: MakeCorner) -> None:
     job.add(4)
     job.fails()
     refused = job.command(["adopt", str(job.checkpoint), "--why", "too early", "--yes"], code=1)
-    assert "Spark has planned epoch 0 of this new checkpoint already" in refused
+    assert "Spark has already planned epoch 0 of this new checkpoint" in refused
     shown = job.follow()
     assert "ends with epoch 1" in shown[-1]
     job.add(5)
@@ -85,7 +85,7 @@ def test_checkpoint_rolled_back_and_the_newest_restored_or_lost(corner: MakeCorn
 
     restore(job, job.folder / "old")
     job.fails(1)
-    assert "is of no epoch that this checkpoint's log knows" in job.command(["adopt", str(job.checkpoint)], 1)
+    assert "belongs to no epoch that this checkpoint's log knows" in job.command(["adopt", str(job.checkpoint)], 1)
     job.follow(2, NEWEST=newest)
     job.add(6)
     job.converges(**everywhere(1, 2, 3, 4, 5, 6))
@@ -93,7 +93,7 @@ def test_checkpoint_rolled_back_and_the_newest_restored_or_lost(corner: MakeCorn
     restore(job, job.folder / "old")
     shutil.rmtree(f"{job.checkpoint}.old")
     job.fails(0)
-    assert "is of no epoch that this checkpoint's log knows" in job.command(["adopt", str(job.checkpoint)], 1)
+    assert "belongs to no epoch that this checkpoint's log knows" in job.command(["adopt", str(job.checkpoint)], 1)
     job.follow(3)
     reads_from_the_sinks_end(job)
     job.add(7)

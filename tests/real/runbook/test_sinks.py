@@ -13,10 +13,8 @@ from pyspark.errors import StreamingQueryException
 from epochal import Pipeline
 from epochal.chaos import servers
 from epochal.chaos.servers.postgres import PostgresServer
-from epochal.chaos.servers.process import wait_until
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks import KafkaSink
-from epochal.sinks.kafka.client import Link
 from tests.real.runbook.conftest import MakeCorner
 from tests.real.runbook.support import blocks
 from tests.real.sinks.delta import support as delta
@@ -110,9 +108,7 @@ def test_postgres_restored_from_an_older_backup(corner: MakeCorner, tmp_path: Pa
 
 def test_kafka_topic_recreated(corner: MakeCorner, kafka_server: servers.Kafka) -> None:
     job = corner("Kafka topic recreated")
-    admin = Link(job.bootstrap, "topic", 10.0, {}).admin()
-    admin.delete_topics([job.topic])[job.topic].result(120)
-    wait_until(lambda: job.topic not in admin.list_topics(timeout=120).topics or None, 120)
+    kafka_server.delete_topic(job.topic)
     kafka_server.create_topic(job.topic)
     job.add(4)
     job.fails()

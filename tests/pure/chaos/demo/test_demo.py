@@ -296,7 +296,7 @@ def test_a_failure_is_one_paragraph_and_its_traceback_a_file(
     assert errors == ""
     assert "Traceback (most" not in told
     assert "failed at 'counting': ValueError: tail numbers differ. Processes then: kafka does not run." in paragraph
-    assert f"Logs: the traceback in {folder / 'demo.log'}, " in paragraph
+    assert f"Logs: the traceback in {folder / 'demo.log'}; " in paragraph
     assert paragraph.endswith(f"rm -r {folder}")
     assert (folder / "server.log").exists()
     log = (folder / "demo.log").read_text()

@@ -121,7 +121,7 @@ def test_a_sink_that_no_epoch_was_for_is_accepted_as_it_is() -> None:
         assert record(Accept(sink="a", **SAID), found).stands["a"].markers == (shown,)
     for ahead in (Marker(2, 7), Marker(7, 7)):
         found = case(*BOTH, spoken, a=SinkState("id-a", ONE, ahead), b=1)
-        assert "not older than its last one" in refusal(Accept(sink="a", **SAID), found, CheckpointMismatch)
+        assert "not older than the log's last epoch" in refusal(Accept(sink="a", **SAID), found, CheckpointMismatch)
 
 
 def test_a_sink_that_the_log_does_not_know_comes_in_as_it_is() -> None:
@@ -151,7 +151,9 @@ def test_a_sink_that_others_are_held_against_stays(act: OperatorAction) -> None:
 @pytest.mark.parametrize("position", [2, 3])
 def test_a_sink_as_far_as_the_log_under_another_decision_is_not(position: int) -> None:
     found = case(*BOTH, a=SinkState("id-a", ONE, Marker(position, 7)), b=1)
-    assert "not older than its last one, at position 2" in refusal(Accept(sink="a", **SAID), found, CheckpointMismatch)
+    assert "not older than the log's last epoch, at position 2" in refusal(
+        Accept(sink="a", **SAID), found, CheckpointMismatch
+    )
 
 
 MOVED_HERE = Marker(1, MOVED)
@@ -195,7 +197,7 @@ def test_a_name_that_was_given_up_is_neither_accepted_nor_shown() -> None:
     assert "another name" in refusal(Accept(sink="a", **SAID), found, Misconfigured)
     refused = judge.judge(judge.LOOK, found).refusal
     assert isinstance(refused, CheckpointMismatch)
-    assert "goes on under another name" in str(refused)
+    assert "under its new name only" in str(refused)
 
 
 def test_adoption_of_a_log_that_persons_spoke_in_takes_no_marker_over() -> None:

@@ -806,7 +806,7 @@ def test_a_pair_that_is_torn_apart_while_one_of_it_keeps_its_rows_is_refused() -
         sink.create(QUERY, None)
     with pytest.raises(CommitInDoubt, match="not yet visible in b"):
         world.apply(world.sink("a"), failing).run(Batch(0))
-    with pytest.raises(CommitInDoubt, match=r"\['b'\] got the rows that another sink could not hold"):
+    with pytest.raises(CommitInDoubt, match=r"\['b'\] got only the rows that another sink could not hold"):
         world.apply(MemorySink("a", world.server), MemorySink("b", world.server)).run(Batch(0))
     assert world.server.visible("app", "b") == []
     world.apply(MemorySink("a", world.server), Judging("b", world.server)).run(Batch(0))

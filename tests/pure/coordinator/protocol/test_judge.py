@@ -114,18 +114,18 @@ REFUSALS: dict[str, tuple[Case, type[EpochalError], str]] = {
     ),
     "no fence": (Case(TWO_EPOCHS, state(2, 1, fence=None), ask(2)), MarkerLost, "holds no fence"),
     "no marker": (Case(TWO_EPOCHS, state(0, 0), ask(2)), MarkerLost, "holds no marker"),
-    "marker too new": (Case(TWO_EPOCHS, state(3, 2), ask(2)), CheckpointMismatch, "of no epoch that this"),
-    "marker of another decision": (Case(TWO_EPOCHS, state(2, 1, G2), ask(2)), CheckpointMismatch, "of no epoch"),
-    "older marker of another decision": (Case(TWO_EPOCHS, state(1, 0, G2), ask(2)), CheckpointMismatch, "of no epoch"),
+    "marker too new": (Case(TWO_EPOCHS, state(3, 2), ask(2)), CheckpointMismatch, "to no epoch that this"),
+    "marker of another decision": (Case(TWO_EPOCHS, state(2, 1, G2), ask(2)), CheckpointMismatch, "to no epoch"),
+    "older marker of another decision": (Case(TWO_EPOCHS, state(1, 0, G2), ask(2)), CheckpointMismatch, "to no epoch"),
     "marker of this decision at another position": (
         Case(TWO_EPOCHS, {"a": SinkState("id-a", G1, Marker(1, decision(1).id))}, ask(2)),
         CheckpointMismatch,
-        "of no epoch",
+        "to no epoch",
     ),
     "marker before the only epoch that the log still holds": (
         Case(log(FENCE, commit(4, 5)), state(4, 3, G2), ask(5)),
         CheckpointMismatch,
-        "of no epoch",
+        "to no epoch",
     ),
     "marker older than done": (
         Case(log(FENCE, commit(0, 1), commit(1, 2), Fence(G2, QUERY, 2, done_through={"a": 1})), state(1, 0), ask(2)),
@@ -135,7 +135,7 @@ REFUSALS: dict[str, tuple[Case, type[EpochalError], str]] = {
     "marker of a sink that never took part": (
         Case(TWO_EPOCHS, {**state(2, 1), "new": SinkState("id", None, Marker(1, 7))}, ask(2)),
         CheckpointMismatch,
-        "of no epoch",
+        "to no epoch",
     ),
     "epoch left out": (Case(TWO_EPOCHS, state(2, 1), ask(3)), CheckpointMismatch, "epoch 2 never reached"),
     "epoch left out before the first": (Case(log(FENCE), state(0, 0), ask(1)), CheckpointMismatch, "epoch 0 never"),
@@ -161,7 +161,7 @@ REFUSALS: dict[str, tuple[Case, type[EpochalError], str]] = {
         "does not show epoch 0",
     ),
     "two behind": (Case(TWO_APPLIED, state(0, 0), ask(1)), MarkerLost, "holds no marker"),
-    "marker of another start's record": (Case(TWO_APPLIED, state(2, 1, G2), ask(2)), CheckpointMismatch, "of no epoch"),
+    "marker of another start's record": (Case(TWO_APPLIED, state(2, 1, G2), ask(2)), CheckpointMismatch, "to no epoch"),
     "sink of an epoch that was begun recreated": (
         Case(TWO_APPLIED, {"a": replace(state(2, 1)["a"], identity="id-b")}, ask(2)),
         CheckpointMismatch,

@@ -152,7 +152,7 @@ def test_what_spark_has_planned_from_the_wrong_place_is_not_adopted(world: World
     new = world.checkpoint("new", "q2")
     world.plan(new, 0)
     told = refused(world, CheckpointMismatch, operate.adopt, world.pipeline(), str(new), why="deleted")
-    assert "Spark has planned epoch 0 of this new checkpoint already" in told
+    assert "Spark has already planned epoch 0 of this new checkpoint" in told
 
 
 def test_sinks_that_move_while_a_person_is_heard_are_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
+import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from epochal.chaos import servers
+from epochal.chaos.servers import kafka
 from tests.real.sinks.kafka.support import await_markers, hanging, produce, read_topic
 
 
@@ -24,6 +27,28 @@ def test_kafka(kafka_server: servers.Kafka, topic_name: str) -> None:
     produce(kafka_server.bootstrap, topic_name, b"one", partition=1)
     records = read_topic(kafka_server.bootstrap, topic_name)
     assert [(r.partition, r.value) for r in records] == [(0, b"zero"), (1, b"one")]
+
+
+def test_a_topic_is_shown_once_it_is_created_and_no_more_once_it_is_deleted(
+    kafka_server: servers.Kafka, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker learns both from its controller, some milliseconds after the answer; here it seems to learn it later."""
+    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
+    shows, late = kafka._shows, list[bool]()
+
+    def shows_late(admin: AdminClient, name: str) -> bool:
+        return late.pop() if late else shows(admin, name)
+
+    monkeypatch.setattr(kafka, "_shows", shows_late)
+    for _ in range(3):
+        late += [False] * 3
+        kafka_server.create_topic(topic_name, partitions=3)
+        assert not late
+        assert len(admin.list_topics(timeout=120).topics[topic_name].partitions) == 3
+        late += [True] * 3
+        kafka_server.delete_topic(topic_name)
+        assert not late
+        assert topic_name not in admin.list_topics(timeout=120).topics
 
 
 def test_spark(spark: SparkSession) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -329,8 +328,7 @@ def test_another_text_of_times_is_refused(spark: SparkSession, make: Make) -> No
 def test_a_topic_that_was_made_anew_is_refused(spark: SparkSession, make: Make, topic: str) -> None:
     job, df = make(), spark.range(2).toDF("id")
     job.start(df)
-    admin = AdminClient({"bootstrap.servers": job.server.bootstrap})
-    admin.delete_topics([topic])[topic].result(120)
+    job.server.delete_topic(topic)
     job.server.create_topic(topic)
     assert "is not the one that was looked at" in job.refuses(df)
 

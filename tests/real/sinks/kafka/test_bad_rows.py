@@ -158,7 +158,7 @@ def test_of_a_pair_that_shows_an_epoch_by_half_the_rest_is_told_apart_as_before(
     job.limit(1_000_000)
     error = job.fails(job.made(mode="idempotent"))
     assert isinstance(error, CommitInDoubt)
-    assert "what sink 'topic' cannot hold is no longer what it was" in str(error)
+    assert "the condition for rows that sink 'topic' cannot hold has changed" in str(error)
     assert job.bad() == []
     job.limit(LIMIT)
     job.run(job.made(mode="idempotent"), job.rows())
@@ -180,7 +180,7 @@ def test_rejects_that_were_lost_after_the_decision_are_told_apart_as_before(job:
         else:
             error = job.fails(job.made())
             assert isinstance(error, CommitInDoubt)
-            assert "what sink 'topic' cannot hold is no longer what it was" in str(error)
+            assert "the condition for rows that sink 'topic' cannot hold has changed" in str(error)
             job.limit(LIMIT)
             job.run(job.made(), job.rows())
     assert struck

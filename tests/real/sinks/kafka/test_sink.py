@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -187,8 +186,7 @@ def test_another_topic_of_the_same_name_is_not_the_same(
     sink = make()
     committable = prepared(sink, spark, stage)
     identity = sink.look(QUERY).identity
-    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
-    admin.delete_topics([topic])[topic].result(120)
+    kafka_server.delete_topic(topic)
     kafka_server.create_topic(topic)
     with pytest.raises(CheckpointMismatch, match="is not the one that the epoch was prepared for"):
         sink.commit(committable, ONE)

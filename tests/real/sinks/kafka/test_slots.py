@@ -409,4 +409,4 @@ def test_arguments_that_cannot_be_meant_are_refused(more: dict[str, Any], told: 
 
 def test_the_guarantee_tells_what_slots_cost() -> None:
     text = KafkaSink("localhost:1", topic="t", slots=3).guarantee()
-    assert "exactly once, in 3 Kafka transactions side by side, each of partitions of its own: if a start dies" in text
+    assert "exactly once, in 3 Kafka transactions side by side, each with its own partitions: if a start dies" in text

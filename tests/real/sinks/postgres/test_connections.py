@@ -168,7 +168,7 @@ def test_what_does_not_verify_is_refused_at_start(
     of_sink, of_log = refusals(dsn)
     assert told in of_sink.what
     assert told in of_log.what
-    assert ("sslrootcert= names" in of_sink.help) is bool({"host", "sslrootcert"} & set(changed))
+    assert ("check that sslrootcert=" in of_sink.help) is bool({"host", "sslrootcert"} & set(changed))
 
 
 def test_a_server_without_tls_is_refused(pg_database: str) -> None:

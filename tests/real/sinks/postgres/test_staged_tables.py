@@ -270,8 +270,9 @@ def test_the_guarantee_tells_readers_and_cost(trial: bool) -> None:
     told = PostgresSink("host=h", table="flights", name="out", mode=mode).guarantee()
     for part in (
         'whoever reads the table "flights", which needs no view',
-        "A row whose key (id) is there is updated, another is inserted, and where gone is true the row of that key is"
-        " deleted. A key that stands twice in one epoch: the last by seq counts.",
+        "If the table has a row with the same key (id), that row is updated; if not, the new row is inserted; where"
+        " gone is true, the row with that key is deleted. If a key occurs twice in one epoch, the last row by seq"
+        " counts.",
         "takes longer the more rows it has",
         "CommitInDoubt",
         "triggers fire twice and sequences have gaps" if trial else "nothing is tried before (trial=False)",

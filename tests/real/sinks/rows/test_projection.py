@@ -168,7 +168,7 @@ def test_what_is_not_row_by_row_is_refused(expression: str, node: str) -> None:
 @pytest.mark.parametrize("where", [None, "n > 0"])
 def test_what_drops_rows_beside_where_is_refused(where: str | None) -> None:
     """Each row has its one window, but that whose time is NULL has none."""
-    with pytest.raises(Misconfigured, match="leaves rows out that where= does not") as refused:
+    with pytest.raises(Misconfigured, match="drops rows that where= keeps") as refused:
         columns(projection(["window(at, '5 minutes') AS x"], where))
     assert "before the pipeline" in refused.value.help
 
