@@ -62,7 +62,13 @@ EPOCHS = Metric(
     "Epochs that every sink shows: `committed` now, or `replayed` by Spark and visible already",
 )
 EPOCH_ROWS = Metric("epochal.rows", Kind.COUNTER, "{row}", (APP,), "Rows of the micro-batches that were committed")
-SINK_ROWS = Metric("epochal.sink.rows", Kind.COUNTER, "{row}", (APP, SINK), "Rows that a sink has made visible")
+SINK_ROWS = Metric(
+    "epochal.sink.rows",
+    Kind.COUNTER,
+    "{row}",
+    (APP, SINK),
+    "Rows that a sink has made visible. A Kafka sink in idempotent mode also counts the rows that it leaves out",
+)
 PHASE_SECONDS = Metric(
     "epochal.phase.duration", Kind.HISTOGRAM, "s", (APP, PHASE), "Duration of a phase that ended without an error"
 )
