@@ -113,9 +113,9 @@ class Sink(Protocol):
         """
 
     def abort(self, query: Query, by: Actor) -> None:
-        """Drop all rows that ``by`` or an older actor prepared beyond the marker.  There may be none.
+        """Drop all work that ``by`` and older actors have prepared beyond the marker.  There may be none.
 
-        This is called only when none of these rows is decided.  Raise ``Fenced`` if ``by`` no longer owns the sink, as
+        This is called only when none of this work is decided.  Raise ``Fenced`` if ``by`` no longer owns the sink, as
         in ``commit``.  Never touch what a newer actor prepared.
         """
 

@@ -22,7 +22,7 @@ from epochal.sinks.protocol import CommitOutcome
 
 
 def commit(start: Start) -> dict[str, CommitOutcome]:
-    """Make every sink show the last epoch, which is decided.  An error names the sinks that do not show it.
+    """Make every sink show the last epoch, which is decided.  ``CommitInDoubt`` names the sinks that do not show it.
 
     While settling, an epoch whose rows are lost and have no copy is left to Spark's replay (``start.lost``).
     """
