@@ -84,8 +84,8 @@ def _growth(run: Run) -> str | None:
     if one in oldest:
         return f"{told}{_few(run)}"
     peers = [ratio for ratio in run.result.ratios if (ratio.job, ratio.case) == (names.NATIVES[one.job], one.case)]
-    beside = "".join(f", where {peer.job} has {with_spread(peer.values)}" for peer in peers)
-    return f"{told}; with fewer epochs before, at most {with_spread(one.values)}{_which(one)}{beside}{_few(run)}"
+    beside = "".join(f"; for {peer.job} it is then {with_spread(peer.values)} times" for peer in peers)
+    return f"{told}; after fewer epochs, at most {with_spread(one.values)} times{_which(one)}{beside}{_few(run)}"
 
 
 def _speed(goal: str, than: str) -> Told:
@@ -114,12 +114,11 @@ def _right(run: Run) -> str | None:
     alarms, clean = run.result.facts[ALARMS], sum(cell["verdict"] == "clean" for cell in ours)
     assert isinstance(alarms, list), "so it is stored"
     parts = len(ours) - len(alarms) - clean
-    promised = "with slots, only each part of an epoch is promised whole"
-    torn = f", {parts} torn between Kafka's two slots ({promised})" if parts else ""
+    promised = "Kafka with two slots, which promises only that each slot's part is whole"
+    torn = f"; in {parts} a reader saw a part of an epoch ({promised})" if parts else ""
     theirs = sum(cell["verdict"] == "wrong" for cell in peers)
-    return (
-        f"wrong in {len(alarms)} of {len(ours)} cells, clean in {clean}{torn}; peers: wrong in {theirs} of {len(peers)}"
-    )
+    mine = f"wrong in {len(alarms)} of {len(ours)} cells, clean in {clean}{torn}"
+    return f"{mine}; other writers: wrong in {theirs} of {len(peers)}"
 
 
 def _latency(run: Run) -> str | None:
@@ -142,13 +141,13 @@ def _memory(run: Run) -> str | None:
     if jvm:
         case = _most(jvm).case
         same = [ratio for ratio in sized if ratio.job == DELTA and ratio.case == case]
-        told += f"; {_grown('JVM', jvm)}" + "".join(f", {DELTA} {with_spread(peer.values)}" for peer in same)
-    return f"at {most:,} rows, as a multiple of {python[0].peer}: {told}{_few(run)}"
+        told += f"; {_grown('JVM', jvm)}" + "".join(f", for {DELTA} {with_spread(peer.values)} times" for peer in same)
+    return f"at {most:,} rows, compared with {python[0].peer}: {told}{_few(run)}"
 
 
 def _grown(what: str, ratios: Sequence[Ratio]) -> str:
     one = _most(ratios)
-    return f"{what} {with_spread(one.values)} ({one.job}, {one.case.get('of')})"
+    return f"{what} {with_spread(one.values)} times ({one.job}, {one.case.get('of')})"
 
 
 def _most(ratios: Sequence[Ratio]) -> Ratio:
@@ -163,7 +162,7 @@ def _rows(ratio: Ratio) -> int:
 
 FIGURES: Sequence[Figure] = (
     Figure(
-        "Correctness as outside readers see it, one cell per kind of fault and per sink and mode",
+        "Correctness as outside readers see it; a cell is one kind of fault in one mode of one sink",
         ("consistency",),
         _right,
     ),
@@ -191,7 +190,7 @@ FIGURES: Sequence[Figure] = (
         "Restart after a fault, the worst case", ("recovery",), _of_goal("recovery", "s more than Spark's own restart")
     ),
     Figure("Duration of epoch 100,000", GROWTH, _growth, "growth"),
-    Figure("Peak memory of the largest epoch: the largest growth", ("memory",), _memory),
+    Figure("How the peak memory grows with the size of an epoch, the worst case", ("memory",), _memory),
 )
 
 

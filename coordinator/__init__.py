@@ -1,1 +1,4 @@
-"""Who decides?  The sub-packages are model, environment, telemetry, protocol, query and console."""
+"""Who decides whether an epoch is committed?
+
+The sub-packages are model, environment, telemetry, protocol, query and console.
+"""

@@ -7,7 +7,7 @@ object with these methods.  Reference implementations: ``sinks/memory.py``.
 Every atomic write of a sink is conditional, *inside that write*, on three things, in this order.
 ``sinks/conditions.py`` checks them for all sinks:
 
-1. the fence is that of ``by``: else :class:`~epochal.coordinator.model.errors.Fenced`;
+1. the fence is that of the caller, ``by``: else :class:`~epochal.coordinator.model.errors.Fenced`;
 2. the marker is that of this decision, at its position: then the answer is ``ALREADY_COMMITTED``;
 3. the marker is exactly one position before (no marker counts as position 0): else stop, with
    :class:`~epochal.coordinator.model.errors.MarkerLost` if the marker is older or absent, and with
@@ -102,8 +102,8 @@ class Sink(Protocol):
         """Make the rows durable and invisible at ``epoch.position``, read them back, and vote yes.
 
         An exception is the vote no.  ``rows`` is read once.  The committable holds no secret and no live handle.
-        With ``epoch.digest`` the committable holds the digest of the rows of this reading, and ``commit`` writes it
-        into the marker.
+        If ``epoch.digest`` is set, the committable holds the digest of the rows as they were read here, and ``commit``
+        writes it into the marker.
         """
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
@@ -113,10 +113,10 @@ class Sink(Protocol):
         """
 
     def abort(self, query: Query, by: Actor) -> None:
-        """Drop all work beyond the marker that ``by`` or an older actor prepared.  There may be none.
+        """Drop all work that ``by`` and older actors have prepared beyond the marker.  There may be none.
 
-        Called only when nothing of it is decided.  ``Fenced`` if ``by`` no longer owns the sink, as in ``commit``.
-        The work of a newer actor is never touched.
+        This is called only when none of this work is decided.  Raise ``Fenced`` if ``by`` no longer owns the sink, as
+        in ``commit``.  Never touch what a newer actor prepared.
         """
 
     def close(self) -> None:
@@ -143,17 +143,17 @@ class WatchingSink(RedoSink, Protocol):
     """A redo sink that can check the rows while they are copied, so that it need not read the copy to vote."""
 
     def watch(self, epoch: Epoch, rows: Rows) -> Rows:
-        """Return the same rows, observed: while they are copied, what the sink needs for its vote is collected.
+        """Return the same rows.  While Spark copies them, the sink collects what it needs for its vote.
 
-        It is used only for the vote on this decision.  The call evaluates nothing, and happens at most once per
-        decision, before there is a copy.  A sink that has watched nothing of an epoch (a redo, another process) reads
-        the copy instead, and its vote is the same.
+        What it collects is used only for the vote on this decision.  The call itself evaluates nothing.  It happens at
+        most once per decision, before there is a copy.  A sink that has collected nothing of an epoch (a redo, another
+        process) reads the copy instead, and its vote is the same.
         """
 
 
 @runtime_checkable
 class MarkedSink(Sink, Protocol):
-    """A sink whose marker can be set by an operator action, where no commit can write it again.
+    """A sink whose marker an operator action can set.  This is for markers that no commit can write again.
 
     Only operator actions use this (``coordinator/protocol/actions.py``), under a fence, after all else is settled.
     """
@@ -170,10 +170,10 @@ class MarkedSink(Sink, Protocol):
     def mark(self, query: Query, marker: Marker | None, by: Actor) -> None:
         """Replace the sink's marker by ``marker``, in one atomic write that is conditional on the fence of ``by``.
 
-        With None the marker stays.  After ``renamed``, the state that was stored under the sink's other name is stored
-        under this name.  If the server keeps an entry for the other name too, this entry gets a marker that
-        ``is_moved``, which is never the marker of an epoch.  Readers see the same rows as before, unless the marker's
-        position decides what they see.
+        If ``marker`` is None, the marker stays as it is.  After ``renamed``, the state that was stored under the sink's
+        other name is stored under this name.  If the server keeps an entry for the other name too, that entry gets a
+        marker with ``is_moved``, which is never the marker of an epoch.  Readers see the same rows as before, unless
+        the marker's position decides what they see.
         """
 
 
@@ -189,7 +189,7 @@ class ReplacingSink(Sink, Protocol):
 
 @runtime_checkable
 class FilteringSink(Sink, Protocol):
-    """A sink that may leave out rows of an epoch (``where=``, ``bad_rows=``).  So a copy is made of all rows."""
+    """A sink that may leave out rows of an epoch (``where=``, ``bad_rows=``).  So all rows are copied first."""
 
     leaves_rows_out: bool
 
@@ -221,8 +221,8 @@ class AuditedSink(Sink, Protocol):
         """Return the epochs of ``app`` in the sink's own audit: positions ``first`` to ``last``, inclusive.
 
         ``limit``: return at most this many of them, the newest.  A small ``limit`` is cheap, however many epochs there
-        are.  Epochs that the audit no longer keeps are left out.  Needs no ``look`` before it, writes nothing and
-        disturbs nobody.
+        are.  Epochs that the audit no longer keeps are left out.  The call needs no ``look`` before it, writes nothing
+        and disturbs nobody.
         """
 
 
@@ -241,7 +241,7 @@ class ApplySink(RedoSink, Protocol):
     def check_apply(self) -> None:
         """Raise ``Misconfigured`` if this sink cannot ``apply``, because of its arguments or of what ``look`` found.
 
-        The error says what to change.  Asks no server itself.
+        The error says what to change.  The call asks no server.
         """
 
     def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:

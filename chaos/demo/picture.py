@@ -58,7 +58,7 @@ def _sentence(name: str, job: Mapping[str, Any]) -> str:
     found = ", ".join(
         f"{sink} lost {n['lost']:,} and duplicated {n['duplicated']:,}" for sink, n in job["sinks"].items()
     )
-    return f"{TITLES[name]} after {len(job['strikes'])} strikes: {found}"
+    return f"{TITLES[name]} after {len(job['strikes'])} kills: {found}"
 
 
 def _text(x: float, y: float, text: str, colour: str = "ink", **more: str) -> str:
@@ -73,9 +73,7 @@ def _rect(x: float, y: float, width: float, height: float, colour: str) -> str:
 def _timeline(name: str, job: Mapping[str, Any], longest: float, y: float) -> list[str]:
     """One bar as long as the job took, and a cross for each strike."""
     parts = [
-        _text(
-            LEFT, y - 12, f"{TITLES[name]}: {job['epochs']} epochs, {len(job['strikes'])} strikes", font_weight="600"
-        ),
+        _text(LEFT, y - 12, f"{TITLES[name]}: {job['epochs']} epochs, {len(job['strikes'])} kills", font_weight="600"),
         _text(LEFT - 10, y + 14, name, "muted", text_anchor="end"),
         _rect(LEFT, y, AXIS * job["seconds"] / longest, 20, "tape-0"),
     ]

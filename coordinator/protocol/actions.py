@@ -1,7 +1,8 @@
 """What an operator may decide, as pure functions of the log and the sinks.  Each action makes one record of the log.
 
-An action is judged like a start: it is right if the log *with* its record accepts the sinks as they are
-(``judge.OPERATE``).  So this file repeats no rule; it refuses only an action that does not fit the log or the sinks.
+An action is judged like a start, by the rules in ``judge.OPERATE``.  They get the log *with* the action's record and
+the sinks as they are now.  So this file repeats no rule; it refuses only an action that does not fit the log or the
+sinks.
 ``Coordinator.act`` runs an action: look, fence, look again, settle, then the record.
 
 =================  ==================================================================================
@@ -28,7 +29,7 @@ from epochal.coordinator.protocol.history import LoggedEpoch
 from epochal.coordinator.protocol.judge import Case
 
 NOBODY = Actor(0, 0)
-"""The actor of a record that is only assumed, and that nobody writes."""
+"""The actor in a record that is only used to judge a case and is never written to the log."""
 
 
 class OperatorAction(Protocol):
@@ -51,7 +52,7 @@ class OperatorAction(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Said:
-    """What all actions have: the reason, and the time (ISO 8601, UTC).  By default no marker is written."""
+    """The parts that all actions share: the reason and the time (ISO 8601, UTC).  By default no marker is written."""
 
     word: ClassVar[str]
     why: str
@@ -129,7 +130,8 @@ class Rename(_Said):
     def _is_free(self, case: Case, after: SinkState) -> bool:
         """Return whether the new name is free.
 
-        It is free if no sink uses it.  It is also free if its state was left by a rename that died or was taken back.
+        It is free if no sink uses it.  It is also free if an earlier rename to this name did not finish or was undone,
+        and only its fence or marker is left.
         """
         stand = case.history.stands.get(self.new)
         if self.new in case.history.members or (stand is not None and not stand.is_renamed):
@@ -142,7 +144,7 @@ class Adopt(_Said):
     """The checkpoint goes on at its present location.  Unknown fences of its sinks are accepted, but no unknown marker.
 
     A new log has no epoch and no operator's record about a sink, so it knows no marker.  Then the present marker of
-    every sink is accepted, and the checkpoint begins where the sinks end.
+    every sink is accepted, and the checkpoint's first epoch gets the next position in each sink.
     """
 
     word: ClassVar[str] = "adopt"
@@ -309,7 +311,7 @@ def _state(case: Case, sink: str) -> SinkState:
 
 
 def _through(case: Case) -> EpochNumber:
-    """Return the last epoch that the action closes for its sink; -1 if the log has no epoch."""
+    """Return the last epoch that is over for the sink once the action is recorded; -1 if the log has no epoch."""
     return case.history.last.number if case.history.last is not None else -1
 
 

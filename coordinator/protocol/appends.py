@@ -17,8 +17,8 @@ from epochal.coordinator.protocol.start import Start
 def append(start: Start, position: LogPosition, record: Record) -> None:
     """Append the record at this position.  Raise ``Fenced`` if another start's record has taken the position.
 
-    If the log does not answer, or the position is taken and the log cannot be read to see by whom, the record may be in
-    the log: raise ``CommitInDoubt`` for a ``Commit`` and ``OutcomeUnknown`` for any other record.
+    If the record may be in the log, raise ``CommitInDoubt`` for a ``Commit``, else ``OutcomeUnknown``.  This happens
+    if the log does not answer, or if the position is taken and the log cannot be read to see by whom.
     """
     if not is_answered(start, position, record) and not is_mine(start, position, record):
         raise Fenced(

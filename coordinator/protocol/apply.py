@@ -121,7 +121,7 @@ def apply_to(start: Start, sink: ApplySink, batch: MicroBatch, agreed: Digest | 
 
 
 def agree(start: Start, votes: Mapping[str, Committable]) -> Digest | None:
-    """Return the digest that all evaluations so far have in common: the votes, and the sinks that show the epoch.
+    """Return the common digest of all evaluations so far: those of the votes and of the sinks that show the epoch.
 
     Return None if there is no evaluation yet.  Raise an error if two digests differ or one is missing.
     """

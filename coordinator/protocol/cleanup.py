@@ -40,6 +40,7 @@ def clean(start: Start) -> None:
 
 
 def compact(start: Start) -> None:
+    """Delete the obsolete records of the log if there are at least ``compact_every`` of them."""
     floor, kept = start.history.compaction()
     if sum(1 for e in start.history.entries if e.position < floor) - len(kept) < start.compact_every:
         return

@@ -22,7 +22,7 @@ from epochal.sinks.protocol import CommitOutcome
 
 
 def commit(start: Start) -> dict[str, CommitOutcome]:
-    """Make every sink show the last epoch, which is decided.  The error, if there is one, says which sinks do not.
+    """Make every sink show the last epoch, which is decided.  ``CommitInDoubt`` names the sinks that do not show it.
 
     While settling, an epoch whose rows are lost and have no copy is left to Spark's replay (``start.lost``).
     """
@@ -118,10 +118,10 @@ def prepare_again(start: Start, name: str, epoch: Epoch, copy: Copy) -> Committa
         told.rows = vote.rows
     if vote.rows != decided.rows:
         raise PrepareRefused(
-            f"voted for {vote.rows} rows of a copy of which {decided.rows} were decided",
+            f"voted for {vote.rows} rows, but the decision on the same copy counts {decided.rows}",
             sink=name,
             epoch=epoch.number,
             state=f"copy {copy.root}, decided by {start.decided.decision.actor}",
-            help="start the query as it was when the epoch was decided: where= and what the sink writes to",
+            help="give the sink the where= and the target that it had when the epoch was decided; then restart",
         )
     return vote

@@ -13,8 +13,8 @@ This file needs no Spark and no server: rows are opaque objects, and sinks, log 
 The rules are in ``judge.py``.  This file only acts, and publishes each event after it has happened.
 After the decision an epoch is never aborted.  An error is then ``CommitInDoubt``, and the next start finishes it.
 
-The mode belongs to the epoch, and the epoch's record in the log tells it.  A start finishes an epoch in the mode that
-began it, and begins the next epoch in the start's own mode.
+The mode is a property of the epoch, and is stored in the epoch's record in the log.  A start finishes an epoch in the
+mode that began it, and begins the next epoch in the start's own mode.
 
 Sources of the ideas: presumed abort (Mohan, Lindsay), Flink's two-phase-commit sink, MillWheel's strong productions.
 """
@@ -270,8 +270,8 @@ def check_sinks_appliable(start: Start, history: History, shown: Mapping[str, bo
 def verdict_of(start: Start, rules: Sequence[judge.Rule], case: Case) -> Verdict:
     """Judge the case.  An operator action is judged as if the log already held its record.
 
-    Which sinks show the last epoch is computed from the log as it is now.  Sinks in which the action gives up that
-    epoch are left out.
+    The verdict's ``shown`` is computed from the log as it is now, without that record.  It leaves out the sinks in
+    which the action gives up the last epoch.
     """
     if start.action is None:
         return judge.judge(rules, case)
@@ -369,7 +369,7 @@ def write_marks(start: Start, markers: Mapping[str, Marker | None]) -> None:
     """Write the markers of an operator action.  Like every write, this is conditional on this start's fence."""
     for name, marker in markers.items():
         sink = start.sinks[name]
-        assert isinstance(sink, MarkedSink), "seen before anything was fenced"
+        assert isinstance(sink, MarkedSink), "check_marks has refused every other sink"
         hit(Point.BEFORE_MARK, name)
         start.patiently(lambda sink=sink, marker=marker: sink.mark(start.query, marker, start.me))  # type: ignore[misc]
         hit(Point.AFTER_MARK, name)
@@ -421,7 +421,8 @@ def identify(start: Start, ask: EpochRequest) -> bool:
 def is_applied(start: Start, again: bool) -> bool:
     """Return whether to run the epoch in idempotent mode.
 
-    An epoch that is decided, or that some sink shows, keeps the mode of its record.  Else the start's mode counts.
+    An epoch that is decided, or that some sink shows, keeps the mode of its record.  Any other epoch gets the start's
+    mode.
     """
     if again and (start.lost or any(start.shown.values())):
         return isinstance(start.current, Apply)

@@ -82,7 +82,7 @@ class History:
 
     @cached_property
     def stands(self) -> Mapping[str, SinkStanding]:
-        """What the newest operator record about each sink says of it."""
+        """For each sink that an operator record names, what the newest such record says of the sink."""
         return {name: stand for record in self.operators for name, stand in record.stands.items()}
 
     @cached_property
@@ -101,7 +101,7 @@ class History:
         return members
 
     def is_over(self, sink: str, epoch: EpochNumber) -> bool:
-        """Return whether an operator has closed this epoch for this sink."""
+        """Return whether an operator has closed this epoch for this sink.  Then no start requires it to be visible."""
         return sink in self.stands and epoch <= self.stands[sink].through
 
     def is_compared(self, sink: str, marker: Marker | None) -> bool:
@@ -129,7 +129,7 @@ class History:
     def expected(self) -> EpochNumber | None:
         """The next epoch: the one after the last epoch and after those that an operator skipped.
 
-        With neither, it is the base of the first fence.  None: any epoch may be first.
+        If there is neither, it is the epoch that Spark asked the first start for.  None: any epoch may be first.
         """
         named = [record.expected for record in self.operators if record.expected is not None]
         if self.last is not None:
@@ -148,7 +148,10 @@ class History:
         return done
 
     def took_part(self, sink: str) -> tuple[LoggedEpoch, ...]:
-        """Return those of the last two epochs in which ``sink`` took part and that no operator closed, newest first."""
+        """Return, newest first, those of the last two epochs in which ``sink`` took part.
+
+        An epoch that an operator has closed for the sink is left out.
+        """
         epochs = reversed(self.epochs)
         return tuple(e for e in epochs if sink in e.current.participants and not self.is_over(sink, e.number))
 

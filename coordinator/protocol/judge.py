@@ -26,7 +26,10 @@ States = Mapping[str, SinkState]
 
 @dataclass(frozen=True)
 class Case:
-    """All that a rule may use.  ``by``: this start's actor, if it has fenced the sinks and rules may rely on that."""
+    """All that a rule may use.
+
+    ``by``: this start's actor, given after it has fenced all sinks.  Of the rules, only those in ``MINE`` use it.
+    """
 
     history: History
     states: States
@@ -58,8 +61,8 @@ _RESTORE = (
 )
 
 _CHECKSUMS = "each with its hidden .N.crc if there is one"
-"""Spark's checksum files.  On a local disk Spark would report that another query had written a deleted file if its
-checksum file were still there."""
+"""Names Spark's checksum files in a remedy.  If an operator deletes a file on a local disk and leaves its checksum
+file, Spark reports that another query has written the file."""
 
 
 def _same_app(case: Case) -> EpochalError | None:
@@ -198,9 +201,9 @@ def _marker_belongs(case: Case, sink: str, marker: Marker | None) -> EpochalErro
 
 
 def _stands(case: Case, sink: str, marker: Marker | None, stand: SinkStanding | None) -> EpochalError | None:
-    """Check a sink that took part in none of the last two epochs, apart from epochs that an operator closed for it.
+    """Check a sink that took part in none of the last two epochs.  Epochs that an operator closed for it do not count.
 
-    Such a sink must hold a marker that the record names, or no marker if there is no record.
+    The sink must hold a marker that the operator record about it names.  If there is no such record, it must hold none.
     """
     if stand is not None and stand.is_renamed:
         return CheckpointMismatch(
@@ -437,7 +440,10 @@ def _shown(case: Case) -> Iterator[tuple[str, bool]]:
 
 
 def done_after(history: History, shown: Mapping[str, bool]) -> Mapping[str, EpochNumber]:
-    """Return ``done_through`` for the next record, given which sinks show the last epoch."""
+    """Return, by sink, the newest epoch known to be visible: ``done_through`` of the next record.
+
+    ``shown`` says which sinks show the last epoch.
+    """
     done = dict(history.done_through)
     for sink, visible in shown.items():
         took_part = history.took_part(sink)

@@ -24,10 +24,10 @@ def ask_judgements(start: Start, epoch: Epoch, rows: Callable[[], Rows]) -> dict
 
 
 def judged_as_before(start: Start, epoch: Epoch, rows: Callable[[], Rows], given: Collection[str]) -> dict[str, Json]:
-    """Return the same for an epoch that the sinks ``given`` will get once more.
+    """Return what :func:`ask_judgements` returns, for an epoch that only the sinks ``given`` will get (again).
 
-    Raise ``PrepareRefused`` for a pair of which one sink keeps its rows, if the judgement has changed: a row could then
-    be in both sinks, or in neither.
+    Raise ``PrepareRefused`` if the judgement has changed for a pair of which only one sink is in ``given``.  The other
+    sink keeps its rows, so a row could then be in both sinks, or in neither.
     """
     now = ask_judgements(start, epoch, rows)
     kept = [name for name in start.sinks if name not in given]

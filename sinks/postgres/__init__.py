@@ -1,10 +1,10 @@
-"""How does Postgres hold, show and prove an epoch?
+"""How does Postgres hold the rows of an epoch, show them, and prove that the epoch is committed?
 
 Prepared rows lie in ``<table>__rows`` (or ``<table>__staged``) under the next position, where no reader sees them.
 
-The verbs, in the driver: ``sink.py`` has the arguments and the list of verbs, ``core.py`` what all verbs share;
-``starting.py``, ``fencing.py``, ``preparing.py`` and ``committing.py`` are the verbs.
-In a task: ``write.py`` copies rows and registers them, ``binary.py`` makes rows of binary COPY.
+On the driver: ``sink.py`` has the arguments and the methods of the sink.  ``starting.py``, ``fencing.py``,
+``preparing.py`` and ``committing.py`` implement these methods, and ``core.py`` has what they share.
+In a task: ``write.py`` copies rows and registers them, ``binary.py`` encodes rows for binary COPY.
 What Postgres holds: ``ddl.py`` the SQL of tables and view, ``creating.py`` makes them, ``checking.py`` refuses what
 can never work, ``rights.py`` the rights that a role needs; ``staging.py`` and ``publish.py`` the modes that stage
 (``modes.py``), ``audit.py`` past epochs, ``rows.py`` types and values, ``evolution.py`` new columns, ``advice.py`` SQL

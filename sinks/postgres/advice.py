@@ -1,4 +1,4 @@
-"""SQL for a DBA who runs it by hand: what makes a sink, which rights each role needs, and indexes for readers."""
+"""SQL for a DBA who runs it by hand: it creates a sink's tables, grants each role its rights, and indexes the table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Script:
 def script(
     app: str, sink: str, target: Target, mode: Staging | None, columns: Sequence[PgColumn], filters: Sequence[str]
 ) -> Script:
-    """The script for a sink with these columns; ``filters``: the columns that readers filter by."""
+    """Return the script for a sink with these columns.  ``filters``: the columns that readers filter by."""
     kinds = {column.name: column.types[0] for column in columns}
     unknown = [name for name in filters if name not in kinds]
     if unknown:
@@ -63,7 +63,7 @@ _STAGED_NOTES = (
 
 
 def existing_columns(session: Session, sink: str, target: Target) -> list[PgColumn]:
-    """The columns that the sink's table has now; ``Misconfigured`` if the table does not exist."""
+    """Return the columns that the sink's table has now.  Raise ``Misconfigured`` if the table does not exist."""
     found = ddl.columns_of(session, target.own)
     if not found:
         raise ddl.missing(session, f"the table {target.own}", sink)

@@ -46,12 +46,12 @@ def write(session: Session, app: str, c: Committable) -> None:
 
 
 def _newest_to_examine(newest: Position, keep: Retention) -> Position:
-    """The highest position whose row retention may delete; below 1 there is none."""
+    """Return the highest position whose row retention may delete.  If it is below 1, there is no such row."""
     return keep.keep_from(newest) - 1 if keep.days is None else newest - KEPT_ALWAYS
 
 
 def is_due(newest: Position, keep: Retention) -> bool:
-    """Whether there may be rows to delete.  This does not ask the server."""
+    """Return whether there may be rows to delete.  This does not ask the server."""
     return _newest_to_examine(newest, keep) >= 1
 
 
@@ -76,7 +76,7 @@ def forget(session: Session, app: str, sink: str, newest: Position, keep: Retent
 
 
 def read(session: Session, app: str, sink: str, wanted: Wanted) -> Epochs:
-    """The epochs that are wanted, read by the primary key from the newest to the oldest."""
+    """Return the epochs that are wanted.  They are read by the primary key, from the newest to the oldest."""
     found = session.run(
         f"SELECT {_COLUMNS} FROM epochal.epochs WHERE app = $1 AND sink = $2 AND position >= $3"
         " AND position <= $4 ORDER BY position DESC LIMIT $5::bigint",

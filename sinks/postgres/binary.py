@@ -1,9 +1,9 @@
 """Converts Arrow columns to rows of Postgres's binary COPY, one batch at a time and without a loop over rows.
 
-A row is the number of its fields; then, for each field, its length (-1: NULL) and its bytes.  All numbers are
-big-endian.  Neighbouring fields of fixed length, and the lengths of the other fields, go into one array of records.
-Arrow then joins these records with the texts, row by row.  (Postgres's documentation, "COPY", "Binary Format"; for
-``numeric`` the server's source, ``numeric_recv``.)
+A row begins with the number of its fields.  Then follow, for each field, its length (-1: NULL) and its bytes.  All
+numbers are big-endian.  Neighbouring fields of fixed length, and the lengths of the other fields, go into one array of
+records.  Arrow then joins these records with the texts, row by row.  (Postgres's documentation, "COPY", "Binary
+Format"; for ``numeric`` the server's source, ``numeric_recv``.)
 
 The Arrow type decides the Postgres type.  ``rows.py`` makes sure that the two fit, and the server accepts a field only
 if it has the length of its column's type.
@@ -45,7 +45,7 @@ _NUMBERS = {
 
 
 def rows(columns: Sequence[pa.Array], constants: Sequence[int]) -> memoryview:
-    """All rows of a batch, encoded; ``constants``: ``bigint`` fields at the end of every row."""
+    """Return all rows of a batch, encoded.  ``constants``: values of ``bigint`` fields at the end of every row."""
     made = _Rows(len(columns[0]))
     made.fixed(">i2", len(columns) + len(constants))
     for column in columns:
@@ -74,7 +74,7 @@ class _Rows:
         self._parts.append(values)
 
     def joined(self) -> memoryview:
-        """The bytes of all rows, one row after another."""
+        """Return the bytes of all rows, one row after another."""
         self._close()
         whole = self._parts[0]
         if len(self._parts) > 1:
@@ -89,7 +89,7 @@ class _Rows:
 
 
 def _records(count: int, fields: Sequence[tuple[Any, Any]]) -> pa.Array:
-    """One value per row, which holds the bytes of these fields one after another."""
+    """Return one value per row, which holds the bytes of these fields one after another."""
     made = np.empty(count, [(str(number), kind) for number, (kind, _) in enumerate(fields)])
     for number, (_, values) in enumerate(fields):
         made[str(number)] = values
@@ -115,16 +115,16 @@ def _add(made: _Rows, column: pa.Array) -> None:
 
 
 def _numbers(column: pa.Array) -> tuple[Any, NDArray[Any]]:
-    """The column's number format and its values.  A NULL has any value."""
+    """Return the column's number format and its values.  Where the column is NULL, the value is arbitrary."""
     if pa.types.is_date32(column.type):
         return ">i4", _plain(column.view(pa.int32())) - np.int32(_DAYS)
-    if pa.types.is_timestamp(column.type):  # only values out of Postgres's range wrap: their flags are set already
+    if pa.types.is_timestamp(column.type):  # values out of Postgres's range may wrap, but they have a flag
         return ">i8", _plain(column.view(pa.int64())) - np.int64(_MICROSECONDS)
     return _NUMBERS[column.type], _plain(column)
 
 
 def _plain(column: pa.Array) -> NDArray[Any]:
-    """The values as a numpy array.  A NULL has any value."""
+    """Return the values as a numpy array.  Where the column is NULL, the value is arbitrary."""
     if column.null_count:
         column = column.fill_null(of_bytes(column.type, bytes(8)))
     if pa.types.is_boolean(column.type):  # Arrow stores one bit per value
@@ -133,7 +133,7 @@ def _plain(column: pa.Array) -> NDArray[Any]:
 
 
 def _stored(column: pa.Array, form: str) -> NDArray[Any]:
-    """The numbers as they are in memory, without a copy."""
+    """Return the numbers as they are in memory, without a copy."""
     kind = np.dtype(form)
     return np.frombuffer(column.buffers()[1] or b"", kind, len(column), column.offset * kind.itemsize)
 
@@ -146,7 +146,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
-    """The column as ``numeric``.  All rows get the same number of digits; the server drops outer zeros."""
+    """Encode the column as ``numeric``.  All rows get the same number of digits; the server drops outer zeros."""
     precision, scale = column.type.precision, column.type.scale
     before, after = -(-(precision - scale) // 4), -(-scale // 4)
     padding = 4 * after - scale
@@ -166,7 +166,7 @@ def _decimals(column: pa.Array) -> tuple[Any, NDArray[Any]]:
 
 
 def _unscaled(column: pa.Array) -> tuple[NDArray[np.bool_], list[NDArray[np.uint64]]]:
-    """The signs, and the absolute values in 32-bit limbs, the lowest first.  A NULL has any value."""
+    """Return the signs, and the absolute values in 32-bit limbs, the lowest first.  A NULL gives an arbitrary value."""
     words = np.frombuffer(column.buffers()[1], "<u4").reshape(-1, 4)[column.offset : column.offset + len(column)]
     negative = (words[:, 3] >> 31).astype(bool)
     flip = np.where(negative, _LOW, np.uint64(0))
@@ -180,7 +180,7 @@ def _unscaled(column: pa.Array) -> tuple[NDArray[np.bool_], list[NDArray[np.uint
 
 
 def _times(limbs: Sequence[NDArray[np.uint64]], factor: int) -> list[NDArray[np.uint64]]:
-    """The limbs multiplied by ``factor``, without the highest limbs that are zero in every row."""
+    """Return the limbs multiplied by ``factor``, without the highest limbs that are zero in every row."""
     carry = np.zeros(len(limbs[0]), np.uint64)
     made = []
     for limb in limbs:
@@ -207,7 +207,7 @@ def _take_digit(limbs: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
 
 
 def count_invalid_text(column: pa.Array) -> int:
-    """How many values Postgres does not accept as text, which must be UTF-8 without NUL."""
+    """Count the values that Postgres does not accept as text.  Text must be UTF-8 without NUL."""
     if not _is_text(column.type):
         return 0
     try:
@@ -224,7 +224,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _data(column: pa.Array) -> bytes:
-    """The bytes of all values, one after another."""
+    """Return the bytes of all values, one after another."""
     _, offsets, data = column.buffers()
     if data is None or not len(column):
         return b""

@@ -31,8 +31,9 @@ class Row:
 
 @contextlib.contextmanager
 def ending_blockers(session: Session, connector: Connector, row: Row) -> Iterator[None]:
-    """End the back-ends that keep the body waiting for a lock; the error names those that this role may not end.
+    """End the back-ends that hold a lock which the body of the ``with`` waits for.
 
+    If the lock is not released in time, the error names these back-ends; this role may not be allowed to end them.
     Once a newer actor owns the row nobody is ended, since the newer actor may be the one that holds the row.
     """
     over, held_by = threading.Event(), list[str]()

@@ -31,7 +31,7 @@ KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p":
 
 
 def check(session: Session, app: str, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
-    """All checks of a sink in the mode ``Append``."""
+    """Run all checks of a sink in the mode ``Append``."""
     refuse_server(session, sink)
     if not has_housekeeping(session):
         raise missing(session, "the schema epochal and its tables", sink)
@@ -81,10 +81,10 @@ def refuse_other_owner(session: Session, app: str, sink: str, target: Target) ->
     mine = registered(session, app, sink)
     if mine is not None and mine != oid:
         raise Misconfigured(
-            f"app {app!r} wrote this sink into another table than {target.own}, or that table was made anew",
+            f"app {app!r} registered this sink with another table than {target.own}, or that table was created again",
             sink=sink,
             state=f"registered: table oid {mine}; {target.own}: oid {oid}",
-            help="name the table it wrote, restore it, or give the sink another name=",
+            help="give the table= that is registered, restore that table, or give the sink another name=",
         )
 
 
@@ -108,7 +108,7 @@ def refuse_rows(
 
 
 def refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Sequence[PgColumn]) -> None:
-    """Names and types must match exactly, in any order.  Other columns of the table must have a default."""
+    """Require that names and types match exactly, in any order, and that other columns of the table have a default."""
     there = {column: kind for column, kind, _ in found}
     for column in columns:
         if column.name not in there:

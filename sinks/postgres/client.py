@@ -43,7 +43,7 @@ class Connector:
         return {**self.__dict__, "_idle": []}
 
     def address(self) -> Address:
-        """The address of the server.  A function is called each time, since its secret may change."""
+        """Return the address of the server.  A DSN that is a function is called each time, as its secret may change."""
         return Address(self._dsn() if callable(self._dsn) else self._dsn)
 
     def open(self) -> Session:
@@ -52,7 +52,7 @@ class Connector:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
-        """An idle session that still answers, or a new one.  After an error the session is closed, not used again."""
+        """Yield an idle session that still answers, or a new one.  After an error, close it and do not use it again."""
         session = self._idle_that_answers() or self.open()
         try:
             yield session
@@ -67,7 +67,7 @@ class Connector:
         return self.session()
 
     def _idle_that_answers(self) -> Session | None:
-        """An idle session that still answers, or None."""
+        """Return an idle session that still answers, or None."""
         while self._idle:
             session = self._idle.pop()
             try:

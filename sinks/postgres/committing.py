@@ -43,7 +43,7 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
 
 
 def publish_epoch(sink: Core, app: str, c: Committable, by: Actor) -> CommitOutcome:
-    """Check the three conditions, count the rows, delete those of losers, then write marker and ``published``."""
+    """Check the three conditions, count the rows, delete those of losing attempts, then write the marker."""
     number, outcome = c.decision.epoch, CommitOutcome.ALREADY_COMMITTED
 
     def answered() -> None:
@@ -66,9 +66,9 @@ def publish_epoch(sink: Core, app: str, c: Committable, by: Actor) -> CommitOutc
 
 
 def refuse_other_way(sink: Core, c: Committable) -> None:
-    """Raise ``PreparedLost`` if the epoch was prepared in a mode that stages and the sink does not stage now.
+    """Raise ``PreparedLost`` if the epoch was staged and the sink's mode does not stage now, or the other way round.
 
-    The same if the epoch was not staged and the sink stages now.
+    ``Plain`` and ``Upsert`` stage rows; ``Append`` does not.
     """
     if ("publish" in c.payload) != (sink.staging is not None):
         mode = sink.staging or Append()
@@ -82,7 +82,7 @@ def refuse_other_way(sink: Core, c: Committable) -> None:
 
 
 def count_losers(sink: Core, session: Session, app: str, c: Committable) -> int:
-    """Return how many rows at the position belong to losing attempts.
+    """Return how many rows at the position belong to losing attempts: those that are not in the committable.
 
     Raise ``PreparedLost`` unless all rows of the winning attempts are there.
     """

@@ -1,4 +1,4 @@
-"""What all verbs of a Postgres sink share: its arguments, its connections, and its row in ``epochal.sinks``."""
+"""What all methods of a Postgres sink share: its arguments, its connections, and its row in ``epochal.sinks``."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def make_housekeeping(session: Session) -> list[str]:
 
 
 def _rows_steps(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> list[Step]:
-    """The steps that make the rows table, or adopt the plain table if it exists and fits."""
+    """Return the steps that make the rows table, or that adopt the plain table if it exists and fits."""
     existing = find(session, target.plain)
     if existing is None:
         return rows_steps(target, columns, adopt=False)

@@ -26,7 +26,7 @@ HOUSEKEEPING = (
     generation bigint, token bigint,      -- the fence: who may act
     published bigint NOT NULL DEFAULT 0,  -- the position that readers see
     decision bigint,                      -- the marker: whose epoch stands there
-    version int NOT NULL DEFAULT 1,       -- of Epochal's own form of this row and what belongs to it
+    version int NOT NULL DEFAULT 1,       -- of the format of this row and of what belongs to it
     PRIMARY KEY (app, sink))""",
     """CREATE TABLE IF NOT EXISTS epochal.epochs (
     app text NOT NULL, sink text NOT NULL, position bigint NOT NULL,
@@ -92,7 +92,7 @@ class Target:
 
     @property
     def own(self) -> str:
-        """The table that keeps the committed rows.  It identifies the sink: a table made anew is another one."""
+        """The table that keeps the committed rows.  It identifies the sink: a new table is another sink."""
         return self.rows if self.suffix == "__rows" else self.plain
 
     @property
@@ -126,12 +126,12 @@ def _qualified(schema: str | None, name: str) -> str:
 
 
 def housekeeping_steps() -> list[Step]:
-    """The steps that make the schema ``epochal`` and its tables."""
+    """Return the steps that make the schema ``epochal`` and its tables."""
     return [Step(sql, "made the schema epochal" if n == 0 else "") for n, sql in enumerate(HOUSEKEEPING)]
 
 
 def rows_steps(target: Target, columns: Sequence[PgColumn], adopt: bool) -> list[Step]:
-    """The steps that make the rows table, or rename an existing table, whose rows then have position 0.
+    """Return the steps that make the rows table, or rename an existing table, whose rows then have position 0.
 
     In a new table ``_epoch`` is the first column, since every read of the view compares it.  There it has a fixed
     offset within a row; behind columns of varying length the server would have to search for it.
@@ -159,7 +159,7 @@ def rows_steps(target: Target, columns: Sequence[PgColumn], adopt: bool) -> list
 
 
 def sink_step(app: str, sink: str, target: Target) -> Step:
-    """The step that registers the sink with its table."""
+    """Return the step that registers the sink with its table."""
     return Step(
         "INSERT INTO epochal.sinks (app, sink, rows_table)"
         f" VALUES ({literal(app)}, {literal(sink)}, {literal(target.own)}::regclass::oid)"
@@ -169,7 +169,10 @@ def sink_step(app: str, sink: str, target: Target) -> Step:
 
 
 def view_step(app: str, sink: str, target: Target, names: Sequence[str]) -> Step:
-    """The step that makes the reader view.  Readers need SELECT on the view alone: it reads with its owner's rights."""
+    """Return the step that makes the reader view.
+
+    Readers need SELECT on the view alone, because the view reads the tables with the rights of its owner.
+    """
     return Step(
         f"CREATE VIEW {target.reader} AS {view_query(app, sink, target, names)}",
         f"made the reader view {target.reader}",
@@ -177,7 +180,9 @@ def view_step(app: str, sink: str, target: Target, names: Sequence[str]) -> Step
 
 
 def view_query(app: str, sink: str, target: Target, names: Sequence[str]) -> str:
-    """The rows at or below the published position; no row if the sink has no row in ``epochal.sinks``.
+    """Return the query of the view: the rows at or below the published position.
+
+    It gives no row if the sink has no row in ``epochal.sinks``.
 
     Nearly all rows are published.  ``IS FALSE`` keeps the planner from using the BRIN index, which would only make the
     server check each row twice.  It also makes the planner expect most of the rows.
@@ -189,7 +194,7 @@ def view_query(app: str, sink: str, target: Target, names: Sequence[str]) -> str
 
 
 def all_steps(app: str, sink: str, target: Target, columns: Sequence[PgColumn], adopt: bool) -> list[Step]:
-    """All steps, for a database that has none of these objects; with ``adopt`` it has the plain table."""
+    """Return all steps for a database that has none of these objects; with ``adopt`` it has the plain table."""
     return [
         *housekeeping_steps(),
         *rows_steps(target, columns, adopt),
@@ -215,7 +220,7 @@ def rename(session: Session, app: str, old: str, new: str, target: Target, *, ha
 
 
 def find(session: Session, name: str) -> int | None:
-    """The object id of a relation, or None if it does not exist."""
+    """Return the object id of a relation, or None if it does not exist."""
     (oid,) = session.run("SELECT to_regclass($1)::oid::bigint", name)[0]
     return int(oid) if oid is not None else None
 
@@ -224,7 +229,7 @@ Found = tuple[str, str, bool]  # name, type, whether a default or an identity fi
 
 
 def columns_of(session: Session, name: str) -> list[Found]:
-    """The columns of a table, in their order."""
+    """Return the columns of a table, in their order."""
     return [
         (str(column), str(kind), bool(filled))
         for column, kind, filled in session.run(
@@ -236,7 +241,7 @@ def columns_of(session: Session, name: str) -> list[Found]:
 
 
 def has_housekeeping(session: Session) -> bool:
-    """Whether the schema ``epochal`` has all its tables and columns."""
+    """Return whether the schema ``epochal`` has all its tables and columns."""
     names = ("epochal.sinks", "epochal.epochs", "epochal.attempts", "epochal.attempt")
     return all(find(session, name) is not None for name in names) and all(
         wanted.keys() <= {name for name, *_ in columns_of(session, table)} for table, wanted in ADDED_LATER.items()
@@ -244,13 +249,13 @@ def has_housekeeping(session: Session) -> bool:
 
 
 def registered(session: Session, app: str, sink: str) -> int | None:
-    """The object id of the table that this sink is registered with, or None."""
+    """Return the object id of the table that this sink is registered with, or None."""
     found = session.run("SELECT rows_table::bigint FROM epochal.sinks WHERE app = $1 AND sink = $2", app, sink)
     return int(found[0][0]) if found else None
 
 
 def renamed_to(session: Session, app: str, target: Target) -> str | None:
-    """The name of this app's sink that is registered with the table, or None."""
+    """Return the name of this app's sink that is registered with the table, or None."""
     if not has_housekeeping(session):
         return None
     found = session.run(
@@ -260,7 +265,7 @@ def renamed_to(session: Session, app: str, target: Target) -> str | None:
 
 
 def missing(session: Session, what: str, sink: str) -> Misconfigured:
-    """The error for an object that ``create`` makes and that does not exist."""
+    """Return the error for an object that ``create`` makes and that does not exist."""
     return Misconfigured(
         f"{what} does not exist",
         sink=sink,
@@ -270,7 +275,7 @@ def missing(session: Session, what: str, sink: str) -> Misconfigured:
 
 
 def no_column(sink: str, name: str, column: PgColumn, there: Sequence[str]) -> Misconfigured:
-    """The error for a table that lacks a column of the rows."""
+    """Return the error for a table that lacks a column of the rows."""
     return Misconfigured(
         f"{name} has no column {quoted(column.name)}",
         sink=sink,
@@ -281,7 +286,7 @@ def no_column(sink: str, name: str, column: PgColumn, there: Sequence[str]) -> M
 
 
 def other_type(sink: str, name: str, column: PgColumn, found: str) -> Misconfigured:
-    """The error for a column of the table whose type does not fit the rows."""
+    """Return the error for a column of the table whose type does not fit the rows."""
     return Misconfigured(
         f"column {quoted(column.name)} of {name} is {found}, the rows need {column.types[0]}",
         sink=sink,
@@ -293,7 +298,7 @@ ONE_EVALUATION = "if Spark evaluates a Python function again, readers see the ro
 
 
 def guarantee(target: Target) -> str:
-    """What a sink in the mode ``Append`` promises."""
+    """Return what a sink in the mode ``Append`` promises, as text."""
     view = target.reader
     return (
         f"for whoever reads the view {view};"

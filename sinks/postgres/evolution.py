@@ -31,7 +31,7 @@ class Evolution:
     columns: Sequence[PgColumn]
 
     def lacking(self, session: Session) -> dict[str, list[PgColumn]]:
-        """For each table, the columns that it lacks."""
+        """Return, for each table, the columns that it lacks."""
         found = {}
         for table, columns in self._wanted().items():
             there = {name for name, *_ in ddl.columns_of(session, table)}
@@ -41,7 +41,7 @@ class Evolution:
         return found
 
     def known(self, session: Session) -> list[PgColumn]:
-        """The columns that the tables have already.  Refuses a role that cannot add the others; writes nothing."""
+        """Return the columns that the tables have.  Refuse a role that cannot add the others.  Write nothing."""
         lacking = self.lacking(session)
         for table, columns in lacking.items():
             self._refuse_non_owner(session, table, columns)
@@ -67,7 +67,7 @@ class Evolution:
         return done
 
     def _wanted(self) -> dict[str, Sequence[PgColumn]]:
-        """For each table, the columns that it must have."""
+        """Return, for each table, the columns that it must have."""
         if self.mode is None:
             return {self.target.rows: self.columns}
         only_staged = staging.only_staged(self.mode)

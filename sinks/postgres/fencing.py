@@ -1,4 +1,4 @@
-"""Look, fence and abort: who owns the sink, and what an operator writes as its marker."""
+"""Look, fence and abort: read and change the owner of the sink; mark: write the marker for an operator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
 def seen(sink: Core, session: Session, app: str, state: State) -> SinkState:
     """Return the state with the marker's digest.
 
-    A statement of its own reads the digest, because a statement that has waited for the row's lock would not see it.
+    The digest is read by a separate statement.  A statement that waited for the row's lock sees other tables as they
+    were before the wait, and could miss the newest digest.
     """
     marker = state.marker
     if marker is not None:

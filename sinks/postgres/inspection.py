@@ -68,7 +68,7 @@ class PostgresInspection:
         )
 
     def counts(self, first: Position, last: Position) -> Iterator[Counted]:
-        """The server counts the rows of all positions in one statement."""
+        """Yield the number of rows of each position, which the server counts in one statement."""
         with self._connector.session() as session:
             found = session.run(
                 f"SELECT _epoch, count(*) FROM {self._target.rows} WHERE _epoch BETWEEN $1 AND $2"
@@ -92,13 +92,13 @@ class PostgresInspection:
             yield from session.stream(statement, position)
 
     def leftovers(self) -> Sequence[Leftover]:
-        """Attempts that are registered above ``published``, and rows there that no attempt has registered."""
+        """Return the attempts registered above ``published``, and the rows there that no attempt has registered."""
         with self._connector.session() as session:
             published = _published(self._row(session, False))
             return [*self._registered(session, published), *self._unregistered(session, published)]
 
     def remove(self, newest: Actor) -> Sequence[str]:
-        """Delete, under the sink's row as an abort does, what actors of lower generations left above ``published``."""
+        """Lock the sink's row, and delete what actors of lower generations left above ``published``."""
         with self._connector.session() as session, session.transaction(bulk=True):
             held = self._row(session, True)
             self._conditions.check_owner(held, newest)
@@ -147,7 +147,7 @@ def _published(held: Held) -> Position:
 
 
 def _kind(kind: str) -> str:
-    """The kind of a Postgres type, in the words of the console."""
+    """Return the console's name for a Postgres type."""
     if kind.startswith("character varying"):
         return "text"
     return "decimal" if kind.startswith("numeric") else _KINDS.get(kind, kind)

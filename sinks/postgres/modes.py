@@ -17,7 +17,7 @@ from epochal.sinks.rows.keyed import Keyed
 class Append:
     """Rows lie in ``<table>__rows`` and readers use a view: a publish changes one number, whatever the epoch's size.
 
-    The rows table may have no unique or exclusion constraint, which would see prepared rows.
+    The rows table must not have a unique or exclusion constraint, because it would also apply to prepared rows.
     """
 
 

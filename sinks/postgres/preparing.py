@@ -53,7 +53,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     sink.projection.check(rows.schema)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
     held = held_rows(sink, rows)
-    columns = columns_in(held.schema, sink.name)  # as this session resolves the projection, with which it also writes
+    columns = columns_in(held.schema, sink.name)  # from the schema that the written rows have in this Spark session
     if sink.evolves:
         evolve(sink, app, epoch, columns, by)
     refuse_columns(sink, epoch, columns)
@@ -119,7 +119,7 @@ def held_rows(sink: Core, rows: Rows) -> Rows:
 
 
 def left_out_of(sink: Core, rows: Rows) -> int:
-    """How many rows ``where=`` keeps out, and how many go to the sink of bad rows."""
+    """Count the rows that ``where=`` keeps out and those that go to the sink of bad rows."""
     bad = rejects.how_many(reasons(sink, rows)) if sink.bad_rows is not None else 0
     return sink.projection.left_out(rows) + bad
 
@@ -224,7 +224,7 @@ def error_of_a_task(sink: Core, error: Exception, epoch: int) -> EpochalError | 
 
 
 def raise_refusals(sink: Core, votes: Sequence[Json], epoch: Epoch, by: Actor) -> None:
-    """Raise one error for all votes that say no; of several kinds, that of the kind that is checked first."""
+    """Raise one error if votes say no.  If they have reasons of several kinds, the kind checked first counts."""
     where: dict[str, Any] = {"sink": sink.name, "epoch": epoch.number}
     for vote in votes:
         if "stale" in vote:
@@ -260,7 +260,7 @@ def noted_end(sink: Core, epoch: Epoch) -> tuple[Position, int] | None:
     """Return the position, and the page at which its rows will begin; None if this is not known.
 
     Some rows may go into free space in earlier pages (``SPARE_PAGES``).  A redone epoch may have older rows at an
-    unknown place.  Without an answer the commit only takes longer.
+    unknown place.  If the page is not known, the commit only takes longer.
     """
     if sink.staging is not None or epoch.decision.redo > 0:
         return None

@@ -86,13 +86,13 @@ class Publish(Upsertion):
         return f"DELETE FROM {staged.target.plain} shown USING ({last}) new WHERE {self._delete_where()}"
 
     def _count_missing_keys(self, staged: Staged) -> int:
-        """How many of the rows to insert have a key that the table does not have now."""
+        """Count the rows to insert whose key the table does not have now."""
         there = f"SELECT FROM {staged.target.plain} shown WHERE {self._same_key()}"
         rows = f"SELECT * {self._insert_from(staged)}"
         return int(staged.ask(f"SELECT count(*) FROM ({rows}) new WHERE NOT EXISTS ({there})")[0][0])
 
     def _count_undeleted(self, staged: Staged) -> int:
-        """How many of the rows to delete are still in the table."""
+        """Count the rows to delete that are still in the table."""
         if self.delete_when is None:
             return 0
         found = f"FROM {staged.target.plain} shown, ({self._last_per_key(staged)}) new WHERE {self._delete_where()}"
@@ -117,13 +117,13 @@ class Publish(Upsertion):
         return f" ON CONFLICT ({_list(self.key)}) DO UPDATE SET {sets}"
 
     def _count_wanted(self, staged: Staged) -> int:
-        """How many rows must be inserted.  Without an order, each key occurs only once."""
+        """Count the rows that must be inserted.  Without an order, each key occurs only once."""
         if self.delete_when is None and not self.order:
             return sum(staged.attempts.values())
         return int(staged.ask(f"SELECT count(*) {self._insert_from(staged)}")[0][0])
 
     def _insert_from(self, staged: Staged) -> str:
-        """The rows that go into the table, which are all but those that ask for a deletion."""
+        """Return the SQL for the rows that go into the table: all rows except those that ask for a deletion."""
         where = f" WHERE NOT {self._is_deletion()}" if self.delete_when else ""
         return f"FROM ({self._last_per_key(staged)}) new{where}"
 
@@ -131,7 +131,7 @@ class Publish(Upsertion):
         return f"(new.{quoted(self.delete_when or '')} IS TRUE)"
 
     def _last_per_key(self, staged: Staged) -> str:
-        """The query for the epoch's rows; with an order, for the last row of each key."""
+        """Return the query for the epoch's rows; with an order, for the last row of each key."""
         if not self.order:
             return f"SELECT * {staged.rows}"
         return (

@@ -23,12 +23,15 @@ _MAY_LACK = ("epochal.epochs", "DELETE")
 
 
 def needed(target: Target, *more: tuple[str, str]) -> str:
-    """One line with the SQL for a role that only runs the query; ``more``: further tables and the rights on them."""
+    """Return one line with the SQL for a role that only runs the query.
+
+    ``more``: further tables and the rights on them.
+    """
     return f"a role that only writes needs: {'; '.join(f'GRANT {grant} TO <role>' for grant in grants(target, *more))}"
 
 
 def grants(target: Target, *more: tuple[str, str]) -> list[str]:
-    """The rights in :func:`needed`, each as it stands between GRANT and TO."""
+    """Return the rights of :func:`needed`, each as the text between GRANT and TO."""
     schemas = dict.fromkeys(["epochal", *([quoted(target.schema)] if target.schema is not None else [])])
     return [
         *(f"USAGE ON SCHEMA {schema}" for schema in schemas),
@@ -57,7 +60,7 @@ def refuse_rights(session: Session, sink: str, target: Target, *more: tuple[str,
 
 
 def lacks_retention(session: Session) -> str | None:
-    """The grant that this role lacks to delete old epochs from the audit, or None."""
+    """Return the GRANT that this role needs to delete old epochs from the audit, or None if it has the right."""
     table, right = _MAY_LACK
     if session.run("SELECT has_table_privilege(to_regclass($1), $2)", table, right)[0][0]:
         return None

@@ -1,7 +1,7 @@
 """The Postgres type for each Spark type.  Values are kept exactly, or refused.
 
-A flag in each row marks a value that Postgres cannot hold.  So column and number of rows can be named without a second
-evaluation of the query.
+A flag in each row marks a value that Postgres cannot hold.  So an error can name the column and the number of rows
+without a second evaluation of the query.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ _JSON = {
 
 
 def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
-    """The schema in Postgres's types; ``Misconfigured`` names the first column that Postgres cannot hold exactly."""
+    """Return the schema in Postgres's types.
+
+    Raise ``Misconfigured`` for the first column that Postgres cannot hold exactly.
+    """
     if not schema.fields:
         raise Misconfigured("the rows have no columns", sink=sink, help="select at least one column")
     seen: set[str] = set()
@@ -159,12 +162,12 @@ def _invalid_text(column: Column) -> Column:
 
 
 def _fits_unchanged(kind: T.DataType) -> bool:
-    """Whether Postgres holds every value of the type without a conversion."""
+    """Return whether Postgres holds every value of the type without a conversion."""
     return isinstance(kind, T.DecimalType) or kind in _UNCHANGED
 
 
 def _converted(column: Column, kind: T.DataType) -> Column:
-    """The value in the type whose Arrow form ``binary.py`` encodes."""
+    """Return the value in the type whose Arrow form ``binary.py`` encodes."""
     if isinstance(kind, T.StringType):
         return column.cast(T.StringType())  # drops the collation
     if isinstance(kind, _NESTED):
@@ -175,12 +178,15 @@ def _converted(column: Column, kind: T.DataType) -> Column:
 
 
 def _in_utc(column: Column) -> Column:
-    """The timestamp's UTC wall clock; a cast would use the session's time zone."""
+    """Return the timestamp's wall clock in UTC.  A cast would use the session's time zone."""
     return F.timestamp_add("MICROSECOND", F.unix_micros(column), F.expr(_1970))
 
 
 def _unholdable(column: Column, kind: T.DataType) -> Column | None:
-    """True where Postgres cannot hold the value; None if Postgres holds all values, or if the task checks the bytes."""
+    """Return a column that is true where Postgres cannot hold the value.
+
+    Return None if Postgres holds all values of the type, or if the task checks the bytes.
+    """
     if isinstance(kind, T.DateType):
         return ~F.unix_date(column).between(FIRST_DAY, LAST_DAY)
     if isinstance(kind, T.TimestampNTZType):
@@ -193,7 +199,10 @@ def _unholdable(column: Column, kind: T.DataType) -> Column | None:
 
 
 def _not_json(value: Column, kind: T.DataType) -> Column | None:
-    """True where something inside the value has no JSON form: NaN, infinity, or a string that is not UTF-8."""
+    """Return a column that is true where a part of the value has no JSON form, or None if each value has one.
+
+    NaN, infinity and a string that is not UTF-8 have none.
+    """
     if isinstance(kind, T.FloatType | T.DoubleType):
         return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
     if isinstance(kind, T.StringType):

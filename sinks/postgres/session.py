@@ -23,7 +23,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 GRACE_S = 5.0
-"""How many seconds after the server the client gives up, so that normally the server's own error arrives first."""
+"""The client gives up this many seconds after the server, so that normally the server's own error arrives first."""
 
 _REFUSALS = ("0A", "22", "23", "28", "3D", "3F", "42", "44", "54", "XX")
 """SQLSTATE classes of errors that a repetition does not cure."""
@@ -87,7 +87,7 @@ class Session:
 
     @classmethod
     def open(cls, address: Address, sink: str, limits: Limits) -> Session:
-        """Connect within ``limits.connect`` seconds; ``SinkUnavailable`` names the server, never the password."""
+        """Connect within ``limits.connect`` seconds.  ``SinkUnavailable`` names the server, never the password."""
         options = _options(address, sink, limits)
         where = _where(options)
         try:
@@ -135,7 +135,7 @@ class Session:
         return self._connection.execute(statement.encode(), values or None)
 
     def address(self) -> Address:
-        """The address of this session's server, complete for another process.
+        """Return the address of this session's server, complete for another process.
 
         It contains all that libpq found here: environment, service file, password file and user name.  So the other
         process takes nothing from its own environment and files.
@@ -146,16 +146,20 @@ class Session:
         return Address(make_conninfo(**{**dict.fromkeys(_EMPTY_UNLESS_SET, ""), **named, "password": password}))
 
     def backend(self) -> int:
-        """The process id of the back-end that runs this transaction; a pooler may run the next one in another."""
+        """Return the process id of the back-end that runs this transaction.
+
+        Call it inside the transaction, because a pooler may run the next transaction in another back-end.
+        """
         assert self._connection.info.transaction_status is not TransactionStatus.IDLE, "asked within a transaction"
         return int(self.run("SELECT pg_backend_pid()")[0][0])
 
     @contextlib.contextmanager
     def transaction(self, answered: Callable[[], None] = lambda: None, bulk: bool = False) -> Iterator[None]:
-        """A READ COMMITTED transaction, bounded by ``SET LOCAL`` alone: this works with poolers in transaction mode.
+        """Run the body in a READ COMMITTED transaction.
 
-        Only COMMIT can end in ``OutcomeUnknown``.  ``answered`` is called when COMMIT was answered; a failpoint in it
-        may drop that answer.  After an error the caller must close the session, which rolls back.
+        ``SET LOCAL`` alone sets its time limits, which also works with poolers in transaction mode.  Only COMMIT can
+        end in ``OutcomeUnknown``.  ``answered`` is called when COMMIT was answered; a failpoint in it may drop that
+        answer.  After an error the caller must close the session, which rolls back.
         """
         self._begin(bulk)
         yield
@@ -163,7 +167,7 @@ class Session:
 
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Like :meth:`transaction` with ``bulk``, but rolled back: nothing of what the body did stays."""
+        """Run the body as :meth:`transaction` with ``bulk`` does, and roll back: nothing that the body did stays."""
         self._begin(bulk=True)
         yield
         self.run("ROLLBACK")
@@ -205,7 +209,7 @@ class Session:
         self._connection.close()
 
     def _translated(self, error: psycopg.Error) -> EpochalError:
-        """Epochal's error for psycopg's error."""
+        """Return Epochal's error for psycopg's error."""
         state = error.sqlstate or ""
         ours = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError)
         if state[:2] in _REFUSALS or not ours:
@@ -236,7 +240,7 @@ def _ms(seconds: float) -> int:
 
 
 def _options(address: Address, sink: str, limits: Limits) -> dict[str, Any]:
-    """The options that the user gave, and Epochal's defaults for the others."""
+    """Return the options that the user gave, and Epochal's defaults for the others."""
     try:
         given = conninfo_to_dict(address.conninfo)
     except psycopg.Error:
@@ -258,7 +262,7 @@ def _options(address: Address, sink: str, limits: Limits) -> dict[str, Any]:
 
 
 def _where(options: dict[str, Any]) -> str:
-    """The server to connect to, for errors, as far as it is known before libpq has read its files."""
+    """Describe the server to connect to, for errors, as far as it is known before libpq has read its files."""
     if options.get("service"):
         return f"Postgres, service {options['service']!r}"
     environment = {o.keyword.decode(): o.val.decode() for o in Conninfo.get_defaults() if o.val is not None}
@@ -293,11 +297,11 @@ def _remedy(error: psycopg.Error) -> str:
 
 
 def _text(error: BaseException, options: dict[str, Any]) -> str:
-    """The error's text without the password."""
+    """Return the error's text without the password."""
     text, password = _line(error), options.get("password")
     return text.replace(str(password), "***") if password else text
 
 
 def _line(error: BaseException) -> str:
-    """The error's text on one line."""
+    """Return the error's text on one line."""
     return "; ".join(part.strip() for part in str(error).splitlines() if part.strip()) or type(error).__name__

@@ -1,6 +1,6 @@
 """The Postgres sink: rows are prepared where no reader sees them, and one short transaction publishes them.
 
-This file has the arguments and the list of verbs; each verb stands in a file of its own.
+This file has the arguments and the methods.  Other files of this folder implement the methods.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
 class PostgresSink:
     """Writes every epoch to a table, exactly once.
 
-    ``dsn``: a libpq connection string or URI, or a function that returns one (it runs on the driver).  Parts that it
-    leaves out come from the driver's environment, service file and password file; tasks receive what was found there.
+    ``dsn``: a libpq connection string or URI, or a function that returns one (it runs on the driver).  The driver's
+    environment, service file and password file give the parts that are missing; tasks receive what was found there.
     ``table``: ``[schema.]name``.
     ``mode``: ``Append()``, ``Plain()`` or ``Upsert(key=...)`` of ``epochal.sinks.postgres``: how an epoch becomes
     visible, and to whom.
@@ -35,8 +35,8 @@ class PostgresSink:
     other columns that ``mode`` names must be among them.
     ``bad_rows``: the sink that gets rows with values that Postgres cannot hold; without it such rows refuse the epoch
     (``epochal.sinks.rows.rejects``).
-    ``schema_evolution``: ``create``, or the first epoch that has them, adds columns that are new in the query; without
-    it such columns are refused.
+    ``schema_evolution``: columns that are new in the query are added to the table, by ``create`` or by the first epoch
+    that has them; without it such columns are refused.
     ``connections``: how many tasks write at once, each on its own connection.
     ``connect_timeout``: seconds for opening a connection.
     ``lock_timeout``: seconds to wait for the sink's row while another transaction holds it.

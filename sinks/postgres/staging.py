@@ -54,7 +54,7 @@ def columns_of(session: Session, table: str) -> list[TableColumn]:
 
 
 def table_step(target: Target, mode: Staging, columns: Sequence[PgColumn]) -> Step:
-    """The step that makes the table: the columns of the rows, and for upserts the key."""
+    """Return the step that makes the table: the columns of the rows, and for upserts the key."""
     lines = [f"{quoted(c.name)} {c.types[0]}" for c in columns if c.name not in only_staged(mode)]
     if isinstance(mode, Upsert):
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, mode.keys))})")
@@ -62,9 +62,9 @@ def table_step(target: Target, mode: Staging, columns: Sequence[PgColumn]) -> St
 
 
 def staged_steps(target: Target, columns: Sequence[PgColumn], table: Sequence[TableColumn] = ()) -> list[Step]:
-    """The steps that make the staging table, whose columns have the collations of ``table``.
+    """Return the steps that make the staging table, whose columns have the collations of ``table``.
 
-    It has an index by position alone, as every publish empties it.
+    It has only an index by position.  It needs no other, because every publish empties it.
     """
     collate = {column.name: column.collate for column in table}
     lines = [f"{quoted(c.name)} {c.types[0]}{collate.get(c.name, '')}" for c in columns]
@@ -78,7 +78,7 @@ def staged_steps(target: Target, columns: Sequence[PgColumn], table: Sequence[Ta
 def all_steps(
     app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn], exists: bool
 ) -> list[Step]:
-    """All steps for a database that has none of these objects; with ``exists`` it has the table itself."""
+    """Return all steps for a database that has none of these objects; with ``exists`` it has the table itself."""
     check_mode(mode, columns, sink)
     return [
         *ddl.housekeeping_steps(),
@@ -138,17 +138,17 @@ def refuse_rows(
 
 
 def only_staged(mode: Staging) -> tuple[str, ...]:
-    """The columns of the query that are staged and not written into the table."""
+    """Return the columns of the query that are staged and not written into the table."""
     return mode.deletes if isinstance(mode, Upsert) else ()
 
 
 def plan_of(session: Session, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> Publish:
-    """How rows of these columns go into the table as it is now."""
+    """Return the plan by which rows of these columns go into the table as it is now."""
     return Publish.of(mode, [c.name for c in columns], [c.name for c in columns_of(session, target.plain)])
 
 
 def table_rights(mode: Staging) -> str:
-    """The rights on the table itself that a role needs to run the query."""
+    """Return the rights on the table itself that a role needs to run the query."""
     if not isinstance(mode, Upsert):
         return "INSERT"
     update = "" if mode.updates == () else ", UPDATE"
@@ -282,7 +282,7 @@ def _refuse_staged(
 
 
 def guarantee(target: Target, mode: Staging) -> str:
-    """What a sink in a mode that stages promises."""
+    """Return what a sink in a mode that stages promises, as text."""
     return (
         f"for whoever reads the table {target.plain}, which needs no view and no column of ours;"
         " each statement sees the epochs up to one point, and none in part."

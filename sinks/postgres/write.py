@@ -2,7 +2,7 @@
 
 The code runs in Spark's Python workers.  Each partition returns one vote as data.  A refusal is a vote too, because an
 exception reaches the driver only as text.  Every other failure is raised, so that Spark runs the task again.  If the
-vote of an attempt never arrives, its rows are losers, which commit deletes.
+vote of an attempt never arrives, the attempt has lost, and commit deletes its rows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Stale(Exception):
 
 
 def reached(address: Address, sink: str, limits: Limits) -> str:
-    """Why this worker cannot connect to the server; empty if it can."""
+    """Return why this worker cannot connect to the server; the text is empty if it can."""
     try:
         open_session(address, sink, limits).close()
     except EpochalError as error:
@@ -75,7 +75,7 @@ def reached(address: Address, sink: str, limits: Limits) -> str:
 
 
 def writer(task: Task) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow``."""
+    """Return the function for ``mapInArrow``."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield answer(vote=json.dumps(write_partition(task, promptly(batches))))
@@ -136,7 +136,7 @@ class _Chunks:
         self.rows = 0
 
     def of(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[bytes | memoryview]:
-        """Yield the encoded rows.  After a value that Postgres cannot hold nothing is sent, but all are counted."""
+        """Yield the encoded rows.  After the first value that Postgres cannot hold, only count such values."""
         from epochal.sinks.postgres import binary
 
         yield binary.HEADER
@@ -190,7 +190,10 @@ def _register(task: Task, session: Session, attempt: int, rows: int) -> None:
 
 
 def _check_fence(task: Task, session: Session) -> None:
-    """Lock the sink's row, and end a late twin or a zombie; whoever fences or publishes waits for this COMMIT."""
+    """Lock the sink's row, and raise if this task's start no longer owns the sink or its position is not the next one.
+
+    A transaction that fences or publishes must wait for this task's COMMIT.
+    """
     found = session.run(
         "SELECT generation, token, published FROM epochal.sinks WHERE app = $1 AND sink = $2 FOR SHARE",
         task.app,

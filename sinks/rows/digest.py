@@ -1,8 +1,8 @@
 """The digest of a micro-batch.  Spark computes it in the same pass that writes the rows.
 
-The hash of a row is xxhash64 over all its columns, in their order.  Spark's own hash ignores some differences; this
-one does not: NULL counts at every place, and so does the length of an array.  The order of a map's entries does not
-count, and text is hashed as its bytes, whatever its collation.
+The hash of a row is xxhash64 over all its columns, in their order.  Spark's own hash ignores NULL and the lengths of
+arrays; this hash includes both.  It ignores the order of a map's entries.  Text is hashed as its bytes, whatever its
+collation.
 """
 
 from __future__ import annotations

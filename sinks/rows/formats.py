@@ -1,7 +1,7 @@
 """Versions of the formats that a sink stores.  A newer version than the known one is refused, never guessed.
 
-The payload of a vote holds its version, and so does each part of it that has a format of its own.  The place that
-holds fence and marker has a version too.  A format that older code cannot read gets the next number.  For each
+The payload of a vote has a version.  Each part of the payload that has its own format has its own version.  The record
+with fence and marker has a version too.  A format that older code cannot read gets the next number.  For each
 version ``tests/real/sinks/formats`` keeps a file, which must stay readable.
 """
 

@@ -1,4 +1,4 @@
-"""Rows that have a key: the options of a mode that upserts, and the checks of it, the same for every sink.
+"""Rows that have a key: the options and checks of a mode that upserts.  They are the same for every sink.
 
 This file imports neither pyspark nor a client library: a sink can be declared in a process that has none of them.
 """
@@ -66,9 +66,9 @@ class Upsertion:
 
     @classmethod
     def of(cls: type[P], mode: object, query: Sequence[str], table: Sequence[str]) -> P:
-        """Plan the write of ``mode``: one that is not :class:`Keyed` inserts all rows.
+        """Return the plan for ``mode``.  A mode that is not :class:`Keyed` inserts all rows.
 
-        ``query`` and ``table``: the names of their columns.
+        ``query`` and ``table``: the column names of the query and of the table.
         """
         if not isinstance(mode, Keyed):
             return cls(tuple(query))
@@ -165,7 +165,7 @@ def check_nulls(counts: Mapping[str, int], sink: str, epoch: EpochNumber) -> Non
 
 
 def check_twice(plan: Upsertion, mode: str, found: Sequence[Sequence[object]], sink: str, epoch: EpochNumber) -> None:
-    """Raise ``PrepareRefused`` if ``found`` holds a key: one with several rows of which no single one is the last.
+    """Raise ``PrepareRefused`` if ``found`` has an entry: a key with several rows, none of which is the only last one.
 
     ``found``: tuples (rows of this key, number of such keys, value, value ...), most rows first, at most ``TOLD``.
     """

@@ -5,9 +5,9 @@ SQL condition on the epoch's columns; rows for which it is false or NULL are not
 is exactly a column's name means that column.  Everything else is SQL, and a computed column needs a name with AS.
 
 The durable copy always holds every column and row, because it belongs to the epoch and not to one sink.  Each sink
-projects the rows that it reads from the copy.  So a projection may be evaluated more than once on the same rows: by
-every sink, and by a vote that is repeated.  Where a decided epoch is redone from the copy (Kafka, or prepared rows
-that were lost), a later start evaluates it, in another process and perhaps with other settings.  Two rules follow:
+projects the rows that it reads from the copy.  So a projection may be evaluated more than once on the same rows, for
+example when a vote is repeated.  If a decided epoch is redone from the copy (Kafka, or prepared rows that were lost), a
+later start evaluates the projection again, in another process and perhaps with other settings.  Two rules follow:
 
 - An expression that may have another value the next time is refused at start, by name: ``rand()``, ``uuid()``, clocks
   (``current_timestamp()``, ``cast('now' as timestamp)``), the session's user and catalog, the user's own functions,
@@ -92,7 +92,7 @@ class Projection:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the sink gets all rows and columns of the epoch."""
+        """Return whether the sink gets all rows and columns of the epoch."""
         return self.select is None and self.where is None
 
     def to_json(self) -> Json:
@@ -175,7 +175,7 @@ class Projection:
 
     @contextlib.contextmanager
     def evaluating(self, epoch: EpochNumber) -> Iterator[None]:
-        """Raise ``PrepareRefused``, with Spark's text, if an expression has no result for a value inside this scope."""
+        """Raise ``PrepareRefused`` with Spark's text if an expression fails for a value of a row in this scope."""
         try:
             yield
         except EpochalError:
@@ -299,7 +299,7 @@ class Projection:
             filters += _class(plan) == "Filter"
             if _class(plan) not in _ROW_BY_ROW:
                 raise Misconfigured(
-                    f"{self} does not go row by row: it needs {_class(plan)} of Spark",
+                    f"{self} does not give one row for each row: Spark plans {_class(plan)} for it",
                     sink=self.sink,
                     help="aggregate, explode and number rows in the query, before the pipeline",
                 )
@@ -348,7 +348,7 @@ def settings_of(spark: SparkSession) -> Mapping[str, str]:
 
 
 def take_settings(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    """Set a session's expression settings to ``settings``, from :func:`settings_of`.  Nobody else may use the session.
+    """Set the expression settings of a session that nobody else uses.  :func:`settings_of` made ``settings``.
 
     Legacy settings that ``settings`` does not have are unset.
     """
@@ -409,7 +409,7 @@ def is_salted(expression: Any) -> bool:
 
 
 def _is_special(parent: Any, child: Any) -> bool:
-    """Return whether Spark replaces the text ``child`` by the time of its clock, as it does with 'today'."""
+    """Return whether Spark replaces the text ``child`` by the current time or date, as it does with 'today'."""
     if _class(child) != "Literal" or child.value() is None or parent.dataType().typeName() not in _TIMES:
         return False
     return _SPECIAL_TEXT.fullmatch(str(child.value())) is not None

@@ -1,4 +1,4 @@
-"""``bad_rows=``: the rows that one sink cannot hold, written by another sink in the same epoch, with the same decision.
+"""``bad_rows=``: one sink writes the rows that another sink cannot hold, in the same epoch and with the same decision.
 
 A sink with ``bad_rows=other`` leaves out the rows that it cannot hold.  ``other`` takes part in the pipeline as the
 sink of exactly these rows: the columns of the epoch, then ``_sink`` (the sink that cannot hold the row) and
@@ -53,15 +53,15 @@ class SortingSink(Sink, Protocol):
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:
         """Return all that ``reasons`` depends on beside the row itself.
 
-        If one of the two sinks shows an epoch already, a later start must find the same answer: else a row could be
-        in both sinks, or in neither.
+        If one of the two sinks shows an epoch already, this must be the same in a later start.  Else a row could be in
+        both sinks, or in neither.
         """
 
 
 class Rejects(ForwardingSink):
     """The sink of the rows that ``of`` cannot hold.  ``into`` writes them.
 
-    ``of`` is the same object that writes the other rows of the pipeline.
+    ``of`` is not a copy: it is the object that writes the other rows in this pipeline.
     """
 
     def __init__(self, of: SortingSink, into: Sink) -> None:

@@ -89,8 +89,8 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
     newest = stored("throughput", folder=folder)[0].result
     mine = next(m for m in newest.measures if m.job == "epochal postgres" and m.case["rows"] == 2_000_000)
     assert speeds.startswith(f"{with_spread(mine.values)} rows/s; ")
-    assert told["Correctness as outside readers see it, one cell per kind of fault and per sink and mode"] == (
-        "wrong in 0 of 16 cells, clean in 16; peers: wrong in 9 of 12"
+    assert told["Correctness as outside readers see it; a cell is one kind of fault in one mode of one sink"] == (
+        "wrong in 0 of 16 cells, clean in 16; other writers: wrong in 9 of 12"
     )
     growth = next(said for what, said in told.items() if what == "Duration of epoch 100,000")
     ratios = [ratio for name in GROWTH for ratio in stored(name, folder=folder)[0].result.ratios]
@@ -101,12 +101,13 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
 
 
 def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -> None:
-    what = "Peak memory of the largest epoch: the largest growth"
+    what = "How the peak memory grows with the size of an epoch, the worst case"
     told = {name: said for name, said, _ in figures.rows(folder)}[what]
     pattern = (
-        r"at 50,000,000 rows, as a multiple of the same at 1,000,000 rows:"
-        r" Python [\d.]+ \(.+ to .+\) \(epochal \w+, (driver|worker)\); JVM [\d.]+ \(.+ to .+\) \(epochal \w+,"
-        r" heap after a collection\), delta append [\d.]+ \(.+ to .+\)"
+        r"at 50,000,000 rows, compared with the same at 1,000,000 rows:"
+        r" Python [\d.]+ \(.+ to .+\) times \(epochal \w+, (driver|worker)\);"
+        r" JVM [\d.]+ \(.+ to .+\) times \(epochal \w+, heap after a collection\),"
+        r" for delta append [\d.]+ \(.+ to .+\) times"
     )
     assert re.fullmatch(pattern, told), told
     assert figures.DELTA == memory.APPEND in memory.JOBS
@@ -127,8 +128,8 @@ def test_growth_is_told_where_it_is_most_also_when_that_is_not_at_the_oldest() -
     assert told == "1.2 (1.2 to 1.2) times that of epoch 10, the worst case (kafka, 100,000 epochs before)"
     grows = [grown("delta", 2_000, 3.5), grown("delta append", 2_000, 2.5), grown("delta append", 100_000, 9.0)]
     both = figures._growth(run(Result("growth-delta", 5, ratios=[*steady, *grows]), []))
-    younger = "with fewer epochs before, at most 3.5 (3.5 to 3.5) (delta, 2,000 epochs before)"
-    assert both == f"{told}; {younger}, where delta append has 2.5 (2.5 to 2.5)"
+    younger = "after fewer epochs, at most 3.5 (3.5 to 3.5) times (delta, 2,000 epochs before)"
+    assert both == f"{told}; {younger}; for delta append it is then 2.5 (2.5 to 2.5) times"
 
 
 def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None:
@@ -142,8 +143,8 @@ def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None
     }
     told = figures._right(run(result, [{"job": job, "verdict": verdict} for job, verdict in verdicts.items()]))
     assert told == (
-        "wrong in 1 of 3 cells, clean in 1, 1 torn between Kafka's two slots"
-        " (with slots, only each part of an epoch is promised whole); peers: wrong in 1 of 1"
+        "wrong in 1 of 3 cells, clean in 1; in 1 a reader saw a part of an epoch (Kafka with two slots, which promises"
+        " only that each slot's part is whole); other writers: wrong in 1 of 1"
     )
 
 

@@ -523,7 +523,7 @@ class Changed(Forgetful):
 def test_lost_rows_are_redone_as_they_were_decided_or_not_at_all() -> None:
     world = World()
     world.sink("a")
-    with pytest.raises(CommitInDoubt, match="voted for 0 rows of a copy of which 1 were decided"):
+    with pytest.raises(CommitInDoubt, match="voted for 0 rows, but the decision on the same copy counts 1"):
         world.start(Changed("a", world.server), world.sink("b")).run(Batch(0))
     assert [len(world.server.visible("app", name)) for name in "ab"] == [0, 1]
 

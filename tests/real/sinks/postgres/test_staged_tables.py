@@ -169,7 +169,7 @@ def test_a_column_that_has_a_default_may_be_written(pg_database: str, default: s
             "CREATE TABLE seen (n bigint); CREATE RULE r AS ON INSERT TO flights DO ALSO INSERT INTO seen SELECT 1",
             "INSERT with ON CONFLICT clause cannot be used",
         ),
-        (f"DROP TABLE flights; {TABLE}", "that table was made anew"),
+        (f"DROP TABLE flights; {TABLE}", "that table was created again"),
     ],
 )
 def test_check_finds_what_was_changed_since(pg_database: str, statement: str, why: str) -> None:

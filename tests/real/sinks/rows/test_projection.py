@@ -159,9 +159,9 @@ def test_what_may_differ_the_next_time_is_refused_by_name(spark: SparkSession, e
 )
 def test_what_is_not_row_by_row_is_refused(expression: str, node: str) -> None:
     made = projection([f"{expression} AS x"])
-    with pytest.raises(Misconfigured, match="does not go row by row") as refused:
+    with pytest.raises(Misconfigured, match="does not give one row for each row") as refused:
         columns(made)
-    assert f"it needs {node} of Spark" in refused.value.what
+    assert f"Spark plans {node} for it" in refused.value.what
 
 
 @pytest.mark.usefixtures("spark")
