@@ -66,7 +66,7 @@ def test_what_comes_out_is_what_was_expected(name: str, settled: SparkSession, t
     if name == "upsert":  # its inputs are changes to rows
         return
     accounted = sum(len(work.accounts(inputs)) for inputs in fed.values())
-    standing = [expected[max(expected)]] if name in workloads.REPLACING else expected.values()
+    standing = [expected[max(expected)]] if name == "complete" else expected.values()
     told = sum(row.value if work.counted else 1 for rows in standing for row in rows)
     assert told + work.pending(fed) == accounted
 
