@@ -98,6 +98,15 @@ def test_a_workload_keeps_to_its_ids_and_epochs(name: str) -> None:
     assert {row.epoch for row in rows} <= set(fed)
 
 
+def test_inputs_that_could_be_mistaken_for_others_are_refused() -> None:
+    class Repeats(workloads.Counting):
+        def inputs(self, epoch: int, first: int) -> list[Input]:
+            return [{"id": first, "epoch": epoch}, {"id": first, "epoch": epoch}]
+
+    with pytest.raises(RoleError, match="need unique ids"):
+        CheckedWorkload(Repeats()).inputs(0, 5)
+
+
 def test_expectations_about_other_epochs_are_refused() -> None:
     class Wrong(workloads.Counting):
         def expected(self, fed: Mapping[int, Sequence[Input]]) -> Mapping[int, Any]:  # noqa: ARG002
