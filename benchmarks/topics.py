@@ -58,13 +58,13 @@ def _ends(bootstrap: str, topic: str, isolation: str) -> dict[int, int]:
     return {each.partition: future.result(REQUEST_S).offset for each, future in told.items()}
 
 
-def committed(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> int:
+def committed(bootstrap: str, topic: str) -> int:
     """Return how many messages a reader of committed messages gets."""
-    return sum(1 for _ in messages(bootstrap, topic, quiet=quiet))
+    return sum(1 for _ in messages(bootstrap, topic))
 
 
-def messages(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> Iterator[Message]:
-    """Yield the committed messages.  Raises NotAllWritten after ``quiet`` seconds without a message."""
+def messages(bootstrap: str, topic: str) -> Iterator[Message]:
+    """Yield the committed messages.  Raises NotAllWritten after ``QUIET_S`` seconds without a message."""
     from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
     options = {"bootstrap.servers": bootstrap, "group.id": "count", "enable.auto.commit": False, "log_level": 0}
@@ -77,8 +77,8 @@ def messages(bootstrap: str, topic: str, *, quiet: float = QUIET_S) -> Iterator[
             got = consumer.consume(BATCH, timeout=1.0)
             if got:
                 heard = time.monotonic()
-            elif time.monotonic() - heard > quiet:
-                raise NotAllWritten(f"{topic} gave nothing for {quiet} s after {count:,} messages, before its end")
+            elif time.monotonic() - heard > QUIET_S:
+                raise NotAllWritten(f"{topic} gave nothing for {QUIET_S} s after {count:,} messages, before its end")
             for message in got:
                 error = message.error()
                 if error is None:

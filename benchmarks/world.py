@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DATABASE = "bench"
 PARTITIONS = 4
+STREAM_S = 900  # at most for all epochs of a stream
 SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
 """Settings of Postgres, the same for us and for peers.  fsync and all other settings of durability are unchanged."""
 
@@ -143,10 +144,10 @@ class World:
 
     # --- one micro-batch after another ----------------------------------------------------------
 
-    def epochs(self, source: Path, write: Write, *, timeout: int = 900) -> list[float]:
+    def epochs(self, source: Path, write: Write) -> list[float]:
         """Run a stream over ``source``, a folder of Parquet with two files per epoch.
 
-        Return Spark's ``addBatch`` seconds of each epoch.  Raises TimeoutError after ``timeout`` seconds.
+        Return Spark's ``addBatch`` seconds of each epoch.  Raises TimeoutError after ``STREAM_S`` seconds.
         """
         frame = self.spark.read.parquet(str(source))
         stream = self.spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", 2).parquet(str(source))
@@ -156,9 +157,9 @@ class World:
             .trigger(availableNow=True)
             .start()
         )
-        if not query.awaitTermination(timeout):
+        if not query.awaitTermination(STREAM_S):
             query.stop()
-            raise TimeoutError(f"a stream over {source.name} was not done after {timeout} s")
+            raise TimeoutError(f"a stream over {source.name} was not done after {STREAM_S} s")
         taken = [p["durationMs"]["addBatch"] / 1000 for p in query.recentProgress if p["numInputRows"]]
         if len(taken) != (expected := len(list(source.glob("*.parquet"))) // 2):
             raise RuntimeError(f"a stream over {source.name} had {len(taken)} epochs with rows, and not {expected}")

@@ -91,7 +91,7 @@ class Query:
     """One stream and its drivers.  Only one driver lives at a time."""
 
     def __init__(self, world: World, kinds: Sequence[str]) -> None:
-        self._world, self._kinds = world, kinds
+        self._world = world
         self.name = new_name("recovery")
         self._folder = world.folder / f"{self.name}-query"
         self._sinks = {kind: ours.address(world, kind, self.name) for kind in kinds}

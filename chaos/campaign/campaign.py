@@ -80,12 +80,11 @@ class Campaign:
         menu: Nemesis | None = None,
         servers: Mapping[str, Server] | None = None,
         links: Mapping[str, Proxy] | None = None,
-        base: int | None = None,
     ) -> None:
         self._plan = plan
         self._folder = folder
         self._tell = tell
-        self._base = base if base is not None else int(time.time()) * 10**9
+        self._base = int(time.time()) * 10**9
         self._target = targets.target(plan.target)
         reader, self._sinks, self._own = targets.readers(self._target, plan.readers)
         self._workload = workloads.make_workload(plan.workload, self._base)

@@ -40,8 +40,8 @@ class Start:
         self.sink.fence(self.query, self.actor)
         return self
 
-    def epoch(self, number: int, position: int, redo: int = 0, incarnation: str = "q1") -> Epoch:
-        decision = Decision(incarnation, number, self.actor, f"fingerprint-{number}", redo)
+    def epoch(self, number: int, position: int, redo: int = 0) -> Epoch:
+        decision = Decision("q1", number, self.actor, f"fingerprint-{number}", redo)
         return Epoch(decision, position, offsets=f'{{"offset":{number}}}', watermark=number)
 
     def prepare(self, ids: Sequence[str], number: int = 0, position: int = 0, redo: int = 0) -> Committable:

@@ -366,8 +366,6 @@ _ALL: Mapping[str, Callable[[int], Workload]] = {
 }
 NAMES = tuple(_ALL)
 STATEFUL = frozenset({"window", "join", "dedup", "state", "complete"})
-REPLACING = frozenset({"upsert", "complete"})
-"""The workloads for outputs whose rows are replaced and deleted."""
 
 
 def output_mode(name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +22,6 @@ from epochal.sinks.protocol import Sink
 
 TIMEOUT_S = 30
 PASSES = 10  # how often a topic is read at most, until two passes agree
-Rows = Sequence[Mapping[str, Any]]
 
 
 class SinkReader(Protocol):

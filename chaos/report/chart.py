@@ -11,7 +11,7 @@ import io
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 from xml.etree import ElementTree
@@ -79,11 +79,11 @@ def frameless(axes: Axes, grid: Literal["x", "y"], pad: float) -> None:
 
 
 @lru_cache(maxsize=4096)
-def text_width(text: str, size: float = FONT, weight: str = "normal") -> float:
+def text_width(text: str, weight: str = "normal") -> float:
     """Return how many pixels wide a line is at most."""
-    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size, weight=weight), False)
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=FONT, weight=weight), False)
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return float(width) + wide * size / 2
+    return float(width) + wide * FONT / 2
 
 
 def wrapped(text: str, width: float) -> str:
@@ -218,8 +218,3 @@ def _unwrap(parent: ElementTree.Element) -> None:
         _unwrap(child)
         children += list(child) if child.tag == "g" and not child.attrib else [child]
     parent[:] = children
-
-
-def listed_texts(markup: str) -> Sequence[str]:
-    """Return all texts of a chart, to check that none is missing."""
-    return ["".join(element.itertext()) for element in ElementTree.fromstring(markup).iter("text")]

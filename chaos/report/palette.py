@@ -86,28 +86,6 @@ DARK: Mapping[str, str] = {
 
 KINDS = 6  # number of colours for kinds of faults; more kinds share colours, and differ in letter and shape
 
-READABLE: tuple[tuple[str, str, float], ...] = (
-    *((ink, paper, 4.5) for ink in ("ink", "muted", "link") for paper in ("paper", "page")),
-    *((verdict, paper, 4.5) for verdict in ("valid", "invalid", "unknown") for paper in ("paper", f"{verdict}-soft")),
-    *(("ink", f"{verdict}-soft", 4.5) for verdict in ("valid", "invalid", "unknown")),
-    *((f"kind-{n}", "paper", 3.0) for n in range(KINDS)),
-    *((f"heat-ink-{n}", f"heat-{n}", 4.5) for n in range(6)),
-    *(("ink", paper, 4.5) for paper in ("tape-0", "tape-1", "bar")),
-)
-"""(foreground, background, contrast that they must have): by WCAG 2, 4.5 for text and 3 for shapes."""
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast of two colours ``#rrggbb``, from 1 to 21, as WCAG 2 defines it."""
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
 
 def variables(colours: Mapping[str, str]) -> str:
     """Return the table as CSS variables."""

@@ -35,15 +35,15 @@ class HdfsServer(Server):
 
     kind = "hdfs"
 
-    def __init__(self, *, directory: Path | None = None, port: int | None = None) -> None:
+    def __init__(self) -> None:
         self._class_path = ":".join(map(str, class_path()))
         self._java = java.java_home() / "bin" / "java"
-        super().__init__(directory=directory, port=port)
+        super().__init__()
         self._http_port = free_port()
         self._data = self.directory / "data"
         self._details = self.directory / "details.json"
         self._log4j = self.directory / "log4j2.properties"
-        self._format = not self._data.exists()
+        self._format = True
 
     @property
     def uri(self) -> str:

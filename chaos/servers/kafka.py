@@ -152,10 +152,8 @@ class KafkaServer(Server, Topics):
         self,
         *,
         directory: Path | None = None,
-        port: int | None = None,
         version: str = KAFKA_BROKER,
         settings: Mapping[str, str] | None = None,
-        proxied_port: int | None = None,
         long_lived: bool = False,
     ) -> None:
         self._class_path = _joined(version)
@@ -164,8 +162,8 @@ class KafkaServer(Server, Topics):
         if not long_lived:
             archive = classes.known(classes.name("kafka", self._class_path))
             self._options += [QUICK, *classes.options(archive)]
-        super().__init__(directory=directory, port=port)
-        self.proxied_port = proxied_port or free_port()
+        super().__init__(directory=directory)
+        self.proxied_port = free_port()
         self._proxied_listen = free_port()
         self._controller_port = free_port()
         self._controller_fences = int(version.split(".")[0]) >= 4

@@ -90,14 +90,13 @@ class PostgresServer(Server, Databases):
         self,
         *,
         directory: Path | None = None,
-        port: int | None = None,
         version: str = POSTGRES[-1],
         settings: Mapping[str, str] | None = None,
         bin: Path | None = None,
     ) -> None:
         self._bin = bin or binaries(version)
         self._settings = {**SETTINGS, **(settings or {})}
-        super().__init__(directory=directory, port=port)
+        super().__init__(directory=directory)
         self._data = self.directory / "data"
 
     def stop(self) -> None:

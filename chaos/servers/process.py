@@ -28,6 +28,7 @@ LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 GONE_TIMEOUT_S = 60.0
+LOG_TAIL = 30  # lines of the log in an error
 
 # These ports lie below the range that the kernel uses for outgoing connections. While a server is down, any client may
 # get a port of that range, even a client that connects to itself. Then the restart of the server would fail.
@@ -75,11 +76,11 @@ class Server(ABC):
     kind: str
     stop_signal = signal.SIGTERM
 
-    def __init__(self, *, directory: Path | None = None, port: int | None = None) -> None:
+    def __init__(self, *, directory: Path | None = None) -> None:
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix=f"epochal-{self.kind}-"))
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.port = port or free_port()
+        self.port = free_port()
         self.address = f"{LOOPBACK}:{self.port}"
         self.log_file = self.directory / "server.log"
         self._guard: subprocess.Popen[str] | None = None
@@ -165,11 +166,11 @@ class Server(ABC):
         pid, self._guard, self.pid = self._guard.pid, None, None
         return pid
 
-    def log_tail(self, lines: int = 30) -> str:
+    def log_tail(self) -> str:
         """Return the last lines of the server's log."""
         if not self.log_file.exists():
             return ""
-        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-LOG_TAIL:])
 
     def __enter__(self: S) -> S:
         return self if self.running() else self.start()

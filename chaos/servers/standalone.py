@@ -18,14 +18,16 @@ from epochal.chaos.servers.process import LOOPBACK, Command, Server, free_port, 
 
 EXECUTOR_TIMEOUT_S = 180.0
 NOT_INHERITED = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS")
+SIZE = ("--cores", "1", "--memory", "1024m")  # of a worker
+WORKERS = 2
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class _Daemon(Server):
     """A daemon of Spark. Its environment has none of this process's Python settings, so its executors get none."""
 
-    def __init__(self, *, directory: Path | None = None, port: int | None = None) -> None:
-        super().__init__(directory=directory, port=port)
+    def __init__(self) -> None:
+        super().__init__()
         self.web_port = free_port()
 
     def _prepare(self) -> None:
@@ -75,14 +77,13 @@ class SparkWorker(_Daemon):
 
     kind = "spark-worker"
 
-    def __init__(self, master: SparkMaster, *, cores: int = 1, memory_mb: int = 1024) -> None:
+    def __init__(self, master: SparkMaster) -> None:
         super().__init__()
         self._master = master
-        self._size = ["--cores", str(cores), "--memory", f"{memory_mb}m"]
 
     def _command(self) -> Command:
         work = ["--work-dir", str(self.directory / "work")]
-        return self._run("org.apache.spark.deploy.worker.Worker", *self._size, *work, self._master.url)
+        return self._run("org.apache.spark.deploy.worker.Worker", *SIZE, *work, self._master.url)
 
     def _ready(self) -> bool:
         with contextlib.suppress(OSError, ValueError):
@@ -99,9 +100,9 @@ class SparkWorker(_Daemon):
 class StandaloneCluster:
     """A master and its workers. As a context manager it is started on entry and closed on exit."""
 
-    def __init__(self, workers: int = 2) -> None:
+    def __init__(self) -> None:
         self.master = SparkMaster()
-        self.workers: Sequence[SparkWorker] = [SparkWorker(self.master) for _ in range(workers)]
+        self.workers: Sequence[SparkWorker] = [SparkWorker(self.master) for _ in range(WORKERS)]
 
     @property
     def url(self) -> str:

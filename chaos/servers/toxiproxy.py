@@ -27,11 +27,10 @@ HELD_MS = 600_000  # longer than any test
 class Proxy:
     """A link from 127.0.0.1:`port` to an upstream. A fault holds for open and for new connections until `clear`."""
 
-    def __init__(self, server: ToxiproxyServer, name: str, upstream: str, port: int) -> None:
+    def __init__(self, server: ToxiproxyServer, name: str, port: int) -> None:
         self._server = server
         self._path = f"/proxies/{name}"
         self.name = name
-        self.upstream = upstream
         self.port = port
 
     @property
@@ -89,12 +88,12 @@ class ToxiproxyServer(Server):
 
     kind = "toxiproxy"
 
-    def proxy(self, upstream: str, *, name: str | None = None, port: int | None = None) -> Proxy:
+    def proxy(self, upstream: str, *, port: int | None = None) -> Proxy:
         """Make a link to `upstream` (`host:port`) from `port`, by default a free port."""
-        name = name or f"link-{uuid.uuid4().hex[:8]}"
+        name = f"link-{uuid.uuid4().hex[:8]}"
         port = port or free_port()
         self.request("post", "/proxies", {"name": name, "upstream": upstream, "listen": f"{LOOPBACK}:{port}"})
-        return Proxy(self, name, upstream, port)
+        return Proxy(self, name, port)
 
     def request(self, verb: str, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Call the HTTP interface once, for at most REQUEST_TIMEOUT_S. Raises ServerUnavailable for an error answer.

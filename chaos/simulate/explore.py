@@ -187,7 +187,6 @@ def _after(outcome: Outcome, action: Action) -> list[Strike]:
 class Part:
     """The result of one unit.  ``error``: why it could not be played, which says nothing about the coordinator."""
 
-    unit: Unit
     schedules: int = 0
     traces: bytes = b""  # 8 bytes per schedule
     seconds: float = 0.0  # processor time
@@ -218,8 +217,8 @@ class Player:
                     if outcome.wrong:
                         failures.append(Failure(unit.pipeline, outcome.schedule, unit.epochs, dict(outcome.wrong)))
         except Exception as error:
-            return Part(unit, error=f"{unit}: {type(error).__name__}: {error}")
-        return Part(unit, len(traces), traces.tobytes(), time.process_time() - began, tuple(failures[:_KEPT]))
+            return Part(error=f"{unit}: {type(error).__name__}: {error}")
+        return Part(len(traces), traces.tobytes(), time.process_time() - began, tuple(failures[:_KEPT]))
 
 
 _KEPT = 100  # how many failing schedules of one unit are kept
@@ -292,7 +291,6 @@ def explore(
     seed: int = 0,
     jobs: int = 1,
     stop_early: bool = False,
-    shown: int = 3,
     progress: Callable[[Tally], None] = lambda tally: None,  # noqa: ARG005
 ) -> Explored:
     """Play all schedules of ``kinds``, and samples of three and four faults.
@@ -304,7 +302,6 @@ def explore(
     * ``stop_early``: it also ends after the first unit with a failing schedule.
     * ``jobs``: number of processes.  With one, everything is played in this process.
     * ``progress``: called after each unit.
-    * ``shown``: how many failing schedules are shrunk.
 
     With the same arguments and without ``seconds``, the schedules are the same, also with another number of ``jobs``.
     """
@@ -322,15 +319,15 @@ def explore(
                 break
         else:
             tally.whole = True
-    return Explored(tally.verdict, tally, tuple(_shrunk(tally.failures, shown)))
+    return Explored(tally.verdict, tally, tuple(_shrunk(tally.failures)))
 
 
-def _shrunk(failures: Sequence[Failure], shown: int) -> Iterator[Failure]:
-    """Shrink the first failure of each set of broken invariants."""
+def _shrunk(failures: Sequence[Failure]) -> Iterator[Failure]:
+    """Shrink the first failure of each set of broken invariants, and no more than three."""
     first: dict[frozenset[str], Failure] = {}
     for failure in failures:
         first.setdefault(frozenset(failure.wrong), failure)
-    return map(shrink, itertools.islice(first.values(), shown))
+    return map(shrink, itertools.islice(first.values(), 3))
 
 
 @dataclass(frozen=True)
@@ -397,7 +394,7 @@ def _result(future: Future[Part]) -> Part:
     try:
         return future.result()
     except BrokenProcessPool as error:
-        return Part(Unit(Pipeline(()), 0, None, 0), error=f"a process that played schedules died: {error}")
+        return Part(error=f"a process that played schedules died: {error}")
 
 
 _player = Player()

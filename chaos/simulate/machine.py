@@ -460,7 +460,6 @@ def fuzz(
     seed: int = 0,
     machine: type[RuleBasedStateMachine] = CoordinatorMachine,
     profile: settings = DEEP,
-    progress: Callable[[int], None] = lambda runs: None,  # noqa: ARG005
 ) -> Fuzzed:
     """Run a machine until it fails or the time is over.  The same seed gives the same runs, as far as time allows."""
     began, runs = time.monotonic(), 0
@@ -473,7 +472,6 @@ def fuzz(
     for round_ in itertools.count():
         program = _failure(hypothesis.seed(f"{seed}, {round_}")(make), profile)
         elapsed = time.monotonic() - began
-        progress(runs)
         if program or elapsed >= seconds:
             verdict = Verdict.FALSE if program else Verdict.TRUE
             return Fuzzed(verdict, seed, runs, elapsed, program)

@@ -56,13 +56,9 @@ class Strike(NamedTuple):
 Schedule = tuple[Strike, ...]
 
 
-def strikes(events: Sequence[Happening], driver: str, action: Action, start: int = 0) -> list[Strike]:
-    """Return strikes of ``action`` at every event of ``driver`` where it can happen, from event ``start`` on."""
-    return [
-        Strike(driver, e.number, action)
-        for e in events
-        if e.driver == driver and e.number >= start and fits_action(e, action)
-    ]
+def strikes(events: Sequence[Happening], driver: str, action: Action) -> list[Strike]:
+    """Return strikes of ``action`` at every event of ``driver`` where it can happen."""
+    return [Strike(driver, e.number, action) for e in events if e.driver == driver and fits_action(e, action)]
 
 
 def representatives(events: Sequence[Happening], found: Sequence[Strike]) -> list[Strike]:

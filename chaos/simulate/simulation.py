@@ -158,9 +158,9 @@ class Simulation:
 
     # --- what the world reports -----------------------------------------------------------------
 
-    def run_of(self, until: int, checkpoint: Checkpoint | None = None) -> Run:
+    def run_of(self, until: int) -> Run:
         """Return the history together with the rows that a run without failure would have shown."""
-        planned = (checkpoint or self.checkpoint).offsets
+        planned = self.checkpoint.offsets
         expected = {
             epoch: tuple(Row(epoch, key, 0, key + 1) for key in range(*planned.get(epoch, (0, 0))))
             for epoch in range(until + 1)

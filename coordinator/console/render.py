@@ -124,9 +124,9 @@ def screen() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=NOT_A_TERMINAL)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
+def table(*columns: str) -> Table:
     """Return a plain table with these headings."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, overflow="fold")
     return made

@@ -33,8 +33,6 @@ _ORDER_DEPENDENT = {"First", "Last", "CollectList", "CollectSet", "MinBy", "MaxB
 class PlanFacts:
     """What a streaming plan says about replays."""
 
-    stateful: tuple[str, ...]  # names of stateful operators
-    watermark: bool
     unrepeatable: tuple[tuple[str, str], ...]  # (non-deterministic expression, the stateful operator that it feeds)
     python_functions: tuple[str, ...]  # Python functions that feed a stateful operator
     order_dependent: tuple[str, ...] = ()  # functions in a stateful operator whose value depends on row order
@@ -55,18 +53,14 @@ class PlanFacts:
 
 def read_plan(logical: Any) -> PlanFacts:
     """Walk a logical plan in the JVM and return its facts.  Through py4j this takes 5 to 160 ms."""
-    stateful: list[str] = []
-    watermark = False
     unrepeatable: list[tuple[str, str]] = []
     python: list[str] = []
     ordered: list[str] = []
     static: list[str] = []
     for node in nodes(logical):
-        watermark = watermark or class_of(node) == "EventTimeWatermark"
-        if not _is_stateful(node):
+        if not is_stateful(node):
             continue
         operator = class_of(node)
-        stateful.append(operator)
         python += [e.name() for e in expressions(node) if class_of(e) == "PythonUDF"]
         ordered += [e.prettyName() for e in expressions(node) if class_of(e) in _ORDER_DEPENDENT]
         for below in (n for child in seq(node.children()) for n in nodes(child)):
@@ -78,8 +72,6 @@ def read_plan(logical: Any) -> PlanFacts:
                 elif class_of(expression) == "PythonUDF":
                     python.append(expression.name())
     return PlanFacts(
-        stateful=tuple(stateful),
-        watermark=watermark,
         unrepeatable=distinct(unrepeatable),
         python_functions=distinct(python),
         order_dependent=distinct(ordered),
@@ -87,7 +79,8 @@ def read_plan(logical: Any) -> PlanFacts:
     )
 
 
-def _is_stateful(node: Any) -> bool:
+def is_stateful(node: Any) -> bool:
+    """Return whether the operator has state from one epoch to the next."""
     if not node.isStreaming():
         return False
     if class_of(node) == "Join":

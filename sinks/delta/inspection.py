@@ -45,7 +45,6 @@ class DeltaInspection:
 
     def __init__(self, sink: Sink, target: Target, mode: Mode, conditions: Conditions, app: str, projection: Json):
         self._sink = sink
-        self._mode = mode
         self._conditions = conditions
         self._app = app
         self._target = target

@@ -37,7 +37,10 @@ def located(target: Target, sink: str) -> str:
 
 
 class Snapshot:
-    """The newest version of a table, with the part of ``jvm.Transaction`` that ``look`` needs."""
+    """The newest version of a table, with the part of ``jvm.Transaction`` that ``look`` needs.
+
+    A missing table is an error when the snapshot is made.
+    """
 
     def __init__(self, target: Target, sink: str) -> None:
         self._sink = sink
@@ -45,11 +48,6 @@ class Snapshot:
         self.read = Folder(target, sink).read
         with self._reading():
             self.table = _delta_rs(sink).DeltaTable(self._where)
-
-    @property
-    def exists(self) -> bool:
-        """Always True: a missing table is an error when the snapshot is made."""
-        return True
 
     @property
     def version(self) -> int:

@@ -82,9 +82,9 @@ class Flink:
         self._process.wait(END_S)
         self._process.stdout.close()
 
-    def write(self, source: Path, bootstrap: str, topic: str, guarantee: str, *, limit: float = LIMIT_S) -> Told:
+    def write(self, source: Path, bootstrap: str, topic: str, guarantee: str) -> Told:
         """Write the rows of ``source`` to ``topic``.  ``guarantee``: ``exactly-once`` or ``at-least-once``."""
-        return self._ask(limit, source=str(source), bootstrap=bootstrap, topic=topic, guarantee=guarantee)
+        return self._ask(LIMIT_S, source=str(source), bootstrap=bootstrap, topic=topic, guarantee=guarantee)
 
     def read(self, source: Path, *, limit: float = LIMIT_S) -> Told:
         """Run the same job, but discard its rows."""

@@ -52,8 +52,8 @@ def section(page: str, name: str) -> str:
     return found[0]
 
 
-def of_values(*values: float, goal: str | None = None, what: str = "s") -> Ratio:
-    return Ratio("a", "b", {}, what, values, goal)
+def of_values(*values: float, goal: str | None = None) -> Ratio:
+    return Ratio("a", "b", {}, "s", values, goal)
 
 
 def run(result: Result, cells: list[dict[str, Any]] | None = None) -> Run:

@@ -98,6 +98,15 @@ def test_a_workload_keeps_to_its_ids_and_epochs(name: str) -> None:
     assert {row.epoch for row in rows} <= set(fed)
 
 
+def test_inputs_that_could_be_mistaken_for_others_are_refused() -> None:
+    class Repeats(workloads.Counting):
+        def inputs(self, epoch: int, first: int) -> list[Input]:
+            return [{"id": first, "epoch": epoch}, {"id": first, "epoch": epoch}]
+
+    with pytest.raises(RoleError, match="need unique ids"):
+        CheckedWorkload(Repeats()).inputs(0, 5)
+
+
 def test_expectations_about_other_epochs_are_refused() -> None:
     class Wrong(workloads.Counting):
         def expected(self, fed: Mapping[int, Sequence[Input]]) -> Mapping[int, Any]:  # noqa: ARG002
@@ -134,9 +143,7 @@ def test_totals_are_replaced_by_every_epoch() -> None:
 
 
 def test_a_workload_that_only_adds_tells_of_no_content() -> None:
-    assert [n for n in workloads.NAMES if workloads.make_workload(n, 0).after({0: ()})] == sorted(
-        workloads.REPLACING, key=workloads.NAMES.index
-    )
+    assert [n for n in workloads.NAMES if workloads.make_workload(n, 0).after({0: ()})] == ["upsert", "complete"]
 
 
 A, B = Row(0, 1, 0, 1), Row(1, 1, 0, 2)

@@ -599,7 +599,6 @@ def test_an_epoch_that_the_users_function_passed_by_is_missed_by_the_next(scene:
     assert world.ids() == [0, 1]
 
 
-@pytest.mark.slow
 def test_the_first_epoch_cannot_be_passed_by_after_a_start_fenced_for_it(scene: MakeScene) -> None:
     world = scene(ONE)
     world.order("d1", "after-fence", Action.CRASH)

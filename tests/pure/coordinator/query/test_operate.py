@@ -38,12 +38,12 @@ class Batch:
 class World:
     """Sinks in memory, and checkpoints as Spark and the pipeline leave them."""
 
-    def __init__(self, folder: Path, names: Sequence[str] = ("a", "b")) -> None:
+    def __init__(self, folder: Path) -> None:
         self.server = MemoryServer()
-        self.names = tuple(names)
+        self.names = ("a", "b")
         self.folder = folder
         self.stage = MemoryStage()
-        for name in names:
+        for name in self.names:
             self.server.create("app", name)
 
     def pipeline(self, *more: Sink) -> Pipeline:

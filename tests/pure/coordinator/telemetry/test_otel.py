@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,8 +25,6 @@ from epochal.sinks.protocol import Sink
 from epochal.sinks.spark.threads import Threads
 from tests.pure.coordinator.model.test_events import every_event, failing, start
 from tests.pure.coordinator.protocol.test_coordinator import QUERY, Batch, OvertakenLog, Refusing, World
-
-Attributes = Mapping[str, Any]
 
 
 class Seen:

@@ -17,9 +17,9 @@ ONE, TWO = Actor(1, 11), Actor(2, 22)
 M1, M2, M3 = Marker(1, 101), Marker(2, 102), Marker(3, 103)
 
 
-def of(marker_: Marker | None, span: int = 1, before: PreviousEpoch | None = None, *, ever: int = 2) -> State:
+def of(marker_: Marker | None, span: int = 1, before: PreviousEpoch | None = None) -> State:
     """What a slot's partition tells, fenced by ``ONE``."""
-    return State(ONE, marker_, slots=ever, span=span, before=before or PreviousEpoch())
+    return State(ONE, marker_, slots=2, span=span, before=before or PreviousEpoch())
 
 
 NEW = of(None)

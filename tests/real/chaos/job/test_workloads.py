@@ -11,8 +11,6 @@ import pytest
 
 from epochal.chaos.job import program, workloads
 from epochal.chaos.job.program import Settings
-from epochal.chaos.job.workload import Input
-from epochal.chaos.observe.roles import RoleError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +64,7 @@ def test_what_comes_out_is_what_was_expected(name: str, settled: SparkSession, t
     if name == "upsert":  # its inputs are changes to rows
         return
     accounted = sum(len(work.accounts(inputs)) for inputs in fed.values())
-    standing = [expected[max(expected)]] if name in workloads.REPLACING else expected.values()
+    standing = [expected[max(expected)]] if name == "complete" else expected.values()
     told = sum(row.value if work.counted else 1 for rows in standing for row in rows)
     assert told + work.pending(fed) == accounted
 
@@ -79,19 +77,3 @@ def test_state_is_compared_with_that_of_a_run_without_failure(name: str, settled
     told = program.compare_state(settled, settings)
     assert told["epoch"] == 2
     assert told["state"] == told["reference"] != []
-
-
-def test_an_unknown_workload_is_refused_with_those_there_are() -> None:
-    with pytest.raises(RoleError, match=r"'rowz' is none of rows, map"):
-        workloads.make_workload("rowz", 0)
-
-
-def test_inputs_that_could_be_mistaken_for_others_are_refused() -> None:
-    from epochal.chaos.job.workload import CheckedWorkload
-
-    class Repeats(workloads.Counting):
-        def inputs(self, epoch: int, first: int) -> list[Input]:
-            return [{"id": first, "epoch": epoch}, {"id": first, "epoch": epoch}]
-
-    with pytest.raises(RoleError, match="need unique ids"):
-        CheckedWorkload(Repeats()).inputs(0, 5)

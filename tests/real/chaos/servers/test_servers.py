@@ -1,24 +1,17 @@
-"""The servers of the run answer, each to a client of its own."""
+"""A broker of the run answers a client of the test's own, which reads all that is committed."""
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import psycopg
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import SparkSession
 
 from epochal.chaos import servers
 from epochal.chaos.servers import kafka
 from tests.real.sinks.kafka.support import await_markers, hanging, produce, read_topic
-
-
-def test_pg(pg_database: str) -> None:
-    with psycopg.connect(pg_database) as connection:
-        assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_kafka(kafka_server: servers.Kafka, topic_name: str) -> None:
@@ -49,10 +42,6 @@ def test_a_topic_is_shown_once_it_is_created_and_no_more_once_it_is_deleted(
         kafka_server.delete_topic(topic_name)
         assert not late
         assert topic_name not in admin.list_topics(timeout=120).topics
-
-
-def test_spark(spark: SparkSession) -> None:
-    assert spark.range(5).count() == 5
 
 
 def test_rows_whose_markers_are_owed_are_waited_for(kafka_server: servers.Kafka, topic_name: str) -> None:

@@ -77,27 +77,26 @@ def test_what_may_stand_upstream_of_state(job: Job) -> None:
     check(job.df().join(job.spark.range(3), "id").withColumn("x", f.rand()))
 
 
-def test_stateful_operators_and_watermarks_are_seen(job: Job) -> None:
-    from epochal.coordinator.query.plan import read_plan
+def test_stateful_operators_are_seen(job: Job) -> None:
+    from epochal.coordinator.query.plan import analyzed, class_of, is_stateful, nodes
 
-    def facts(df: DataFrame) -> tuple[tuple[str, ...], bool]:
-        plan = read_plan(df._jdf.queryExecution().analyzed())
-        return plan.stateful, plan.watermark
+    def stateful(df: DataFrame) -> list[str]:
+        return [class_of(node) for node in nodes(analyzed(df)) if is_stateful(node)]
 
     df = job.df()
     late = df.withWatermark("at", "1 minute")
-    assert facts(df) == ((), False)
-    assert facts(late) == ((), True)
-    assert facts(late.groupBy(f.window("at", "1 minute")).count()) == (("Aggregate",), True)
-    assert facts(df.distinct()) == (("Deduplicate",), False)
-    assert facts(late.dropDuplicatesWithinWatermark(["id"])) == (("DeduplicateWithinWatermark",), True)
-    assert facts(df.limit(3)) == (("GlobalLimit",), False)
-    assert facts(late.join(late.withColumnRenamed("at", "at2"), "id")) == (("Join",), True)
-    assert facts(df.join(job.spark.range(3), "id")) == ((), False)
+    assert stateful(df) == []
+    assert stateful(late) == []
+    assert stateful(late.groupBy(f.window("at", "1 minute")).count()) == ["Aggregate"]
+    assert stateful(df.distinct()) == ["Deduplicate"]
+    assert stateful(late.dropDuplicatesWithinWatermark(["id"])) == ["DeduplicateWithinWatermark"]
+    assert stateful(df.limit(3)) == ["GlobalLimit"]
+    assert stateful(late.join(late.withColumnRenamed("at", "at2"), "id")) == ["Join"]
+    assert stateful(df.join(job.spark.range(3), "id")) == []
     grouped = df.groupBy("id").applyInPandasWithState(
         lambda _key, frames, _state: frames, "id long", "id long", "append", "NoTimeout"
     )
-    assert facts(grouped) == (("FlatMapGroupsInPandasWithState",), False)
+    assert stateful(grouped) == ["FlatMapGroupsInPandasWithState"]
 
 
 def test_python_functions_upstream_of_state_are_named(job: Job) -> None:

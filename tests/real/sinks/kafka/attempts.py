@@ -22,7 +22,7 @@ QUERY = Query(APP, "q1", "r1", "memory:/checkpoint")
 class Target:
     """One topic with a sink on it, fenced by ``ONE``, and plans for its epochs."""
 
-    def __init__(self, bootstrap: str, topic: str, *, partitions: int = 1) -> None:
+    def __init__(self, bootstrap: str, topic: str) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.sink = KafkaSink(
@@ -30,7 +30,7 @@ class Target:
             topic=topic,
             name=topic,
             options=OPTIONS,
-            partitions=partitions,
+            partitions=1,
             request_timeout=PATIENT_S,
         )
         self.marker_topic = MarkerTopic(APP, topic)
@@ -48,9 +48,9 @@ class Target:
         object.__setattr__(self.link, "timeout", seconds)
         self.sink._core.request_timeout = seconds
 
-    def plan(self, epoch: int, rows: Sequence[Row], *, by: Actor = ONE, redo: int = 0) -> Plan:
+    def plan(self, epoch: int, rows: Sequence[Row], *, by: Actor = ONE) -> Plan:
         """Epoch n of ``ONE`` at position n + 1."""
-        decision = Decision("q1", epoch, ONE, f"fingerprint-{epoch}", redo)
+        decision = Decision("q1", epoch, ONE, f"fingerprint-{epoch}")
         return Plan(
             link=self.link,
             marker_topic=self.marker_topic,

@@ -43,13 +43,13 @@ def produce(bootstrap: str, topic: str, value: bytes, partition: int = 0) -> Non
     assert producer.flush(30) == 0
 
 
-def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Record]:
-    """All that a consumer with this isolation level sees now, by partition and offset."""
+def read_topic(bootstrap: str, topic: str) -> list[Record]:
+    """All that a consumer of committed records sees now, by partition and offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "outside-reader",
-            "isolation.level": isolation,
+            "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",

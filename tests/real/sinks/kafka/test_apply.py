@@ -17,7 +17,6 @@ from epochal.chaos import servers
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Decision, Digest, Epoch
 from epochal.coordinator.model.errors import (
-    EpochalError,
     Fenced,
     Misconfigured,
     NonDeterministicReplay,
@@ -65,10 +64,10 @@ class Job:
         epoch = Epoch(Decision("q1", number, ONE, f"f{number}"), number + 1, digest=True)
         return self.sink.apply(epoch, df, ONE, agreed)
 
-    def refuses(self, df: DataFrame, kind: type[EpochalError] = PrepareRefused, number: int = 0) -> str:
+    def refuses(self, df: DataFrame, number: int = 0) -> str:
         """What is said; nothing is visible, and nothing is left open."""
         before = self.values()
-        with pytest.raises(kind) as refused:
+        with pytest.raises(PrepareRefused) as refused:
             self.give(df, number)
         assert self.values() == before
         assert hanging(self.server.bootstrap, self.topic) == []

@@ -473,10 +473,3 @@ def test_a_producer_is_refused_after_a_fork(target: Target) -> None:
         child.kill()
         child.join(120)
         transaction.drop()
-
-
-def test_answers_survive_as_text() -> None:
-    error = SinkUnavailable("what", help="help", sink="s", epoch=3, state="state")
-    back = AttemptResult.from_json(AttemptResult(Outcome.STOPPED, error).to_json())
-    assert (back.outcome, type(back.error), str(back.error)) == (Outcome.STOPPED, SinkUnavailable, str(error))
-    assert AttemptResult.from_json(AttemptResult(Outcome.EXPIRED).to_json()) == AttemptResult(Outcome.EXPIRED)

@@ -35,12 +35,10 @@ def make(kafka_server: servers.Kafka, topic: str) -> Callable[..., KafkaSink]:
     return made
 
 
-def vote(
-    sink: KafkaSink, stage: SparkStage, rows: DataFrame, *, watched: Epoch | None, voted: Epoch = FIRST
-) -> Committable:
+def vote(sink: KafkaSink, stage: SparkStage, rows: DataFrame, *, watched: Epoch | None) -> Committable:
     seen = sink.watch(watched, rows) if watched is not None else rows
     copy = stage.write(0, ONE, seen)
-    return sink.prepare(replace(voted, copy=copy), stage.read(copy), ONE)
+    return sink.prepare(replace(FIRST, copy=copy), stage.read(copy), ONE)
 
 
 def no_pass_over_the_copy(*_: object) -> Any:

@@ -54,9 +54,9 @@ from tests.real.sinks.postgres.support import (
 
 
 @contextmanager
-def holding(dsn: str, user: str = "postgres") -> Iterator[psycopg.Connection]:
+def holding(dsn: str) -> Iterator[psycopg.Connection]:
     """Somebody holds the sink's row in an open transaction."""
-    with psycopg.connect(dsn.replace("postgres@", f"{user}@")) as connection:
+    with psycopg.connect(dsn) as connection:
         connection.execute("SELECT * FROM epochal.sinks FOR UPDATE")
         yield connection
         connection.close()

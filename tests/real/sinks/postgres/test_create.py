@@ -248,10 +248,6 @@ def test_a_password_with_an_at_sign_does_not_end_up_as_a_host_in_the_error() -> 
     assert "Sesame" not in str(refused.value)
 
 
-def test_the_connection_string_may_come_from_a_function(pg_database: str) -> None:
-    PostgresSink(lambda: support.with_password(pg_database), table="t").create(QUERY, SCHEMA)
-
-
 def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     with pytest.raises(SinkUnavailable, match=r"cannot connect to Postgres at 127\.0\.0\.1:1, database x") as error:
         support.sink("postgresql://postgres@127.0.0.1:1/x").check(QUERY, SCHEMA)

@@ -419,8 +419,8 @@ def staged_task(dsn: str, **changed: Any) -> Any:
     return task(dsn, copy=copy, table="flights__staged", **changed)
 
 
-def voted(sink: PostgresSink, votes: list[dict[str, Any]], number: int = 0) -> Committable:
-    vote = support.voted(votes, epoch(number))
+def voted(sink: PostgresSink, votes: list[dict[str, Any]]) -> Committable:
+    vote = support.voted(votes, epoch())
     plan = Publish(("id", "attempt"), *((("id",), ("attempt",)) if sink._core.staging == KEYED else ()))
     vote.payload["publish"] = plan.to_json()
     return vote
