@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,16 @@ from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Operator
 from epochal.coordinator.model.epoch import EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Misconfigured, SinkUnavailable
-from epochal.coordinator.protocol.actions import Adopt
+from epochal.coordinator.protocol.actions import (
+    Accept,
+    Adopt,
+    Evaluate,
+    OperatorAction,
+    Rename,
+    Retire,
+    RewriteMarker,
+    Skip,
+)
 from epochal.coordinator.protocol.coordinator import Coordinator
 from epochal.coordinator.query import operate
 from epochal.sinks.delta import DeltaSink
@@ -233,6 +242,39 @@ def test_a_preview_is_what_is_recorded(world: World) -> None:
     assert world.markers() == before
     done = operate.run(world.pipeline(), str(old), act)
     assert (assumed.stands, assumed.place, assumed.said) == (done.stands, done.place, done.said)
+
+
+SAID = {"why": "w", "at": "now"}
+ACTIONS: dict[str, tuple[Callable[[Pipeline], Operator], OperatorAction]] = {
+    "adopt": (lambda p: operate.adopt(p, "at", why="w", new=True), Adopt(**SAID)),
+    "retire": (
+        lambda p: operate.retire(p, "at", "a", why="w", unreachable=True),
+        Retire(**SAID, sink="a", unreachable=True),
+    ),
+    "rename": (lambda p: operate.rename(p, "at", "a", "b", why="w"), Rename(**SAID, old="a", new="b")),
+    "accept": (lambda p: operate.accept(p, "at", "a", why="w", drop=True), Accept(**SAID, sink="a")),
+    "remark": (lambda p: operate.remark(p, "at", "a", why="w"), RewriteMarker(**SAID, sink="a")),
+    "skip": (lambda p: operate.skip(p, "at", 3, 5, why="w"), Skip(**SAID, first=3, last=5)),
+    "evaluate": (lambda p: operate.evaluate(p, "at", ["a"], why="w"), Evaluate(**SAID, sinks=("a",))),
+}
+"""What each function of the library decides.  The console makes the same actions."""
+
+
+@pytest.mark.parametrize(("call", "expected"), ACTIONS.values(), ids=ACTIONS)
+def test_each_function_decides_what_its_name_says(
+    call: Callable[[Pipeline], Operator], expected: OperatorAction, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, recorded = list[OperatorAction](), Operator.__new__(Operator)
+
+    def run(_: Pipeline, checkpoint: str, act: OperatorAction, **_flags: bool) -> Operator:
+        assert checkpoint == "at"
+        seen.append(act)
+        return recorded
+
+    monkeypatch.setattr(operate, "run", run)
+    monkeypatch.setattr(operate, "now", lambda: "now")
+    assert call(world.pipeline()) is recorded
+    assert seen == [expected]
 
 
 def test_a_delta_sink_needs_spark_before_anybody_is_fenced(
