@@ -26,7 +26,7 @@ HOUSEKEEPING = (
     generation bigint, token bigint,      -- the fence: who may act
     published bigint NOT NULL DEFAULT 0,  -- the position that readers see
     decision bigint,                      -- the marker: whose epoch stands there
-    version int NOT NULL DEFAULT 1,       -- of the format of this row and of what belongs to it
+    version int NOT NULL DEFAULT 1,       -- of Epochal's own form of this row and what belongs to it
     PRIMARY KEY (app, sink))""",
     """CREATE TABLE IF NOT EXISTS epochal.epochs (
     app text NOT NULL, sink text NOT NULL, position bigint NOT NULL,

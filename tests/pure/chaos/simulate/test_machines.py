@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import Phase, Verbosity, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from epochal.chaos.observe.checker import Verdict
 from epochal.chaos.simulate.machine import DEEP, DEFAULT, CoordinatorMachine, FilesLogMachine, fuzz
@@ -136,18 +135,6 @@ def test_a_failed_run_leaves_no_thread_behind(monkeypatch: Patch) -> None:
     while len(sys._current_frames()) > before and time.monotonic() < limit:
         time.sleep(0.01)
     assert len(sys._current_frames()) <= before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("machine", [CoordinatorMachine, FilesLogMachine])
-def test_the_default_profile_comes_to_every_rule(
-    machine: type[RuleBasedStateMachine], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_state_machine_as_test(machine, settings=settings(DEFAULT, verbosity=Verbosity.debug, max_examples=60))
-    ran = set(re.findall(r"state\.(\w+)\(", capsys.readouterr().out))
-    made = machine()
-    made.teardown()
-    assert ran >= {rule.function.__name__ for rule in made.rules}
 
 
 def test_fuzzing_ends_with_the_time_and_says_how_much_it_ran() -> None:
