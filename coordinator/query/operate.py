@@ -1,10 +1,10 @@
 """What an operator decides about a stopped query: ``adopt``, ``retire``, ``rename``, ``resolve``.
 
 The console commands of these names write the same records as the functions below (``resolve`` has four of them).  Each
-function writes one record with the reason, and it may be called again after any failure.  ``assume`` returns the record that an action
-would write, and writes nothing.  An action takes the steps of a start (``Coordinator.act``), so a query that still runs
-ends with ``Fenced``.  An action may need the Spark session of this process: always with a ``DeltaSink``, and with any
-sink if an epoch is decided and its rows are in the durable copy.
+function writes one record with the reason, and it may be called again after any failure.  ``assume`` returns the record
+that an action would write, and writes nothing.  An action takes the steps of a start (``Coordinator.act``), so a query
+that still runs ends with ``Fenced``.  An action may need the Spark session of this process: always with a
+``DeltaSink``, and with any sink if an epoch is decided and its rows are in the durable copy.
 """
 
 from __future__ import annotations
