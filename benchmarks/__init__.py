@@ -1,4 +1,4 @@
-"""Measure what Epochal's sinks cost and promise, compared with their peers: ``python -m benchmarks --help``.
+"""What do Epochal's sinks cost and promise, compared with their peers?  ``python -m benchmarks --help``.
 
 A *table* (``tables/``) answers one question.  It lets *jobs* take turns and returns a
 :class:`~benchmarks.results.Result`.  A *peer* (``peers/``) is another way to write the same rows.  ``goals.py`` says

@@ -1,4 +1,6 @@
-"""Other ways to write the same rows, each with its best documented settings and with the same durability as ours.
+"""How else can the same rows be written?
+
+Each peer has its best documented settings, and the same durability as ours.
 
 Most functions here make a ``foreachBatch`` function.  The others say what they do instead.
 """

@@ -1,4 +1,4 @@
-"""The tables, one module each.  ``run(options)`` measures a table."""
+"""Which questions do the benchmarks answer?  Each module is one table, and its ``run(options)`` measures it."""
 
 from __future__ import annotations
 
