@@ -79,7 +79,12 @@ class Lane:
 
 
 def start(number: int, files: Sequence[str], options: Sequence[str]) -> Lane:
-    """Begin a lane.  It is a process group of its own, so that an interrupt reaches it once, from here."""
+    """Begin a lane.  It is a process group of its own, so that an interrupt reaches it once, from here.
+
+    This process, and so its lanes, can be interrupted afterwards, also if a script started it in the background: such a
+    process begins with SIGINT ignored.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-m", "pytest", "--durations=12", "--durations-min=20", *options, *files]
     process = subprocess.Popen(
         command,

@@ -159,7 +159,8 @@ def test_a_lane_in_which_a_test_fails_fails_the_run(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_its_lanes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trap", ["", "trap '' INT; "], ids=["as usual", "with SIGINT ignored"])
+def test_an_interrupted_run_ends_its_lanes(trap: str, tmp_path: Path) -> None:
     """A lane ends by SIGINT, so that pytest tears down what its fixtures started."""
     (tmp_path / "test_long.py").write_text(
         "import pathlib, time, pytest\nhere = pathlib.Path(__file__).parent\n"
@@ -170,7 +171,8 @@ def test_an_interrupted_run_ends_its_lanes(tmp_path: Path) -> None:
         "import os, sys; from tests import run\n"
         f"run.run([run.start(1, [{str(tmp_path / 'test_long.py')!r}], ['-p', 'no:cacheprovider', '-c', os.devnull])])"
     )
-    runner = subprocess.Popen([sys.executable, "-c", source], cwd=selection.ROOT, stdout=subprocess.DEVNULL)
+    command = ["sh", "-c", f'{trap}exec "$0" -c "$1"', sys.executable, source]
+    runner = subprocess.Popen(command, cwd=selection.ROOT, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
         while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
