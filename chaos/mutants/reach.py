@@ -28,9 +28,13 @@ SERVERS = (
     "tests/real/sinks/rows",
     "tests/real/sinks/spark",
     "tests/real/coordinator/query",
+    "tests/real/coordinator/console",
     "tests/real/checkpoints/test_postgres_log.py",
+    "tests/real/checkpoints/hadoop",
 )
 PARTS = {
+    "checkpoints/hadoop": "tests/real/checkpoints/hadoop",
+    "coordinator/console": "tests/real/coordinator/console",
     "sinks/postgres": "tests/real/sinks/postgres",
     "sinks/kafka": "tests/real/sinks/kafka",
     "sinks/delta": "tests/real/sinks/delta",

@@ -17,7 +17,7 @@ from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
 from epochal.checkpoints.disk import Disk
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Entry, EpochLog, Record
-from epochal.checkpoints.names import LISTINGS, encode_floor
+from epochal.checkpoints.names import LISTINGS, Names, encode_floor, settled
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import FailpointError, Point
@@ -449,6 +449,20 @@ def test_a_log_that_never_rests_is_a_named_error(folder: Path) -> None:
     grow = (log.append(position, commit(0)) for position in itertools.count(1))
     with pytest.raises(SinkUnavailable, match=f"during each of {LISTINGS} readings"):
         FilesLog(folder, disk=Slow(lambda: next(grow))).read()
+
+
+def test_a_draft_that_is_taken_away_again_and_again_is_a_named_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FilesLog, "_claim", lambda *_: False)
+    with pytest.raises(SinkUnavailable, match=f"during each of {LISTINGS} readings"):
+        FilesLog(folder).append(0, commit(0))
+
+
+def test_names_that_never_rest_are_a_named_error() -> None:
+    listings = (Names((position,), ()) for position in itertools.count())
+    with pytest.raises(SinkUnavailable, match=f"the epoch log here changed during each of {LISTINGS} readings"):
+        settled(lambda: next(listings), "here")
 
 
 def test_a_creator_whose_listing_misses_every_floor_is_told_taken(folder: Path) -> None:

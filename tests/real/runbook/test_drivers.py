@@ -13,7 +13,7 @@ from epochal.checkpoints import log
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.failpoints import Point
 from epochal.coordinator.query import spark as inside
-from epochal.sinks.postgres import ddl, sink
+from epochal.sinks.postgres import committing, ddl
 from tests.real.runbook.conftest import MakeCorner
 from tests.real.runbook.support import Corner
 from tests.real.runbook.test_checkpoint import everywhere
@@ -91,7 +91,7 @@ def test_upgrade_with_an_epoch_in_doubt(corner: MakeCorner, monkeypatch: pytest.
     job.command(["adopt", str(job.checkpoint), "--why", "a record of version 2", "--yes"])
     job.add(5)
     job.crash(Point.AFTER_DECIDE)
-    older = ((log, "RECORD_VERSION", 1), (sink, "PAYLOAD_VERSION", 0), (ddl, "VERSION", 0))
+    older = ((log, "RECORD_VERSION", 1), (committing, "PAYLOAD_VERSION", 0), (ddl, "VERSION", 0))
     for number, (module, name, value) in enumerate(older):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)

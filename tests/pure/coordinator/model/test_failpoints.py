@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,6 +143,15 @@ def test_a_barrier_blocks_until_the_harness_says_go(tmp_path: Path, monkeypatch:
         (tmp_path / "0.go").touch()
         blocked.join(timeout=60)
         assert not blocked.is_alive()
+
+
+def test_a_barrier_that_nobody_opens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the process would stay, long after the harness is gone."""
+    monkeypatch.setenv(failpoints.FOLDER, str(tmp_path))
+    clock = itertools.count(0, 400)
+    monkeypatch.setattr(failpoints, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+    with armed("before-vote=barrier"), pytest.raises(FailpointError, match="nobody said go within 600 s"):
+        hit(Point.BEFORE_VOTE, "sink", 0)
 
 
 def test_a_barrier_without_a_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,6 +229,8 @@ def test_nothing_was_begun_in_a_new_log() -> None:
     assert "last epoch None" in refusal(Evaluate(sinks=("a",), **SAID), case(a=-1), Misconfigured)
     fenced = Operator(ONE, {}, "", "", {"a": SinkStanding("id-a", (None,), -1)})
     assert record(Retire(sink="a", **SAID), case(fenced, a=-1)).stands["a"].away
+    unmarked = case(fenced, a=SinkState("id-a", ONE, None))
+    assert "the log knows no epoch of this sink" in refusal(RewriteMarker(sink="a", **SAID), unmarked, Misconfigured)
 
 
 def test_rows_are_compared_but_where_a_person_said_so() -> None:

@@ -244,6 +244,33 @@ def test_a_preview_is_what_is_recorded(world: World) -> None:
     assert (assumed.stands, assumed.place, assumed.said) == (done.stands, done.place, done.said)
 
 
+class WithoutRight(MemorySink):
+    """The database user may not write the marker's table."""
+
+    def check_mark(self, query: Query) -> None:  # noqa: ARG002
+        raise Misconfigured("no right to write the marker", sink=self.name, help="grant it")
+
+
+class Unmarked(MemorySink):
+    """A sink of which a person cannot write the marker."""
+
+    mark = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [(WithoutRight, "no right to write the marker"), (Unmarked, "cannot be written by hand")]
+)
+def test_a_marker_that_cannot_be_written_is_refused_before_anybody_is_fenced(
+    world: World, kind: type[MemorySink], told: str
+) -> None:
+    checkpoint = world.checkpoint("here", "q1")
+    world.run(checkpoint, [0, 1])
+    world.server.table("app", "a").marker = None
+    pipeline = Pipeline(app="app", sinks=[kind("a", world.server), MemorySink("b", world.server)])
+    assert told in refused(world, Misconfigured, operate.remark, pipeline, str(checkpoint), "a", why="seen")
+    assert operate.remark(world.pipeline(), str(checkpoint), "a", why="seen").why == "seen"
+
+
 SAID = {"why": "w", "at": "now"}
 ACTIONS: dict[str, tuple[Callable[[Pipeline], Operator], OperatorAction]] = {
     "adopt": (lambda p: operate.adopt(p, "at", why="w", new=True), Adopt(**SAID)),
