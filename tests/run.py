@@ -117,7 +117,8 @@ def run(lanes: Sequence[Lane]) -> bool:
     for thread in threads:
         thread.join()
     for lane in lanes:
-        print(*lane.failures[-MOST_TOLD:] if not lane.passed else [], sep="", end="")
+        if not lane.passed:
+            print(*lane.failures[-MOST_TOLD:], sep="", end="")
         print(f"lane {lane.number}: {'passed' if lane.passed else 'FAILED'} in {lane.seconds:.0f} s; {lane.last}")
     return all(lane.passed for lane in lanes)
 

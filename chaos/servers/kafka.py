@@ -100,25 +100,26 @@ class Topics:
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic, and wait until the broker shows it: the controller answers some milliseconds earlier."""
-        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = self._admin()
         made = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=120)
         made[name].result(timeout=130)
-        self._await_topic(name, shown=True)
+        self._await_topic(admin, name, shown=True)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the broker shows it no more.  The disk space is freed within a minute."""
-        from confluent_kafka.admin import AdminClient
-
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})  # must live until the answer comes
+        admin = self._admin()
         admin.delete_topics([name], request_timeout=120)[name].result(timeout=130)
-        self._await_topic(name, shown=False)
+        self._await_topic(admin, name, shown=False)
 
-    def _await_topic(self, name: str, *, shown: bool) -> None:
+    def _admin(self, **options: Any) -> Any:
+        """Return a new client.  It must live until the answers come."""
         from confluent_kafka.admin import AdminClient
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **options})
+
+    def _await_topic(self, admin: Any, name: str, *, shown: bool) -> None:
         if not wait_until(lambda: _shows(admin, name) is shown or None, TOPIC_S):
             raise ServerUnavailable(
                 f"Kafka at {self.bootstrap} took the request, and {'does not show' if shown else 'still shows'} topic"
@@ -129,11 +130,9 @@ class Topics:
     def answers(self) -> bool:
         """Return whether a broker answers. Blocks for some seconds at most."""
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
 
         with contextlib.suppress(KafkaException):
-            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
-            return bool(admin.list_topics(timeout=2).brokers)
+            return bool(self._admin(**{"reconnect.backoff.max.ms": 200}).list_topics(timeout=2).brokers)
         return False
 
 

@@ -9,8 +9,9 @@ import pytest
 from epochal.checkpoints.log import Commit, Entry, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.model.epoch import EpochRequest, Query
-from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, LogCorrupt, Misconfigured
+from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, LogCorrupt, Misconfigured, SinkUnavailable
 from epochal.coordinator.protocol.coordinator import Coordinator
+from epochal.coordinator.protocol.report import EpochReport
 from epochal.coordinator.protocol.retry import Retry
 from epochal.sinks.memory import MemoryServer, MemorySink
 from epochal.sinks.protocol import Rows
@@ -50,22 +51,38 @@ class LostAnswers(MemoryLog):
         return ()
 
 
-def run(log: MemoryLog) -> MemoryServer:
-    server = MemoryServer()
-    server.create("app", "a")
-    retry = Retry(attempts=3, sleep=lambda _: None)
-    Coordinator(query=QUERY, sinks=[MemorySink("a", server)], log=log, retry=retry).run(Batch())
-    return server
+class World:
+    """A server with one sink, and a log that loses an answer."""
+
+    def __init__(self, log: LostAnswers) -> None:
+        self.log, self.server = log, MemoryServer()
+        self.server.create("app", "a")
+
+    def run(self) -> EpochReport:
+        retry = Retry(attempts=3, sleep=lambda _: None)
+        sink = MemorySink("a", self.server)
+        return Coordinator(query=QUERY, sinks=[sink], log=self.log, retry=retry).run(Batch())
 
 
 @pytest.mark.parametrize("kind", [Misconfigured, LogCorrupt])
 def test_a_fence_without_an_answer_names_what_is_wrong_with_the_log(kind: type[EpochalError]) -> None:
     """Whether the fence was written does not matter: the start ends, and the next one writes a newer fence."""
     with pytest.raises(kind, match="no right to read"):
-        run(LostAnswers(Fence, kind("no right to read", help="grant it")))
+        World(LostAnswers(Fence, kind("no right to read", help="grant it"))).run()
+
+
+def test_a_decision_at_a_taken_position_of_a_log_that_cannot_be_read_is_in_doubt() -> None:
+    world = World(LostAnswers(Commit, SinkUnavailable("the log cannot be read", help="start it")))
+    with pytest.raises(CommitInDoubt, match="the commit record at position 1 was written is not known") as doubt:
+        world.run()
+    assert "the log cannot be read" in str(doubt.value)
+    assert world.server.table("app", "a").prepared, "nothing is aborted in doubt"
+    world.log.is_lost = False
+    assert world.run().replayed
+    assert world.server.visible("app", "a") == [{"id": 0}]
 
 
 def test_a_decision_whose_record_is_compacted_away_is_in_doubt() -> None:
     """The position is taken, and no record is there: it may have been ours, or that of another start."""
     with pytest.raises(CommitInDoubt, match="the commit record at position 1 was written is not known"):
-        run(LostAnswers(Commit))
+        World(LostAnswers(Commit)).run()

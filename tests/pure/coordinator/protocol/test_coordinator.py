@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from epochal.checkpoints.log import Apply, Commit, Entry, Fence, LogPosition, Record
+from epochal.checkpoints.log import Apply, Commit, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.model.epoch import (
     IDEMPOTENT,
@@ -346,36 +346,6 @@ def test_whatever_the_log_says_a_decision_that_was_not_answered_is_in_doubt(kind
     with pytest.raises(CommitInDoubt, match="the commit record at position 1 was written is not known"):
         world.start(world.sink("a")).run(Batch(0))
     assert world.server.table("app", "a").prepared, "nothing is aborted in doubt"
-
-
-class GoneLog(MemoryLog):
-    """Takes a decision and does not answer; then the position is taken, and the log cannot be read any more."""
-
-    gone = False
-
-    def append(self, position: LogPosition, record: Record) -> bool:
-        taken = super().append(position, record)
-        if isinstance(record, Commit) and taken:
-            self.gone = True
-            raise OSError("no answer")
-        return taken
-
-    def read(self) -> Sequence[Entry]:
-        if self.gone:
-            raise SinkUnavailable("the log cannot be read", help="start it")
-        return super().read()
-
-
-def test_a_decision_at_a_taken_position_of_a_log_that_cannot_be_read_is_in_doubt() -> None:
-    world = World()
-    world.log = GoneLog()
-    with pytest.raises(CommitInDoubt, match="the commit record at position 1 was written is not known") as doubt:
-        world.start(world.sink("a")).run(Batch(0))
-    assert "the log cannot be read" in str(doubt.value)
-    assert world.server.table("app", "a").prepared, "nothing is aborted in doubt"
-    world.log.gone = False
-    assert world.start(world.sink("a")).run(Batch(0)).replayed
-    assert world.server.visible("app", "a") == [{"id": "row-0"}]
 
 
 def test_an_append_that_is_never_answered_says_why() -> None:
