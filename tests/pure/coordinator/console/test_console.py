@@ -516,3 +516,18 @@ def test_columns_as_spark_writes_them(text: str, simple: str) -> None:
 def test_what_is_no_column_is_wrong_usage(text: str) -> None:
     with pytest.raises(Usage, match="--schema"):
         columns.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((), "give exactly one of --accept SINK"),
+        (("--accept", "a", "--marker", "b"), "give exactly one of --accept SINK"),
+        (("--skipped", "7..."), "--skipped '7...': it is written as 7 or 7..9"),
+        (("--accept", "a", "--yes"), "--yes needs --why: the log keeps the reason"),
+        (("--accept", "a", "--why", " ", "--yes"), "--yes needs --why: the log keeps the reason"),
+    ],
+)
+def test_what_a_person_did_not_say_is_asked_for_before_anything_is_loaded(given: tuple[str, ...], told: str) -> None:
+    said = error_of("resolve", "/nowhere", "--pipeline", "nowhere.py:pipeline", *given, code=USAGE)
+    assert told in " ".join(said.split())
