@@ -80,7 +80,6 @@ def answering(command: Command[P]) -> Callable[P, None]:
             answer = failed(command.__name__, error)
             if not as_json:
                 complain(error)
-                raise typer.Exit(answer.exit) from error
         answer.print(as_json=as_json)
         raise typer.Exit(answer.exit)
 
