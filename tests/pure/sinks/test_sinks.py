@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Marker
 from epochal.coordinator.model.errors import Misconfigured
@@ -44,6 +45,14 @@ def test_a_sink_shows_what_it_is_and_no_secret() -> None:
     assert repr(postgres) == "PostgresSink(table='flights', name='out')"
     assert repr(kafka) == "KafkaSink('h:9092', topic='flights', name='kafka-flights')"
     assert repr(DeltaSink("/lake/flights")) == "DeltaSink('/lake/flights', name='delta-flights')"
+
+
+def test_sql_for_a_column_that_the_table_does_not_have_is_refused() -> None:
+    schema = StructType().add("id", LongType())
+    sink = PostgresSink("postgresql://127.0.0.1:1/nowhere", table="flights", name="out")
+    with pytest.raises(Misconfigured, match=r"cannot filter by \['at'\].*no such columns"):
+        sink.script("app", schema, ["id", "at"])
+    assert sink.script("app", schema, ["id"]).indexes == ['CREATE INDEX CONCURRENTLY ON "flights__rows" ("id")']
 
 
 @pytest.mark.parametrize(

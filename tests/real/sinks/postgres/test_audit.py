@@ -208,3 +208,13 @@ def test_who_keeps_everything_needs_no_right_to_delete(writer: str, caplog: pyte
 def test_what_a_writing_role_is_said_to_need_has_it(pg_database: str) -> None:
     said = support.sink(pg_database).create(QUERY, SCHEMA)
     assert "GRANT SELECT, INSERT, DELETE ON epochal.epochs TO <role>" in said[-1]
+
+
+def test_rows_that_this_role_may_not_read_end_in_an_error_of_ours(pg_database: str, writer: str) -> None:
+    """Rows are read by another way than everything else: as a stream."""
+    inspection = PostgresSink(writer, table="flights", name="out").inspection(QUERY)
+    assert list(inspection.rows(1, ["id"])) == []
+    role = writer.partition("//")[2].partition("@")[0]
+    observe(pg_database, f"REVOKE SELECT ON flights__rows FROM {role}")
+    with pytest.raises(Misconfigured, match="permission denied for table flights__rows"):
+        list(inspection.rows(1, ["id"]))

@@ -202,6 +202,12 @@ def test_look_before_create_says_what_to_call(pg_database: str) -> None:
         support.sink(pg_database).look(QUERY)
 
 
+def test_sql_without_a_schema_needs_the_table(pg_database: str) -> None:
+    with pytest.raises(Misconfigured, match='the table "flights__rows" does not exist') as refused:
+        support.sink(pg_database).script("flights")
+    assert "create" in refused.value.help
+
+
 def test_names_of_schemas_and_views_and_odd_names(pg_database: str) -> None:
     observe(pg_database, 'CREATE SCHEMA "s 1"')
     sink = support.sink(pg_database, table='s 1.Fl"ights %', view="read er", name=None)

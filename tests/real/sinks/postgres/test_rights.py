@@ -95,3 +95,18 @@ def test_a_role_that_may_not_even_see_the_schema(sink: PostgresSink, pg_database
         sink.check(QUERY, SCHEMA)
     with pytest.raises(Misconfigured, match="permission denied for schema epochal"):
         sink.look(QUERY)
+
+
+def test_a_rename_needs_rights_on_all_that_names_the_sink(sink: PostgresSink, pg_database: str, role: str) -> None:
+    """The tables of Epochal, one after the other, then the reader view, which only its owner replaces."""
+    observe(pg_database, f"REVOKE UPDATE ON epochal.sinks FROM {role}")
+    _, there = sink.renamed("other")
+    for table in ("sinks", "epochs", "attempts"):
+        with pytest.raises(Misconfigured) as refused:
+            there.check_mark(QUERY)
+        assert refused.value.what == f"the role {role} lacks UPDATE on epochal.{table}"
+        observe(pg_database, refused.value.help)
+    with pytest.raises(Misconfigured, match="names the sink, and belongs to postgres"):
+        there.check_mark(QUERY)
+    observe(pg_database, f"ALTER VIEW flights OWNER TO {role}")
+    there.check_mark(QUERY)
