@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochal.coordinator.model.epoch import Actor, Decision, Epoch
+from epochal.coordinator.model.epoch import Actor, Decision, Epoch, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks import PostgresSink
 from epochal.sinks.postgres.preparing import error_of_a_task, raise_refusals
@@ -36,7 +36,7 @@ def test_any_other_error_of_a_task_stays_as_it_is() -> None:
 
 
 def test_a_task_without_its_client_library_is_a_misconfiguration() -> None:
-    votes = [{"rows": 1}, {"client": "numpy is missing here"}]
+    votes: list[Json] = [{"rows": 1}, {"client": "numpy is missing here"}]
     with pytest.raises(Misconfigured, match="an executor cannot write: numpy is missing here") as refused:
         raise_refusals(SINK, votes, Epoch(Decision("q", 7, BY, "f"), 1), BY)
     assert (refused.value.sink, refused.value.epoch) == ("out", 7)
