@@ -84,8 +84,8 @@ def _growth(run: Run) -> str | None:
     if one in oldest:
         return f"{told}{_few(run)}"
     peers = [ratio for ratio in run.result.ratios if (ratio.job, ratio.case) == (names.NATIVES[one.job], one.case)]
-    beside = "".join(f"; for {peer.job} it is then {with_spread(peer.values)} times" for peer in peers)
-    return f"{told}; after fewer epochs, at most {with_spread(one.values)} times{_which(one)}{beside}{_few(run)}"
+    beside = "".join(f"; {peer.job} in the same case: {with_spread(peer.values)} times" for peer in peers)
+    return f"{told}; the worst case after fewer epochs: {with_spread(one.values)} times{_which(one)}{beside}{_few(run)}"
 
 
 def _speed(goal: str, than: str) -> Told:
@@ -114,7 +114,7 @@ def _right(run: Run) -> str | None:
     alarms, clean = run.result.facts[ALARMS], sum(cell["verdict"] == "clean" for cell in ours)
     assert isinstance(alarms, list), "so it is stored"
     parts = len(ours) - len(alarms) - clean
-    promised = "Kafka with two slots, which promises only that each slot's part is whole"
+    promised = "Kafka with `slots=2`, where an epoch is two transactions, and only each transaction is atomic"
     torn = f"; in {parts} a reader saw a part of an epoch ({promised})" if parts else ""
     theirs = sum(cell["verdict"] == "wrong" for cell in peers)
     mine = f"wrong in {len(alarms)} of {len(ours)} cells, clean in {clean}{torn}"
@@ -141,8 +141,9 @@ def _memory(run: Run) -> str | None:
     if jvm:
         case = _most(jvm).case
         same = [ratio for ratio in sized if ratio.job == DELTA and ratio.case == case]
-        told += f"; {_grown('JVM', jvm)}" + "".join(f", for {DELTA} {with_spread(peer.values)} times" for peer in same)
-    return f"at {most:,} rows, compared with {python[0].peer}: {told}{_few(run)}"
+        told += f"; {_grown('JVM', jvm)}"
+        told += "".join(f"; JVM of {DELTA} {with_spread(peer.values)} times" for peer in same)
+    return f"from {python[0].peer.removeprefix('the same at ')} to {most:,} rows: {told}{_few(run)}"
 
 
 def _grown(what: str, ratios: Sequence[Ratio]) -> str:
@@ -183,7 +184,9 @@ FIGURES: Sequence[Figure] = (
         _of_goal("three-sum", "times the sum of the durations of the three sinks alone"),
     ),
     Figure(
-        "A small epoch (1,000 rows, Postgres)", ("small",), _of_goal("small-one", "s more than a bare foreachBatch")
+        "Duration of a small epoch (1,000 rows, Postgres)",
+        ("small",),
+        _of_goal("small-one", "s more than a bare foreachBatch"),
     ),
     Figure("Time from making a row until a reader sees it, median row, trigger interval 1 s", ("latency",), _latency),
     Figure(

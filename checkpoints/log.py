@@ -245,7 +245,7 @@ class SinkStanding:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """The sinks whose rows of an epoch may be those of another evaluation, in idempotent mode."""
+    """Idempotent mode: these sinks keep their rows of the epoch, although another evaluation gives other rows."""
 
     epoch: EpochNumber
     sinks: tuple[str, ...]

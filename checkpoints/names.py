@@ -97,7 +97,7 @@ def read_settled(
 ) -> tuple[Names, list[Entry]]:
     """Return the names that are the same before and after the reading, and the entries of the log.
 
-    For messages of errors ``where`` returns the place of a file, and ``whole`` is the place of the log.
+    Error messages need both of these: ``where`` returns the place of a file, and ``whole`` is the place of the log.
     """
     names = look()
     for _ in range(LISTINGS):

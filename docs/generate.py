@@ -195,10 +195,10 @@ def errors() -> str:
 
 <!-- Written by `make docs` from coordinator/model/errors.py and the code: edit these. -->
 
-Each error says where (sink, epoch), what, in which state, and what to do (`Help:`). *Definite*: nothing became
-visible through the refused step. *Indefinite*: something may have, and the next start finds out; never do the step
-again by hand. Spark shows an error's text alone, inside its own; the object is `pipeline.last_error`. To find a
-message, search this page for a part of it; `{HOLE}` stands for names and values.
+Each error says where it happened (sink, epoch), what happened, in which state, and what to do (`Help:`). *Definite*:
+the refused step made nothing visible. *Indefinite*: the step may have made something visible. The next start finds that
+out, so never repeat the step by hand. Spark puts only the text of the error into its own error; the error object is
+`pipeline.last_error`. To find a message, search this page for a part of it; `{HOLE}` stands for names and values.
 
 """
     index = table(

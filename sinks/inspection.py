@@ -1,6 +1,6 @@
 """What the console command asks of a sink beyond the protocol: the rows of each epoch, and leftovers of dead starts.
 
-A capability is a type: a sink that supports these questions has the method :meth:`Inspected.inspection`.  Where the
+A sink that can answer these questions has the method :meth:`Inspected.inspection`.  Where the
 rows of a sink do not tell which epoch they belong to, ``Inspection.unattributed`` says why; nothing is guessed.
 This file does not import Spark.
 
@@ -189,5 +189,5 @@ def _bytes(value: Any, kind: str) -> bytes | None:
 
 
 def _float_bytes(value: float, size: str) -> bytes:
-    """Return the bytes of a float.  All NaN are equal.  0.0 and -0.0 differ, as both systems keep them apart."""
+    """Return the bytes of a float.  All NaN are equal.  0.0 and -0.0 differ, as in Postgres and Delta."""
     return b"nan" if math.isnan(value) else struct.pack(f">{size}", value)

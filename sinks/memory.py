@@ -470,7 +470,7 @@ class MemoryRedoSink(_MemoryClient):
         app = self._looked()
         marker = self._read(lambda: self._state(app)).marker
         assert marker is not None, "it was there a moment ago"
-        assert marker.digest is not None, "apply writes none without"
+        assert marker.digest is not None, "apply writes no marker without a digest"
         return marker.digest
 
     def guarantee(self) -> str:

@@ -131,8 +131,8 @@ class RedoSink(Sink, Protocol):
     """A sink that cannot hold prepared rows invisible (Kafka): the durable copy is its prepared work.
 
     Its ``prepare`` gets ``epoch.copy`` and checks that the copy can be applied.  Its ``commit``
-    writes the rows of the copy in one transaction together with the marker.  A capability is a
-    type: the coordinator asks ``isinstance`` once, and then always makes a copy.
+    writes the rows of the copy in one transaction together with the marker.  The coordinator
+    asks ``isinstance`` once per start; in two-phase mode it then copies every epoch.
     """
 
     needs_copy: bool
@@ -207,7 +207,7 @@ class PairedSink(Sink, Protocol):
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:
         """Return everything, except the row itself, that decides which of the two sinks gets the row.
 
-        If one of the two sinks shows an epoch already, this must be the same when the other sink gets that epoch.
+        If one of the two sinks shows an epoch already, the result must be the same when the other sink gets that epoch.
         """
 
 

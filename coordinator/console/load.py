@@ -30,7 +30,7 @@ def load(text: str) -> Pipeline:
 
 
 def find(text: str) -> Pipeline | None:
-    """Return the same, or None if ``text`` is empty."""
+    """Return the pipeline that ``text`` names, or None if ``text`` is empty."""
     return load(text) if text else None
 
 

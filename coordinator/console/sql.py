@@ -26,8 +26,8 @@ def sql(
         str,
         typer.Option(
             metavar="COLUMNS",
-            help='The columns of the rows as Spark writes them, such as "id bigint, at timestamp". Without it, the'
-            " columns of the existing table.",
+            help='The columns of the rows as Spark writes them, such as "id bigint, at timestamp". Without it,'
+            " they are read from the existing table.",
         ),
     ] = "",
     filter_: Annotated[

@@ -183,7 +183,7 @@ def _skipped_to(history: History, epoch: EpochNumber) -> bool:
 def _names(history: History, sink: str) -> Sequence[str]:
     """Return the sink's name and its earlier names, newest first.
 
-    An operator's record of a rename has both names: the new name stays, and the old name has left for another name.
+    An operator's record of a rename has an entry for each of the two names.  Only that of the old name ``is_renamed``.
     """
     names = [sink]
     for record in reversed(history.operators):
@@ -220,7 +220,7 @@ def _check_standing(standing: Standing, account: Account) -> None:
         what = f"a start would end with {type(refusal).__name__}: {refusal.what}"
         account.find("refused", what, sink=refusal.sink, epoch=refusal.epoch)
     for name, epoch in standing.in_doubt.items():
-        what = f"epoch {epoch.number} is {doubt(epoch)} and not shown; the next start brings it up"
+        what = f"epoch {epoch.number} is {doubt(epoch)} and not shown; the next start finishes it"
         account.find("in-doubt", what, sink=name, epoch=epoch.number, position=epoch.position_of(name))
     rules = "all rules of a start" if not standing.unanswered else "only the rules that need no other sink"
     account.checked.append(f"fences and markers of {', '.join(sorted(standing.states)) or 'no sink'}: {rules}")

@@ -1,7 +1,7 @@
 """The nouns of the protocol, as plain data, and its table of phases.
 
-Rules for this file: data only, no I/O, no imports but the standard library.  Everything here can be written as JSON,
-and a process that knows nothing else can read it.  Integers that look alike have type names of their own.
+Rules for this file: data only, no I/O, no imports but the standard library.  Everything here is made of plain values:
+it can be written as JSON, and another process can read it.  Integers that look alike have type names of their own.
 
 Two identities are kept apart.  A *decision* says who prepared an epoch, and it stays valid for ever: committables and
 markers carry it.  An *actor* says which start is calling: it is passed as ``by=``, and fences bar old actors.  A new
@@ -35,8 +35,8 @@ _63_BITS = (1 << 63) - 1
 TWO_PHASE = "two-phase"
 """The mode in which an epoch is decided once for all sinks: a ``Commit`` in the log."""
 IDEMPOTENT = "idempotent"
-"""The mode in which the epoch is given to each sink until the sink shows it: an ``Apply`` in the log, no decision, no
-copy."""
+"""The mode without a decision and without a copy: an ``Apply`` in the log.  Each sink gets the epoch, and gets it again
+after a failure, until the sink shows it."""
 MODES = (TWO_PHASE, IDEMPOTENT)
 
 
@@ -67,7 +67,7 @@ NEXT: Mapping[Phase, tuple[Phase, ...]] = {
     Phase.APPLY: (Phase.RETURN,),
     Phase.RETURN: (Phase.IDENTIFY,),
 }
-"""Which phase may follow which.  A step that is not here is illegal.  After an error no phase follows."""
+"""Which phase may follow which.  A transition that is not here is illegal.  After an error no phase follows."""
 
 
 @dataclass(frozen=True, order=True)
@@ -280,7 +280,8 @@ class Committable:
 UNKNOWN_DECISION = -1
 """The id that stands for an unknown decision; no decision has it."""
 MOVED = 0
-"""The id in the old marker of a sink that goes on under another name.  Not negative, because Delta must store it."""
+"""The decision id in the marker that a renamed sink leaves under its old name.  It is not negative: Delta keeps it as
+the version of a transaction id, and a negative version would mean that there is none."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Every error that Epochal raises, under one base.
 
 A *definite* error means that we know what happened: nothing became visible through the refused step.  An *indefinite*
-error (``definite`` is False) means that we do not know.  The main one is ``CommitInDoubt``: a decided epoch is not yet
-proven visible everywhere, or it is not proven that the epoch was decided.  The terms come from Jepsen's clients and
-from XA.  Each message says what happened, where, with which value, in which state, and what to do (one ``Help:`` line).
+error (``definite`` is False) means that we do not know.  The main one is ``CommitInDoubt``: an epoch is decided and
+not yet proven visible everywhere, or it is not known whether the epoch is decided.  The terms come from Jepsen's
+clients and from XA.  Each message says what happened, where, with which value, in which state, and what to do (one
+``Help:`` line).
 
 Each docstring has three parts: what the error means, its usual causes, and what to do.  ``make docs`` writes
 ``docs/errors.md`` from them.
@@ -77,7 +78,8 @@ class PrepareRefused(EpochalError):
     """A sink votes no: it cannot make these rows visible.
 
     Cause: a value that the sink cannot hold, a row that a constraint refuses, a key that occurs twice in an epoch,
-    an expression without a result.  The epoch is not decided, and no sink shows anything of it.
+    an expression without a result.  The epoch is not decided, and no sink shows anything of it (except in idempotent
+    mode with several Kafka sinks: those before the refusing sink may show it).
 
     Remedy: correct the rows (in the query, with ``where=``, or with ``bad_rows=`` only for the bad ones) or the table,
     and restart: Spark replays the epoch.
@@ -101,7 +103,8 @@ class CheckpointMismatch(EpochalError):
     created again; a batch for which the pipeline was not called.
 
     Remedy: put back what was changed, or run the checkpoint that these sinks belong to.  A new checkpoint needs
-    another app name.  Never delete the log or the markers to get past this error: it protects you from duplicate rows.
+    ``epochal adopt --new`` or another app name.  Never delete the log or the markers to get past this error: it
+    protects you from duplicate rows.
     """
 
 
@@ -153,17 +156,18 @@ class NonDeterministicReplay(EpochalError):
     ) -> NonDeterministicReplay:
         """Make the error from the digests of the evaluations.
 
-        ``digests``: by the name of the sink that shows the rows of the evaluation or should have got them.
+        ``digests``: one digest per evaluation.  The key says which evaluation it is: the name of the sink that shows
+        its rows or should have got them, or other words.
         """
         return cls(
             f"evaluated more than once, and not to the same rows: {', '.join(f'{n} {d}' for n, d in digests.items())}",
             sink=sink,
             epoch=epoch,
             state=state,
-            help="find what differs from one evaluation to the next (a random value, the order of rows, a file, table"
-            " or service that a function reads) and put it back as it was, then restart; an epoch that no sink shows"
-            ' yet can be run with mode="two-phase" instead; where it cannot be put back, `epochal resolve --evaluation`'
-            " lets the sinks that show it keep their rows",
+            help="find what differs between the evaluations (a random value, the order of rows, a file, table or"
+            " service that a function reads), put it back as it was, and restart. If no sink shows the epoch yet,"
+            ' mode="two-phase" can run it, too. If it cannot be put back, `epochal resolve --evaluation` lets the'
+            " sinks that show the epoch keep their rows",
         )
 
 
@@ -214,7 +218,7 @@ class CommitInDoubt(EpochalError):
 
 
 class Interrupted(EpochalError):
-    """Raised instead of KeyboardInterrupt, SystemExit or the like in a batch, which would make ``query.stop()`` hang.
+    """Raised in a batch instead of KeyboardInterrupt, SystemExit or the like: these would make ``query.stop()`` hang.
 
     Cause: Ctrl-C, ``sys.exit()`` or a signal while an epoch was in progress.
 

@@ -298,7 +298,7 @@ _IN_RECORDS = ("app", "query_id", "run_id", "epoch", "sink", "phase", "step", "g
 
 
 def keys(event: Event) -> dict[str, object]:
-    """Return the keys of a log record that the event itself gives, by their names without the prefix."""
+    """Return what the event itself gives to a log record: key without the prefix -> value."""
     names = {field.name for field in fields(event)}
     found = {name: getattr(event, name) for name in _IN_RECORDS if name in names}
     plain = {name: value.value if isinstance(value, enum.Enum) else value for name, value in found.items()}

@@ -26,7 +26,7 @@ _NOTHING: Mapping[str, object] = dict.fromkeys(KEYS)
 
 
 def extra(**known: object) -> dict[str, object]:
-    """Return the ``extra=`` of a record: all keys.  The values are given by the keys' names without the prefix."""
+    """Return the ``extra=`` of a record, with all keys.  ``known``: key without prefix -> value; the rest is None."""
     given = {PREFIX + name: value for name, value in known.items()}
     if unknown := given.keys() - KEYS.keys():
         raise TypeError(f"{sorted(unknown)} are no keys of a record; they are {', '.join(KEYS)}")

@@ -254,9 +254,9 @@ class Skip(_Said):
         if expected is None or not self.first == expected <= self.last == asked - 1:
             missed = f"{expected}..{asked - 1}" if expected is not None and expected < asked else "none"
             raise Misconfigured(
-                f"epochs {self.first}..{self.last} are not those that were missed: {missed}",
+                f"epochs {self.first}..{self.last} are not the skipped epochs; skipped: {missed}",
                 state=f"the log expects epoch {expected}, Spark will ask for epoch {asked}",
-                help="name exactly the epochs that were missed",
+                help="name exactly the epochs that were skipped",
             )
         return self._record(case, expected=self.last + 1)
 
@@ -293,7 +293,9 @@ def _member(case: Case, sink: str) -> str:
     members = case.history.members
     if sink not in members:
         raise Misconfigured(
-            f"the log knows no sink {sink!r} that takes part", state=f"it knows {sorted(members)}", help="name one"
+            f"the log knows no sink {sink!r} that takes part",
+            state=f"it knows {sorted(members)}",
+            help="name a sink that the log knows",
         )
     return members[sink]
 

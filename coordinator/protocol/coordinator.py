@@ -4,7 +4,7 @@ The functions below stand in the order of the phases, as in README's picture:
 
 ::
 
-    start ─> look ─> fence ─> look again ─> settle ─┐                      once per run id
+    start ─> look ─> fence ─> look again ─> settle ─┐                      once per start
                                                     v
     epoch ─> identify ─> prepare ─> decide ─> commit ─> return             once per micro-batch
                     └──> apply ─────────────────────────┘                  the same, in idempotent mode
@@ -409,7 +409,7 @@ def identify(start: Start, ask: EpochRequest) -> bool:
         assert last is not None
         raise CommitInDoubt(
             f"epoch {last.number} is decided, its prepared rows are lost and nothing of it is visible;"
-            f" Spark is already at epoch {ask.epoch}, so it cannot be evaluated again",
+            f" Spark is already at epoch {ask.epoch}, so epoch {last.number} cannot be evaluated again",
             epoch=last.number,
             state=f"sinks {sorted(start.sinks)}, decided by {last.current.actor}",
             help=f"stop the query and delete commits/{last.number} and offsets/{ask.epoch} in the checkpoint:"
@@ -434,7 +434,7 @@ def decide(start: Start, record: Commit) -> None:
     hit(Point.BEFORE_DECIDE, epoch=record.epoch)
     try:
         append(start, start.own_position + 1, record)
-    except Fenced:  # another record holds the position, so this one never will: definitely undecided
+    except Fenced:  # another record holds the position, so this one was not appended: the epoch is not decided
         abort_quietly(start)
         raise
     start.shown = dict.fromkeys(record.participants, False)

@@ -32,7 +32,7 @@ def no_answer(sink: str, result: object) -> EpochalError:
     return OutcomeUnknown(
         f"commit answered {result!r}, which is no CommitOutcome",
         sink=sink,
-        state="whether this sink shows the epoch is not known",
+        state="it is not known whether this sink shows the epoch",
         help="have the sink's commit return COMMITTED or ALREADY_COMMITTED",
     )
 
@@ -51,4 +51,4 @@ def what_of(error: Exception) -> str:
 
 
 def remedy_of(error: Exception) -> str:
-    return error.help if isinstance(error, EpochalError) else "see the error above it"
+    return error.help if isinstance(error, EpochalError) else "see the earlier errors in the traceback"

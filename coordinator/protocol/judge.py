@@ -385,11 +385,11 @@ LOOK: tuple[Rule, ...] = (
 """The rules for a start, before it has written anything."""
 
 OF_SOME = tuple(rule for rule in LOOK if rule not in (_participants_unchanged, _behind_only_in_replay))
-"""The rules that still work when some sinks did not answer and ``case.states`` has only the others.  The console uses
-them; a start never does."""
+"""The rules that still work when some sinks did not answer and ``case.states`` has only the others.  Only the console
+uses this selection; a start uses all rules of its step."""
 
 MINE: tuple[Rule, ...] = (_my_fence_is_newest, _every_fence_is_mine)
-"""The rules that the log and every sink are fenced by this start and by no newer one."""
+"""These rules require that the log and every sink are fenced by this start, and by no newer one."""
 
 LOOK_AGAIN: tuple[Rule, ...] = (*MINE, *LOOK)
 """The rules for a start that has fenced all sinks, when no older start can change anything any more."""
@@ -397,7 +397,7 @@ LOOK_AGAIN: tuple[Rule, ...] = (*MINE, *LOOK)
 _NOT_YET = (_participants_fenced, _epoch_is_next_or_last, _same_fingerprint, _behind_only_in_replay)
 OPERATE: tuple[Rule, ...] = tuple(rule for rule in LOOK if rule not in _NOT_YET)
 """The rules for an operator's record, judged as if the log already held it.  The rules in ``_NOT_YET`` are left out:
-Spark asks for no epoch then, and the start that writes the record fences every sink."""
+during an operator action Spark asks for no epoch, and the start that writes the record fences every sink."""
 
 
 def assuming(case: Case, record: Operator) -> Case:

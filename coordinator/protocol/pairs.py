@@ -33,8 +33,8 @@ def judged_as_before(start: Start, epoch: Epoch, rows: Callable[[], Rows], given
     kept = [name for name in start.sinks if name not in given]
     if kept and (gone := sorted(start.current.judgements.keys() - now.keys())):
         raise PrepareRefused(
-            f"before, {gone} got only the rows that another sink could not hold; now it would get all rows, while"
-            f" {kept} keep the rows that they have",
+            f"when the epoch was begun, {gone} got only the rows that another sink could not hold; now {gone} would"
+            f" get all rows, but {kept} keep the rows that they got then",
             sink=gone[0],
             epoch=epoch.number,
             state=f"was {start.current.judgements[gone[0]]}",

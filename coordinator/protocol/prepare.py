@@ -17,7 +17,7 @@ from epochal.sinks.protocol import MicroBatch, Rows, Sink
 
 
 def prepare(start: Start, batch: MicroBatch, again: bool) -> Commit:
-    """Evaluate the micro-batch once and let every sink vote.  A no, or any other error, aborts the epoch everywhere."""
+    """Evaluate the micro-batch once and let every sink vote.  A no vote, or any error, aborts the epoch everywhere."""
     ask = batch.ask
     redo = start.decided.decision.redo + 1 if start.lost else 0
     decision = Decision(start.query.query_id, ask.epoch, start.me, ask.fingerprint, redo)

@@ -53,7 +53,7 @@ class Start:
         self.log = log
         self.mode = mode
         self.stage = stage
-        self.copies = copies  # whether this start makes a durable copy of each epoch
+        self.copies = copies  # whether this start copies the rows of an epoch before the sinks prepare (two-phase mode)
         self.copies_left = True  # whether an earlier start may have left a copy
         self.watching = [sink for sink in sinks if isinstance(sink, WatchingSink)]
         self.run_all = runner
@@ -66,7 +66,7 @@ class Start:
         self.markers: dict[str, Marker | None] = {}
         self.states: judge.States = {}
         self.shown: dict[str, bool] = {}  # per sink, whether it shows the last epoch
-        self.lost = False  # whether the last decided epoch must be evaluated again: its rows are lost, without a copy
+        self.lost = False  # whether a decided epoch must be evaluated again: prepared rows are lost, and no copy exists
         # This start:
         self.actor: Actor | None = None
         self.own_position: LogPosition = -1  # log position of the newest record that this start wrote

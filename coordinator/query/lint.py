@@ -96,7 +96,7 @@ def _of_the_moment(operator: Any, path: Path) -> bool:  # noqa: ARG001
 RANDOM = Line(
     ("rand", "randn", "random", "uniform", "randstr", "uuid", "shuffle"),
     "has another value in every evaluation",
-    "derive it from the row, with xxhash64(id) or sha2(id, 256) say, or take it from the source",
+    "derive it from the row, for example with xxhash64(id) or sha2(id, 256), or take it from the source",
     frozenset({"Rand", "Randn", "Uniform", "RandStr", "Uuid", "Shuffle"}),
 )
 SALTED = Line(
@@ -149,7 +149,7 @@ WINDOW = Line(
 )
 FRAME = Line(
     ("sum(n) OVER (ORDER BY at ROWS ...)",),
-    "includes some of the rows that are equal in its ORDER BY and not the others",
+    "includes some of the rows that are equal in its ORDER BY; another evaluation may include others",
     "use RANGE, which includes all of them, or the whole partition",
     frozenset({"WindowExpression"}),
     where=_by_rows,
@@ -196,7 +196,7 @@ SAMPLE = Line(
 )
 ANY = Line(
     ("whatever else Spark marks as non-deterministic",),
-    "is marked by Spark as non-deterministic",
+    "may give another value in every evaluation",
     "compute it from the row's own columns, or take it from the source",
 )
 FUNCTION = Line(

@@ -518,7 +518,10 @@ def next_ask(app: str, checkpoint: str, df: DataFrame) -> EpochRequest:
 
 
 def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> EpochRequest:
-    """Return the same for a resolved checkpoint.  ``spark`` is called only if the checkpoint is not on this disk."""
+    """Return what :func:`next_ask` returns, for a resolved checkpoint.
+
+    ``spark`` is called only if the checkpoint is not on this disk.
+    """
     files = files_at(where, spark)
     metadata = files.read(f"{where}/metadata")
     query = Query(app, str(json.loads(metadata)["id"]) if metadata else "", "", where)
@@ -560,7 +563,7 @@ def _check_mode(mode: str, deterministic: Sequence[str]) -> None:
         )
     if deterministic and mode != IDEMPOTENT:
         raise Misconfigured(
-            f"deterministic={list(deterministic)!r} says nothing in mode {mode!r}, which evaluates an epoch once",
+            f"deterministic={list(deterministic)!r} has no effect in mode {mode!r}, which evaluates an epoch once",
             help='leave it out, or pass mode="idempotent"',
         )
 

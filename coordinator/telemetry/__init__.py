@@ -1,5 +1,5 @@
 """Who learns what happens in an epoch?
 
-This room turns events into log records, metrics, OpenTelemetry spans and a progress line.  It imports only the model.
+This folder turns events into log records, metrics, OpenTelemetry spans and a progress line.  It imports only the model.
 The protocol publishes the events and depends on no answer.
 """

@@ -59,7 +59,8 @@ EPOCHS = Metric(
     Kind.COUNTER,
     "{epoch}",
     (APP, OUTCOME),
-    "Epochs that every sink shows: `committed` now, or `replayed` by Spark and visible already",
+    "Epochs that every sink shows. Outcome `committed`: committed now; `replayed`: asked for again by Spark and"
+    " visible already",
 )
 EPOCH_ROWS = Metric("epochal.rows", Kind.COUNTER, "{row}", (APP,), "Rows of the micro-batches that were committed")
 SINK_ROWS = Metric(
@@ -109,7 +110,7 @@ OPEN_AGE = Metric(
     Kind.GAUGE,
     "s",
     (APP,),
-    "Seconds since the oldest epoch that not every sink shows began in this process; 0 if there is none",
+    "Age in seconds of the oldest epoch that some sink does not show yet, since it began in this process; 0 if none",
 )
 
 METRICS = (

@@ -51,7 +51,7 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
         lost = lost_files(sink, table, txn, committable)
         if lost and log_taken:
             raise sink.say.prepared_lost(lost, committable)
-        if lost:  # an earlier commit request may be under way: take the version that it wants, then look again
+        if lost:  # an earlier commit request may be under way: a fence makes it conflict; then look again
             write_fence(sink, table, by)
             log_taken = True
             continue

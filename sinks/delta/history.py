@@ -32,7 +32,7 @@ FIRST_LOOK = 20
 Commit = tuple[int, str]
 """Milliseconds since 1970, and the user metadata, which is empty if a later RESTORE has taken the commit back."""
 Newest = Callable[[int], "list[Commit]"]
-"""Returns so many of the table's newest commits, the newest first; fewer if there are no more."""
+"""Returns the table's newest commits, the newest first: as many as the argument says; fewer if there are no more."""
 
 
 def facts(app: str, c: Committable) -> str:

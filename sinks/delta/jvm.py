@@ -274,10 +274,11 @@ class Transaction:
 
     @cached_property
     def _transaction_ids(self) -> dict[str, int] | None:
-        """All transaction ids, from the checksum file of the version; None if it has none, as after delta-rs wrote it.
+        """All transaction ids, from the checksum file of the version; None if that does not have them.
 
-        ``txnVersion`` reads the whole state of the table, in a Spark job with as many tasks as the state has
-        partitions.  A checksum file has all transaction ids or none (``RecordChecksum`` of Delta).
+        This is so for a version that delta-rs wrote.  Then :meth:`version_of` needs ``txnVersion``, which reads the
+        whole state of the table, in a Spark job with as many tasks as the state has partitions.  A checksum file has
+        all transaction ids or none (``RecordChecksum`` of Delta).
         """
         checksum = self.snapshot.checksumOpt()
         found = checksum.get().setTransactions() if checksum.isDefined() else checksum

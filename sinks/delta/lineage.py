@@ -36,8 +36,9 @@ class Lineage:
     sink: str
 
     def marker(self, newest: Version, seen: Version, marker: Marker | None) -> Marker | None:
-        """Return ``marker``; if a RESTORE above version ``seen`` took its rows, the older one whose rows are shown.
+        """Return the newest marker whose rows the table shows.
 
+        That is ``marker``, or an older one if a RESTORE above version ``seen`` took the rows of ``marker`` away.
         ``CheckpointMismatch``: the RESTORE was to a point in time, and the log does not tell which version that was.
         A RESTORE that the log no longer holds is not noticed.
         """
@@ -78,12 +79,12 @@ class Lineage:
         if restored is None:
             given = info.get("operationParameters") or {}
             raise CheckpointMismatch(
-                f"version {version} of the table restored it to a point in time, {given.get('timestamp')!r}, so its log"
-                " does not tell which epochs it took back",
+                f"version {version} of the table is a RESTORE to a point in time, {given.get('timestamp')!r}, so the"
+                " table's log does not tell which epochs were removed",
                 sink=self.sink,
                 state=f"the transaction ids {', '.join(self.ids)} stay as they were, whatever is restored",
-                help=f"restore it by number: to version {version - 1}, which undoes that, or to the version that"
-                " DESCRIBE HISTORY shows for that time; then start again (docs/runbook.md)",
+                help=f"restore the table to a version number: version {version - 1} undoes the RESTORE, and DESCRIBE"
+                " HISTORY shows the version of that time; then start again (docs/runbook.md)",
             )
         return restored
 

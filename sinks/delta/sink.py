@@ -187,9 +187,9 @@ class DeltaSink(SessionSink):
         return (
             f"{self._core.name}: every epoch is one version of the Delta table {self._core.target}, so each snapshot "
             f"shows it whole or not at all, exactly once and in order. {modes.way(self._core.mode)} "
-            "It holds where Delta's log store creates a version only if there is none "
-            "(all of Delta's own do, on S3 the multi-cluster one if there are several clusters), and where what it "
-            "wrote survives (on a local disk Delta does not fsync, so a power loss may take it). Files of an "
+            "This holds where Delta's log store creates a version only if there is none "
+            "(all of Delta's own log stores do; on S3 with several clusters, the multi-cluster one does), and where "
+            "written files survive (on a local disk Delta does not fsync, so a power loss may lose them). Files of an "
             "epoch that was not decided are deleted at the next start; those of a start that died while "
             "writing, and of failed task attempts, stay unread in the table's folder until VACUUM."
             f"{self._core.projection.promise}"

@@ -65,7 +65,7 @@ class Target:
                 raise Misconfigured(
                     f"table={self.table!r} names no schema",
                     sink=sink,
-                    state="with another current schema, or a temporary view of that name, it means another table",
+                    state="the name means another table if the current schema changes or a temporary view takes it",
                     help=f"give table='schema.name', and name={sink!r}, the name of the sink so far",
                 )
             found = jvm.catalogued(spark, self.table)

@@ -1,10 +1,11 @@
 """How does Kafka hold, show and prove an epoch?
 
-Kafka holds no prepared rows.  Every epoch is one transaction with rows and marker, made from the durable copy after the
-decision.
+Kafka holds no prepared rows.  Every epoch is one transaction with rows and marker; with ``slots=``, several.  It is
+made from the durable copy after the decision; in idempotent mode, from the micro-batch itself.
 
-The verbs, in the driver: ``sink.py`` has the arguments and the list of verbs, ``core.py`` what all verbs share;
-``starting.py``, ``fencing.py``, ``judging.py``, ``preparing.py``, ``committing.py`` and ``applying.py`` are the verbs.
+On the driver: ``sink.py`` has the arguments and the methods of the sink.  ``starting.py``, ``fencing.py``,
+``judging.py``, ``preparing.py``, ``committing.py`` and ``applying.py`` implement these methods.  ``core.py`` has what
+they share.
 In a task: ``produce.py`` makes one attempt at one epoch, in one ``transaction.py``; ``encode.py`` makes records before
 the vote.
 What Kafka holds: ``marker.py`` fence and marker, ``slots.py`` several transactions per epoch, ``audit.py`` past epochs,

@@ -36,7 +36,10 @@ def as_applied(outcome: CommitOutcome, state: State) -> Applied:
 
 
 def unanswered(plan: Plan, error: Exception) -> AttemptResult:
-    """Return the result after the Spark job that applies an epoch has failed: the marker says whether it is visible."""
+    """Return the result after the Spark job that applies an epoch has failed.
+
+    The marker says whether the epoch is visible.
+    """
     what = "the Spark job that evaluates and produces the rows failed"
     answer = produce.landed(plan, what, error)
     if answer is not None:
@@ -91,7 +94,10 @@ def apply(sink: Core, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None
 
 
 def check_one_slot(sink: Core, ever_used: int) -> None:
-    """Raise ``Misconfigured`` if several slots were ever used: an idle slot needs a marker, in its own transaction."""
+    """Raise ``Misconfigured`` if several slots were ever used.
+
+    Then an epoch would still take several transactions: every slot that was ever used must get the marker.
+    """
     if ever_used > 1:
         raise Misconfigured(
             f"the sink was written in {ever_used} slots before, each of which has a marker of its own, and in"
@@ -115,7 +121,8 @@ def check_session(sink: Core, epoch: Epoch, session: SparkSession) -> None:
             sink=sink.name,
             epoch=epoch.number,
             state="nothing of the epoch is visible in Kafka",
-            help=f'set {key} to {EXACT[key]}, or leave mode="idempotent" out: it has a session of its own',
+            help=f'set {key} to {EXACT[key]}, or leave mode="idempotent" out: two-phase mode reads the rows in a'
+            " session of its own",
         )
 
 

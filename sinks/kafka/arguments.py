@@ -19,7 +19,10 @@ MOST_SLOTS = 64
 
 
 def declared_topics(topic: str, several: Sequence[str] | None, sink: str, *, named: bool) -> Declared:
-    """Return the declared topics; ``Misconfigured`` for names that no broker takes, no proper list, no ``name``."""
+    """Return the declared topics.
+
+    ``Misconfigured``: no broker takes a name, ``topics=`` is not a list of different topics, or ``name=`` is missing.
+    """
     if several is None:
         topics.check_topic(topic, sink)
         return Declared((topic,))
@@ -69,7 +72,7 @@ def check_tombstones(tombstones: bool, value: str | MakeValue | None, sink: str)
         raise Misconfigured(
             "tombstones=True has no effect: the value is the JSON of the row, which is never empty",
             sink=sink,
-            help="name a column with value=, or a function; a row of which it is NULL or None is a tombstone",
+            help="name a column with value=, or pass a function; a row whose value is NULL or None is then a tombstone",
         )
 
 

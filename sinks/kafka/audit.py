@@ -1,8 +1,8 @@
 """What a sink's marker topic says about the epochs that the sink shows.
 
 The audit is the markers themselves (``marker.py``): no other record is written for it.  The newest record says from
-which position on epochs are kept.  An older record is no part of the audit, even if it has outlived its tombstone or
-compaction has not removed it yet.
+which position on epochs are kept.  A record below that position is not part of the audit, even if the topic still holds
+it: compaction may not have removed it yet, or may have removed its tombstone first.
 """
 
 from __future__ import annotations

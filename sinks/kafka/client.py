@@ -215,14 +215,14 @@ class Link:
         text = self.scrub(cause.str() if cause is not None else f"{type(error).__name__}: {error}")
         if cause is not None and is_refused(cause):
             return Misconfigured(
-                f"Kafka refuses {doing}: {text}",
+                f"Kafka refuses the request {doing}: {text}",
                 sink=self.sink,
                 state=f"bootstrap servers {self.bootstrap}, error {cause.name()}",
                 help="check the user's rights (ACLs) and the options of KafkaSink",
             )
         heard = f", last heard: {self.scrub(self.heard[-1])}" if self.heard else ""
         return SinkUnavailable(
-            f"Kafka at {self.bootstrap} did not answer {doing} within {self.timeout:g} s: {text}",
+            f"Kafka at {self.bootstrap} did not answer the request {doing} within {self.timeout:g} s: {text}",
             sink=self.sink,
             state=f"bootstrap servers {self.bootstrap}{heard}",
             help="see whether the brokers are up and can be reached from here",

@@ -115,7 +115,10 @@ def may_use_barrier(session: SparkSession) -> bool:
 
 
 def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
-    """Attempt each slot until it is shown.  Each attempt begins with init and marker, so none can show a row twice."""
+    """Attempt each slot until it is shown.
+
+    Each attempt first calls init and reads the marker, so no attempt can show a row twice.
+    """
     formats.check_vote(committable, PAYLOAD_VERSION)
     marker_topic, _ = sink.seen()
     link = sink.link()

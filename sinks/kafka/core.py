@@ -1,4 +1,4 @@
-"""What all verbs of a Kafka sink share: its arguments, the link to the brokers, and what a start has seen."""
+"""What all methods of a Kafka sink share: its arguments, the link to the brokers, and what a start has seen."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ PAYLOAD_VERSION = 1
 
 @dataclass(frozen=True)
 class Judging:
-    """How rows of a schema are judged for the present topics.  It is kept: each column takes ten calls into the JVM."""
+    """How rows of a schema are judged for the present topics.
+
+    The sink keeps it for later epochs, because each column expression takes ten calls into the JVM.
+    """
 
     schema: StructType
     targets: Mapping[str, topics.Topic]
@@ -63,7 +66,10 @@ class Judging:
 
 @dataclass(frozen=True)
 class Watched:
-    """What is kept of rows that are judged while they are copied: decision, judging, and a function for the figures."""
+    """What the sink keeps while rows are judged and copied.
+
+    ``decision``: that of the epoch.  ``judging``: how its rows are judged.  ``figures``: returns what was counted.
+    """
 
     decision: int
     judging: Judging
@@ -195,7 +201,10 @@ class Core:
         return self.longest
 
     def meant(self, session: SparkSession) -> Encoding:
-        """Return how rows become records, with the settings that the session has now if they make a difference."""
+        """Return how rows become records, for rows that are evaluated in this session.
+
+        If its settings can change the records, the result holds these settings as they are now.
+        """
         if self.encoding.projection.is_whole and self.bad_rows is None:
             return self.encoding
         return replace(self.encoding, settings=settings_of(session))

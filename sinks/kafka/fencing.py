@@ -92,7 +92,7 @@ def fence(sink: Core, query: Query, by: Actor) -> None:
             return
         time.sleep(random.uniform(0, 0.1 * 2 ** min(attempt, 5)))
     raise SinkUnavailable(
-        f"another start fences the sink at the same time, {FENCE_ATTEMPTS} times over",
+        f"another start fenced the sink at the same time, in each of {FENCE_ATTEMPTS} attempts",
         sink=sink.name,
         state=f"transactional id {marker_topic.transactional_id}, by {by}",
         help="start one query per app and sink",

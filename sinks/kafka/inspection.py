@@ -54,7 +54,7 @@ class KafkaInspection:
 
     def rows(self, position: Position, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
         raise SinkUnavailable(
-            f"the rows of position {position} cannot be told: {self.unattributed}",
+            f"the rows of position {position} cannot be found: {self.unattributed}",
             sink=self._marker_topic.sink,
             state=f"columns {list(columns)}",
             help="compare what the sinks' own records of the epoch say",

@@ -46,7 +46,7 @@ def record_columns(records: DataFrame) -> list[str]:
 
 
 def refusals_of(encoding: Encoding, schema: StructType) -> dict[str, tuple[str, Column]]:
-    """Return for each column that JSON may not hold: the name of a new column of the records, and its condition."""
+    """Return, for each column whose values JSON may be unable to hold, a name for a new column and its condition."""
     return {column: (f"bad{n}", bad) for n, (column, bad) in enumerate(encoding.refusals(schema))}
 
 

@@ -22,9 +22,9 @@ Version 3 is version 2 with a digest in the marker, as idempotent mode writes it
 
 Only the fence in partition 0 counts.  The marker in a partition is that of the partition's own slot.
 
-This is safe because a record is only ever written in a transaction of the slot's one transactional id, after
-``init_transactions`` and a final read.  If another producer calls ``init_transactions`` between the read and the
-write, the write fails.
+To read the state and then write a new one is safe, because a record is only ever written in a transaction of the slot's
+one transactional id, after ``init_transactions`` and a final read.  If another producer calls ``init_transactions``
+between the read and the write, the write fails.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Objection:
 
     bad: Column
     reason: str  # why one such row cannot be written
-    tell: Callable[[int, Any], str]  # makes the error's text of the number of rows and a value of `shown`
+    tell: Callable[[int, Any], str]  # makes the error's text from the number of rows and a value of `shown`
     help: str
     shown: Column | None = None  # a value of each such row; the error shows the smallest
     largest: bool = False  # `shown` is a number, and the error shows the largest

@@ -312,8 +312,8 @@ def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable
 def _forget(plan: Plan, transaction: Transaction, state: State) -> None:
     """Send tombstones for the audit records that are no longer kept.  The caller flushes before it sends the marker.
 
-    Without the flush, tombstones and marker could share one batch.  But only the size of the marker's record is
-    checked.
+    Without the flush, tombstones and marker could share one batch, and that batch could be too large for the topic:
+    prepare has checked only the size of the marker's record.
     """
     own_partition = (None, plan.marker_topic.slot, None)
     tombstones: list[Row] = [
@@ -392,7 +392,7 @@ def _resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> 
 def landed(plan: Plan, what: str, error: Exception) -> AttemptResult | None:
     """Bar whoever produces the epoch, then read the marker.  Return None if nothing of the epoch is visible.
 
-    ``what`` happened, and its cause ``error``, go into the error that is returned if the marker cannot be read.
+    If the marker cannot be read, an error is returned.  It holds ``what`` (what happened) and ``error`` (its cause).
     """
     try:
         transaction, state, shown = guarded(

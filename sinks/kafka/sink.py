@@ -1,7 +1,8 @@
-"""The Kafka sink: every epoch is one transaction, with rows and marker, made from the durable copy after the decision.
+"""The Kafka sink: it writes each epoch with its marker in one transaction, or in one transaction per slot.
 
-This file has the arguments and the list of verbs; each verb stands in a file of its own.  The verbs run in the driver,
-and the rows travel in ``produce.py``.
+The rows come from the durable copy, after the decision; in idempotent mode, from the micro-batch itself.
+This file has the arguments and the methods.  Other files of this folder implement the methods.  The methods run on the
+driver; ``produce.py`` sends the rows, in tasks.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class KafkaSink:
     ``slots``: how many transactions write an epoch at the same time (``epochal.sinks.kafka.slots``), for epochs that
     one transaction does not write in time.  The number may change between starts.
     ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``).  Other
-    arguments can name selected columns only.  Rows are projected again when they are produced, after the decision: with
-    the expressions, and under the settings, of the session that prepared the epoch; its committable keeps both.  Only
-    ``spark.sql.legacy.timeParserPolicy`` is always ``CORRECTED``.
+    arguments can name selected columns only.  Rows are projected again when they are produced, after the decision.  The
+    epoch's committable keeps the expressions, and the settings of the session that prepared the epoch; both are used
+    then.  Only ``spark.sql.legacy.timeParserPolicy`` is always ``CORRECTED``.
     ``bad_rows``: the sink for rows that Kafka, a topic or JSON cannot hold.  By default such rows refuse the epoch
     (``epochal.sinks.rows.rejects``).
     ``name``: the sink's stable name, by default ``kafka-<topic>``.

@@ -14,7 +14,7 @@ How it is laid out:
   becomes of K, of the topic's partitions or of the partitioner.  The rows are in the first K slots; all S slots get a
   marker.
 - *before*: the committable holds what the sink showed when the epoch was prepared: the marker, and how many slots the
-  epoch of that marker had.  From this follows at which position the newest marker of each slot must be: at the
+  epoch of that marker had.  These two say at which position the newest marker of each slot must be: at the
   position of that marker, or at 0 for a slot that was not there yet.
 
 Why it is exactly once:
@@ -22,7 +22,7 @@ Why it is exactly once:
 1. *Per slot* nothing is new: there is one transactional id and one partition that only this id writes to, and every
    attempt does init, fence, marker, begin, rows, marker, commit in this order.  The slot has committed if its marker is
    that of this decision.  It may write if its marker stands at exactly the position that the committable says.  A late
-   twin, a lost answer and a zombie of an older epoch end as they do with one slot.
+   second attempt, a lost answer and a zombie of an older epoch end as they do with one slot.
 2. *Over all slots*: an epoch is shown when every slot has its marker.  ``commit`` returns only then, and no later epoch
    is prepared before that.  So at any moment a slot stands at the newest decided epoch or at the one before it, never
    further back.  If some slots have the newest epoch and some do not, the sink's marker is the one *before* that epoch
@@ -36,7 +36,7 @@ Why it is exactly once:
 4. *The fence* lies in partition 0 and is written under id 0, by compare-and-set as with one slot.  A task of slot i
    reads it there after its own init.  ``fence`` first bars id 0 (by init), then writes the record, and bars ids 1 to
    S-1 when the record can be read.  Take any task of an older actor in slot i.  If its init came before our init of i,
-   then we ended its transaction, or the transaction was committed already and the look again sees it.  If its init came
+   then we ended its transaction, or the transaction was committed already and *look again* sees it.  If its init came
    after ours, then our record could be read already, and the task reads that it is fenced.  If ids 1 to S-1 were barred
    only before the record was written, a task that comes in between would still read the older fence, and would show its
    rows after our fence was written.  Whoever repeats ``fence`` bars them again, because the call before may have died
@@ -83,9 +83,10 @@ def read_all(link: Link, marker_topic: MarkerTopic) -> State:
 
 
 def shown(marker_topic: MarkerTopic, states: Sequence[State]) -> State:
-    """Return the sink's state, made of its slots' states: the newest epoch if all its slots have it, else that before.
+    """Return the sink's state, made of the states of its slots.
 
-    ``MarkerLost``: a slot shows neither of the two.
+    It is the newest epoch if all slots of that epoch show it, else the epoch before.  ``MarkerLost``: a slot shows
+    neither of the two.
     """
     owner, newest = states[0], max(states, key=_position)
     for slot in range(newest.span, len(states)):
@@ -115,7 +116,10 @@ def _lost(marker_topic: MarkerTopic, slot: int, states: Sequence[State], expecte
 
 
 def outcome_of(results: Sequence[CommitOutcome | Exception]) -> CommitOutcome:
-    """Return the outcome over all slots.  If some failed, raise an error: first one that no new call can mend."""
+    """Return the outcome over all slots.
+
+    If some failed, raise one of the errors.  An error that no new call can cure comes before the others.
+    """
     errors = [result for result in results if isinstance(result, Exception)]
     if errors:
         raise min(errors, key=lambda error: isinstance(error, (SinkUnavailable, OutcomeUnknown)))

@@ -86,7 +86,7 @@ class Topics:
 def describe(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
     """Return what the topics are; ``Misconfigured`` names those that do not exist."""
     return link.ask(
-        f"what {', '.join(declared.names)} and {marker_topic.topic} are", lambda: _topics(link, declared, marker_topic)
+        f"about {', '.join(declared.names)} and {marker_topic.topic}", lambda: _topics(link, declared, marker_topic)
     )
 
 
@@ -352,7 +352,7 @@ def _grow(link: Link, name: str, partitions: int) -> None:
     deadline = link.deadline()
     while _await(link, name).partitions < partitions:
         if time.monotonic() > deadline:
-            raise _not_shown(link, f"topic {name!r} was given {partitions} partitions, and they do not show")
+            raise _not_shown(link, f"topic {name!r} was given {partitions} partitions, and no broker reports them")
         time.sleep(0.1)
 
 
@@ -370,6 +370,6 @@ def _await(link: Link, name: str) -> Topic:
     deadline = link.deadline()
     while (topic := _describe(link, link.admin(), name)) is None:
         if time.monotonic() > deadline:
-            raise _not_shown(link, f"topic {name!r} was made and does not show")
+            raise _not_shown(link, f"topic {name!r} was made, and no broker reports it")
         time.sleep(0.1)
     return topic

@@ -120,7 +120,7 @@ def newest_rows(sink: Core, session: Session, position: Position) -> Sequence[st
     middle = (begin + sink.pages(session)) // 2
     ranges = f"ctid >= '({begin},0)' AND ctid < '({middle},0)'", f"ctid >= '({middle},0)'"
     # OFFSET keeps the planner from moving the condition on _epoch, and with it the use of the index, into the subquery.
-    # With the number 0, which would have to be converted, instead of '0' the server would not use a second process.
+    # The offset is '0' and not 0: the server must first convert a number, and then it does not use a second process.
     rows = f"SELECT _epoch, _attempt FROM {sink.target.rows}"
     return [f"({rows} WHERE {pages} OFFSET '0') AS newest" for pages in ranges]
 

@@ -67,7 +67,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         registered = sink.registered(session, app, epoch.position).get(by, {})
     if not attempts.items() <= registered.items():
         raise PrepareRefused(
-            f"the registrations that were read back lack rows of the votes: {tell_attempts(attempts, registered)}",
+            f"epochal.attempts lacks rows that the tasks voted for: {tell_attempts(attempts, registered)}",
             sink=sink.name,
             epoch=epoch.number,
             state=f"position {epoch.position}, by {by}",
@@ -218,8 +218,9 @@ def error_of_a_task(sink: Core, error: Exception, epoch: int) -> EpochalError | 
             what = f"a task could not write: {found[1].removeprefix(f'sink {sink.name!r}: ')}"
             return SinkUnavailable(what, sink=sink.name, epoch=epoch, help="see whether the server is up")
     if lacks_epochal(error):
-        what = "Epochal is not installed on the executors"
-        return Misconfigured(what, sink=sink.name, epoch=epoch, help="pip install 'epochal[postgres]' there")
+        lacking = "Epochal is not installed on the executors"
+        remedy = "pip install 'epochal[postgres]' on every executor"
+        return Misconfigured(lacking, sink=sink.name, epoch=epoch, help=remedy)
     return None
 
 

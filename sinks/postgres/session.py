@@ -1,7 +1,8 @@
 """One connection to Postgres.  It bounds every wait, and knows when the outcome of a COMMIT is unknown.
 
-This is the only file that imports psycopg, and no error of psycopg leaves it.  It raises ``SinkUnavailable`` (no
-effect), ``ServerRefused`` (the server refused the statement) or, for COMMIT alone, ``OutcomeUnknown``.
+This is the only file that imports psycopg, and no error of psycopg leaves it.  An error of psycopg becomes
+``SinkUnavailable`` (no effect), ``ServerRefused`` (the server refused the statement) or, for COMMIT alone,
+``OutcomeUnknown``.  A connection string or an encoding that cannot work is ``Misconfigured``.
 """
 
 from __future__ import annotations

@@ -28,12 +28,13 @@ KINDS = {"P": "in the simulation or in one process", "S": "on a real server", "K
 HEAD = """\
 # Published faults
 
-Each line is a fault that a real system shipped, as a schedule of ours. A schedule that cannot go red proves nothing:
-under *red* stands what fails it, a bug planted in our own code (`epochal chaos mutants --only NAME`) or a usual batch
-function under a strike (`epochal chaos run`). Under *green* stand the tests in which Epochal survives it.
+Each line is a fault that a real system shipped. Our tests replay it. A test that never fails proves nothing. So the
+column *red* names what makes a test of the fault fail: a bug that is planted in a copy of our code
+(`epochal chaos mutants --only NAME`), or a common batch function under a strike (`epochal chaos run`). The column
+*green* names the tests in which Epochal survives the fault.
 
-This page is made by `python -m tests.planted.scenarios` from `tests/planted/scenarios.toml`; with `--verify` it plants
-each bug and runs the very test that is named beside it.
+`python -m tests.planted.scenarios` writes this page from `tests/planted/scenarios.toml`. With `--verify` it plants each
+bug, and runs the test that is named beside the bug.
 """
 
 
@@ -88,9 +89,9 @@ def page() -> str:
     lines += [_line(scenario) for scenario in shown]
     lines += [
         "",
-        "## Not showable",
+        "## Faults that no test of ours can show",
         "",
-        "| id | source | kind | the fault | why it cannot be red | what stands in its place |",
+        "| id | source | kind | the fault | why no test of it can be red | what is tested instead |",
     ]
     lines += ["|---|---|---|---|---|---|"]
     lines += [_line(scenario) for scenario in scenarios if scenario.not_showable]
@@ -102,11 +103,11 @@ def _counts(scenarios: Sequence[Scenario]) -> Iterator[str]:
     naive = [s for s in scenarios if any(red.example for red in s.red)]
     without = [s for s in scenarios if s.not_showable]
     yield (
-        f"{len(scenarios)} faults: {len(planted)} are red by a planted bug, {len(naive)} by a usual batch function too,"
-        f" {len(without)} cannot be shown."
+        f"{len(scenarios)} faults. A planted bug shows {len(planted)} of them red; a common batch function shows"
+        f" {len(naive)} of these red, too. {len(without)} cannot be shown red."
     )
     kinds = (f"{letter} ({words}) {sum(letter in s.kind for s in scenarios)}" for letter, words in KINDS.items())
-    yield f"Kinds, some faults have two: {', '.join(kinds)}."
+    yield f"Kinds (a fault can have two): {', '.join(kinds)}."
 
 
 def _line(scenario: Scenario) -> str:

@@ -104,10 +104,10 @@ def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -
     what = "How the peak memory grows with the size of an epoch, the worst case"
     told = {name: said for name, said, _ in figures.rows(folder)}[what]
     pattern = (
-        r"at 50,000,000 rows, compared with the same at 1,000,000 rows:"
+        r"from 1,000,000 rows to 50,000,000 rows:"
         r" Python [\d.]+ \(.+ to .+\) times \(epochal \w+, (driver|worker)\);"
-        r" JVM [\d.]+ \(.+ to .+\) times \(epochal \w+, heap after a collection\),"
-        r" for delta append [\d.]+ \(.+ to .+\) times"
+        r" JVM [\d.]+ \(.+ to .+\) times \(epochal \w+, heap after a collection\);"
+        r" JVM of delta append [\d.]+ \(.+ to .+\) times"
     )
     assert re.fullmatch(pattern, told), told
     assert figures.DELTA == memory.APPEND in memory.JOBS
@@ -128,8 +128,8 @@ def test_growth_is_told_where_it_is_most_also_when_that_is_not_at_the_oldest() -
     assert told == "1.2 (1.2 to 1.2) times that of epoch 10, the worst case (kafka, 100,000 epochs before)"
     grows = [grown("delta", 2_000, 3.5), grown("delta append", 2_000, 2.5), grown("delta append", 100_000, 9.0)]
     both = figures._growth(run(Result("growth-delta", 5, ratios=[*steady, *grows]), []))
-    younger = "after fewer epochs, at most 3.5 (3.5 to 3.5) times (delta, 2,000 epochs before)"
-    assert both == f"{told}; {younger}; for delta append it is then 2.5 (2.5 to 2.5) times"
+    younger = "the worst case after fewer epochs: 3.5 (3.5 to 3.5) times (delta, 2,000 epochs before)"
+    assert both == f"{told}; {younger}; delta append in the same case: 2.5 (2.5 to 2.5) times"
 
 
 def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None:
@@ -143,8 +143,8 @@ def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None
     }
     told = figures._right(run(result, [{"job": job, "verdict": verdict} for job, verdict in verdicts.items()]))
     assert told == (
-        "wrong in 1 of 3 cells, clean in 1; in 1 a reader saw a part of an epoch (Kafka with two slots, which promises"
-        " only that each slot's part is whole); other writers: wrong in 1 of 1"
+        "wrong in 1 of 3 cells, clean in 1; in 1 a reader saw a part of an epoch (Kafka with `slots=2`, where an"
+        " epoch is two transactions, and only each transaction is atomic); other writers: wrong in 1 of 1"
     )
 
 

@@ -269,7 +269,7 @@ def test_a_reason_is_asked_for(scene: MakeScene, why: str) -> None:
         (Retire(sink="delta", **SAID), "knows no sink 'delta'"),
         (Accept(sink="delta", **SAID), "the pipeline has no sink 'delta'"),
         (RewriteMarker(sink="pg", **SAID), "the sink has a marker"),
-        (Skip(first=2, last=2, **SAID), "epochs 2..2 are not those that were missed: none"),
+        (Skip(first=2, last=2, **SAID), "epochs 2..2 are not the skipped epochs; skipped: none"),
         (Evaluate(sinks=("pg",), **SAID), "not begun in idempotent mode"),
     ],
 )

@@ -209,7 +209,7 @@ def test_adoption_of_a_log_that_persons_spoke_in_takes_no_marker_over() -> None:
 def test_what_was_skipped_is_between_the_log_and_spark() -> None:
     assert record(Skip(first=2, last=3, **SAID), case(*BOTH, a=1, b=1, ask=4)).expected == 4
     empty = Case(History(()), {}, EpochRequest(QUERY, 4, ""))
-    assert "missed: none" in refusal(Skip(first=0, last=3, **SAID), empty, Misconfigured)
+    assert "skipped: none" in refusal(Skip(first=0, last=3, **SAID), empty, Misconfigured)
     waiting = case(begun(0, "a", "b"), a=0, b=-1, ask=2)
     assert "not visible in b" in refusal(Skip(first=1, last=1, **SAID), waiting, CheckpointMismatch)
     assert record(Skip(first=1, last=1, **SAID), case(begun(0, "a", "b"), a=0, b=0, ask=2)).expected == 2

@@ -196,7 +196,7 @@ def test_a_function_of_ones_own_is_refused_until_its_name_is_listed(rows: DataFr
 def test_a_function_declared_non_deterministic_is_refused_although_it_is_listed(rows: DataFrame) -> None:
     df = rows.withColumn("x", f.udf(guess, "long", useArrow=False).asNondeterministic()("id"))
     assert told(df, deterministic=["guess"]) == [
-        "guess, declared non-deterministic, is marked by Spark as non-deterministic"
+        "guess, declared non-deterministic, may give another value in every evaluation"
     ]
 
 

@@ -162,7 +162,7 @@ def test_a_time_is_refused_as_it_names_no_version(shown: Shown) -> None:
     table = f"delta.`{shown.path}`"
     [row] = shown.spark.sql(f"DESCRIBE HISTORY {table}").where("version = 3").collect()
     shown.restore(f"TIMESTAMP AS OF '{row.timestamp}'")
-    with pytest.raises(CheckpointMismatch, match="version 5 of the table restored it to a point in time"):
+    with pytest.raises(CheckpointMismatch, match="version 5 of the table is a RESTORE to a point in time"):
         shown.looked()
     shown.restore("VERSION AS OF 4")
     assert shown.looked().marker == shown.markers[3]
