@@ -9,6 +9,7 @@ import pytest
 from epochal.coordinator.model.epoch import Actor, Marker
 from epochal.coordinator.model.errors import Fenced, MarkerLost, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.kafka import marker, slots
+from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.protocol import CommitOutcome
 
@@ -105,3 +106,19 @@ def test_what_cannot_go_on_is_told_before_what_may_be_asked_again() -> None:
     done = CommitOutcome.ALREADY_COMMITTED
     assert slots.outcome_of([done, CommitOutcome.COMMITTED]) is CommitOutcome.COMMITTED
     assert slots.outcome_of([done, done]) is done
+
+
+def test_slots_that_never_fit_together_are_a_lost_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading differs from the one before, so something still writes; after ``LOOKS`` readings that is no reason
+    to go on."""
+    read: list[int] = []
+
+    def changing(_link: object, of_slot: MarkerTopic, final: bool) -> State:
+        assert not final
+        read.append(of_slot.slot)
+        return of(Marker(5 + len(read), 9), 2) if of_slot.slot else FIRST
+
+    monkeypatch.setattr(marker, "read_slot", changing)
+    with pytest.raises(MarkerLost):
+        slots.read_all(Link("127.0.0.1:1", "out", 0.2), PLACE)
+    assert read == [0, 1] * slots.LOOKS

@@ -184,3 +184,9 @@ def test_a_fence_keeps_the_marker(target: Target) -> None:
     before = target.state().marker
     target.sink.fence(QUERY, TWO)
     assert target.state() == State(TWO, before, kept=1)
+
+
+def test_records_that_are_not_read_to_the_end_are_an_error(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Link, "deadline", lambda _link: time.monotonic() + 2)
+    with target.link.consumer() as consumer, pytest.raises(TimeoutError, match="was not read up to offset 1000"):
+        list(marker.records(target.link, target.marker_topic, consumer, 0, 1000))

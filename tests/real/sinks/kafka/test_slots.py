@@ -410,3 +410,9 @@ def test_arguments_that_cannot_be_meant_are_refused(more: dict[str, Any], told: 
 def test_the_guarantee_tells_what_slots_cost() -> None:
     text = KafkaSink("localhost:1", topic="t", slots=3).guarantee()
     assert "exactly once, in 3 Kafka transactions side by side, each with its own partitions: if a start dies" in text
+
+
+@pytest.mark.parametrize("now", [1, 2])
+def test_the_marker_of_a_sink_that_ever_had_slots_is_not_written_by_hand(two: Slots, now: int) -> None:
+    with pytest.raises(Misconfigured, match=r"was used with slots=2, each with a marker of its own"):
+        two.of(now).check_mark(QUERY)

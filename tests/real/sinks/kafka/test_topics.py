@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from epochal.chaos import servers
-from epochal.coordinator.model.errors import Misconfigured
+from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.kafka import KafkaSink, topics
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.topics import Topic
@@ -47,3 +49,23 @@ def test_the_marker_topic_has_as_many_replicas_as_the_target(
     sink = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic, replication=1)
     with pytest.raises(Misconfigured, match="replication factor of 3 cannot be reached"):
         sink.create(QUERY, None)
+
+
+def test_only_what_is_known_of_a_missing_topic_is_no_error(kafka_server: servers.Kafka, topic: str) -> None:
+    """It may be made by somebody else meanwhile; whatever else a broker says is passed on."""
+    link = Link(kafka_server.bootstrap, "out", 30)
+    resource = ConfigResource(ResourceType.TOPIC, f"gone-{topic}")
+    admin = link.admin()
+    settings = admin.describe_configs([resource], request_timeout=120)[resource]
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        topics._config(link, admin, settings)
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        topics._grow(link, f"gone-{topic}", 2)
+
+
+def test_a_topic_that_no_broker_reports_is_an_error(
+    kafka_server: servers.Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Link, "deadline", lambda _link: time.monotonic() + 1)
+    with pytest.raises(SinkUnavailable, match=r"was made, and no broker reports it"):
+        topics._await(Link(kafka_server.bootstrap, "out", 30), f"gone-{topic}")

@@ -1,0 +1,246 @@
+"""What is refused or reported on the way to a Kafka cluster, without a broker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from pyspark.sql.types import LongType, StructType
+
+from epochal.coordinator.model.epoch import Actor, Marker, Query
+from epochal.coordinator.model.errors import Fenced, Misconfigured, SinkUnavailable
+from epochal.sinks import KafkaSink
+from epochal.sinks.kafka import audit, client, core, encode, fencing, marker, topics
+from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.inspection import KafkaInspection
+from epochal.sinks.kafka.marker import MarkerTopic, State
+from epochal.sinks.kafka.topics import Topic
+from epochal.sinks.kafka.transaction import Transaction
+
+LINK = Link("127.0.0.1:1", "out", 0.2)
+PLACE = MarkerTopic("flights", "out")
+ONE, TWO = Actor(1, 11), Actor(2, 22)
+QUERY = Query("flights", "q1", "r1", "file:/checkpoint")
+
+
+def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(Misconfigured, match="the Kafka client library is missing") as refused:
+        client.kafka()
+    assert refused.value.help == "pip install 'epochal[kafka]'"
+
+
+def test_a_function_of_options_that_fails_is_a_misconfiguration_without_its_text() -> None:
+    def options() -> dict[str, Any]:
+        raise ValueError("open-Sesame-42")
+
+    with pytest.raises(Misconfigured, match="the function of options= raised ValueError") as refused:
+        client.read_options(options, "out")
+    assert "Sesame" not in str(refused.value)
+    with pytest.raises(Misconfigured, match="raised KeyError 'KAFKA_USER'"):
+        client.read_options(lambda: dict[str, Any]()["KAFKA_USER"], "out")
+
+
+def test_a_commit_without_a_spark_session_says_so() -> None:
+    with pytest.raises(Misconfigured, match="no Spark session runs in this process"):
+        core.active_session("out")
+
+
+@pytest.mark.parametrize("returned", ["text", 7, {}])
+def test_a_value_that_is_not_bytes_is_a_failure_of_its_row(returned: Any) -> None:
+    values, failures = encode._Values(lambda: lambda _row, _topic: returned).of([{"id": 1}], ["flights"])
+    assert values == [None]
+    assert failures == [f"TypeError: a value is bytes or None, and it returned {type(returned).__name__}"]
+
+
+def test_a_task_writes_for_the_owner_of_the_fence_alone() -> None:
+    judge = fencing.judged_by_owner(PLACE, ONE)
+    assert judge(State(ONE))
+    with pytest.raises(Fenced):
+        judge(State(TWO))
+
+
+def test_two_fields_of_one_name_are_refused() -> None:
+    """Spark allows it in a struct; a JSON object has each name once."""
+    twice = StructType().add("a", LongType()).add("a", LongType())
+    sink = KafkaSink("127.0.0.1:1", topic="flights", name="out")
+    for schema, path in ((twice, ""), (StructType().add("s", twice), " in 's'")):
+        with pytest.raises(Misconfigured) as refused:
+            sink._core.check_schema(schema)
+        assert refused.value.what == f"fields ['a'] appear twice{path}"
+
+
+def test_a_topic_does_not_tell_the_rows_of_a_position() -> None:
+    inspection = KafkaInspection(LINK, PLACE, ["flights"], lambda: 1, {}, lambda _: None)
+    with pytest.raises(SinkUnavailable, match="the rows of position 3 cannot be found"):
+        list(inspection.rows(3, ["id"]))
+
+
+def test_a_marker_that_is_never_seen_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Marker | None] = []
+
+    def refused(*given: Any) -> bool:
+        tried.append(given[3])
+        return False
+
+    monkeypatch.setattr(fencing, "has_marked", refused)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    sink = KafkaSink("127.0.0.1:1", topic="flights", name="out")
+    with pytest.raises(SinkUnavailable, match="the marker could not be written in 10 attempts"):
+        sink.mark(QUERY, Marker(1, 7), ONE)
+    assert tried == [Marker(1, 7)] * fencing.FENCE_ATTEMPTS
+
+
+# --- admin requests ----------------------------------------------------------------------------------------
+
+
+class Asked(Link):
+    """A link whose brokers answer with their nodes, and with this error when they are asked for settings."""
+
+    code = KafkaError.UNKNOWN_TOPIC_OR_PART
+
+    def admin(self) -> Any:
+        return SimpleNamespace(
+            describe_cluster=lambda **_: SimpleNamespace(nodes=[SimpleNamespace(id=1)]),
+            describe_configs=lambda resources, **_: dict.fromkeys(resources),
+            create_partitions=lambda new, **_: {each.topic: "made" for each in new},
+        )
+
+    def answer(self, admin: Any, future: Any) -> Any:
+        del admin
+        if future is None:
+            raise KafkaException(KafkaError(self.code))
+        return future
+
+
+class MayNotAsk(Asked):
+    code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_the_longest_transaction_is_unknown_only_where_a_right_is_missing() -> None:
+    assert topics._longest_transaction(MayNotAsk("127.0.0.1:1", "out", 0.2)) is None
+    with pytest.raises(KafkaException):
+        topics._longest_transaction(Asked("127.0.0.1:1", "out", 0.2))
+
+
+def test_partitions_that_no_broker_reports_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_await", lambda _link, name: Topic(name, "id", 1, 1, None, {}))
+    with pytest.raises(SinkUnavailable, match="topic 'flights' was given 2 partitions, and no broker reports them"):
+        topics._grow(Asked("127.0.0.1:1", "out", 0.2), "flights", 2)
+
+
+class Silent(Link):
+    """A link whose consumers get no answer in time."""
+
+    @contextmanager
+    def consumer(self, isolation: str = "read_committed") -> Iterator[Any]:
+        del isolation
+        yield SimpleNamespace(get_watermark_offsets=lambda *_, **__: None)
+
+
+def test_offsets_that_no_broker_tells_in_time_are_an_error() -> None:
+    """The client documents None for that."""
+    link = Silent("127.0.0.1:1", "out", 0.2)
+    with link.consumer() as consumer, pytest.raises(TimeoutError, match=r"no offsets of __epochal\.flights\.out"):
+        marker._ends(link, PLACE, consumer)
+    inspection = KafkaInspection(link, PLACE, ["flights"], lambda: 1, {}, lambda _: None)
+    with pytest.raises(TimeoutError, match="no offsets of flights"):
+        inspection._end("flights", 0, "read_committed")
+
+
+class Refusing:
+    """A consumer that gets this error first, and then the end of the partition."""
+
+    def __init__(self, code: int) -> None:
+        self._told = [KafkaError(code), KafkaError(KafkaError._PARTITION_EOF)]
+
+    def assign(self, partitions: list[Any]) -> None:
+        """Take any partition."""
+
+    def poll(self, _seconds: float) -> Any:
+        told = self._told.pop(0)
+        return SimpleNamespace(error=lambda: told, offset=lambda: 1)
+
+
+def test_a_broker_that_refuses_a_read_is_not_asked_again() -> None:
+    """An error of the client itself (below 0) passes, and so does that of a group, which nobody joins."""
+
+    def read(code: int) -> list[Any]:
+        return list(marker.records(LINK, PLACE, cast("Any", Refusing(code)), 0, 1))
+
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        read(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    assert read(KafkaError._TRANSPORT) == read(KafkaError.GROUP_AUTHORIZATION_FAILED) == []
+
+
+class Untimed(Link):
+    """A link whose brokers refuse to tell the offset of a time."""
+
+    @contextmanager
+    def consumer(self, isolation: str = "read_committed") -> Iterator[Any]:
+        del isolation
+        error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        yield SimpleNamespace(offsets_for_times=lambda *_, **__: [SimpleNamespace(error=error, offset=-1)])
+
+
+def test_a_time_whose_offset_is_refused_is_an_error_and_no_reason_to_keep_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = SimpleNamespace(timestamp=lambda: (1, 1_000_000), offset=lambda: 7)
+    monkeypatch.setattr(marker, "read_back", lambda *_: [[newest]])
+    with pytest.raises(Misconfigured, match="TOPIC_AUTHORIZATION_FAILED"):
+        audit.kept_since(Untimed("127.0.0.1:1", "out", 0.2), PLACE, 1)
+
+
+# --- a producer --------------------------------------------------------------------------------------------
+
+
+class Full:
+    """A client whose brokers take nothing.  It ends a loop that has no end of its own."""
+
+    polls = 0
+
+    def produce(self, *_: Any) -> None:
+        raise BufferError("Local: Queue full")
+
+    def poll(self, _seconds: float) -> int:
+        self.polls += 1
+        assert self.polls < 20, "the wait has no end"
+        return 0
+
+    def flush(self, _seconds: float) -> int:
+        return self.poll(0) + 1
+
+
+@pytest.fixture
+def transaction() -> Iterator[Transaction]:
+    made = Transaction(LINK, PLACE, 1.0, {"log_level": 0})
+    yield made
+    made.drop()
+
+
+def test_a_producer_is_of_one_process(transaction: Transaction, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getpid", lambda: transaction._pid + 1)
+    with pytest.raises(Misconfigured, match=r"was used in process .*, after a fork"):
+        transaction.begin()
+    monkeypatch.undo()
+
+
+def test_a_dropped_producer_is_not_used(transaction: Transaction) -> None:
+    transaction.drop()
+    with pytest.raises(Misconfigured, match="a dropped producer was used"):
+        transaction.begin()
+
+
+@pytest.mark.parametrize("row", [(None, b"value"), (None, b"value", (None, 0, None))])
+def test_brokers_that_take_nothing_are_waited_for_as_long_as_the_transaction_lasts(
+    transaction: Transaction, row: Any
+) -> None:
+    transaction._made, transaction._timeout = cast("Any", Full()), 0.0
+    with pytest.raises(TimeoutError, match="the brokers took no row for 0 s"):
+        transaction.send("flights", [row])
+    with pytest.raises(TimeoutError, match="the brokers had not taken all rows after 0 s"):
+        transaction.flush()
