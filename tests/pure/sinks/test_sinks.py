@@ -47,6 +47,14 @@ def test_a_sink_shows_what_it_is_and_no_secret() -> None:
     assert repr(DeltaSink("/lake/flights")) == "DeltaSink('/lake/flights', name='delta-flights')"
 
 
+def test_sql_for_a_key_that_the_table_does_not_have_is_refused() -> None:
+    sink = PostgresSink(
+        "postgresql://127.0.0.1:1/nowhere", table="flights", name="out", mode=Upsert(key="id", order_by="at")
+    )
+    with pytest.raises(Misconfigured, match="at"):
+        sink.script("app", StructType().add("id", LongType()))
+
+
 def test_sql_for_a_column_that_the_table_does_not_have_is_refused() -> None:
     schema = StructType().add("id", LongType())
     sink = PostgresSink("postgresql://127.0.0.1:1/nowhere", table="flights", name="out")

@@ -81,6 +81,22 @@ def test_a_topic_does_not_tell_the_rows_of_a_position() -> None:
         list(inspection.rows(3, ["id"]))
 
 
+def test_a_fence_that_others_always_overtake_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Actor] = []
+
+    def overtaken(*given: Any) -> bool:
+        tried.append(given[3])
+        return False
+
+    monkeypatch.setattr(fencing, "write_fence", overtaken)
+    monkeypatch.setattr(marker, "read", lambda *_, **__: State(ONE))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    sink = KafkaSink("127.0.0.1:1", topic="flights", name="out")
+    with pytest.raises(SinkUnavailable, match="in each of 10 attempts"):
+        sink.fence(QUERY, TWO)
+    assert tried == [TWO] * fencing.FENCE_ATTEMPTS
+
+
 def test_a_marker_that_is_never_seen_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Marker | None] = []
 
