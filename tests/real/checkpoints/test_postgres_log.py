@@ -85,6 +85,26 @@ def test_create_is_idempotent_also_for_many_at_once(pg_database: str) -> None:
     assert len(PostgresLog(pg_database, "log-0").read()) == 2
 
 
+def test_tables_that_others_create_meanwhile_are_tried_again_and_not_for_ever(
+    log: PostgresLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def meanwhile(_log: PostgresLog, _connection: object, what: str, *_: object) -> None:
+        tried.append(what)
+        raise psycopg.errors.UniqueViolation
+
+    monkeypatch.setattr(PostgresLog, "_commit", meanwhile)
+    with pytest.raises(SinkUnavailable, match="others create the same tables over and over"):
+        log.create()
+    assert tried == ["create"] * 10
+
+
+def test_only_create_takes_an_object_that_is_there_for_no_error(log: PostgresLog) -> None:
+    with pytest.raises(psycopg.errors.UniqueViolation), log._transaction("read"):
+        raise psycopg.errors.UniqueViolation
+
+
 @pytest.mark.parametrize("statements", [(), CREATE])
 def test_a_log_that_was_not_created_is_refused_and_not_empty(pg_database: str, statements: tuple[str, ...]) -> None:
     for statement in statements:
