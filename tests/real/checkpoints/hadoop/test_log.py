@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 
 from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
@@ -24,8 +24,6 @@ from epochal.checkpoints.log import Entry, EpochLog, encode
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
-
-pytestmark = pytest.mark.wide
 
 LATE = commit(77, token=99)
 NO_PATIENCE = {"ipc.client.connect.max.retries": "1", "ipc.client.connect.retry.interval": "100"}
@@ -56,6 +54,7 @@ def opening(folder: str) -> str:
     )
 
 
+@pytest.mark.wide
 class TestHadoopLog(ProcessContract):
     @pytest.fixture
     def open_log(self, folder: str, hadoop: Hadoop) -> Callable[[], EpochLog]:
@@ -173,15 +172,42 @@ def test_a_draft_that_somebody_else_deletes_is_named(log: HadoopLog, folder: str
     filled(log, 2)
     slow = HadoopLog(folder, lambda: hadoop)
 
-    def delete_drafts() -> None:
-        for name in seen.names():
-            if name.endswith(".tmp"):
-                seen.system.delete(seen.file(name), False)
-
-    interrupt(slow, delete_drafts)
+    interrupt(slow, lambda: delete_drafts(seen))
     with pytest.raises(SinkUnavailable, match=r"append at position 2 of the epoch log failed: FileNotFoundException"):
         slow.append(2, LATE)
     assert [entry.position for entry in log.read()] == [0, 1]
+
+
+def test_a_whole_draft_that_somebody_else_deletes_is_not_taken_for_a_record(log: HadoopLog, seen: Folder) -> None:
+    """The log cannot tell that from a rename whose answer was lost."""
+    filled(log, 2)
+
+    def delete(point: Point, *_: object) -> None:
+        if point is Point.LOG_BEFORE_APPEND:
+            delete_drafts(seen)
+
+    with failpoints.handler(delete), pytest.raises(OutcomeUnknown, match="has no answer: FileNotFoundException"):
+        log.append(2, LATE)
+    assert [entry.position for entry in log.read()] == [0, 1]
+
+
+def delete_drafts(seen: Folder) -> None:
+    for name in seen.names():
+        if name.endswith(".tmp"):
+            seen.system.delete(seen.file(name), False)
+
+
+def test_an_error_of_pythons_side_of_the_gateway_is_one_of_the_file_system(
+    log: HadoopLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> object:
+        raise Py4JNetworkError("the JVM is gone")
+
+    log.read()
+    monkeypatch.setattr(log._files, "_opened", None)
+    monkeypatch.setattr(log._files, "_hadoop", broken)
+    with pytest.raises(SinkUnavailable, match="read of the epoch log failed: Py4JNetworkError: the JVM is gone"):
+        log.read()
 
 
 def test_a_foreign_file_a_gap_and_a_torn_record_are_named(log: HadoopLog, seen: Folder) -> None:
@@ -297,6 +323,7 @@ def dies(folder: str, rule: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.mark.wide
 def test_a_writer_killed_between_draft_and_name_leaves_nothing_that_counts(
     log: HadoopLog, folder: str, seen: Folder
 ) -> None:
@@ -313,6 +340,7 @@ def test_a_writer_killed_between_draft_and_name_leaves_nothing_that_counts(
     assert [entry.position for entry in log.read()] == [0, 3]
 
 
+@pytest.mark.wide
 def test_a_writer_killed_after_the_rename_has_decided(log: HadoopLog, folder: str) -> None:
     entries = filled(log, 2)
     dies(folder, "log-after-append=kill")
@@ -346,6 +374,7 @@ def test_a_draft_that_a_compaction_has_taken_means_taken(log: HadoopLog, folder:
 # --- a name node that dies ----------------------------------------------------------------------------
 
 
+@pytest.mark.wide
 def test_a_name_node_that_dies_is_named_and_takes_nothing_back(log: HadoopLog, hdfs_server: HdfsServer) -> None:
     """It dies between a draft and its rename, and before the answer to one; the handle stays the same."""
     entries = filled(log, 2)
