@@ -11,7 +11,7 @@ from epochal.coordinator.console.render import Usage
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-_COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*:?\s*(\S.*?)\s*", re.S)
+_COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`\s*:?|(\w+)(?:\s*:|\s))\s*(\S.*?)\s*", re.S)
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
 _NESTED = re.compile(r"(array|map|struct)\s*<(.*)>", re.S)
 _NOT_NULL = re.compile(r"\s+not\s+null$", re.I)

@@ -70,8 +70,6 @@ def _importable(name: str) -> ModuleType:
 
 def _file(path: Path) -> ModuleType:
     """Import a file as Python runs a script: it can import modules from its own folder."""
-    if not path.is_file():
-        raise FileNotFoundError(path)
     _search(path.resolve().parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None, "it ends with .py"

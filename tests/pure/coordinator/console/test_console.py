@@ -21,7 +21,7 @@ from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record, SinkStanding
 from epochal.coordinator.console import app as console
-from epochal.coordinator.console import audit, columns, reconcile, render, verify
+from epochal.coordinator.console import audit, cli, columns, reconcile, render, verify
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.log import _told
 from epochal.coordinator.console.render import FINE, UNKNOWN, USAGE, WRONG, Answer, CannotTell, Usage, answering
@@ -162,6 +162,21 @@ def test_a_file_that_ends_the_process_is_wrong_usage(tmp_path: Path) -> None:
     (tmp_path / "c_job.py").write_text("raise SystemExit(0)")
     with pytest.raises(Usage, match="cannot be imported: SystemExit"):
         load(f"{tmp_path / 'c_job.py'}:pipeline")
+
+
+@pytest.mark.parametrize("text", ["{0}", "def pipeline():\n    {0}"])
+def test_an_error_of_ours_in_the_job_stays_what_it_is(tmp_path: Path, text: str) -> None:
+    """It has its own exit code and its own advice."""
+    raised = "from epochal.coordinator.model.errors import SinkUnavailable as S; raise S('no server', help='start it')"
+    (tmp_path / "d_job.py").write_text(text.format(raised))
+    with pytest.raises(SinkUnavailable, match="no server"):
+        load(f"{tmp_path / 'd_job.py'}:pipeline")
+
+
+def test_control_c_while_the_job_is_imported_ends_the_command(tmp_path: Path) -> None:
+    (tmp_path / "e_job.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load(f"{tmp_path / 'e_job.py'}:pipeline")
 
 
 # --- exit codes -------------------------------------------------------------------------------------
@@ -321,6 +336,15 @@ def test_no_command_imports_pyspark(checkpoint: Path, job: Path) -> None:
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False, cwd=job.parent
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_installation_without_the_chaos_kit_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "GROUP", "no.such.group")
+    monkeypatch.setattr(sys, "argv", ["epochal", "chaos", "--help"])
+    assert cli.main() == USAGE
+    assert "no entry point chaos in the group no.such.group" in capsys.readouterr().err
 
 
 def test_the_chaos_kit_is_listed_and_imported_when_it_is_asked_for() -> None:
@@ -512,10 +536,21 @@ def test_columns_as_spark_writes_them(text: str, simple: str) -> None:
     assert columns.parse(text).simpleString() == simple
 
 
-@pytest.mark.parametrize("text", ["", "id", "id money", "m map<string>", "a array<what>"])
-def test_what_is_no_column_is_wrong_usage(text: str) -> None:
-    with pytest.raises(Usage, match="--schema"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "--schema has no column"),
+        ("id", "'id' is no column with its type"),
+        ("id bigint, at", "'at' is no column with its type"),
+        ("id money", "'money'"),
+        ("m map<string>", "map<string>"),
+        ("a array<what>", "'what'"),
+    ],
+)
+def test_what_is_no_column_is_wrong_usage(text: str, said: str) -> None:
+    with pytest.raises(Usage, match="--schema") as wrong:
         columns.parse(text)
+    assert said in str(wrong.value)
 
 
 @pytest.mark.parametrize(
