@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Marker
+from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Marker, Query
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.memory import MemoryServer, MemorySink
 from epochal.sinks.postgres import Plain, Upsert
 from epochal.sinks.postgres.core import State
 from epochal.sinks.spark import stage
@@ -26,12 +28,57 @@ from epochal.sinks.spark import stage
         ({"partitioner": "md5"}, "there is no partitioner 'md5'"),
         ({"name": "a b"}, "sink name 'a b' is not of the form"),
         ({"topic": "x" * 249}, f"sink name 'kafka-{'x' * 249}' is not of the form"),
+        ({"slots": 0}, "slots=0 is not a number of transactions"),
+        ({"tombstones": True}, "tombstones=True has no effect"),
+        ({"bad_rows": KafkaSink("localhost:1", topic="bad"), "value": dict}, "bad_rows= does not go with a function"),
     ],
 )
 def test_a_kafka_sink_that_can_never_work_is_refused_when_it_is_made(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(Misconfigured, match="Help: ") as refused:
         KafkaSink("localhost:1", **{"topic": "flights", **settings})
     assert refused.value.what.startswith(says)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PostgresSink("postgresql://127.0.0.1:1/nowhere", table="flights", name="a b"),
+        lambda: DeltaSink("/lake/flights", name="a b"),
+        lambda: MemorySink("a b", MemoryServer()),
+    ],
+)
+def test_a_name_that_not_every_sink_can_keep_is_refused_when_the_sink_is_made(make: Callable[[], object]) -> None:
+    with pytest.raises(Misconfigured, match="sink name 'a b' is not of the form"):
+        make()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda app: PostgresSink("postgresql://127.0.0.1:1/nowhere", table="t", name="out").look(app),
+        lambda app: KafkaSink("127.0.0.1:1", topic="t", name="out").look(app),
+        lambda app: DeltaSink("/lake/t", name="out").look(app),
+        lambda app: MemorySink("out", MemoryServer()).epochs(app.app),
+    ],
+)
+def test_an_app_that_not_every_sink_can_keep_is_refused_before_a_server_is_asked(
+    asked: Callable[[Query], object],
+) -> None:
+    with pytest.raises(Misconfigured, match="app 'a b' is not of the form"):
+        asked(Query("a b", "q1", "r1", "file:/checkpoint"))
+
+
+def test_app_and_sink_that_are_too_long_for_a_topic_are_refused_before_a_broker_is_asked() -> None:
+    sink = KafkaSink("127.0.0.1:1", topic="t", name="x" * 120)
+    with pytest.raises(Misconfigured, match="has more than 249 characters"):
+        sink.look(Query("y" * 120, "q1", "r1", "file:/checkpoint"))
+
+
+def test_options_of_a_function_are_checked_as_those_of_a_dictionary() -> None:
+    query = Query("app", "q1", "r1", "file:/checkpoint")
+    for options in ({"acks": "1"}, lambda: {"acks": "1"}):
+        with pytest.raises(Misconfigured, match="acks"):
+            KafkaSink("127.0.0.1:1", topic="t", options=options).look(query)
 
 
 def test_the_longest_topic_of_a_kafka_sink() -> None:
