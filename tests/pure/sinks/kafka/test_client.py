@@ -13,13 +13,13 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql.types import LongType, StructType
 
 from epochal.coordinator.model.epoch import Actor, Marker, Query
-from epochal.coordinator.model.errors import Fenced, Misconfigured, SinkUnavailable
+from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Fenced, Misconfigured, SinkUnavailable
 from epochal.sinks import KafkaSink
-from epochal.sinks.kafka import audit, client, core, encode, fencing, marker, topics
+from epochal.sinks.kafka import audit, client, core, encode, fencing, marker, slots, topics
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.inspection import KafkaInspection
 from epochal.sinks.kafka.marker import MarkerTopic, State
-from epochal.sinks.kafka.topics import Topic
+from epochal.sinks.kafka.topics import Topic, Topics
 from epochal.sinks.kafka.transaction import Transaction
 
 LINK = Link("127.0.0.1:1", "out", 0.2)
@@ -79,6 +79,23 @@ def test_a_topic_does_not_tell_the_rows_of_a_position() -> None:
     inspection = KafkaInspection(LINK, PLACE, ["flights"], lambda: 1, {}, lambda _: None)
     with pytest.raises(SinkUnavailable, match="the rows of position 3 cannot be found"):
         list(inspection.rows(3, ["id"]))
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "what"),
+    [
+        (State(ONE, targets={"flights": "old"}), CheckpointMismatch, "topic 'flights' is not the one"),
+        (State(ONE, slots=2), Misconfigured, "needs a partition for each of 2 slots"),
+    ],
+)
+def test_a_look_compares_the_topics_with_what_the_marker_says(
+    monkeypatch: pytest.MonkeyPatch, state: State, error: type[EpochalError], what: str
+) -> None:
+    now = Topics("c", {"flights": Topic("flights", "new", 1, 1, None, {})}, Topic("m", "id", 1, 1, None, {}))
+    monkeypatch.setattr(topics, "describe", lambda *_: now)
+    monkeypatch.setattr(slots, "read_all", lambda *_: state)
+    with pytest.raises(error, match=what):
+        KafkaSink("127.0.0.1:1", topic="flights", name="out").look(QUERY)
 
 
 def test_a_fence_that_others_always_overtake_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
