@@ -215,6 +215,7 @@ def test_an_interrupt_in_a_look_is_no_silent_sink() -> None:
         standing._look(cast("Any", [Interrupted()]), QUERY)
 
 
-def test_no_session_is_started_to_read_a_checkpoint() -> None:
+def test_no_session_is_started_to_read_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "running_session", lambda: None)
     with pytest.raises(Misconfigured, match="no Spark session runs in this process"):
         standing.spark()

@@ -46,7 +46,8 @@ def test_a_function_of_options_that_fails_is_a_misconfiguration_without_its_text
         client.read_options(lambda: dict[str, Any]()["KAFKA_USER"], "out")
 
 
-def test_a_commit_without_a_spark_session_says_so() -> None:
+def test_a_commit_without_a_spark_session_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "running_session", lambda: None)
     with pytest.raises(Misconfigured, match="no Spark session runs in this process"):
         core.active_session("out")
 
