@@ -165,7 +165,8 @@ def test_an_interrupted_run_ends_its_lanes(trap: str, tmp_path: Path) -> None:
     (tmp_path / "test_long.py").write_text(
         "import pathlib, time, pytest\nhere = pathlib.Path(__file__).parent\n"
         "@pytest.fixture\ndef server():\n    yield\n    (here / 'ended').touch()\n"
-        "def test_long(server):\n    (here / 'begun').touch()\n    time.sleep(600)\n"
+        "def test_long(server):\n    (here / 'begun').touch()\n"
+        "    while not (here / 'over').exists():\n        time.sleep(0.1)\n"
     )
     source = (
         "import os, sys; from tests import run\n"
@@ -180,10 +181,12 @@ def test_an_interrupted_run_ends_its_lanes(trap: str, tmp_path: Path) -> None:
         assert (tmp_path / "begun").exists()
         runner.send_signal(signal.SIGINT)
         runner.wait(120)
+        ended = (tmp_path / "ended").exists()
     finally:
+        (tmp_path / "over").touch()  # a lane that was not ended ends by itself
         runner.kill()
         runner.wait()
-    assert (tmp_path / "ended").exists()
+    assert ended
 
 
 def test_the_stored_times_have_both_columns() -> None:
