@@ -12,15 +12,24 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql.types import LongType, StructType
 
-from epochal.coordinator.model.epoch import Actor, Marker, Query
-from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Fenced, Misconfigured, SinkUnavailable
+from epochal.coordinator.model.epoch import Actor, Committable, Decision, Marker, Query
+from epochal.coordinator.model.errors import (
+    CheckpointMismatch,
+    CommitInDoubt,
+    EpochalError,
+    Fenced,
+    Misconfigured,
+    SinkUnavailable,
+)
 from epochal.sinks import KafkaSink
-from epochal.sinks.kafka import audit, client, core, encode, fencing, marker, slots, topics
+from epochal.sinks.kafka import audit, client, committing, core, encode, fencing, marker, slots, topics
 from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.core import PAYLOAD_VERSION
 from epochal.sinks.kafka.inspection import KafkaInspection
 from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.topics import Topic, Topics
 from epochal.sinks.kafka.transaction import Transaction
+from epochal.sinks.protocol import CommitOutcome
 
 LINK = Link("127.0.0.1:1", "out", 0.2)
 PLACE = MarkerTopic("flights", "out")
@@ -97,6 +106,27 @@ def test_a_look_compares_the_topics_with_what_the_marker_says(
     monkeypatch.setattr(slots, "read_all", lambda *_: state)
     with pytest.raises(error, match=what):
         KafkaSink("127.0.0.1:1", topic="flights", name="out").look(QUERY)
+
+
+def test_an_epoch_that_is_shown_is_told_so_once_older_producers_are_barred(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Spark session, no topic and no rows are needed for that, also where they are gone."""
+    decision, barred = Decision("q1", 0, ONE, "f"), list[int]()
+    sink = KafkaSink("127.0.0.1:1", topic="flights", name="out")
+    vote = Committable("out", decision, 1, 10, {"version": PAYLOAD_VERSION})
+    shown = State(ONE, Marker(1, decision.id), slots=2)
+    sink._core.looked = PLACE, cast("Any", None)
+    monkeypatch.setattr(slots, "read_all", lambda *_: shown)
+    monkeypatch.setattr(committing, "bar_and_read", lambda *given: barred.append(given[3]))
+    assert sink.commit(vote, ONE) is CommitOutcome.ALREADY_COMMITTED
+    assert barred == [2]
+    with pytest.raises(Fenced):
+        sink.commit(vote, TWO)
+
+
+def test_a_vote_of_a_newer_epochal_is_refused_before_a_broker_is_asked() -> None:
+    newer = Committable("out", Decision("q1", 0, ONE, "f"), 1, 10, {"version": PAYLOAD_VERSION + 1})
+    with pytest.raises(CommitInDoubt, match="prepared by a newer Epochal"):
+        KafkaSink("127.0.0.1:1", topic="flights", name="out").commit(newer, ONE)
 
 
 def test_a_fence_that_others_always_overtake_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
