@@ -79,13 +79,20 @@ def _growth(run: Run) -> str | None:
     if not oldest:
         return None
     last = worst(oldest)
-    told = f"{with_spread(last.values)} times that of epoch 10, the worst case{_which(last)}"
+    told = f"{with_spread(last.values)} times that of epoch 10, the worst case{_after(last)}"
     one = _most([ratio for ratio in run.result.ratios if ratio.job in names.KINDS])
     if one in oldest:
         return f"{told}{_few(run)}"
     peers = [ratio for ratio in run.result.ratios if (ratio.job, ratio.case) == (names.NATIVES[one.job], one.case)]
     beside = "".join(f"; {peer.job} in the same case: {with_spread(peer.values)} times" for peer in peers)
-    return f"{told}; the worst case after fewer epochs: {with_spread(one.values)} times{_which(one)}{beside}{_few(run)}"
+    return f"{told}; the worst case after fewer epochs: {with_spread(one.values)} times{_after(one)}{beside}{_few(run)}"
+
+
+def _after(ratio: Ratio) -> str:
+    """Text that says of which sink a ratio of growth is, and after how many epochs it was measured."""
+    before = ratio.case["epochs before"]
+    assert isinstance(before, int), "so the table of growth names its cases"
+    return f" ({ratio.job}, after {before:,} epochs)"
 
 
 def _speed(goal: str, than: str) -> Told:

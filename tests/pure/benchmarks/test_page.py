@@ -97,7 +97,7 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
     asked = [ratio for ratio in ratios if ratio.goal == "growth"]
     assert len(asked) == len(GROWTH)
     assert growth.startswith(with_spread(worst(asked).values))
-    assert growth.endswith("the worst case (delta, 100,000 epochs before)")
+    assert growth.endswith("the worst case (delta, after 100,000 epochs)")
 
 
 def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -
 def test_a_figure_of_several_tables_says_which_is_missing(tmp_path: Path) -> None:
     measured.write(tmp_path, [measured.growth_postgres, measured.growth_delta])
     told = {what: said for what, said, _ in figures.rows(tmp_path)}["Duration of epoch 100,000"]
-    assert told.endswith("the worst case (delta, 100,000 epochs before); growth-kafka not measured yet")
+    assert told.endswith("the worst case (delta, after 100,000 epochs); growth-kafka not measured yet")
 
 
 def test_growth_is_told_where_it_is_most_also_when_that_is_not_at_the_oldest() -> None:
@@ -125,10 +125,10 @@ def test_growth_is_told_where_it_is_most_also_when_that_is_not_at_the_oldest() -
 
     steady = [grown("kafka", 1_000, 1.1), grown("kafka", 100_000, 1.2, "growth")]
     told = figures._growth(run(Result("growth-kafka", 5, ratios=steady), []))
-    assert told == "1.2 (1.2 to 1.2) times that of epoch 10, the worst case (kafka, 100,000 epochs before)"
+    assert told == "1.2 (1.2 to 1.2) times that of epoch 10, the worst case (kafka, after 100,000 epochs)"
     grows = [grown("delta", 2_000, 3.5), grown("delta append", 2_000, 2.5), grown("delta append", 100_000, 9.0)]
     both = figures._growth(run(Result("growth-delta", 5, ratios=[*steady, *grows]), []))
-    younger = "the worst case after fewer epochs: 3.5 (3.5 to 3.5) times (delta, 2,000 epochs before)"
+    younger = "the worst case after fewer epochs: 3.5 (3.5 to 3.5) times (delta, after 2,000 epochs)"
     assert both == f"{told}; {younger}; delta append in the same case: 2.5 (2.5 to 2.5) times"
 
 
