@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,24 +13,37 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql.types import LongType, StructType
 
-from epochal.coordinator.model.epoch import Actor, Committable, Decision, Marker, Query
+from epochal.coordinator.model.epoch import Actor, Committable, Decision, Digest, Epoch, Marker, Query
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     CommitInDoubt,
     EpochalError,
     Fenced,
+    MarkerLost,
     Misconfigured,
     SinkUnavailable,
 )
 from epochal.sinks import KafkaSink
-from epochal.sinks.kafka import audit, client, committing, core, encode, fencing, marker, slots, topics
+from epochal.sinks.kafka import (
+    applying,
+    audit,
+    client,
+    committing,
+    core,
+    encode,
+    fencing,
+    marker,
+    preparing,
+    slots,
+    topics,
+)
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.core import PAYLOAD_VERSION
 from epochal.sinks.kafka.inspection import KafkaInspection
-from epochal.sinks.kafka.marker import MarkerTopic, State
+from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.topics import Topic, Topics
 from epochal.sinks.kafka.transaction import Transaction
-from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.protocol import Applied, CommitOutcome
 
 LINK = Link("127.0.0.1:1", "out", 0.2)
 PLACE = MarkerTopic("flights", "out")
@@ -121,6 +135,31 @@ def test_an_epoch_that_is_shown_is_told_so_once_older_producers_are_barred(monke
     assert barred == [2]
     with pytest.raises(Fenced):
         sink.commit(vote, TWO)
+
+
+def test_an_epoch_that_is_shown_is_not_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    epoch, digest = Epoch(Decision("q1", 0, ONE, "f"), 1), Digest(10, 7)
+    shown = State(ONE, Marker(1, epoch.decision.id, digest))
+    sink = KafkaSink("127.0.0.1:1", topic="flights", name="out")
+    sink._core.looked = PLACE, cast("Any", None)
+    monkeypatch.setattr(slots, "read_all", lambda *_: shown)
+    monkeypatch.setattr(applying, "bar_and_read", lambda *_: shown)
+    never = cast("Any", None)
+    assert sink.apply(epoch, never, ONE, None) == Applied(CommitOutcome.ALREADY_COMMITTED, digest)
+    with pytest.raises(Fenced):
+        sink.apply(epoch, never, TWO, None)
+
+
+def test_only_the_owner_of_the_fence_says_what_slots_show_before_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Marker(1, 7)
+    monkeypatch.setattr(slots, "read_all", lambda *_: State(ONE, before, slots=2, span=2))
+    sink, epoch = KafkaSink("127.0.0.1:1", topic="flights", name="out", slots=2), Epoch(Decision("q1", 1, ONE, "f"), 2)
+    cut = preparing.cut_of(sink._core, PLACE, epoch, ONE)
+    assert cut == {"span": 2, "before": PreviousEpoch(before, 2).to_json()}
+    with pytest.raises(Fenced):
+        preparing.cut_of(sink._core, PLACE, epoch, TWO)
+    with pytest.raises(MarkerLost):
+        preparing.cut_of(sink._core, PLACE, replace(epoch, position=4), ONE)
 
 
 def test_a_vote_of_a_newer_epochal_is_refused_before_a_broker_is_asked() -> None:

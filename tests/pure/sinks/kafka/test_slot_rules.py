@@ -108,6 +108,21 @@ def test_what_cannot_go_on_is_told_before_what_may_be_asked_again() -> None:
     assert slots.outcome_of([done, done]) is done
 
 
+def test_slots_that_stand_still_and_do_not_fit_together_are_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing writes there, so a third reading would tell the same."""
+    read: list[int] = []
+
+    def still(_link: object, of_slot: MarkerTopic, final: bool) -> State:
+        assert not final
+        read.append(of_slot.slot)
+        return of(M3, 2) if of_slot.slot else FIRST
+
+    monkeypatch.setattr(marker, "read_slot", still)
+    with pytest.raises(MarkerLost):
+        slots.read_all(Link("127.0.0.1:1", "out", 0.2), PLACE)
+    assert read == [0, 1] * 2
+
+
 def test_slots_that_never_fit_together_are_a_lost_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reading differs from the one before, so something still writes; after ``LOOKS`` readings that is no reason
     to go on."""
