@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
-from epochal.chaos.servers.spark import prepare_environment, spark_conf
+from epochal.chaos.servers import jars
+from epochal.chaos.servers.spark import prepare_environment, session_jars, spark_conf
+from epochal.coordinator.environment.versions import POSTGRES_JDBC_JARS
 
 
 def main() -> None:
@@ -18,7 +20,8 @@ def main() -> None:
     from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf()
-    conf.setAll(list(spark_conf().items()))
+    found = [*session_jars(), *jars.resolve(POSTGRES_JDBC_JARS)]  # as the tests' own session has them
+    conf.setAll(list(spark_conf({"spark.jars": ",".join(map(str, found))}).items()))
     gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]
     where = gateway.gateway_parameters
     print(json.dumps({"port": where.port, "secret": where.auth_token}), flush=True)

@@ -14,8 +14,9 @@ from epochal.coordinator.model.errors import (
     MarkerLost,
     Misconfigured,
     NonDeterministicReplay,
+    PrepareRefused,
 )
-from epochal.sinks.conditions import Conditions, check_name, looked, marker_of, may_drop
+from epochal.sinks.conditions import Conditions, check_name, looked, marker_of, may_drop, refusing
 
 OLDER, MINE, RIVAL, NEWER = Actor(1, 9), Actor(2, 5), Actor(2, 7), Actor(3, 1)
 THIS, OTHER = 0xABC, 0xDEF
@@ -195,3 +196,9 @@ def test_a_marker_holds_the_digest_of_its_committable() -> None:
     assert marker_of(Committable("out", decision, 3, 2, digest=Digest(2, 5))).digest == Digest(2, 5)
     assert marker_of(Committable("out", decision, 3, 2)).digest is None
     assert marker_of(Epoch(decision, 3)).digest is None
+
+
+def test_what_has_become_a_misconfiguration_since_the_start_refuses_the_epoch() -> None:
+    with pytest.raises(PrepareRefused, match="the topic is gone") as refused, refusing("out", 7):
+        raise Misconfigured("the topic is gone", state="no topic", help="make it again")
+    assert (refused.value.sink, refused.value.epoch, refused.value.state) == ("out", 7, "no topic")

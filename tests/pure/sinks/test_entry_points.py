@@ -77,3 +77,10 @@ def test_what_nobody_registers_is_no_attribute(site: Path) -> None:
     install(site, "theirs", {"SqliteSink": SQLITE})
     with pytest.raises(AttributeError, match="has no attribute 'OtherSink'"):
         sinks.OtherSink  # noqa: B018
+
+
+def test_a_module_of_ours_that_is_missing_is_no_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No `pip install` of an extra would bring it."""
+    monkeypatch.setitem(sinks._MODULES, "LostSink", ("epochal.sinks.lost", "spark"))
+    with pytest.raises(ModuleNotFoundError, match=r"epochal\.sinks\.lost"):
+        _ = sinks.LostSink

@@ -283,3 +283,9 @@ def test_a_table_at_a_path_tells_its_epochs_without_spark(request: pytest.Fixtur
         "s.t is a name in Spark's session catalog, and no Spark runs in this process",
         f"delta-rs reads no Delta table at {table}/none",
     ]
+
+
+def test_without_pyarrow_the_rows_are_told_how_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(Misconfigured, match="pyarrow is missing"):
+        Epochs(()).arrow()

@@ -8,8 +8,15 @@ import pytest
 
 from epochal.chaos.contract import ABORTED, IdempotentContract, MarkedContract, SinkContract, SinkHarness, Start, query
 from epochal.coordinator.model import failpoints
-from epochal.coordinator.model.epoch import Actor, Committable, Copy, CopyFile, Json
-from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, PreparedLost, SinkUnavailable
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, CopyFile, Decision, Epoch, Json
+from epochal.coordinator.model.errors import (
+    EpochalError,
+    Misconfigured,
+    OutcomeUnknown,
+    PreparedLost,
+    PrepareRefused,
+    SinkUnavailable,
+)
 from epochal.sinks.memory import (
     Delivery,
     MemoryRedoSink,
@@ -21,7 +28,7 @@ from epochal.sinks.memory import (
     deliver,
     digest_of,
 )
-from epochal.sinks.protocol import CommitOutcome, RedoSink, Rows, Sink
+from epochal.sinks.protocol import CommitOutcome, ForwardingSink, RedoSink, Rows, Sink
 
 
 class VotingHarness(SinkHarness):
@@ -229,3 +236,14 @@ def test_rows_may_be_anything_that_is_iterated_once() -> None:
 def test_a_digest_knows_rows_and_not_the_order_of_their_columns() -> None:
     assert digest_of([{"a": 1, "b": 2}]) == digest_of([{"b": 2, "a": 1}])
     assert digest_of([{"a": 1, "b": 2}]) != digest_of([{"a": 2, "b": 1}])
+
+
+def test_the_reference_that_redoes_votes_for_a_copy_alone() -> None:
+    sink = MemoryRedoSink("a", MemoryServer(), MemoryStage())
+    with pytest.raises(PrepareRefused, match="there is no durable copy to apply"):
+        sink.prepare(Epoch(Decision("q1", 0, Actor(1, 11), "f"), 1), [], Actor(1, 11))
+
+
+def test_a_sink_that_forwards_says_where() -> None:
+    with pytest.raises(NotImplementedError):
+        _ = ForwardingSink().into

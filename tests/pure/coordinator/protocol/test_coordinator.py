@@ -739,12 +739,12 @@ def test_a_no_of_one_vote_is_what_ends_the_epoch_and_nothing_is_visible() -> Non
 class Judging(MemorySink):
     """Gets the rows that sink `a` cannot hold, and may find that nobody can say which these are."""
 
-    of, told = "a", True
+    of, told, condition = "a", True, "as it was"
 
     def judgement(self, epoch: Epoch, rows: Rows) -> dict[str, Any]:  # noqa: ARG002
         if not self.told:
             raise PrepareRefused("the topic is another one", sink=self.of, epoch=epoch.number, help="none")
-        return {}
+        return {"condition": self.condition}
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -778,6 +778,10 @@ def test_a_pair_that_is_torn_apart_while_one_of_it_keeps_its_rows_is_refused() -
         world.apply(world.sink("a"), failing).run(Batch(0))
     with pytest.raises(CommitInDoubt, match=r"\['b'\] got only the rows that another sink could not hold"):
         world.apply(MemorySink("a", world.server), MemorySink("b", world.server)).run(Batch(0))
+    changed = Judging("b", world.server)
+    changed.condition = "another one"
+    with pytest.raises(CommitInDoubt, match="the condition for rows that sink 'a' cannot hold has changed"):
+        world.apply(MemorySink("a", world.server), changed).run(Batch(0))
     assert world.server.visible("app", "b") == []
     world.apply(MemorySink("a", world.server), Judging("b", world.server)).run(Batch(0))
     assert [len(world.server.visible("app", name)) for name in "ab"] == [1, 1]
