@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
-from epochal.coordinator.model.errors import CommitInDoubt, Misconfigured, PrepareRefused
+from epochal.coordinator.model.errors import CommitInDoubt, Misconfigured, PrepareRefused, SinkUnavailable
 from epochal.sinks.rows.projection import Projection, settings_of, take_settings
 
 INNER = StructType().add("x", "integer").add("y", "string")
@@ -201,6 +201,22 @@ def test_a_value_without_a_result_is_a_refusal_in_sparks_words(spark: SparkSessi
     assert (refused.value.epoch, refused.value.sink) == (3, "out")
     with pytest.raises(ZeroDivisionError), made.evaluating(3):
         raise ZeroDivisionError
+    with pytest.raises(SinkUnavailable, match="no server"), made.evaluating(3):
+        raise SinkUnavailable("no server", help="start it")
+
+
+def test_a_users_function_is_refused_also_where_its_name_did_not_tell_it(spark: SparkSession) -> None:
+    """Whatever name it has: it is looked for once more in what Spark made of the text."""
+    session = spark.newSession()
+    session.udf.register("of_a_user", lambda n: n, "long")
+    with pytest.raises(Misconfigured, match="is no function of Spark's own"):
+        projection(["n"])._check_repeatable(session.range(1).selectExpr("of_a_user(id) AS n"))
+
+
+def test_without_a_session_a_projection_is_read_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epochal.sinks.rows.projection.running_session", lambda: None)
+    with pytest.raises(Misconfigured, match="no Spark session runs in this process"):
+        columns(projection(["n"]))
 
 
 def test_settings_come_back_as_they_were_meant(spark: SparkSession) -> None:
