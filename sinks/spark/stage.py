@@ -99,7 +99,7 @@ class LocalFiles:
         try:
             with open(_local(path), "rb") as file:
                 return file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def parquet_rows(self, path: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Operator
-from epochal.coordinator.model.epoch import EpochRequest, Query
+from epochal.coordinator.model.epoch import Actor, EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Misconfigured, SinkUnavailable
 from epochal.coordinator.protocol.actions import (
     Accept,
@@ -27,6 +28,7 @@ from epochal.coordinator.protocol.actions import (
 from epochal.coordinator.protocol.coordinator import Coordinator
 from epochal.coordinator.query import operate
 from epochal.sinks.delta import DeltaSink
+from epochal.sinks.inspection import Leftover
 from epochal.sinks.memory import MemoryServer, MemorySink, MemoryStage
 from epochal.sinks.protocol import Rows, Sink
 
@@ -269,6 +271,47 @@ def test_a_marker_that_cannot_be_written_is_refused_before_anybody_is_fenced(
     pipeline = Pipeline(app="app", sinks=[kind("a", world.server), MemorySink("b", world.server)])
     assert told in refused(world, Misconfigured, operate.remark, pipeline, str(checkpoint), "a", why="seen")
     assert operate.remark(world.pipeline(), str(checkpoint), "a", why="seen").why == "seen"
+
+
+def test_a_sink_without_a_marker_of_its_own_keeps_its_name(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0])
+    pipeline = Pipeline(app="app", sinks=[Unmarked("a", world.server), MemorySink("b", world.server)])
+    told = refused(world, Misconfigured, operate.rename, pipeline, str(old), "a", "c", why="nicer")
+    assert "the sink's marker cannot be written under another name" in told
+
+
+class Holding(MemorySink):
+    """A sink that holds rows which it does not show."""
+
+    def inspection(self, query: Query) -> Any:  # noqa: ARG002
+        left = Leftover("prepared rows", 2, Actor(1, 11), 7)
+        return SimpleNamespace(leftovers=lambda: [left], close=lambda: None)
+
+
+def test_rows_that_were_visible_before_are_not_given_up_by_accepting_a_sink(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0])
+    pipeline = Pipeline(app="app", sinks=[MemorySink("a", world.server), Holding("b", world.server)])
+    told = refused(world, Misconfigured, operate.accept, pipeline, str(old), "b", why="as it is")
+    assert "the sink holds what it does not show: prepared rows (7 rows)" in told
+    assert operate.accept(pipeline, str(old), "b", why="as it is", drop=True).why == "as it is"
+
+
+def test_a_checkpoint_that_cannot_be_made_is_refused(world: World) -> None:
+    world.run(world.checkpoint("old", "q1"), [0])
+    (world.folder / "new" / ".metadata.epochal").mkdir(parents=True)  # where the file is written first
+    at = str(world.folder / "new")
+    told = refused(world, Misconfigured, operate.adopt, world.pipeline(), at, why="moved", new=True)
+    assert "the new checkpoint cannot be made" in told
+
+
+def test_a_place_below_a_file_is_no_checkpoint(world: World) -> None:
+    world.run(world.checkpoint("old", "q1"), [0])
+    (world.folder / "file").write_text("")
+    at = str(world.folder / "file" / "new")
+    told = refused(world, SinkUnavailable, operate.adopt, world.pipeline(), at, why="moved", new=True)
+    assert "Not a directory" in told
 
 
 SAID = {"why": "w", "at": "now"}

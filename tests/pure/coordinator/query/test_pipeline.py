@@ -52,6 +52,7 @@ def sinks(*names: str) -> list[MemorySink]:
         ({"mode": "at-least-once"}, "mode 'at-least-once' is not known"),
         ({"mode": "idempotent", "deterministic": "parse"}, "deterministic='parse' is no list of names"),
         ({"mode": "idempotent", "deterministic": [len]}, "is no list of names"),
+        ({"compact_every": 0}, "compact_every=0"),
         ({"deterministic": ["parse"]}, "has no effect in mode 'two-phase'"),
         ({"on_event": "print"}, "on_event='print' cannot be called"),
         ({"mode": "idempotent", "sinks": [FromCopyAlone("a", SERVER)]}, "FromCopyAlone has no method apply"),
