@@ -141,8 +141,10 @@ class Proof:
         self._kept = selection.thinned()
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if lost := selection.lost_cases(self._kept, [item.nodeid for item in items]):
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        one_case = any("[" in asked for asked in config.args)  # then the other cases are not collected
+        lost = selection.lost_cases(self._kept, [item.nodeid for item in items])
+        if lost and not one_case:
             raise pytest.UsageError(f"tests/thinned.toml keeps cases that do not exist: {', '.join(lost)}")
         items[:] = [item for item in items if self._keeps(item)]
 

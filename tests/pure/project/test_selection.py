@@ -195,6 +195,26 @@ def test_the_stored_times_have_both_columns() -> None:
     assert set(stored["proof"]) <= set(stored["all"])
 
 
+@pytest.mark.slow
+def test_the_proof_of_one_case_of_a_thinned_test_is_that_case() -> None:
+    """As `first` of a planted bug may name it."""
+    test = next(iter(selection.thinned()))
+    cases = [f"{test}[{case}]" for case in _cases(test)]
+    assert _collected(test) == [case for case in cases if not selection.is_thinned_out(case, selection.thinned())]
+    assert _collected(cases[0]) == cases[:1]
+
+
+def _cases(test: str) -> list[str]:
+    return [found.partition("[")[2].removesuffix("]") for found in _collected(test, "--override-ini=addopts=")]
+
+
+def _collected(test: str, *options: str) -> list[str]:
+    which = options or ("--proof",)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:randomly", *which, test]
+    done = subprocess.run(command, cwd=selection.ROOT, capture_output=True, text=True, timeout=120, check=True)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
 def test_of_a_thinned_test_the_proof_has_the_cases_that_are_kept_and_those_that_a_bug_names() -> None:
     kept = {"tests/a.py::test": ("one", "two")}
 

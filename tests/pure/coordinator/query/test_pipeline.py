@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from pickle import PicklingError
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.errors import PySparkImportError
@@ -20,15 +20,28 @@ import epochal.sinks
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import Query
-from epochal.coordinator.model.errors import Interrupted, Misconfigured
+from epochal.coordinator.model.errors import CalledTwice, Interrupted, Misconfigured
 from epochal.coordinator.query import spark as inside
-from epochal.coordinator.query.pipeline import Pipeline
+from epochal.coordinator.query.pipeline import Pipeline, _Run
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.spark.threads import Threads
 
 SERVER = MemoryServer()
+ERROR = Misconfigured("the first call has failed", help="none")
 SPARK: Any = None  # a session that nobody asks
+
+
+def test_a_start_takes_no_second_call_for_an_epoch_and_none_after_a_failure() -> None:
+    """Also not while the first call is running, of which no coordinator knows yet."""
+    run = _Run("q1", "r1", cast("Any", None))
+    run.enter(7)
+    with pytest.raises(CalledTwice):
+        run.enter(7)
+    run.enter(8)
+    run.failed = ERROR
+    with pytest.raises(Misconfigured, match="the first call has failed"):
+        run.enter(9)
 
 
 class FromCopyAlone(MemorySink):
