@@ -1,0 +1,125 @@
+"""What a Delta sink says and refuses in a process without Spark, and before Spark is asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from epochal.coordinator.model.epoch import Actor, Decision, Epoch, Marker, Query, SinkState
+from epochal.coordinator.model.errors import Fenced, Misconfigured, OutcomeUnknown, PrepareRefused, SinkUnavailable
+from epochal.sinks import DeltaSink
+from epochal.sinks.delta import fencing, jvm, preparing, sink, without_spark
+from epochal.sinks.delta.core import CommitResult, CommitStatus
+from epochal.sinks.delta.target import Target
+
+ONE, TWO = Actor(1, 11), Actor(2, 22)
+QUERY = Query("app", "q1", "r1", "file:/checkpoint")
+NAMED = Target.of(None, "lake.flights")
+
+
+@pytest.fixture(autouse=True)
+def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (jvm, sink, fencing):
+        monkeypatch.setattr(module, "running_session", lambda: None)
+
+
+def test_a_name_of_a_catalog_is_read_by_spark_alone() -> None:
+    with pytest.raises(SinkUnavailable, match=r"table='lake.flights' is a name in Spark's catalog"):
+        without_spark.located(NAMED, "out")
+    with pytest.raises(Misconfigured, match=r"lake.flights is a name in Spark's session catalog"):
+        DeltaSink(table="lake.flights", name="out").epochs("app")
+
+
+def test_a_folder_without_a_table_has_no_epochs(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="delta-rs reads no Delta table at"):
+        DeltaSink(str(tmp_path), name="out").epochs("app")
+
+
+def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(Misconfigured, match="read by the package deltalake") as refused:
+        without_spark.Snapshot(Target.of("/lake/flights", None), "out")
+    assert refused.value.help == "pip install 'epochal[console]'"
+
+
+@pytest.mark.parametrize("error", [OSError("disk gone"), ValueError("no such feature"), NotImplementedError("later")])
+def test_a_table_that_delta_rs_cannot_read_is_unavailable(error: Exception) -> None:
+    with (
+        pytest.raises(SinkUnavailable, match=f"cannot be read without Spark: {error}"),
+        without_spark.reading("/lake/flights", "out"),
+    ):
+        raise error
+
+
+def test_nothing_is_written_without_spark() -> None:
+    with pytest.raises(NotImplementedError):
+        without_spark.Folder(Target.of("/lake/flights", None), "out").write("a/note", "text")
+
+
+def test_what_writes_needs_a_session_and_says_so() -> None:
+    with pytest.raises(Misconfigured, match="there is no Spark session in this process, and DeltaSink needs one"):
+        DeltaSink("/lake/flights", name="out").fence(QUERY, ONE)
+
+
+def test_a_name_that_the_catalog_does_not_have_has_no_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jvm, "running_session", lambda: cast("Any", object()))
+    monkeypatch.setattr(Target, "location", lambda *_: None)
+    with pytest.raises(Misconfigured, match=r"there is no Delta table called lake.flights"):
+        _ = DeltaSink(table="lake.flights", name="out").location
+
+
+def test_a_session_without_delta_is_told_how_to_start_with_it() -> None:
+    spark = SimpleNamespace(
+        version="4.2.0", _jvm=SimpleNamespace(), sparkContext=SimpleNamespace(applicationId="without-delta")
+    )
+    setattr(spark._jvm, f"{jvm._DELTA}DeltaLog", object())
+    with pytest.raises(Misconfigured, match="the Spark session has no Delta") as refused:
+        jvm.self_test(cast("Any", spark), "out")
+    assert refused.value.state == "Delta's classes are not there"
+
+
+def test_a_merge_needs_the_durable_copy() -> None:
+    core, never = DeltaSink("/lake/flights", name="out")._core, cast("Any", None)
+    with pytest.raises(PrepareRefused, match="has no durable copy to merge"):
+        preparing.prepare_merge(core, never, never, never, Epoch(Decision("q1", 0, ONE, "f"), 1), never, ONE)
+
+
+# --- a marker that is written by hand ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def marking(monkeypatch: pytest.MonkeyPatch) -> Callable[[CommitStatus], DeltaSink]:
+    """A sink whose table never shows the marker, however often it is written; each request has this answer."""
+
+    def made(answer: CommitStatus) -> DeltaSink:
+        made = DeltaSink("/lake/flights", name="out")
+        core, held = made._core, SinkState("delta:1", ONE, Marker(1, 7))
+        monkeypatch.setattr(core, "table", lambda: None)
+        monkeypatch.setattr(core, "begin", lambda *_, **__: None)
+        monkeypatch.setattr(core, "existing", lambda txn: txn)
+        monkeypatch.setattr(core, "own_state", lambda _: held)
+        monkeypatch.setattr(core, "put", lambda *_: CommitResult(answer, "as it was"))
+        monkeypatch.setattr(fencing, "marks_of", lambda *_: [])
+        return made
+
+    return made
+
+
+def test_only_the_owner_of_the_fence_writes_a_marker(marking: Callable[[CommitStatus], DeltaSink]) -> None:
+    with pytest.raises(Fenced):
+        marking(CommitStatus.DONE).mark(QUERY, Marker(2, 8), TWO)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"), [(CommitStatus.UNKNOWN, OutcomeUnknown), (CommitStatus.CONFLICT, SinkUnavailable)]
+)
+def test_a_marker_that_no_snapshot_shows_is_not_taken_for_written(
+    marking: Callable[[CommitStatus], DeltaSink], answer: CommitStatus, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        marking(answer).mark(QUERY, Marker(2, 8), ONE)
