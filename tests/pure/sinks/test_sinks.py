@@ -58,6 +58,10 @@ def test_a_name_that_not_every_sink_can_keep_is_refused_when_the_sink_is_made(ma
         lambda app: PostgresSink("postgresql://127.0.0.1:1/nowhere", table="t", name="out").look(app),
         lambda app: KafkaSink("127.0.0.1:1", topic="t", name="out").look(app),
         lambda app: DeltaSink("/lake/t", name="out").look(app),
+        lambda app: DeltaSink("/lake/t", name="out").epochs(app.app),
+        lambda app: DeltaSink("/lake/t", name="out").create(app, StructType()),
+        lambda app: DeltaSink("/lake/t", name="out").check(app, StructType()),
+        lambda app: DeltaSink("/lake/t", name="out").inspection(app),
         lambda app: MemorySink("out", MemoryServer()).epochs(app.app),
     ],
 )

@@ -273,23 +273,6 @@ def test_reconcile_does_not_guess_about_files_that_were_rewritten(console: Conso
         support.forget_snapshots(spark)
 
 
-@pytest.mark.wide
-def test_rows_that_a_deletion_vector_hides_are_not_compared(
-    console: Console, spark: SparkSession, tmp_path: Path
-) -> None:
-    """The file is still the table's, and not all of its rows are."""
-    lake = tmp_path / "lake"
-    shutil.copytree(console.lake, lake)
-    inspection = DeltaSink(str(lake), name="lake").inspection(Query(console.app, "", "", ""))
-    assert sorted(inspection.rows(1, ["id"])) == [(1,), (2,), (3,)]
-    support.sql(spark, lake, "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-    support.sql(spark, lake, "DELETE FROM {t} WHERE id = 2")
-    assert inspection.columns()["raw"] == "binary"
-    with pytest.raises(SinkUnavailable, match=r"rows of version \d+ were deleted since"):
-        list(inspection.rows(1, ["id"]))
-    assert list(inspection.rows(2, ["id"])) == [(4,)]
-
-
 # --- what dead starts leave -------------------------------------------------------------------------
 
 

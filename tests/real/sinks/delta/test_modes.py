@@ -11,8 +11,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.coordinator.model.epoch import Committable
-from epochal.coordinator.model.errors import CommitInDoubt, Fenced, Misconfigured, PreparedLost, PrepareRefused
-from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
+from epochal.coordinator.model.errors import (
+    CommitInDoubt,
+    Fenced,
+    Misconfigured,
+    PreparedLost,
+    PrepareRefused,
+    SinkUnavailable,
+)
+from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite, committing
+from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.protocol import CommitOutcome, RedoSink, ReplacingSink
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import ONE, TWO, Start, commit_while, query
@@ -359,6 +367,25 @@ def test_a_table_that_no_longer_takes_decided_rows_is_in_doubt_until_it_does(spa
     assert rows(path) == []
     support.sql(spark, path, "ALTER TABLE {t} DROP CONSTRAINT small")
     assert Start(spark, path, ONE, mode=KEYED).commit(vote) is CommitOutcome.COMMITTED
+    assert rows(path) == [("1", 7)]
+
+
+def test_a_merge_that_fails_for_no_reason_of_its_rows_is_tried_again(
+    spark: SparkSession, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = "id string, n long"
+    start = ready(spark, path, KEYED, shape)
+    vote = start.prepare(spark.createDataFrame([("1", 7)], shape).coalesce(1))
+
+    def broken(*_: object) -> object:
+        raise JavaFailure("no space left on device", ["java.io.IOException"])
+
+    start.sink._core.tried = None  # as in another process
+    monkeypatch.setattr(committing, "merged_by_delta", broken)
+    with pytest.raises(SinkUnavailable, match="the table cannot be read or written"):
+        start.commit(vote)
+    monkeypatch.undo()
+    assert start.commit(vote) is CommitOutcome.COMMITTED
     assert rows(path) == [("1", 7)]
 
 

@@ -13,7 +13,9 @@ from pyspark.sql.types import StructType
 
 from epochal.chaos.job import jvm
 from epochal.chaos.servers.postgres import AS_MAPPED_USER
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta import DeltaSink
+from epochal.sinks.delta.jvm import Table
 from tests.real.sinks.delta.support import query
 
 CHECK = """
@@ -25,6 +27,16 @@ from epochal.sinks.delta import DeltaSink
 spark_session("local[1]", conf=json.loads(sys.argv[2]))
 DeltaSink(sys.argv[1], name="out").check(Query("app", "q1", "r1", "file:/checkpoint"), StructType().add("id", "string"))
 """
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_table_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), name="out")
+    sink.create(query("app"), StructType().add("id", "string"))
+    monkeypatch.setattr(Table, "may_write", lambda _table, folder: folder == ".")
+    with pytest.raises(Misconfigured, match="this process may not write to the Delta table") as refused:
+        sink.check(query("app"), StructType().add("id", "string"))
+    assert refused.value.state == "folders without write permission: ['_delta_log']"
 
 
 @pytest.mark.wide
