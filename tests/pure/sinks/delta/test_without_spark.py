@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from epochal.coordinator.model.epoch import Actor, Decision, Epoch, Marker, Query, SinkState
+from epochal.coordinator.model.epoch import Actor, Copy, Decision, Epoch, Marker, Query, SinkState
 from epochal.coordinator.model.errors import Fenced, Misconfigured, OutcomeUnknown, PrepareRefused, SinkUnavailable
 from epochal.sinks import DeltaSink
 from epochal.sinks.delta import fencing, jvm, preparing, sink, without_spark
@@ -87,6 +87,14 @@ def test_a_merge_needs_the_durable_copy() -> None:
     core, never = DeltaSink("/lake/flights", name="out")._core, cast("Any", None)
     with pytest.raises(PrepareRefused, match="has no durable copy to merge"):
         preparing.prepare_merge(core, never, never, never, Epoch(Decision("q1", 0, ONE, "f"), 1), never, ONE)
+
+
+def test_only_the_owner_of_the_fence_prepares_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, never = DeltaSink("/lake/flights", name="out")._core, cast("Any", None)
+    epoch = Epoch(Decision("q1", 0, ONE, "f"), 1, copy=Copy("file:/copy", (), ""))
+    monkeypatch.setattr(core, "state", lambda _: SinkState("delta:1", TWO, None))
+    with pytest.raises(Fenced):
+        preparing.prepare_merge(core, never, never, never, epoch, never, ONE)
 
 
 # --- a marker that is written by hand ------------------------------------------------------------------------
