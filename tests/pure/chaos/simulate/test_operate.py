@@ -291,7 +291,7 @@ def test_only_what_was_skipped_may_be_skipped(scene: MakeScene) -> None:
     refused(world.start("d1", 4, calls=lambda epoch: epoch not in (1, 2)), CheckpointMismatch)
     for first, last in ((1, 1), (2, 2), (1, 3), (0, 2)):
         error = refused(world.says("person", Skip(first=first, last=last, **SAID)), Misconfigured)
-        assert "missed: 1..2" in str(error)
+        assert "skipped: 1..2" in str(error)
     assert world.says("person", Skip(first=1, last=2, **SAID)).finished
     assert world.start("d2", until=4).finished
     assert world.ids() == _ids(0, 3, 4)
