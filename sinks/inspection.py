@@ -189,5 +189,5 @@ def _bytes(value: Any, kind: str) -> bytes | None:
 
 
 def _float_bytes(value: float, size: str) -> bytes:
-    """Return the bytes of a float.  All NaN are equal.  0.0 and -0.0 differ, as in Postgres and Delta."""
+    """Return the bytes of a float.  All NaN are equal.  0.0 and -0.0 differ: Postgres and Delta store them apart."""
     return b"nan" if math.isnan(value) else struct.pack(f">{size}", value)

@@ -142,9 +142,9 @@ class Proof:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        one_case = any("[" in asked for asked in config.args)  # then the other cases are not collected
-        lost = selection.lost_cases(self._kept, [item.nodeid for item in items])
-        if lost and not one_case:
+        by_case = {asked.partition("[")[0] for asked in config.args if "::" in asked and "[" in asked}
+        kept = {test: cases for test, cases in self._kept.items() if test not in by_case}  # not all were collected
+        if lost := selection.lost_cases(kept, [item.nodeid for item in items]):
             raise pytest.UsageError(f"tests/thinned.toml keeps cases that do not exist: {', '.join(lost)}")
         items[:] = [item for item in items if self._keeps(item)]
 

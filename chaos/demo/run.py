@@ -25,6 +25,7 @@ from epochal.chaos.job import jvm
 from epochal.chaos.servers import jars
 from epochal.chaos.servers.kafka import KafkaServer, class_path
 from epochal.chaos.servers.postgres import PostgresServer
+from epochal.chaos.servers.spark import jars_of_sessions
 from epochal.coordinator.console.cli import exit_on_sigterm
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def demo(servers: Servers, screen: Screen, plan: Plan, pages: Path) -> bool:
     """Run the whole demo; return whether it showed what it should show."""
     screen.step("fetching jars of Spark's Kafka source, Delta and the JDBC driver (the first time only)")
     with screen.busy(jars.progress):
-        jvm.jars_of_sessions()
+        jars_of_sessions()
         class_path()
     screen.step("making an archive of Spark's classes, so that drivers start in half the time (the first time only)")
     with screen.busy():

@@ -25,9 +25,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from epochal.chaos.servers import classes, jars
-from epochal.chaos.servers.spark import session_jars
-from epochal.coordinator.environment.versions import POSTGRES_JDBC_JARS
+from epochal.chaos.servers import classes
+from epochal.chaos.servers.spark import jars_of_sessions
 
 QUICK = (
     "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
@@ -54,11 +53,6 @@ def with_other_jars() -> dict[str, str]:
     workers, because their executors may lack the kit.
     """
     return _conf(QUICK, [])
-
-
-def jars_of_sessions() -> list[Path]:
-    """Return the jars of the kit's sessions, cached or downloaded: Delta, Spark's Kafka source, the JDBC driver."""
-    return [*session_jars(), *jars.resolve(POSTGRES_JDBC_JARS)]
 
 
 def _conf(options: str, found: Sequence[Path]) -> dict[str, str]:

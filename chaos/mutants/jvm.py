@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from epochal.chaos.servers import jars
-from epochal.chaos.servers.spark import prepare_environment, session_jars, spark_conf
-from epochal.coordinator.environment.versions import POSTGRES_JDBC_JARS
+from epochal.chaos.servers.spark import jars_of_sessions, prepare_environment, spark_conf
 
 
 def main() -> None:
@@ -20,8 +18,7 @@ def main() -> None:
     from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf()
-    found = [*session_jars(), *jars.resolve(POSTGRES_JDBC_JARS)]  # as the tests' own session has them
-    conf.setAll(list(spark_conf({"spark.jars": ",".join(map(str, found))}).items()))
+    conf.setAll(list(spark_conf({"spark.jars": ",".join(map(str, jars_of_sessions()))}).items()))
     gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]
     where = gateway.gateway_parameters
     print(json.dumps({"port": where.port, "secret": where.auth_token}), flush=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from epochal.chaos.servers import jars, java
 from epochal.chaos.servers.process import LOOPBACK
-from epochal.coordinator.environment.versions import delta_jars, spark_kafka_jars
+from epochal.coordinator.environment.versions import POSTGRES_JDBC_JARS, delta_jars, spark_kafka_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +57,11 @@ def session_jars() -> list[Path]:
     from pyspark import __version__ as version
 
     return [*jars.resolve(delta_jars(version)), *jars.resolve(spark_kafka_jars(version))]
+
+
+def jars_of_sessions() -> list[Path]:
+    """Return the jars of the kit's sessions, cached or downloaded: Delta, Spark's Kafka source, the JDBC driver."""
+    return [*session_jars(), *jars.resolve(POSTGRES_JDBC_JARS)]
 
 
 def prepare_environment() -> None:

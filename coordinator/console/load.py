@@ -50,12 +50,12 @@ def _pipeline(found: Any, text: str) -> Pipeline:
 
 
 def _module(name: str, text: str) -> ModuleType:
+    if name.endswith(".py") and not Path(name).is_file():
+        raise Usage(f"--pipeline {text!r}: there is no file {name}")
     try:
         return _file(Path(name)) if name.endswith(".py") else _importable(name)
     except EpochalError:
         raise
-    except FileNotFoundError as error:
-        raise Usage(f"--pipeline {text!r}: there is no file {name}") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -76,7 +76,11 @@ def _file(path: Path) -> ModuleType:
     assert spec.loader is not None, "a file has one"
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]  # as Python does
+        raise
     return module
 
 

@@ -174,8 +174,8 @@ SPARK = Part(
     ("4.2", "4.3"),
     "private interfaces of Spark and Delta differ in older versions and are unknown in newer ones",
 )
-PYTHON = Part("Python", PYTHON_TESTED, ("3.10", "3.15"), "the code needs 3.10, and newer ones are unknown")
-JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17, and newer ones are unknown")
+PYTHON = Part("Python", PYTHON_TESTED, ("3.10", "3.15"), "the code needs 3.10; 3.15 and newer are unknown")
+JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17; 26 and newer are unknown")
 DELTA = Part("Delta", (DELTA_JAR,), ("4.4", "4.5"), "the two-step commit uses private interfaces of Delta")
 KAFKA = Part(
     "Kafka broker",
@@ -189,7 +189,7 @@ POSTGRES_SERVER = Part(
     "Postgres",
     POSTGRES,
     ("14", "19"),
-    "older ones are out of maintenance, and newer ones are unknown",
+    "below 14 is out of maintenance; 19 and newer are unknown",
     matrix=tuple(POSTGRES_MATRIX),
 )
 PARTS: Sequence[Part] = (SPARK, PYTHON, JAVA, DELTA, KAFKA, POSTGRES_SERVER)

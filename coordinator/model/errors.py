@@ -79,7 +79,7 @@ class PrepareRefused(EpochalError):
 
     Cause: a value that the sink cannot hold, a row that a constraint refuses, a key that occurs twice in an epoch,
     an expression without a result.  The epoch is not decided, and no sink shows anything of it (except in idempotent
-    mode with several Kafka sinks: those before the refusing sink may show it).
+    mode: a sink that was written before the refusing one, in this start or in an earlier one, may show it).
 
     Remedy: correct the rows (in the query, with ``where=``, or with ``bad_rows=`` only for the bad ones) or the table,
     and restart: Spark replays the epoch.

@@ -51,4 +51,4 @@ def what_of(error: Exception) -> str:
 
 
 def remedy_of(error: Exception) -> str:
-    return error.help if isinstance(error, EpochalError) else "see the earlier errors in the traceback"
+    return error.help if isinstance(error, EpochalError) else "cure the error that this message names"

@@ -15,6 +15,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from epochal.checkpoints.log import Apply, Commit, Operator
 from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
@@ -240,6 +241,12 @@ def _begun(ask: EpochRequest, *, new: bool) -> EpochRequest:
             state="it has no file metadata",
             help="to begin a new checkpoint on a local disk, `epochal adopt --new`; elsewhere start the query once: the"
             " start is refused, but Spark then has written the file",
+        )
+    if any(place.is_file() for place in (Path(folder), *Path(folder).parents)):
+        raise Misconfigured(
+            f"{ask.query.checkpoint} cannot be a checkpoint",
+            state="it is a file, or lies below one",
+            help="name a folder that is empty or does not exist",
         )
     if held := [name for name in ("offsets", "commits", "state", "epochal") if os.path.exists(f"{folder}/{name}")]:
         raise Misconfigured(

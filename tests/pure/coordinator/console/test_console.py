@@ -164,6 +164,13 @@ def test_a_file_that_ends_the_process_is_wrong_usage(tmp_path: Path) -> None:
         load(f"{tmp_path / 'c_job.py'}:pipeline")
 
 
+def test_a_file_that_the_job_itself_lacks_is_not_taken_for_the_job(tmp_path: Path) -> None:
+    (tmp_path / "f_job.py").write_text("open('/nowhere/secret.txt')")
+    with pytest.raises(Usage, match=r"cannot be imported: FileNotFoundError: .*/nowhere/secret\.txt"):
+        load(f"{tmp_path / 'f_job.py'}:pipeline")
+    assert "f_job" not in sys.modules
+
+
 @pytest.mark.parametrize("text", ["{0}", "def pipeline():\n    {0}"])
 def test_an_error_of_ours_in_the_job_stays_what_it_is(tmp_path: Path, text: str) -> None:
     """It has its own exit code and its own advice."""

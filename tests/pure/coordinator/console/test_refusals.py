@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -41,7 +42,8 @@ lake = epochal.Pipeline(app="app", sinks=[DeltaSink("lake", name="lake")])
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> str:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "path", list(sys.path))
     file = tmp_path / "a_refusing_job.py"
     file.write_text(JOB)
     return str(file)
@@ -57,7 +59,7 @@ def checkpoint(tmp_path: Path, *records: Fence | Commit) -> str:
 
 
 def called(command: Callable[..., object], *given: object, **more: object) -> Any:
-    """Call a command as a function: what it raises becomes its exit code otherwise."""
+    """Call a command without ``answering``, which would turn what it raises into an exit code."""
     return cast("Any", command).__wrapped__(*given, **more)
 
 

@@ -404,7 +404,7 @@ def test_in_doubt_says_what_is_done_and_what_is_pending() -> None:
         start.run(Batch(0))
     assert doubt.value.state is not None
     assert doubt.value.state.startswith("visible in ['a', 'c'], pending in ['b'], decided by g1/")
-    assert doubt.value.help.startswith("see the earlier errors in the traceback; then restart")
+    assert doubt.value.help.startswith("cure the error that this message names; then restart")
     assert (start.status().in_doubt, start.status().last_epoch) == (["b"], 0)
     again = world.start(*(MemorySink(name, world.server) for name in "abc"))
     again.run(Batch(0))

@@ -306,12 +306,12 @@ def test_a_checkpoint_that_cannot_be_made_is_refused(world: World) -> None:
     assert "the new checkpoint cannot be made" in told
 
 
-def test_a_place_below_a_file_is_no_checkpoint(world: World) -> None:
+@pytest.mark.parametrize("at", ["file", "file/new"])
+def test_a_file_and_a_place_below_one_are_no_checkpoint(world: World, at: str) -> None:
     world.run(world.checkpoint("old", "q1"), [0])
     (world.folder / "file").write_text("")
-    at = str(world.folder / "file" / "new")
-    told = refused(world, SinkUnavailable, operate.adopt, world.pipeline(), at, why="moved", new=True)
-    assert "Not a directory" in told
+    told = refused(world, Misconfigured, operate.adopt, world.pipeline(), str(world.folder / at), why="moved", new=True)
+    assert "cannot be a checkpoint" in told
 
 
 SAID = {"why": "w", "at": "now"}

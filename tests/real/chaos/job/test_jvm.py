@@ -14,6 +14,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from epochal.chaos.job import jvm, program, workers
+from epochal.chaos.servers.spark import jars_of_sessions
 from epochal.chaos.strike import disk
 from epochal.chaos.strike.disk import Disk
 
@@ -27,6 +28,7 @@ ATTEMPTS = 5
 DRIVER = """
 import sys
 from epochal.chaos.job import jvm
+from epochal.chaos.servers.spark import jars_of_sessions
 from epochal.chaos.servers.spark import spark_session
 conf = jvm.short_lived()
 conf["spark.driver.extraJavaOptions"] += " -Xlog:class+load:file=" + sys.argv[1]
@@ -66,7 +68,7 @@ def test_without_an_archive_drivers_start_all_the_same(tmp_path: Path, monkeypat
         tried.append(archive)
         return "no such option"
 
-    found = jvm.jars_of_sessions()
+    found = jars_of_sessions()
     monkeypatch.setattr(jvm, "jars_of_sessions", lambda: found)
     monkeypatch.setattr(jvm, "_make", fails)
     monkeypatch.setenv("EPOCHAL_CACHE", str(tmp_path))

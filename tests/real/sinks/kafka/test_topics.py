@@ -51,8 +51,10 @@ def test_the_marker_topic_has_as_many_replicas_as_the_target(
         sink.create(QUERY, None)
 
 
-def test_only_what_is_known_of_a_missing_topic_is_no_error(kafka_server: servers.Kafka, topic: str) -> None:
-    """It may be made by somebody else meanwhile; whatever else a broker says is passed on."""
+def test_a_topic_that_is_gone_is_an_error_when_its_settings_or_partitions_are_asked_for(
+    kafka_server: servers.Kafka, topic: str
+) -> None:
+    """Only a missing right (settings) and partitions that are there already are no error."""
     link = Link(kafka_server.bootstrap, "out", 30)
     resource = ConfigResource(ResourceType.TOPIC, f"gone-{topic}")
     admin = link.admin()
