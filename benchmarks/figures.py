@@ -79,20 +79,16 @@ def _growth(run: Run) -> str | None:
     if not oldest:
         return None
     last = worst(oldest)
-    told = f"{with_spread(last.values)} times that of epoch 10, the worst case{_after(last)}"
+    told = f"{with_spread(last.values)} times, the largest of the sinks ({last.job})"
     one = _most([ratio for ratio in run.result.ratios if ratio.job in names.KINDS])
     if one in oldest:
         return f"{told}{_few(run)}"
     peers = [ratio for ratio in run.result.ratios if (ratio.job, ratio.case) == (names.NATIVES[one.job], one.case)]
-    beside = "".join(f"; {peer.job} in the same case: {with_spread(peer.values)} times" for peer in peers)
-    return f"{told}; the worst case after fewer epochs: {with_spread(one.values)} times{_after(one)}{beside}{_few(run)}"
-
-
-def _after(ratio: Ratio) -> str:
-    """Text that says of which sink a ratio of growth is, and after how many epochs it was measured."""
-    before = ratio.case["epochs before"]
+    beside = "".join(f"; {peer.job} after as many epochs: {with_spread(peer.values)} times" for peer in peers)
+    before = one.case["epochs before"]
     assert isinstance(before, int), "so the table of growth names its cases"
-    return f" ({ratio.job}, after {before:,} epochs)"
+    earlier = f"earlier, after {before:,} epochs, {one.job} had grown more: {with_spread(one.values)} times"
+    return f"{told}; {earlier}{beside}{_few(run)}"
 
 
 def _speed(goal: str, than: str) -> Told:
@@ -150,12 +146,13 @@ def _memory(run: Run) -> str | None:
         same = [ratio for ratio in sized if ratio.job == DELTA and ratio.case == case]
         told += f"; {_grown('JVM', jvm)}"
         told += "".join(f"; JVM of {DELTA} {with_spread(peer.values)} times" for peer in same)
-    return f"from {python[0].peer.removeprefix('the same at ')} to {most:,} rows: {told}{_few(run)}"
+    least = python[0].peer.removeprefix("the same at ")
+    return f"memory at {most:,} rows divided by memory at {least}: {told}{_few(run)}"
 
 
 def _grown(what: str, ratios: Sequence[Ratio]) -> str:
     one = _most(ratios)
-    return f"{what} {with_spread(one.values)} times ({one.job}, {one.case.get('of')})"
+    return f"{what} ({one.case.get('of')}, of {one.job}) {with_spread(one.values)} times"
 
 
 def _most(ratios: Sequence[Ratio]) -> Ratio:
@@ -199,7 +196,7 @@ FIGURES: Sequence[Figure] = (
     Figure(
         "Restart after a fault, the worst case", ("recovery",), _of_goal("recovery", "s more than Spark's own restart")
     ),
-    Figure("Duration of epoch 100,000", GROWTH, _growth, "growth"),
+    Figure("Duration of epoch 100,000, compared with that of epoch 10", GROWTH, _growth, "growth"),
     Figure("How the peak memory grows with the size of an epoch, the worst case", ("memory",), _memory),
 )
 

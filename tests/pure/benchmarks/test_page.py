@@ -92,21 +92,23 @@ def test_each_figure_is_told_by_the_newest_run(folder: Path) -> None:
     assert told["Correctness as outside readers see it; a cell is one kind of fault in one mode of one sink"] == (
         "wrong in 0 of 16 cells, clean in 16; other writers: wrong in 9 of 12"
     )
-    growth = next(said for what, said in told.items() if what == "Duration of epoch 100,000")
+    growth = next(
+        said for what, said in told.items() if what == "Duration of epoch 100,000, compared with that of epoch 10"
+    )
     ratios = [ratio for name in GROWTH for ratio in stored(name, folder=folder)[0].result.ratios]
     asked = [ratio for ratio in ratios if ratio.goal == "growth"]
     assert len(asked) == len(GROWTH)
     assert growth.startswith(with_spread(worst(asked).values))
-    assert growth.endswith("the worst case (delta, after 100,000 epochs)")
+    assert growth.endswith("the largest of the sinks (delta)")
 
 
 def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -> None:
     what = "How the peak memory grows with the size of an epoch, the worst case"
     told = {name: said for name, said, _ in figures.rows(folder)}[what]
     pattern = (
-        r"from 1,000,000 rows to 50,000,000 rows:"
-        r" Python [\d.]+ \(.+ to .+\) times \(epochal \w+, (driver|worker)\);"
-        r" JVM [\d.]+ \(.+ to .+\) times \(epochal \w+, heap after a collection\);"
+        r"memory at 50,000,000 rows divided by memory at 1,000,000 rows:"
+        r" Python \((driver|worker), of epochal \w+\) [\d.]+ \(.+ to .+\) times;"
+        r" JVM \(heap after a collection, of epochal \w+\) [\d.]+ \(.+ to .+\) times;"
         r" JVM of delta append [\d.]+ \(.+ to .+\) times"
     )
     assert re.fullmatch(pattern, told), told
@@ -115,8 +117,10 @@ def test_memory_is_told_of_python_and_of_the_jvm_beside_its_peer(folder: Path) -
 
 def test_a_figure_of_several_tables_says_which_is_missing(tmp_path: Path) -> None:
     measured.write(tmp_path, [measured.growth_postgres, measured.growth_delta])
-    told = {what: said for what, said, _ in figures.rows(tmp_path)}["Duration of epoch 100,000"]
-    assert told.endswith("the worst case (delta, after 100,000 epochs); growth-kafka not measured yet")
+    told = {what: said for what, said, _ in figures.rows(tmp_path)}[
+        "Duration of epoch 100,000, compared with that of epoch 10"
+    ]
+    assert told.endswith("the largest of the sinks (delta); growth-kafka not measured yet")
 
 
 def test_growth_is_told_where_it_is_most_also_when_that_is_not_at_the_oldest() -> None:
@@ -125,11 +129,11 @@ def test_growth_is_told_where_it_is_most_also_when_that_is_not_at_the_oldest() -
 
     steady = [grown("kafka", 1_000, 1.1), grown("kafka", 100_000, 1.2, "growth")]
     told = figures._growth(run(Result("growth-kafka", 5, ratios=steady), []))
-    assert told == "1.2 (1.2 to 1.2) times that of epoch 10, the worst case (kafka, after 100,000 epochs)"
+    assert told == "1.2 (1.2 to 1.2) times, the largest of the sinks (kafka)"
     grows = [grown("delta", 2_000, 3.5), grown("delta append", 2_000, 2.5), grown("delta append", 100_000, 9.0)]
     both = figures._growth(run(Result("growth-delta", 5, ratios=[*steady, *grows]), []))
-    younger = "the worst case after fewer epochs: 3.5 (3.5 to 3.5) times (delta, after 2,000 epochs)"
-    assert both == f"{told}; {younger}; delta append in the same case: 2.5 (2.5 to 2.5) times"
+    younger = "earlier, after 2,000 epochs, delta had grown more: 3.5 (3.5 to 3.5) times"
+    assert both == f"{told}; {younger}; delta append after as many epochs: 2.5 (2.5 to 2.5) times"
 
 
 def test_what_a_mode_does_not_promise_is_told_apart_from_what_is_wrong() -> None:
