@@ -79,7 +79,7 @@ def _file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[path.stem]  # as Python does
+        sys.modules.pop(path.stem, None)  # as Python does
         raise
     return module
 

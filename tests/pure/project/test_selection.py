@@ -113,16 +113,19 @@ def collected(tmp_path: Path, *options: str) -> set[str]:
         f"selection.named_by_bugs.__defaults__ = (pathlib.Path({str(tmp_path)!r}),)\n"
     )
     (tmp_path / "conftest.py").write_text(plugin)
+    around = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(selection.ROOT)}
+    found = listed(tmp_path, "--rootdir", str(tmp_path), *options, "tests", **around)
+    return {name.partition("::")[2] for name in found}
+
+
+def listed(where: Path, *arguments: str, **around: str) -> list[str]:
+    """The node ids that pytest would run; ``around``: environment variables."""
+    inherited = {name: value for name, value in os.environ.items() if name != "EPOCHAL_EVERY_TEST"}  # none is to run
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "--rootdir", str(tmp_path), *options, "tests"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(selection.ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        command, cwd=where, env={**inherited, **around}, capture_output=True, text=True, timeout=120, check=True
     )
-    return {line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line}
+    return [line for line in done.stdout.splitlines() if "::" in line]
 
 
 @pytest.mark.slow
@@ -199,22 +202,16 @@ def test_the_stored_times_have_both_columns() -> None:
 def test_the_proof_of_one_case_of_a_thinned_test_is_that_case() -> None:
     """As `first` of a planted bug may name it."""
     test, named, kept = next(iter(selection.thinned())), selection.named_by_bugs(), selection.thinned()
-    cases = _collected(test, "--override-ini=addopts=")
+    cases = _in_order("--override-ini=addopts=", test)
     proof = [case for case in cases if selection.in_proof(case, wide=False, names=named, kept=kept)]
     assert proof
     assert len(proof) < len(cases)
-    assert _collected(test) == proof
-    assert _collected(proof[0]) == proof[:1]
+    assert _in_order("--proof", test) == proof
+    assert _in_order("--proof", proof[0]) == proof[:1]
 
 
-def _collected(test: str, *options: str) -> list[str]:
-    which = options or ("--proof",)
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:randomly", *which, test]
-    around = {name: value for name, value in os.environ.items() if name != "EPOCHAL_EVERY_TEST"}  # none is to run
-    done = subprocess.run(
-        command, cwd=selection.ROOT, env=around, capture_output=True, text=True, timeout=120, check=True
-    )
-    return [line for line in done.stdout.splitlines() if "::" in line]
+def _in_order(*arguments: str) -> list[str]:
+    return listed(selection.ROOT, "-p", "no:randomly", *arguments)
 
 
 def test_of_a_thinned_test_the_proof_has_the_cases_that_are_kept_and_those_that_a_bug_names() -> None:

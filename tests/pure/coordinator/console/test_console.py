@@ -171,6 +171,12 @@ def test_a_file_that_the_job_itself_lacks_is_not_taken_for_the_job(tmp_path: Pat
     assert "f_job" not in sys.modules
 
 
+def test_the_error_of_a_job_that_has_left_the_list_of_modules_is_told(tmp_path: Path) -> None:
+    (tmp_path / "g_job.py").write_text("import sys; del sys.modules['g_job']; raise ValueError('of the job')")
+    with pytest.raises(Usage, match="cannot be imported: ValueError: of the job"):
+        load(f"{tmp_path / 'g_job.py'}:pipeline")
+
+
 @pytest.mark.parametrize("text", ["{0}", "def pipeline():\n    {0}"])
 def test_an_error_of_ours_in_the_job_stays_what_it_is(tmp_path: Path, text: str) -> None:
     """It has its own exit code and its own advice."""
