@@ -29,7 +29,15 @@ from epochal.sinks.spark import stage
         ({"name": "a b"}, "sink name 'a b' is not of the form"),
         ({"topic": "x" * 249}, f"sink name 'kafka-{'x' * 249}' is not of the form"),
         ({"slots": 0}, "slots=0 is not a number of transactions"),
-        ({"tombstones": True}, "tombstones=True has no effect"),
+        ({"slots": True}, "slots=True is not a number"),
+        ({"slots": 65}, "slots=65 is not a number"),
+        ({"slots": 2, "partitioner": "fnv1a"}, "partitioner 'fnv1a' exists in librdkafka only"),
+        ({"tombstones": True}, "tombstones=True has no effect: the value is the JSON of the row, which is never empty"),
+        ({"topics": []}, "topics=[] is not a list of different topics"),
+        ({"topics": "ab"}, "topics='ab' is not a list of different topics"),
+        ({"topics": ["a", "a"]}, "topics=['a', 'a'] is not a list of different topics"),
+        ({"topics": ["a", "b c"]}, "no broker takes 'b c' as the name of a topic"),
+        ({"topics": ["a", "b"]}, "a sink with several topics has no name by itself"),
         ({"bad_rows": KafkaSink("localhost:1", topic="bad"), "value": dict}, "bad_rows= does not go with a function"),
     ],
 )
@@ -83,6 +91,14 @@ def test_options_of_a_function_are_checked_as_those_of_a_dictionary() -> None:
     for options in ({"acks": "1"}, lambda: {"acks": "1"}):
         with pytest.raises(Misconfigured, match="acks"):
             KafkaSink("127.0.0.1:1", topic="t", options=options).look(query)
+
+
+def test_the_guarantee_of_a_kafka_sink_names_topics_and_slots() -> None:
+    sink = KafkaSink("localhost:1", topic="dest", topics=["a", "b"], name="out")
+    assert "every epoch is in topics 'a', 'b', as column 'dest' says, exactly once" in sink.guarantee()
+    assert repr(sink) == "KafkaSink('localhost:1', topic='dest', topics=['a', 'b'], name='out')"
+    text = KafkaSink("localhost:1", topic="t", slots=3).guarantee()
+    assert "exactly once, in 3 Kafka transactions side by side, each with its own partitions: if a start dies" in text
 
 
 def test_the_longest_topic_of_a_kafka_sink() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.produce import AttemptResult, Evaluation, ObjectionCount, Outcome
-from epochal.sinks.kafka.rows import HASH, KEPT, MET
+from epochal.sinks.kafka.rows import HASH, KEPT, MET, Encoding
 
 PLACE = MarkerTopic("flights", "out")
 ACTOR = Actor(3, 33)
@@ -99,6 +100,17 @@ def batch(hashes: list[int], kept: list[bool] | None = None, met: list[Any] | No
 
 
 HASHES = [0, -1, 1, -(2**63), 2**63 - 1, 2**62, -5, 2**32, 2**31, -(2**32)] * 9
+
+
+@pytest.mark.parametrize(
+    ("routes", "version"), [({}, 1), ({"headers": "h"}, 3), ({"topic": "t", "partition": "p"}, 3), ({"made": True}, 3)]
+)
+def test_an_encoding_survives_as_text(routes: dict[str, Any], version: int) -> None:
+    encoding = Encoding("k", "v", "random", **routes)
+    told = json.loads(json.dumps(encoding.to_json()))
+    assert told["version"] == version
+    again = Encoding.from_json(told)
+    assert again == replace(encoding, projection=again.projection)
 
 
 def test_the_digest_is_that_of_all_hashes_whatever_their_batches() -> None:

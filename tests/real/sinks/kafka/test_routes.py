@@ -279,36 +279,3 @@ def test_columns_that_do_not_fit_are_refused_at_start(
     with pytest.raises(Misconfigured) as refused:
         Encoding(None, None, "random", **options).check(spark.createDataFrame([], schema).schema, "s")
     assert told in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"topics": []}, r"topics=\[\] is not a list of different topics"),
-        ({"topics": "ab"}, "topics='ab' is not a list of different topics"),
-        ({"topics": ["a", "a"]}, "is not a list of different topics"),
-        ({"topics": ["a", "b c"]}, "no broker takes 'b c' as the name of a topic"),
-        ({"topics": ["a", "b"]}, "a sink with several topics has no name by itself"),
-        ({"tombstones": True}, "tombstones=True has no effect: the value is the JSON of the row, which is never empty"),
-    ],
-)
-def test_arguments_that_cannot_be_meant_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(Misconfigured, match=told):
-        KafkaSink("localhost:1", topic="t", **options)
-
-
-def test_the_guarantee_names_the_topics() -> None:
-    sink = KafkaSink("localhost:1", topic="dest", topics=["a", "b"], name="out")
-    assert "every epoch is in topics 'a', 'b', as column 'dest' says, exactly once" in sink.guarantee()
-    assert repr(sink) == "KafkaSink('localhost:1', topic='dest', topics=['a', 'b'], name='out')"
-
-
-@pytest.mark.parametrize(
-    ("routes", "version"), [({}, 1), ({"headers": "h"}, 3), ({"topic": "t", "partition": "p"}, 3), ({"made": True}, 3)]
-)
-def test_an_encoding_survives_json(routes: dict[str, Any], version: int) -> None:
-    encoding = Encoding("k", "v", "random", **routes)
-    told = json.loads(json.dumps(encoding.to_json()))
-    assert told["version"] == version
-    again = Encoding.from_json(told)
-    assert again == replace(encoding, projection=again.projection)

@@ -393,25 +393,6 @@ def test_rows_keep_partition_and_order_whatever_the_slots(
     assert not [r for r in all_rows if r.partition > 3]
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"slots": 0}, "slots=0 is not a number of transactions"),
-        ({"slots": True}, "slots=True is not a number"),
-        ({"slots": 65}, "slots=65 is not a number"),
-        ({"slots": 2, "partitioner": "fnv1a"}, "partitioner 'fnv1a' exists in librdkafka only"),
-    ],
-)
-def test_arguments_that_cannot_be_meant_are_refused(more: dict[str, Any], told: str) -> None:
-    with pytest.raises(Misconfigured, match=told):
-        KafkaSink("localhost:1", topic="t", **more)
-
-
-def test_the_guarantee_tells_what_slots_cost() -> None:
-    text = KafkaSink("localhost:1", topic="t", slots=3).guarantee()
-    assert "exactly once, in 3 Kafka transactions side by side, each with its own partitions: if a start dies" in text
-
-
 @pytest.mark.parametrize("now", [1, 2])
 def test_the_marker_of_a_sink_that_ever_had_slots_is_not_written_by_hand(two: Slots, now: int) -> None:
     with pytest.raises(Misconfigured, match=r"was used with slots=2, each with a marker of its own"):
