@@ -6,6 +6,10 @@ Spark's own daemon imports almost nothing.  So each worker imports Arrow, the cl
 a second of processor time), and after each task the garbage collector scans all of that.  This daemon imports these
 modules and pandas before it forks, and hides them from the collector.  Otherwise it is Spark's daemon.  Two of the
 modules start threads at import (jemalloc's and OpenBLAS's); their own fork handlers take care of these threads.
+
+Spark puts archives in front of Python's path: pyspark as a zip file, and a jar.  Python compiles a zip file's modules
+anew in each process (another half a second), and each worker reads the jar's list of files again.  This daemon takes
+pyspark from the folder that the archives lie in, which has the same modules.
 """
 
 from __future__ import annotations
@@ -13,12 +17,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-
-from pyspark.daemon import manager
+import importlib.machinery
+import sys
+from pathlib import Path
 
 NEEDED = (
+    "concurrent.futures.thread",
     "pandas",
     "pyarrow.compute",
+    "pyarrow.pandas_compat",
     "pyspark.worker",
     "confluent_kafka",
     "psycopg",
@@ -32,6 +39,16 @@ NEEDED = (
 )
 
 
+def leave_archives() -> None:
+    """Take pyspark's archives out of ``sys.path``, if pyspark and what it needs can be imported from folders."""
+    folders = [entry for entry in sys.path if not Path(entry).is_file()]
+    pyspark, py4j = (importlib.machinery.PathFinder.find_spec(name, folders) for name in ("pyspark", "py4j"))
+    if pyspark is None or pyspark.origin is None or py4j is None:
+        return
+    home = Path(pyspark.origin).parent
+    sys.path[:] = [entry for entry in sys.path if entry in folders or home not in Path(entry).parents]
+
+
 def load() -> None:
     """Import the modules.  A missing one is skipped; a task that needs it fails, as with Spark's daemon."""
     for name in NEEDED:
@@ -42,5 +59,8 @@ def load() -> None:
 
 
 if __name__ == "__main__":
+    leave_archives()
+    from pyspark.daemon import manager
+
     load()
     manager()

@@ -100,6 +100,20 @@ def test_workers_are_forked_with_all_that_they_need(spark: SparkSession) -> None
     assert [tuple(row) for row in rows] == [(True, True)]
 
 
+def test_workers_take_pyspark_from_its_folder_and_no_archive(spark: SparkSession) -> None:
+    def told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark
+
+        for _ in batches:
+            archives = [entry for entry in sys.path if Path(entry).is_file() and "pyspark" in entry]
+            yield pa.RecordBatch.from_pydict({"source": [pyspark.__file__], "archives": [len(archives)]})
+
+    import pyspark
+
+    rows = spark.range(1).mapInArrow(told, "source string, archives bigint").collect()
+    assert [tuple(row) for row in rows] == [(pyspark.__file__, 0)]
+
+
 def test_files_that_failed_tasks_left_open_are_closed(spark: SparkSession, tmp_path: Path) -> None:
     """Or the next strike could not make the disk read-only: tasks that cannot write leave their files open, deleted."""
     if disk.why_not():
