@@ -74,7 +74,7 @@ def messages(bootstrap: str, topic: str) -> Iterator[Message]:
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in reading])
         while reading:
-            got = consumer.consume(BATCH, timeout=1.0)
+            got = consumer.consume(BATCH, timeout=0.1)
             if got:
                 heard = time.monotonic()
             elif time.monotonic() - heard > QUIET_S:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMA = arrow_schema(OUTPUT)
 KAFKA_TIMEOUT_S = 60.0
+CONSUME_S = 0.05  # a call waits that long for 10,000 messages, also where the end was reached at once
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def _read_to(consumer: Consumer, topic: str, ends: dict[int, int]) -> list[Messa
     while open_partitions:
         if time.monotonic() > deadline:
             raise TimeoutError(f"topic {topic!r}: {sorted(open_partitions)} not readable to their ends {ends}")
-        for message in consumer.consume(10_000, timeout=1.0):
+        for message in consumer.consume(10_000, timeout=CONSUME_S):
             error = message.error()
             if error is None:
                 messages.append(message)
@@ -188,6 +189,7 @@ def _consumer(bootstrap: str, isolation: str) -> Consumer:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 10,  # the end is reported when a fetch comes back empty
             "log_level": 0,
         }
     )

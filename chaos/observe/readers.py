@@ -22,6 +22,7 @@ from epochal.sinks.protocol import Sink
 
 TIMEOUT_S = 30
 PASSES = 10  # how often a topic is read at most, until two passes agree
+CONSUME_S = 0.02  # a call waits that long for 10,000 messages, also where the end was reached at once
 
 
 class SinkReader(Protocol):
@@ -246,7 +247,7 @@ def _to_the_end(consumer: Any, partitions: set[int]) -> list[Record]:
     records: list[Record] = []
     deadline = time.monotonic() + TIMEOUT_S
     while partitions:
-        for message in consumer.consume(10_000, timeout=0.5):
+        for message in consumer.consume(10_000, timeout=CONSUME_S):
             error = message.error()
             if error is None:
                 records.append(Record(message.partition(), message.offset(), message.key(), message.value()))

@@ -18,7 +18,7 @@ from epochal.chaos.observe.history import Content, Decided, Event, History, Read
 from epochal.chaos.observe.roles import Reader
 from epochal.checkpoints.log import EpochLog, Fence, LogPosition, Operator, Record
 
-PAUSE_S = 0.1  # between two passes
+PAUSE_S = 0.3  # between two passes: each costs driver and servers some 30 ms of processor time
 STALE_S = 60.0  # after so long without a successful pass, the outputs count as not watched
 
 

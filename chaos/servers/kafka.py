@@ -35,6 +35,8 @@ SETTINGS: Mapping[str, str] = {
     # A machine that pauses for some seconds must not count as a dead broker. A broker that the controller considers
     # dead loses leadership for a moment, and a marker that is due then is skipped (see `await_fencing`).
     "broker.session.timeout.ms": "60000",
+    # A transaction whose time is over is ended within a second; by default within ten.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
 }
 # Before Kafka 4, a controller fences no broker that never contacted it. It accepts a crashed broker again only after

@@ -22,10 +22,8 @@ def topic(kafka_server: servers.Kafka, topic_name: str) -> Iterator[str]:
     yield topic_name
     if not kafka_server.running():
         kafka_server.start()
-    for app in (APP, f"{APP}-2"):
-        assert hanging(kafka_server.bootstrap, f"__epochal.{app}.{topic_name}") == []
-    for name in (topic_name, f"{topic_name}-2"):
-        assert hanging(kafka_server.bootstrap, name) == []
+    names = [f"__epochal.{app}.{topic_name}" for app in (APP, f"{APP}-2")] + [topic_name, f"{topic_name}-2"]
+    assert hanging(kafka_server.bootstrap, *names) == []
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ def read_topic(bootstrap: str, topic: str) -> list[Record]:
             "enable.partition.eof": True,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 5,  # the end of a partition is reported only when a fetch comes back empty
             "log_level": 0,
         }
     )
@@ -77,16 +78,13 @@ def read_topic(bootstrap: str, topic: str) -> list[Record]:
         consumer.close()
 
 
-def hanging(bootstrap: str, topic: str) -> list[str]:
-    """The partitions whose last stable offset is below the high watermark."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    known = admin.list_topics(timeout=120).topics
-    if topic not in known:
-        return []
-    partitions = [TopicPartition(topic, p) for p in known[topic].partitions]
-    stable = _ends(bootstrap, partitions, "read_committed")
-    high = _ends(bootstrap, partitions, "read_uncommitted")
-    return [f"{topic}[{n}]: {s} < {h}" for n, (s, h) in enumerate(zip(stable, high, strict=True)) if s < h]
+def hanging(bootstrap: str, *topics: str) -> list[str]:
+    """The partitions whose last stable offset is below the high watermark.  Topics that do not exist have none."""
+    known = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=120).topics
+    places = [TopicPartition(topic, p) for topic in topics if topic in known for p in known[topic].partitions]
+    stable = _ends(bootstrap, places, "read_committed")
+    high = _ends(bootstrap, places, "read_uncommitted")
+    return [f"{at.topic}[{at.partition}]: {s} < {h}" for at, s, h in zip(places, stable, high, strict=True) if s < h]
 
 
 def set_max_message_bytes(bootstrap: str, topic: str, value: int) -> None:

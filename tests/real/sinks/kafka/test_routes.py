@@ -66,7 +66,7 @@ def make(kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> Make:
 def both(kafka_server: servers.Kafka, topic: str) -> Iterator[list[str]]:
     names = [topic, f"{topic}-2"]
     yield names
-    assert [hanging(kafka_server.bootstrap, name) for name in names] == [[], []]
+    assert hanging(kafka_server.bootstrap, *names) == []
 
 
 def values(job: Job, topic: str) -> list[str]:
