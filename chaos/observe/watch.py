@@ -18,7 +18,7 @@ from epochal.chaos.observe.history import Content, Decided, Event, History, Read
 from epochal.chaos.observe.roles import Reader
 from epochal.checkpoints.log import EpochLog, Fence, LogPosition, Operator, Record
 
-PAUSE_S = 0.3  # between two passes: each costs driver and servers some 30 ms of processor time
+PAUSES_S = 0.1, 1.0  # between two passes: as long as the last one took, but not less and not more than this
 STALE_S = 60.0  # after so long without a successful pass, the outputs count as not watched
 
 
@@ -113,9 +113,13 @@ class Watcher:
         self._thread.join(STALE_S)
 
     def _run(self) -> None:
-        while not self._stop.wait(PAUSE_S):
+        shortest, longest = PAUSES_S
+        pause = shortest
+        while not self._stop.wait(pause):
+            began, pause = time.monotonic(), shortest
             try:
                 self.look()
+                pause = min(max(shortest, time.monotonic() - began), longest)
             except (Exception, SystemExit) as error:  # the reader may be the user's code
                 self.troubles.append(f"{type(error).__name__}: {error}")
 
