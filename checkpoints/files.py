@@ -20,11 +20,11 @@ everything that the reader could have seen.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from epochal.checkpoints import filesystem
 from epochal.checkpoints.disk import Disk
 from epochal.checkpoints.log import Entry, LogPosition, Record, encode
 from epochal.checkpoints.names import (
@@ -42,10 +42,8 @@ from epochal.checkpoints.names import (
 )
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
 from epochal.coordinator.model import failpoints
-from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.model.errors import OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
-
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
 class FilesLog:
@@ -102,7 +100,7 @@ class FilesLog:
         names, entries = read_settled(self._list, lambda name: self._disk.read(self._path(name)), self._path, where)
         check_order(names.records, names.floor, where)
         if names.floors or names.records:
-            self._disk.sync_folder(self._folder)
+            self._sync_folder(self._folder)
         return names.floor, entries
 
     def _list(self) -> Names:
@@ -130,7 +128,7 @@ class FilesLog:
             finally:
                 with contextlib.suppress(OSError):
                     self._disk.unlink(temporary)
-            self._disk.sync_folder(self._folder)
+            self._sync_folder(self._folder)
             yield handle if linked else None
         finally:
             self._disk.close(handle)
@@ -167,14 +165,13 @@ class FilesLog:
 
     def _link(self, temporary: str, path: str) -> bool:
         try:
-            self._disk.link(temporary, path)
+            filesystem.link(self._disk, temporary, path, self.describe())
         except FileExistsError:
             return False
-        except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise self._without_links(error) from error
-            raise
         return True
+
+    def _sync_folder(self, path: str) -> None:
+        filesystem.sync_folder(self._disk, path, self.describe())
 
     def _is_last(self, position: LogPosition) -> bool:
         return self._list().ends_with(position)
@@ -187,7 +184,7 @@ class FilesLog:
             self._unlink(floor_name(older))
         for temporary in names.drafts:
             self._unlink_if_dead(temporary)
-        self._disk.sync_folder(self._folder)
+        self._sync_folder(self._folder)
 
     def _unlink(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # another compaction was faster
@@ -207,7 +204,10 @@ class FilesLog:
                 self._disk.close(handle)
 
     def _make_folder(self) -> None:
-        """Make the folder, and make its name durable, even if another process made the folder a moment ago."""
+        """Make the folder, and make its name durable, even if another process made the folder a moment ago.
+
+        Then try out its file system.
+        """
         if self._made:
             return
         self._make(self._folder)
@@ -215,7 +215,8 @@ class FilesLog:
         while not os.path.ismount(path):
             path = os.path.dirname(path)
             with contextlib.suppress(PermissionError):  # a folder that we may not read is not a new one
-                self._disk.sync_folder(path)
+                self._sync_folder(path)
+        filesystem.try_out(self._disk, *self._draft(record_name(0)), self.describe())
         self._made = True
 
     def _make(self, path: str) -> None:
@@ -251,9 +252,3 @@ class FilesLog:
                 f"{what} of the epoch log {self.describe()} has no answer: {error}",
                 help="make the folder writable (disk full? read-only?); the same request may be repeated",
             ) from error
-
-    def _without_links(self, error: OSError) -> Misconfigured:
-        return Misconfigured(
-            f"the file system of the epoch log {self.describe()} has no hard links: {error}",
-            help="put the checkpoint on a local disk with hard links (ext4, xfs, btrfs, apfs)",
-        )

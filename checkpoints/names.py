@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from epochal.checkpoints.log import Entry, LogPosition, decode, encode
-from epochal.coordinator.model.errors import LogCorrupt, SinkUnavailable
+from epochal.coordinator.model.errors import LogCorrupt, Misconfigured, SinkUnavailable
 
 FLOOR_VERSION = 1
 LISTINGS = 40
 """How many times a reader lists a folder again if other processes change it meanwhile."""
 
 _NAME = re.compile(r"(?P<position>\d{20})\.(?P<kind>record|floor)")
+_DELETED = re.compile(r"\.(nfs|fuse_hidden)[0-9a-fA-F]+")
 _DRAFT = re.compile(r"\.(?P<position>\d{20})\.(record|floor)\.[0-9a-f]{16}\.tmp")
 
 
@@ -49,7 +50,10 @@ class Names:
 
 
 def sort_names(found: Iterable[str], where: str) -> Names:
-    """Sort the names of a listing; raise ``LogCorrupt`` for a name that is not one of a log."""
+    """Sort the names of a listing; raise ``LogCorrupt`` for a name that is not one of a log.
+
+    ``Misconfigured`` for the name of a deleted file: on such a file system no log can lie (``filesystem.py``).
+    """
     positions: dict[str, list[LogPosition]] = {"floor": [], "record": []}
     drafts = []
     for name in found:
@@ -57,6 +61,8 @@ def sort_names(found: Iterable[str], where: str) -> Names:
             positions[match["kind"]].append(int(match["position"]))
         elif _DRAFT.fullmatch(name):
             drafts.append(name)
+        elif _DELETED.fullmatch(name):
+            raise keeps_deleted(where)
         else:
             raise _foreign(name, where)
     return Names(tuple(sorted(positions["floor"])), tuple(sorted(positions["record"])), tuple(drafts))
@@ -169,6 +175,29 @@ def gone(where: str) -> LogCorrupt:
         f"the folder of the epoch log {where} is gone",
         state="this process has written to it before",
         help="restore the checkpoint from a backup, with its epoch log",
+    )
+
+
+_ELSEWHERE = (
+    "put the checkpoint on a local disk (ext4, xfs, btrfs, apfs) or on HDFS; or pass log=PostgresLog(dsn, name) from"
+    " epochal.checkpoints.postgres"
+)
+
+
+def without_links(where: str, error: OSError) -> Misconfigured:
+    return Misconfigured(f"the file system of the epoch log {where} has no hard links: {error}", help=_ELSEWHERE)
+
+
+def without_sync(where: str, error: OSError) -> Misconfigured:
+    return Misconfigured(
+        f"the file system of the epoch log {where} cannot make the names in a folder durable: {error}", help=_ELSEWHERE
+    )
+
+
+def keeps_deleted(where: str) -> Misconfigured:
+    return Misconfigured(
+        f"the file system of the epoch log {where} keeps names of deleted open files, as NFS and most of FUSE do",
+        help=_ELSEWHERE,
     )
 
 

@@ -71,7 +71,7 @@ class Contested(Disk):
 def test_a_file_that_a_compaction_claims_is_left_to_it(folder: Path) -> None:
     disk, before = Contested(BlockingIOError()), len(os.listdir("/proc/self/fd"))
     assert FilesLog(folder, disk=disk).append(0, commit(0))
-    assert disk.created == 2
+    assert disk.created == 3, "two to try out the file system, of which the first was claimed, and the record's"
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -354,6 +354,58 @@ def test_an_error_of_the_disk_is_unknown_and_the_repeat_settles_it(
 def test_a_file_system_without_hard_links_is_refused_by_name(folder: Path) -> None:
     with pytest.raises(Misconfigured, match="has no hard links"):
         FilesLog(folder, disk=Failing("link", errno.EPERM)).append(0, fence())
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_cannot_sync_a_folder_is_refused_by_name(folder: Path, number: int) -> None:
+    with pytest.raises(Misconfigured, match="cannot make the names in a folder durable"):
+        FilesLog(folder, disk=Failing("sync_folder", number)).append(0, fence())
+
+
+class Keeping(Disk):
+    """As NFS (or FUSE): a file that is deleted while it is open gets another name, until it is closed."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix, self._open = prefix, dict[int, list[str]]()
+
+    def create(self, path: str) -> int:
+        handle = super().create(path)
+        self._open[handle] = []
+        return handle
+
+    def unlink(self, path: str) -> None:
+        for handle, kept in self._open.items():
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                kept.append(f"{os.path.dirname(path)}/{self._prefix}{handle:08x}{len(kept):08x}")
+                os.rename(path, kept[-1])
+                return
+        super().unlink(path)
+
+    def close(self, handle: int) -> None:
+        super().close(handle)
+        for path in self._open.pop(handle, []):
+            os.unlink(path)
+
+
+@pytest.mark.parametrize("prefix", [".nfs", ".fuse_hidden"])
+def test_a_file_system_that_keeps_deleted_files_is_refused_before_anything_is_written(
+    folder: Path, prefix: str
+) -> None:
+    """L1: an append could not see there that its record was deleted."""
+    for _ in range(2):
+        with pytest.raises(Misconfigured, match="keeps names of deleted open files"):
+            FilesLog(folder, disk=Keeping(prefix)).append(0, fence())
+        assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".nfs00000000012d687f00000001", ".fuse_hidden0000001a00000001"])
+def test_the_name_of_a_deleted_file_is_no_foreign_file(folder: Path, name: str) -> None:
+    """L1: nobody can move it elsewhere."""
+    log = FilesLog(folder)
+    log.append(0, fence())
+    (folder / name).touch()
+    with pytest.raises(Misconfigured, match="keeps names of deleted open files"):
+        log.read()
 
 
 def test_an_unreadable_folder_is_a_named_error(folder: Path) -> None:
