@@ -38,7 +38,7 @@ from epochal.coordinator.telemetry.records import record
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import ApplySink, RedoSink, Sink
 from epochal.sinks.rows.rejects import Rejects, with_rejects
-from epochal.sinks.spark.stage import SparkStage, check_schema, files_at, local_path
+from epochal.sinks.spark.stage import SparkStage, check_names, check_schema, files_at, local_path
 from epochal.sinks.spark.threads import Threads, as_exception
 
 if TYPE_CHECKING:
@@ -394,8 +394,11 @@ class Pipeline:
         self._plan = plan
 
     def _check_schema(self, sinks: Sequence[Sink], identity: Query, df: DataFrame) -> None:
+        case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
         if self._mode == TWO_PHASE and wants_copy(self._sinks):
-            check_schema(df.schema, case_sensitive=df.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
+            check_schema(df.schema, case_sensitive=case_sensitive)
+        elif self._mode == IDEMPOTENT:  # the digest reads every column, by its name
+            check_names(df.schema, case_sensitive=case_sensitive)
         for sink in sinks:
             sink.check(identity, df.schema)
 

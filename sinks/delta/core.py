@@ -119,14 +119,17 @@ class Core:
         """Return why such rows do not fit the table, a sentence each.  A column that prepare will add is no problem."""
         case_sensitive, table = self.case_sensitive(), jvm.schema_of(metadata)
         if self.merge_schema:
-            table = gates.with_columns(table, self.added(rows, metadata))
+            added = self.added(rows, metadata)
+            if not gates.is_mapped(metadata) and (unnamed := gates.unnamed(added)):
+                return unnamed
+            table = gates.with_columns(table, added)
         return gates.row_problems(rows, table, case_sensitive=case_sensitive)
 
     def added(self, rows: StructType, metadata: Json) -> StructType:
-        return gates.added(rows, jvm.schema_of(metadata), case_sensitive=self.case_sensitive())
+        return gates.added(rows, jvm.schema_of(metadata))
 
     def remedy(self, added: StructType) -> str:
-        if not added.fields:
+        if not added.fields or self.merge_schema:
             return f"cast or rename in the query, or alter the table {self.target}"
         return f"{self.add_columns(added)}, or give the sink merge_schema=True, or leave the columns out with select="
 

@@ -24,6 +24,9 @@ RETENTION_DEFAULT = "spark.databricks.delta.properties.defaults.setTransactionRe
 """The session setting that gives this property to every new table."""
 APPEND_ONLY = "delta.appendOnly"
 
+MAPPING = "delta.columnMapping.mode"
+_NO_NAME = " ,;{}()\n\t="
+
 _DIGITS = {"ByteType": 3, "ShortType": 5, "IntegerType": 10, "LongType": 19}  # decimal digits
 _WHOLE_TO = {
     "ByteType": ("ShortType", "IntegerType", "LongType", "FloatType", "DoubleType"),
@@ -43,6 +46,20 @@ def unholdable(schema: StructType) -> list[str]:
         for name, kind in _leaves("", schema)
         if type(kind).__name__ in _NEVER or kind.typeName() == "interval"
     ]
+
+
+def unnamed(schema: StructType) -> list[str]:
+    """Return the columns whose name a Delta table without column mapping does not take, a sentence each."""
+    return [
+        f"column {name!r}: Delta takes no name with one of {_NO_NAME!r}, unless the table has column mapping"
+        for name in dict.fromkeys(_names("", schema))
+        if any(letter in name for letter in _NO_NAME)
+    ]
+
+
+def is_mapped(metadata: Json) -> bool:
+    """Return whether the names of the table's columns are only names, and its files have others."""
+    return bool(metadata["configuration"].get(MAPPING, "none") != "none")
 
 
 def forgets(metadata: Json) -> str | None:
@@ -68,12 +85,12 @@ def row_problems(rows: StructType, table: StructType, *, case_sensitive: bool) -
     return [*unholdable(rows), *_struct_problems("", rows, table, case_sensitive)]
 
 
-def added(rows: StructType, table: StructType, *, case_sensitive: bool) -> StructType:
+def added(rows: StructType, table: StructType) -> StructType:
     """Return the columns of the rows that the table does not have, as new columns: nullable, nested fields too."""
     from pyspark.sql.types import StructType
 
-    there = {_key(field.name, case_sensitive) for field in table.fields}
-    new = _relaxed(StructType([f for f in rows.fields if _key(f.name, case_sensitive) not in there]))
+    there = {field.name.lower() for field in table.fields}  # no Delta table has two names that differ only in case
+    new = _relaxed(StructType([f for f in rows.fields if f.name.lower() not in there]))
     assert isinstance(new, StructType)
     return new
 
@@ -174,7 +191,11 @@ def _struct_problems(path: str, rows: StructType, table: StructType, case_sensit
         if key in seen:
             yield f"column {name}: it is there twice"
         elif key not in wanted:
-            yield f"column {name}: the table has no such column"
+            alike = [other.name for other in table.fields if other.name.lower() == field.name.lower()]
+            if alike:
+                yield f"column {name}: the table has no such column, only {alike[0]}"
+            else:
+                yield f"column {name}: the table has no such column"
         else:
             yield from _type_problems(name, field.dataType, wanted[key].dataType, case_sensitive)
         seen.add(key)
@@ -223,6 +244,22 @@ def _leaves(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
         yield from _leaves(f"{path}.value", kind.valueType)
     else:
         yield path, kind
+
+
+def _names(path: str, kind: DataType) -> Iterator[str]:
+    """Yield the paths of all columns and fields."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            name = f"{path}.{field.name}" if path else field.name
+            yield name
+            yield from _names(name, field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _names(path, kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _names(path, kind.keyType)
+        yield from _names(path, kind.valueType)
 
 
 def _relaxed(kind: DataType) -> DataType:

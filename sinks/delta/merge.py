@@ -6,17 +6,17 @@ stores it in the committable.  So a commit always makes the MERGE that prepare t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Copy, EpochNumber, Json
 from epochal.sinks.delta import gates
 from epochal.sinks.delta.modes import Merge
-from epochal.sinks.delta.target import quoted
 from epochal.sinks.rows.keyed import TOLD, Upsertion, check_nulls, check_twice
 from epochal.sinks.rows.projection import Projection, settings_of, take_settings
 from epochal.sinks.spark.executors import clone
+from epochal.sinks.spark.names import column_of, free, quoted
 from epochal.sinks.spark.stage import read_copy
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 SOURCE = "epochal_source"
 """The temporary view that holds an epoch's rows, in a session that nobody else uses."""
 
-_TIMES, _PLACE = "epochal times", "epochal place"  # names that no column of a user has
 _SETTINGS = {
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     "spark.databricks.delta.merge.materializeSource": "none",  # the copy's files never change
@@ -69,12 +68,11 @@ class MergePlan(Upsertion):
         """Return one row: how many rows, how many of the most frequent key, how many NULL in each required column."""
         from pyspark.sql import functions as f
 
-        named = (*self.key, *self.order)
-        nulls = [f.count_if(_column(name).isNull()).alias(f"epochal nulls {n}") for n, name in enumerate(named)]
-        by_key = rows.groupBy(*map(_column, self.key)).agg(f.count(f.lit(1)).alias(_TIMES), *nulls)
-        sums = [f.sum(_column(f"epochal nulls {n}")) for n in range(len(named))]
-        told = by_key.agg(f.sum(_column(_TIMES)), f.max(_column(_TIMES)), *sums)
-        return told.na.fill(0)
+        named, key, order = self._named(rows)
+        nulls = [f.count_if(f.isnull(name)).alias(f"nulls{n}") for n, name in enumerate((*key, *order))]
+        by_key = named.groupBy(*key).agg(f.count(f.lit(1)).alias("times"), *nulls)
+        sums = [f.sum(f"nulls{n}") for n in range(len(nulls))]
+        return by_key.agg(f.sum("times"), f.max("times"), *sums).na.fill(0)
 
     def _twice(self, rows: DataFrame) -> DataFrame:
         """Return the keys that have several rows and no single last one, those with most rows first, at most ``TOLD``.
@@ -84,17 +82,24 @@ class MergePlan(Upsertion):
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        times = self._last(rows, f.rank()).groupBy(*map(_column, self.key)).agg(f.count(f.lit(1)).alias(_TIMES))
-        values = [_column(name).cast("string").substr(1, 80).alias(f"key {n}") for n, name in enumerate(self.key)]
+        named, key, order = self._named(rows)
+        times = _last(named, key, order, f.rank()).groupBy(*key).agg(f.count(f.lit(1)).alias("times"))
+        values = [f.col(name).cast("string").substr(1, 80).alias(name) for name in key]
         several = f.count(f.lit(1)).over(Window.partitionBy(f.lit(0)))
-        twice = times.where(_column(_TIMES) > 1).select(_TIMES, several.alias("keys"), *values)
-        return twice.orderBy(f.desc(_TIMES), *twice.columns[2:]).limit(TOLD)
+        twice = times.where("times > 1").select("times", several.alias("keys"), *values)
+        return twice.orderBy(f.desc("times"), *key).limit(TOLD)
+
+    def _named(self, rows: DataFrame) -> tuple[DataFrame, list[str], list[str]]:
+        """Return the columns of key and order under names of ours, and these names: none of a user's is among them."""
+        key, order = ([f"{what}{n}" for n in range(len(of))] for what, of in (("key", self.key), ("order", self.order)))
+        given = zip((*self.key, *self.order), (*key, *order), strict=True)
+        return rows.select(*(column_of(name).alias(ours) for name, ours in given)), key, order
 
     def source(self, rows: DataFrame) -> DataFrame:
         """Return the last row of each key in the epoch."""
         from pyspark.sql import functions as f
 
-        return self._last(rows, f.row_number())
+        return _last(rows, self.key, self.order, f.row_number())
 
     def statement(self, target: str) -> str:
         """Return the MERGE statement of ``SOURCE`` into ``target``, which is already quoted."""
@@ -108,19 +113,6 @@ class MergePlan(Upsertion):
         clauses.append(f"WHEN NOT MATCHED{inserted} THEN INSERT ({_list(self.columns)}) VALUES ({values})")
         same = " AND ".join(f"shown.{quoted(name)} = new.{quoted(name)}" for name in self.key)
         return f"MERGE INTO {target} shown USING {SOURCE} new ON {same} {' '.join(clauses)}"
-
-    def _last(self, rows: DataFrame, place: Column) -> DataFrame:
-        """Return the last rows of each key by ``order_by``; without ``order_by`` return all rows.
-
-        ``place`` counts from the last row.  With ``rank`` all rows of a tie are returned.
-        """
-        from pyspark.sql import Window
-
-        if not self.order:
-            return rows
-        last_first = Window.partitionBy(*map(_column, self.key)).orderBy(*(_column(n).desc() for n in self.order))
-        ranked = rows.select("*", place.over(last_first).alias(_PLACE))
-        return ranked.where(_column(_PLACE) == 1).drop(_PLACE)
 
 
 @dataclass(frozen=True)
@@ -167,10 +159,18 @@ class Work:
         )
 
 
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as f
+def _last(rows: DataFrame, key: Sequence[str], order: Sequence[str], place: Column) -> DataFrame:
+    """Return the last rows of each key by ``order``; without an order return all rows.
 
-    return f.col(quoted(name))
+    ``place`` counts from the last row.  With ``rank`` all rows of a tie are returned.
+    """
+    from pyspark.sql import Window
+
+    if not order:
+        return rows
+    last_first = Window.partitionBy(*map(column_of, key)).orderBy(*(column_of(name).desc() for name in order))
+    ours = free("epochal place", rows.columns)
+    return rows.select("*", place.over(last_first).alias(ours)).where(column_of(ours) == 1).drop(ours)
 
 
 def _list(names: tuple[str, ...]) -> str:

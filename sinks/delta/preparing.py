@@ -17,8 +17,8 @@ from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, Work
 from epochal.sinks.delta.modes import Merge
 from epochal.sinks.delta.staged import Note, Staged
-from epochal.sinks.delta.target import quoted
 from epochal.sinks.rows.digest import watched
+from epochal.sinks.spark.names import column_of, numbered
 from epochal.sinks.spark.stage import read_copy
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def kept_in_partitions(sink: Core, rows: DataFrame, metadata: Json) -> DataFrame
 
     for field in gates.partitions(metadata):
         for name in gates.in_both(rows.columns, [field.name], case_sensitive=sink.case_sensitive()):
-            column = f.col(quoted(name))
+            column = column_of(name)
             if (unkept := gates.is_unkept(column, field.dataType)) is not None:
                 rows = rows.withColumn(name, f.when(unkept, f.raise_error(f.lit(UNKEPT))).otherwise(column))
     return rows
@@ -196,7 +196,7 @@ def refuse_rows(sink: Core, rows: StructType, metadata: Json, epoch: EpochNumber
 
 def with_failpoint(sink: Core, rows: DataFrame, epoch: EpochNumber) -> DataFrame:
     if failpoints.is_armed(Point.IN_WRITE):
-        return rows.mapInArrow(hit_between_rows(sink.name, epoch), rows.schema)
+        return numbered(rows).mapInArrow(hit_between_rows(sink.name, epoch), rows.schema)
     return rows
 
 

@@ -32,6 +32,11 @@ def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
     try:
         create_table(sink, schema)
     except (JavaFailure, PySparkException) as error:
+        sink.say.refuse_set_up(
+            gates.unnamed(schema),
+            "give them other names with select=, or make the table yourself with TBLPROPERTIES"
+            f" ('{gates.MAPPING}' = 'name')",
+        )
         raise sink.say.misconfigured(f"Delta cannot create the table {sink.target}", str(error)) from error
     return [f"created Delta table {sink.target}"]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta import jvm
+from epochal.sinks.spark.names import quoted
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTableBuilder
@@ -86,7 +87,3 @@ class Target:
                 help="name a Delta table, or its path",
             )
         return found.location
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -18,14 +18,11 @@ from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.spark import stage
+from epochal.sinks.spark.names import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def has_twins(kind: DataType) -> bool:
@@ -76,7 +73,7 @@ def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
     sink.encoding.check(schema, sink.name)
     refusals = refusals_of(sink.encoding, schema)
     found = all_objections(sink, {column: name for column, (name, _) in refusals.items()}, now)
-    whole = f.struct(*map(quoted, schema.names)).alias(WHOLE_ROW)
+    whole = f.struct(*map(column_of, schema.names)).alias(WHOLE_ROW)
     bad = [condition.alias(name) for name, condition in refusals.values()]
     record = [*sink.encoding.columns(schema.names), whole, *bad]
     return Judging(schema, now.targets, record, found, objections.figures(found))
@@ -123,7 +120,7 @@ def reasons(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
 
     if epoch.copy is not None:
         rows = stage.read_copy(sink.own_session(sink.meant(rows.sparkSession).settings), epoch.copy)
-    whole = f.struct(*(quoted(name) for name in rows.columns)).alias(WHOLE_ROW)
+    whole = f.struct(*map(column_of, rows.columns)).alias(WHOLE_ROW)
     records, found = marked_records(sink, rows, topics_of(sink, epoch), whole)
     reason = f.when(f.col(KEPT), objections.reason_of_each(found)).alias(rejects.REASON)
     return records.select(WHOLE_ROW, reason).select(f"{WHOLE_ROW}.*", rejects.REASON)

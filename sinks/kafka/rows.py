@@ -28,6 +28,7 @@ from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.rows.projection import Projection
+from epochal.sinks.spark.names import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -119,20 +120,20 @@ class Encoding:
         """Return the columns of a record, for rows whose columns have these names."""
         from pyspark.sql import functions as f
 
-        key = _column(self.key) if self.key is not None else f.lit(None)
+        key = column_of(self.key) if self.key is not None else f.lit(None)
         if self.value is not None:
-            value = _column(self.value).cast("binary")
+            value = column_of(self.value).cast("binary")
         else:
-            row = f.struct(*map(_column, self._valued(names)))
+            row = f.struct(*map(column_of, self._valued(names)))
             value = row if self.made else f.to_json(row, _JSON).cast("binary")
         if KEPT in names:
             value = f.when(f.col(KEPT), value)
-        routes = [_ROUTE[role](_column(name)).alias(role) for role, name in self.routes.items()]
+        routes = [_ROUTE[role](column_of(name)).alias(role) for role, name in self.routes.items()]
         return [key.cast("binary").alias("key"), value.alias("value"), *routes]
 
     def check(self, schema: StructType, sink: str) -> None:
         """Raise ``Misconfigured``, with the column's name, if projected rows of this schema cannot be held exactly."""
-        if taken := [name for name in schema.names if name in (HASH, KEPT, MET, WHOLE_ROW)]:
+        if taken := [name for name in schema.names if name.lower() in (HASH, KEPT, MET, WHOLE_ROW)]:
             raise Misconfigured(f"the column name {taken[0]!r} is Epochal's own", sink=sink, help="rename the column")
         for role, name in (("key", self.key), ("value", self.value), *self.routes.items()):
             if name is not None:
@@ -157,19 +158,13 @@ class Encoding:
         from pyspark.sql import functions as f
 
         for name in self._valued(schema.names):
-            bad = _bad(_column(name), schema[name].dataType)
+            bad = _bad(column_of(name), schema[name].dataType)
             if bad is not None:
                 yield name, f.coalesce(bad, f.lit(False))
 
     def _valued(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that make up a row's value."""
         return [name for name in columns if name not in (HASH, KEPT, WHOLE_ROW, *self.routes.values())]
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as f
-
-    return f.col(f"`{name.replace('`', '``')}`")
 
 
 def _as_headers(column: Column) -> Column:

@@ -14,11 +14,14 @@ from epochal.sinks.postgres.ddl import (
     columns_of,
     find,
     has_housekeeping,
+    has_schema,
     missing,
     no_column,
     other_type,
     quoted,
     registered,
+    relation_alike,
+    schema_alike,
 )
 from epochal.sinks.postgres.rights import refuse_rights
 
@@ -33,6 +36,7 @@ KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p":
 def check(session: Session, app: str, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
     """Run all checks of a sink in the mode ``Append``."""
     refuse_server(session, sink)
+    refuse_misspelt(session, sink, target)
     if not has_housekeeping(session):
         raise missing(session, "the schema epochal and its tables", sink)
     if find(session, target.rows) is None:
@@ -64,6 +68,55 @@ def refuse_server(session: Session, sink: str) -> None:
             sink=sink,
             state=session.where,
             help="use a UTF8 database",
+        )
+
+
+def refuse_misspelt(session: Session, sink: str, target: Target) -> None:
+    """Refuse a name that leads nowhere, if another one is likely meant: a schema that is not there, another spelling.
+
+    Postgres takes a name in quotes as it stands, and so does Epochal.  SQL without quotes ignores case.
+    """
+    _refuse_schema(session, sink, "table", target.schema, target.table)
+    if find(session, target.own) is None and find(session, target.plain) is None:
+        _refuse_spelling(session, sink, "table", target.schema, target.table, target.suffix)
+    if target.reader != target.plain:
+        _refuse_schema(session, sink, "view", target.view_schema, target.view)
+        if find(session, target.reader) is None:
+            _refuse_spelling(session, sink, "view", target.view_schema, target.view)
+
+
+def _refuse_schema(session: Session, sink: str, what: str, schema: str | None, name: str) -> None:
+    if schema is None:
+        if session.run("SELECT current_schema()")[0][0] is None:
+            raise Misconfigured(
+                f"{what}={name!r} names no schema, and no schema on the search_path of this role exists",
+                sink=sink,
+                state=session.where,
+                help=f"give {what}='schema.{name}'",
+            )
+    elif not has_schema(session, schema):
+        other = schema_alike(session, schema)
+        alike = (relation_alike(session, other, name) or name) if other is not None else ""
+        raise Misconfigured(
+            f"{what}={f'{schema}.{name}'!r} names the schema {quoted(schema)}, which does not exist",
+            sink=sink,
+            state=session.where,
+            help=f"give {what}={f'{other}.{alike}'!r}" if other else f"CREATE SCHEMA {quoted(schema)}, or name another",
+        )
+
+
+def _refuse_spelling(session: Session, sink: str, what: str, schema: str | None, name: str, suffix: str = "") -> None:
+    """Refuse a relation that is not there, if there is one whose name differs only in case or in quotes."""
+    there = relation_alike(session, schema, name)
+    if there is None and suffix and (rows := relation_alike(session, schema, name + suffix)) is not None:
+        there = rows.removesuffix(suffix)
+    if there is not None and there != name:
+        before = f"{schema}." if schema is not None else ""
+        raise Misconfigured(
+            f"{what}={before + name!r} differs only in case or quotes from {quoted(there)}, which exists",
+            sink=sink,
+            state=session.where,
+            help=f"give {what}={before + there!r}, as the database spells it, or a name that differs in letters",
         )
 
 
@@ -112,7 +165,7 @@ def refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Sequen
     there = {column: kind for column, kind, _ in found}
     for column in columns:
         if column.name not in there:
-            raise no_column(sink, name, column, list(there))
+            raise no_column(sink, name, column, list(there), {each.name for each in columns})
         if there[column.name] not in column.types:
             raise other_type(sink, name, column, there[column.name])
     wanted = {column.name for column in columns}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from epochal.sinks.postgres.checking import (
     refuse_columns,
     refuse_dependents,
+    refuse_misspelt,
     refuse_other_owner,
     refuse_relation,
     refuse_rows,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 def create(session: Session, app: str, sink: str, target: Target, columns: Sequence[PgColumn]) -> list[str]:
     """Make what is missing, within the caller's transaction; return a line for each thing that was made."""
     session.run("SELECT pg_advisory_xact_lock(hashtextextended('epochal.create', 0))")
+    refuse_misspelt(session, sink, target)
     done: list[str] = []
     done += make_housekeeping(session)
     if find(session, target.rows) is None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -113,7 +113,9 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    """Return the text as an SQL constant, which means the same whatever ``standard_conforming_strings`` is."""
+    plain = "'" + text.replace("'", "''") + "'"
+    return "E" + plain.replace("\\", "\\\\") if "\\" in plain else plain
 
 
 def _split(name: str) -> tuple[str | None, str]:
@@ -248,6 +250,37 @@ def has_housekeeping(session: Session) -> bool:
     )
 
 
+def has_schema(session: Session, schema: str) -> bool:
+    return bool(session.run("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema)[0][0])
+
+
+def schema_alike(session: Session, schema: str) -> str | None:
+    """Return a schema whose name differs from this one at most in case or in quotes, or None."""
+    found = session.run(
+        f"SELECT nspname::text FROM pg_namespace WHERE {_ALIKE.format('nspname')} ORDER BY nspname <> $1::text, 1",
+        schema,
+    )
+    return str(found[0][0]) if found else None
+
+
+def relation_alike(session: Session, schema: str | None, name: str) -> str | None:
+    """Return a relation of the schema whose name differs from this one at most in case or in quotes, or None.
+
+    Without a schema, the search path counts.
+    """
+    found = session.run(
+        f"SELECT relname::text FROM pg_class WHERE {_ALIKE.format('relname')} AND relkind IN ('r', 'p', 'v', 'm', 'f')"
+        " AND relnamespace IN (SELECT oid FROM pg_namespace WHERE nspname = ANY(coalesce($2::name[],"
+        " current_schemas(false)))) ORDER BY relname <> $1::text, 1",
+        name,
+        [schema] if schema is not None else None,
+    )
+    return str(found[0][0]) if found else None
+
+
+_ALIKE = """lower(replace({}::text, '"', '') COLLATE "C") = lower(replace($1::text, '"', '') COLLATE "C")"""
+
+
 def registered(session: Session, app: str, sink: str) -> int | None:
     """Return the object id of the table that this sink is registered with, or None."""
     found = session.run("SELECT rows_table::bigint FROM epochal.sinks WHERE app = $1 AND sink = $2", app, sink)
@@ -274,8 +307,20 @@ def missing(session: Session, what: str, sink: str) -> Misconfigured:
     )
 
 
-def no_column(sink: str, name: str, column: PgColumn, there: Sequence[str]) -> Misconfigured:
-    """Return the error for a table that lacks a column of the rows."""
+def no_column(sink: str, name: str, column: PgColumn, there: Sequence[str], given: Collection[str]) -> Misconfigured:
+    """Return the error for a table that lacks a column of the rows.
+
+    ``there``: the columns of the table.  ``given``: the columns of the rows.
+    """
+    other = misspelt(column.name, there, given)
+    if other is not None:
+        return Misconfigured(
+            f"{name} has no column {quoted(column.name)}, only {quoted(other)}",
+            sink=sink,
+            state=f"columns {list(there)}",
+            help="Postgres tells names apart by case and quotes: spell the column in the query as the table does,"
+            f" withColumnRenamed({column.name!r}, {other!r})",
+        )
     return Misconfigured(
         f"{name} has no column {quoted(column.name)}",
         sink=sink,
@@ -283,6 +328,16 @@ def no_column(sink: str, name: str, column: PgColumn, there: Sequence[str]) -> M
         help=f"ALTER TABLE {name} ADD COLUMN {quoted(column.name)} {column.types[0]}, and add it to the reader view if"
         " there is one; or give schema_evolution=True",
     )
+
+
+def misspelt(name: str, there: Sequence[str], given: Collection[str]) -> str | None:
+    """Return a column of the table that the rows lack, and that differs from ``name`` only in case or in quotes."""
+    return next((other for other in there if unspelt(other) == unspelt(name) and other not in given), None)
+
+
+def unspelt(name: str) -> str:
+    """Return the name without what SQL itself ignores or takes away in a name that is not quoted."""
+    return name.replace('"', "").lower()
 
 
 def other_type(sink: str, name: str, column: PgColumn, found: str) -> Misconfigured:

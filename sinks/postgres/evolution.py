@@ -31,14 +31,21 @@ class Evolution:
     columns: Sequence[PgColumn]
 
     def lacking(self, session: Session) -> dict[str, list[PgColumn]]:
-        """Return, for each table, the columns that it lacks."""
+        """Return, for each table, the columns that it lacks.  Refuse a column that it only spells otherwise."""
         found = {}
         for table, columns in self._wanted().items():
-            there = {name for name, *_ in ddl.columns_of(session, table)}
+            there = [name for name, *_ in ddl.columns_of(session, table)]
             new = [column for column in columns if column.name not in there]
+            self._refuse_misspelt(table, new, there)
             if there and new:
                 found[table] = new
         return found
+
+    def _refuse_misspelt(self, table: str, new: Sequence[PgColumn], there: Sequence[str]) -> None:
+        given = {column.name for column in self.columns}
+        for column in new:
+            if ddl.misspelt(column.name, there, given) is not None:
+                raise ddl.no_column(self.sink, table, column, there, given)
 
     def known(self, session: Session) -> list[PgColumn]:
         """Return the columns that the tables have.  Refuse a role that cannot add the others.  Write nothing."""
@@ -78,10 +85,10 @@ class Evolution:
         """Add the new columns at the end of the reader view, if the view is the one that ``create`` made."""
         shown = [name for name, *_ in ddl.columns_of(session, self.target.reader)]
         ours = ddl.view_query(self.app, self.sink, self.target, shown)
+        reader = ddl.find(session, self.target.reader)  # before the next view, whose name the user's may have, too
         session.run(f"CREATE TEMPORARY VIEW epochal_same AS {ours}")
         ((same,),) = session.run(
-            "SELECT pg_get_viewdef('pg_temp.epochal_same'::regclass) = pg_get_viewdef($1::regclass)",
-            self.target.reader,
+            "SELECT pg_get_viewdef('pg_temp.epochal_same'::regclass) = pg_get_viewdef($1::bigint::oid)", reader
         )
         session.run("DROP VIEW pg_temp.epochal_same")
         if not same:

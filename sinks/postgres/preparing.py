@@ -26,6 +26,7 @@ from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import watched
 from epochal.sinks.rows.projection import settings_of
 from epochal.sinks.spark.executors import lacks_epochal
+from epochal.sinks.spark.names import numbered
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.ddl import PgColumn
@@ -204,7 +205,7 @@ def written_by(sink: Core, rows: Any, task: Task) -> list[Json]:
     from epochal.sinks.postgres.write import VOTE, writer
 
     try:
-        votes = rows.coalesce(sink.connections).mapInArrow(writer(task), VOTE).collect()
+        votes = numbered(rows).coalesce(sink.connections).mapInArrow(writer(task), VOTE).collect()
     except Exception as error:
         raise error_of_a_task(sink, error, task.epoch) or error from None
     return [json.loads(vote[0]) for vote in votes]

@@ -2,6 +2,11 @@
 
 Prepare makes the plan (:class:`Publish`) and puts it into the committable.  So whoever commits runs exactly what was
 tried, and does not need the query's schema.  In all statements ``$1`` is the position, and ``$2`` the winning attempts.
+
+A name of a user may be any text, also one that stands here: ``place``, ``new``, ``excluded``.  So three rules hold in
+all statements.  Every column of a user is written with the alias of its table: ``new."place"`` is never anything else.
+The result of an expression is never named beside columns of a user: the subquery that has it names all its columns
+anew, by position.  Every table of a user has an alias.
 """
 
 from __future__ import annotations
@@ -41,8 +46,8 @@ class Staged:
 
     @property
     def rows(self) -> str:
-        """The part of a SELECT that names these rows."""
-        return f"FROM {self.target.rows} WHERE _epoch = $1 AND _attempt = ANY($2::bigint[])"
+        """The part of a SELECT that names these rows, under the alias ``staged``."""
+        return f"FROM {self.target.rows} staged WHERE staged._epoch = $1 AND staged._attempt = ANY($2::bigint[])"
 
     @property
     def where(self) -> dict[str, Any]:
@@ -102,18 +107,19 @@ class Publish(Upsertion):
         return f"{self._same_key()} AND {self._is_deletion()}"
 
     def _same_key(self) -> str:
-        return " AND ".join(f"shown.{quoted(name)} = new.{quoted(name)}" for name in self.key)
+        return " AND ".join(f"{_of('shown', name)} = {_of('new', name)}" for name in self.key)
 
     def _insert(self, staged: Staged) -> str:
-        names, source = _list(self.columns), self._insert_from(staged)
-        return f"INSERT INTO {staged.target.plain} ({names}) SELECT {names} {source}{self._on_conflict()}"
+        names, values = _list(self.columns), _all_of("new", self.columns)
+        source = f"SELECT {values} {self._insert_from(staged)}"
+        return f"INSERT INTO {staged.target.plain} AS shown ({names}) {source}{self._on_conflict()}"
 
     def _on_conflict(self) -> str:
         if not self.key:
             return ""
         if not self.update:
             return f" ON CONFLICT ({_list(self.key)}) DO NOTHING"
-        sets = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.update)
+        sets = ", ".join(f"{quoted(name)} = {_of('EXCLUDED', name)}" for name in self.update)
         return f" ON CONFLICT ({_list(self.key)}) DO UPDATE SET {sets}"
 
     def _count_wanted(self, staged: Staged) -> int:
@@ -128,18 +134,17 @@ class Publish(Upsertion):
         return f"FROM ({self._last_per_key(staged)}) new{where}"
 
     def _is_deletion(self) -> str:
-        return f"(new.{quoted(self.delete_when or '')} IS TRUE)"
+        return f"({_of('new', self.delete_when or '')} IS TRUE)"
 
     def _last_per_key(self, staged: Staged) -> str:
         """Return the query for the epoch's rows; with an order, for the last row of each key."""
         if not self.order:
-            return f"SELECT * {staged.rows}"
-        return (
-            f"SELECT DISTINCT ON ({_list(self.key)}) * {staged.rows} ORDER BY {_list(self.key)}, {self._newest_first()}"
-        )
+            return f"SELECT staged.* {staged.rows}"
+        key = _all_of("staged", self.key)
+        return f"SELECT DISTINCT ON ({key}) staged.* {staged.rows} ORDER BY {key}, {self._newest_first()}"
 
     def _newest_first(self) -> str:
-        return ", ".join(f"{quoted(name)} DESC" for name in self.order)
+        return ", ".join(f"{_of('staged', name)} DESC" for name in self.order)
 
     # --- checks before the decision --------------------------------------------------------------
 
@@ -161,20 +166,22 @@ class Publish(Upsertion):
 
     def _refuse_null_keys(self, staged: Staged) -> None:
         named = (*self.key, *self.order)
-        (counts,) = staged.ask(
-            f"SELECT {', '.join(f'count(*) FILTER (WHERE {quoted(name)} IS NULL)' for name in named)} {staged.rows}"
-        )
+        counts_of = [f"count(*) FILTER (WHERE {_of('staged', name)} IS NULL)" for name in named]
+        (counts,) = staged.ask(f"SELECT {', '.join(counts_of)} {staged.rows}")
         counted = dict(zip(named, map(int, counts), strict=True))
         check_nulls(counted, staged.sink, staged.epoch)
 
     def _refuse_duplicate_keys(self, staged: Staged) -> None:
-        key, rows = _list(self.key), staged.rows
-        if self.order:
-            rank = f"rank() OVER (PARTITION BY {key} ORDER BY {self._newest_first()})"
-            rows = f"FROM (SELECT {key}, {rank} AS place {staged.rows}) ranked WHERE place = 1"
+        """Refuse keys with several rows; with an order, keys with several rows that share the last place."""
+        key = _all_of("staged", self.key)
+        place = f"rank() OVER (PARTITION BY {key} ORDER BY {self._newest_first()})" if self.order else "1"
+        parts = [f"k{n}" for n in range(len(self.key))]  # ours: in `ranked` no column has a name of the user's
+        ranked = f"(SELECT {place}, {key} {staged.rows}) ranked (place, {', '.join(parts)})"
+        named = _all_of("ranked", parts)
         found = staged.ask(
-            f"SELECT count(*), count(*) OVER (), {', '.join(f'left({quoted(name)}::text, 80)' for name in self.key)}"
-            f" {rows} GROUP BY {key} HAVING count(*) > 1 ORDER BY count(*) DESC, {key} LIMIT {TOLD}"
+            f"SELECT count(*), count(*) OVER (), {', '.join(f'left(ranked.{part}::text, 80)' for part in parts)}"
+            f" FROM {ranked} WHERE ranked.place = 1 GROUP BY {named} HAVING count(*) > 1"
+            f" ORDER BY count(*) DESC, {named} LIMIT {TOLD}"
         )
         check_twice(self, Upsert.__name__, found, staged.sink, staged.epoch)
 
@@ -190,3 +197,12 @@ def _rows_left_out(staged: Staged, what: str) -> ServerRefused:
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names))
+
+
+def _of(alias: str, name: str) -> str:
+    """Return the SQL for a column of the table that has this alias in the statement."""
+    return f"{alias}.{quoted(name)}"
+
+
+def _all_of(alias: str, names: Sequence[str]) -> str:
+    return ", ".join(_of(alias, name) for name in names)

@@ -14,11 +14,20 @@ from pyspark.sql import types as T  # noqa: N812
 
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import PgColumn
+from epochal.sinks.spark.names import column_of
 
 ISOLATION = ("_epoch", "_attempt")
 """Columns of the rows table that the reader view does not show."""
 
 _NAME_BYTES = 63
+_SYSTEM = (
+    "tableoid",
+    "xmin",
+    "cmin",
+    "xmax",
+    "cmax",
+    "ctid",
+)  # https://www.postgresql.org/docs/18/ddl-system-columns.html
 
 _EXACT: dict[type[T.DataType], tuple[str, ...]] = {
     T.StringType: ("text", "character varying"),
@@ -69,17 +78,22 @@ def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
         raise Misconfigured("the rows have no columns", sink=sink, help="select at least one column")
     seen: set[str] = set()
     for name in schema.names:
-        if name in ISOLATION or name in seen or len(name.encode()) > _NAME_BYTES or not name:
-            why = (
-                "is Epochal's own"
-                if name in ISOLATION
-                else "occurs twice"
-                if name in seen
-                else f"is empty or longer than the {_NAME_BYTES} bytes of a Postgres name"
-            )
+        why = "occurs twice" if name in seen else _why_no_name(name)
+        if why is not None:
             raise Misconfigured(f"the column name {name!r} {why}", sink=sink, help="rename the column in the query")
         seen.add(name)
     return [PgColumn(f.name, _pg_types(f.name, f.dataType, sink)) for f in schema.fields]
+
+
+def _why_no_name(name: str) -> str | None:
+    """Return why no column of a sink's table can have this name, or None if it can."""
+    if name in ISOLATION:
+        return "is Epochal's own"
+    if name in _SYSTEM:
+        return "is that of a column which Postgres itself gives to every table"
+    if not name or len(name.encode()) > _NAME_BYTES:
+        return f"is empty or longer than the {_NAME_BYTES} bytes of a Postgres name"
+    return "holds a NUL, which Postgres takes in no name" if "\0" in name else None
 
 
 def _pg_types(name: str, kind: T.DataType, sink: str) -> tuple[str, ...]:
@@ -133,7 +147,7 @@ def holdable(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
     flags: list[Column] = []
     flagged: list[str] = []
     for number, field in enumerate(rows.schema.fields):
-        column = F.col(f"`{field.name.replace('`', '``')}`")
+        column = column_of(field.name)
         values.append(_converted(column, field.dataType).alias(f"c{number}"))
         wrong = _unholdable(column, field.dataType)
         if wrong is not None:
@@ -146,7 +160,7 @@ def reason(schema: T.StructType) -> Column:
     """Return why Postgres cannot hold a row, as text; NULL if it can.  Unlike ``holdable`` this checks strings, too."""
     reasons: list[Column] = []
     for field in schema.fields:
-        column = F.col(f"`{field.name.replace('`', '``')}`")
+        column = column_of(field.name)
         wrong = (
             _invalid_text(column) if isinstance(field.dataType, T.StringType) else _unholdable(column, field.dataType)
         )

@@ -94,6 +94,7 @@ def create(
     """Make what is missing, within the caller's transaction; return a line for each thing that was made."""
     check_mode(mode, columns, sink)
     session.run("SELECT pg_advisory_xact_lock(hashtextextended('epochal.create', 0))")
+    checking.refuse_misspelt(session, sink, target)
     done: list[str] = []
     done += creating.make_housekeeping(session)
     if ddl.find(session, target.plain) is None:
@@ -115,6 +116,7 @@ def check(session: Session, app: str, sink: str, target: Target, mode: Staging, 
     """Refuse, without writing anything, what can never work."""
     check_mode(mode, columns, sink)
     checking.refuse_server(session, sink)
+    checking.refuse_misspelt(session, sink, target)
     if not ddl.has_housekeeping(session):
         raise ddl.missing(session, "the schema epochal and its tables", sink)
     for table in (target.plain, target.rows):
@@ -203,7 +205,7 @@ def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, 
             continue
         found = table.get(column.name)
         if found is None:
-            raise ddl.no_column(sink, target.plain, column, list(table))
+            raise ddl.no_column(sink, target.plain, column, list(table), {each.name for each in columns})
         if found.kind not in column.types:
             raise ddl.other_type(sink, target.plain, column, found.kind)
         if found.generated is not None:

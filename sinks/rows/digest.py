@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import Digest
 from epochal.sinks.spark.executors import await_observation
+from epochal.sinks.spark.names import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -24,7 +25,7 @@ def row_hash(rows: DataFrame) -> Column:
     """Return a column with the 64-bit hash of each row, of type bigint."""
     from pyspark.sql import functions as f
 
-    columns = [_hash(rows[_quoted(field.name)], field.dataType) for field in rows.schema.fields]
+    columns = [_hash(column_of(field.name), field.dataType) for field in rows.schema.fields]
     return f.xxhash64(f.lit(len(columns)), *columns)
 
 
@@ -82,7 +83,3 @@ def _entry(entry: Column, kind: Any) -> Column:
     from pyspark.sql import functions as f
 
     return f.xxhash64(_hash(entry["key"], kind.keyType), _hash(entry["value"], kind.valueType))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

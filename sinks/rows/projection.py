@@ -31,6 +31,7 @@ from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.spark.executors import first_cause, running_session
+from epochal.sinks.spark.names import column_of, free, refuse_twins
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -116,10 +117,12 @@ class Projection:
         ``Misconfigured`` names what does not fit the rows.
         """
         if self.is_whole:
+            refuse_twins(schema, self.sink)
             return schema
         key = schema.json()
         if key not in self._checked:
             self._checked[key] = self._check(schema)
+            refuse_twins(self._checked[key], self.sink)
         return self._checked[key]
 
     def apply(self, rows: DataFrame) -> DataFrame:
@@ -127,7 +130,7 @@ class Projection:
         if self.where is not None:
             rows = rows.where(self.where)
         if self.select is not None:
-            rows = rows.selectExpr(*(_sql(item, rows.columns) for item in self.select))
+            rows = rows.select(*(_item(item, rows.columns) for item in self.select))
         return rows
 
     def beside(self, rows: DataFrame, name: str, tell: Callable[[StructType], Column]) -> DataFrame:
@@ -137,12 +140,12 @@ class Projection:
         """
         from pyspark.sql import functions as f
 
-        whole = f.struct(*(_sql(column, rows.columns) for column in rows.columns)).alias(_WHOLE)
-        items = [_sql(item, rows.columns) for item in (self.select if self.select is not None else ("*",))]
+        schema = self.check(rows.schema)
+        whole = free(_WHOLE, schema.names)
+        items = [f.expr("*")] if self.select is None else [_item(item, rows.columns) for item in self.select]
         passed = rows.where(self.where) if self.where is not None else rows
-        given = passed.select(*map(f.expr, items), whole)
-        told = tell(self.check(rows.schema))
-        return given.select(_WHOLE, told.alias(name)).select(f"{_WHOLE}.*", name)
+        given = passed.select(*items, f.struct(*map(column_of, rows.columns)).alias(whole))
+        return given.select(whole, tell(schema).alias(name)).select(f"{whole}.*", name)
 
     def marked(self, rows: DataFrame, kept: str, *more: Column) -> DataFrame:
         """Return all ``rows``, projected, with the columns ``more`` and the boolean column ``kept``.
@@ -153,16 +156,17 @@ class Projection:
         from pyspark.sql import functions as f
 
         gets = f.coalesce(f.expr(self.where), f.lit(False)) if self.where is not None else f.lit(True)
-        items = self.select if self.select is not None else ("*",)
-        return rows.select(*(self._where(gets, item, rows) for item in items), gets.alias(kept), *more)
+        items = [f.expr("*")] if self.select is None else [self._where(gets, item, rows) for item in self.select]
+        return rows.select(*items, gets.alias(kept), *more)
 
     def _where(self, gets: Column, item: str, rows: DataFrame) -> Column:
         """Return the column of one item of ``select``.  An expression is computed only for rows that the sink gets."""
         from pyspark.sql import functions as f
 
-        text = _sql(item, rows.columns)
-        parsed = self._parsed(rows.sparkSession, self, text)
-        return f.when(gets, f.expr(text)).alias(parsed.name()) if _class(parsed) == "Alias" else f.expr(text)
+        if item in rows.columns:
+            return column_of(item)
+        parsed = self._parsed(rows.sparkSession, self, item)
+        return f.when(gets, f.expr(item)).alias(parsed.name()) if _class(parsed) == "Alias" else f.expr(item)
 
     def left_out(self, rows: DataFrame) -> int:
         """Count the ``rows`` of a copy that ``where`` keeps out.  One Spark job, which reads only its columns.
@@ -365,12 +369,11 @@ def _legacy(spark: SparkSession) -> list[str]:
     return sorted(name for name in names if name.startswith(_LEGACY) and spark.conf.isModifiable(name))
 
 
-def _sql(item: str, columns: Sequence[str]) -> str:
-    return _sql_name(item) if item in columns else item
+def _item(item: str, columns: Sequence[str]) -> Column:
+    """Return the column of one item of ``select``."""
+    from pyspark.sql import functions as f
 
-
-def _sql_name(column: str) -> str:
-    return f"`{column.replace('`', '``')}`"
+    return column_of(item) if item in columns else f.expr(item)
 
 
 def _check_distinct(projection: Projection, schema: StructType, case_sensitive: bool) -> None:

@@ -28,6 +28,7 @@ from epochal.sinks.protocol import (
     Sink,
 )
 from epochal.sinks.rows.digest import watched
+from epochal.sinks.spark.names import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -150,7 +151,7 @@ class Rejects(ForwardingSink):
         from pyspark.sql import functions as f
 
         reasoned: DataFrame = self._of.reasons(epoch, rows).where(f.isnotnull(REASON))
-        return reasoned.select(*map(_column, rows.columns), f.lit(self._of.name).alias(SINK), REASON)
+        return reasoned.select(*map(column_of, rows.columns), f.lit(self._of.name).alias(SINK), REASON)
 
     def _schema(self, schema: Schema) -> Schema:
         """Return the schema of the epoch with the two added columns."""
@@ -217,7 +218,3 @@ def _unfit(of: Sink, into: Sink, why: str) -> Misconfigured:
     return Misconfigured(
         f"bad_rows={into!r} {why}", sink=of.name, help="take a PostgresSink, or a DeltaSink that appends"
     )
-
-
-def _column(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

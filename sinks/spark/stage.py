@@ -25,6 +25,7 @@ from epochal.coordinator.model.epoch import Actor, Copy, CopyFile, EpochNumber
 from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.conditions import may_drop
 from epochal.sinks.spark.executors import await_observation, first_cause
+from epochal.sinks.spark.names import are_twins, twins
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -311,17 +312,21 @@ def check_schema(schema: StructType, *, case_sensitive: bool = False) -> None:
             state="schema struct<>",
             help="select at least one column before handing the DataFrame to the pipeline",
         )
+    check_names(schema, case_sensitive=case_sensitive)
+    for field in schema.fields:
+        _check_type(field.name, field.dataType)
+
+
+def check_names(schema: StructType, *, case_sensitive: bool) -> None:
+    """Raise ``Misconfigured`` if two columns, or two fields of a struct, have one name for Spark."""
     seen: dict[str, str] = {}
     for field in schema.fields:
         key = field.name if case_sensitive else field.name.lower()
         if key in seen:
-            raise Misconfigured(
-                f"two columns are named {seen[key]!r} and {field.name!r}",
-                state=f"columns {schema.names}, spark.sql.caseSensitive={str(case_sensitive).lower()}",
-                help="rename one of them, for instance with withColumnRenamed before a join",
-            )
+            raise are_twins(("", seen[key], field.name), case_sensitive=case_sensitive)
         seen[key] = field.name
-        _check_type(field.name, field.dataType)
+    if not case_sensitive and (found := next(twins(schema), None)) is not None:
+        raise are_twins(found)
 
 
 def _check_type(column: str, kind: DataType) -> None:
