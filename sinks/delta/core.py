@@ -109,6 +109,7 @@ class Core:
         if isinstance(self.mode, Merge):
             kinds = {field.name: field.dataType.simpleString() for field in rows.fields}
             keyed.check_columns(self.mode, kinds, self.name)
+            self.say.refuse_set_up(gates.names_of_merge(kinds), "give it another name in the query or with select=")
         return rows
 
     def written(self, rows: StructType, table: Sequence[str]) -> StructType:

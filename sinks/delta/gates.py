@@ -9,7 +9,7 @@ whose values the table's type holds exactly; no column is dropped.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import Json
@@ -25,6 +25,14 @@ RETENTION_DEFAULT = "spark.databricks.delta.properties.defaults.setTransactionRe
 APPEND_ONLY = "delta.appendOnly"
 
 MAPPING = "delta.columnMapping.mode"
+_OF_MERGE = (  # seen with Delta 4.4: a column of that name is ambiguous inside Delta's MERGE
+    "_file_name_",
+    "_row_dropped_",
+    "_row_id_",
+    "_source_row_present_",
+    "_target_row_present_",
+    "_tmp_metadata_row_index",
+)
 _NO_NAME = " ,;{}()\n\t="
 
 _DIGITS = {"ByteType": 3, "ShortType": 5, "IntegerType": 10, "LongType": 19}  # decimal digits
@@ -55,6 +63,11 @@ def unnamed(schema: StructType) -> list[str]:
         for name in dict.fromkeys(_names("", schema))
         if any(letter in name for letter in _NO_NAME)
     ]
+
+
+def names_of_merge(columns: Iterable[str]) -> list[str]:
+    """Return the columns that a MERGE cannot have in its rows or its table, a sentence each."""
+    return [f"column {name}: Delta's MERGE adds one of that name" for name in columns if name.lower() in _OF_MERGE]
 
 
 def is_mapped(metadata: Json) -> bool:

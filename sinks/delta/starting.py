@@ -11,6 +11,7 @@ from epochal.sinks.conditions import check_name
 from epochal.sinks.delta import gates, jvm
 from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.jvm import JavaFailure
+from epochal.sinks.delta.modes import Merge
 from epochal.sinks.delta.target import SESSION_CATALOG
 from epochal.sinks.spark.executors import clone
 
@@ -67,7 +68,10 @@ def check(sink: Core, query: Query, schema: StructType) -> None:
     metadata = txn.metadata()
     refuse_forgetful(sink, metadata)
     sink.say.refuse_set_up(gates.table_problems(metadata, sink.adds_only), "write to a table without it")
-    rows = sink.written(sink.projected(schema), jvm.schema_of(metadata).names)
+    there = jvm.schema_of(metadata).names
+    if isinstance(sink.mode, Merge):
+        sink.say.refuse_set_up(gates.names_of_merge(there), "rename it in the table")
+    rows = sink.written(sink.projected(schema), there)
     problems, added = sink.row_problems(rows, metadata), sink.added(rows, metadata)
     sink.say.refuse_set_up(problems, sink.remedy(added))
     try:

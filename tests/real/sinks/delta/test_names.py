@@ -127,3 +127,17 @@ def test_a_column_that_the_table_spells_otherwise_is_not_added(spark: SparkSessi
             assert error.value.help.startswith("cast or rename in the query")
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_a_name_that_delta_itself_needs_in_a_merge_is_refused_by_name(spark: SparkSession, path: Path) -> None:
+    """P2: a sibling, in Delta's own plan: in the rows and in the table."""
+    rows = StructType().add("id", "long")
+    more = StructType().add("id", "long").add("_Row_Id_", "long")
+    said = "column _Row_Id_: Delta's MERGE adds one of that name"
+    merging = DeltaSink(str(path), name="out", mode=Merge(key="id"))
+    with pytest.raises(Misconfigured, match=said):
+        merging.create(query("app"), more)
+    ready(spark, path, more)
+    with pytest.raises(Misconfigured, match=said) as error:
+        merging.check(query("app"), rows)
+    assert error.value.help == "rename it in the table"
