@@ -48,6 +48,7 @@ _READ = """SELECT f.floor, l.position, l.record FROM epochal.log_floor f
 LEFT JOIN epochal.log l USING (log_name) WHERE f.log_name = %s ORDER BY l.position"""
 _SETTINGS = """SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %s, true),
 set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)"""
+_FROM_17 = ", set_config('transaction_timeout', '0', true)"  # each statement and each pause has its own limit
 
 
 class PostgresLog:
@@ -137,7 +138,8 @@ class PostgresLog:
         psycopg = _driver()
         try:
             with contextlib.closing(self._connect()) as connection, self._deadline(connection):
-                connection.execute(_SETTINGS, self._timeouts())
+                more = _FROM_17 if connection.info.server_version >= 170000 else ""
+                connection.execute(_SETTINGS + more, self._timeouts())
                 yield connection
         except self._made_meanwhile():
             raise
@@ -153,6 +155,7 @@ class PostgresLog:
         parameters = {"connect_timeout": max(2, round(self._timeout)), **self._parameters()}
         connection: psycopg.Connection[Any] = driver.connect(**parameters, prepare_threshold=None)
         connection.isolation_level = driver.IsolationLevel.READ_COMMITTED
+        connection.read_only = False  # whatever the role says; a standby refuses it, and what it says may be old
         return connection
 
     def _commit(

@@ -28,6 +28,8 @@ class Limits:
 class ServerRefused(Misconfigured):
     """The server read the statement and refused it: a right, a constraint, a value or an object that does not exist."""
 
+    constraint: str | None = None  # the name of the constraint, or of the unique index, that refused
+
 
 @dataclass(frozen=True)
 class Address:

@@ -23,6 +23,7 @@ from epochal.sinks.postgres.ddl import (
     relation_alike,
     schema_alike,
 )
+from epochal.sinks.postgres.publications import refuse_publications
 from epochal.sinks.postgres.rights import refuse_rights
 
 if TYPE_CHECKING:
@@ -47,21 +48,29 @@ def check(session: Session, app: str, sink: str, target: Target, columns: Sequen
         raise missing(session, f"the row of app {app!r} in epochal.sinks", sink)
     _refuse_view(session, sink, target, columns)
     refuse_rights(session, sink, target)
+    refuse_publications(session, sink, target)
+    explain(session, target)
+
+
+def explain(session: Session, target: Target) -> None:
+    """Let the server plan what every publish and abort writes into Epochal's own tables.
+
+    The server then checks rights and publications, with their filters and lists of columns.
+    """
+    session.run(
+        "EXPLAIN INSERT INTO epochal.epochs SELECT * FROM epochal.epochs WHERE false;"
+        " EXPLAIN DELETE FROM epochal.attempts WHERE false;"
+        " EXPLAIN UPDATE epochal.sinks SET published = 0, decision = 0 WHERE false;"
+        f" EXPLAIN DELETE FROM {target.rows} WHERE false"
+    )
 
 
 def refuse_server(session: Session, sink: str) -> None:
-    """Refuse a server of an unsupported version, a read-only replica, or a database that is not in UTF-8."""
-    ((version, recovery, encoding),) = session.run(
-        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding')"
+    """Refuse a server of an unsupported version, or a database that is not in UTF-8."""
+    ((version, encoding),) = session.run(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_encoding')"
     )
     versions.check(versions.POSTGRES_SERVER, str(version // 10000), sink)
-    if recovery:
-        raise Misconfigured(
-            "the server is a read-only replica",
-            sink=sink,
-            state=session.where,
-            help="connect to the primary (target_session_attrs=read-write)",
-        )
     if encoding != "UTF8":
         raise Misconfigured(
             f"the database's encoding is {encoding}, which cannot hold all strings",

@@ -50,7 +50,11 @@ def publish_epoch(sink: Core, app: str, c: Committable, by: Actor) -> CommitOutc
         if outcome is CommitOutcome.COMMITTED:
             hit(Point.AFTER_PUBLISH, sink.name, number)
 
-    with sink.connector.session() as session, session.transaction(answered, bulk=True):
+    with (
+        sink.connector.session() as session,
+        session.transaction(answered, bulk=True, by=by),
+        sink.naming_blockers(session),
+    ):
         state = sink.state(session, app, lock=True)
         if not sink.conditions.already_committed(state, by, marker_of(c), number):
             refuse_other_way(sink, c)
@@ -164,10 +168,15 @@ def publish_staged(sink: Core, session: Session, c: Committable) -> None:
     """Write the rows of the winning attempts into the table, and delete all staged rows up to the position."""
     plan = Publish.from_json(c.payload["publish"])
     plan.run(sink.staged(session, c.decision.epoch, c.position, attempts_of(c)))
-    session.run(f"DELETE FROM {sink.target.rows} WHERE _epoch <= $1", c.position, limit=sink.limits.bulk)
+    delete_staged(sink, session, c.position)
+
+
+def delete_staged(sink: Core, session: Session, last: Position) -> None:
+    session.run(f"DELETE FROM {sink.target.rows} WHERE _epoch <= $1", last, limit=sink.limits.bulk)
 
 
 def show(sink: Core, session: Session, app: str, c: Committable, *, may_forget: bool) -> None:
+    """Write the marker and the audit.  ``may_forget``: delete old rows of the audit, too, if some are due."""
     audit.write(session, app, c)
     session.run(
         "DELETE FROM epochal.attempts WHERE app = $1 AND sink = $2 AND position <= $3", app, sink.name, c.position
@@ -203,7 +212,7 @@ def resolve(sink: Core, app: str, c: Committable, by: Actor, unknown: OutcomeUnk
         with (
             sink.connector.session() as session,
             sink.reading(),
-            session.transaction(),
+            session.transaction(by=by),
             sink.ending_blockers(session, app, by),
         ):
             state = sink.state(session, app, lock=True)

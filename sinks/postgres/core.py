@@ -15,7 +15,7 @@ from epochal.sinks.conditions import Conditions, check_above_zero, check_name, l
 from epochal.sinks.epochs import Retention
 from epochal.sinks.postgres import ddl, modes
 from epochal.sinks.postgres.address import Dsn, Limits, ServerRefused
-from epochal.sinks.postgres.blockers import Row, ending_blockers
+from epochal.sinks.postgres.blockers import Row, watching
 from epochal.sinks.postgres.client import Connector
 from epochal.sinks.postgres.evolution import Evolution
 from epochal.sinks.postgres.modes import Append, Mode, Staging
@@ -181,7 +181,11 @@ class Core:
             raise SinkUnavailable(lost.what, sink=self.name, state=lost.state, help=lost.help) from lost
 
     def ending_blockers(self, session: Session, app: str, by: Actor) -> contextlib.AbstractContextManager[None]:
-        return ending_blockers(session, self.connector, Row(app, self.name, by))
+        """End older back-ends of this sink that hold its row; name all others that the body has to wait for."""
+        return watching(session, self.connector, self.name, Row(app, self.name, by))
+
+    def naming_blockers(self, session: Session) -> contextlib.AbstractContextManager[None]:
+        return watching(session, self.connector, self.name)
 
     def kept_as(self, session: Session, app: str) -> str:
         """Return the name under which the sink's row is stored; while the sink is renamed, it may be the other name."""

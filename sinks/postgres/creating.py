@@ -28,6 +28,7 @@ from epochal.sinks.postgres.ddl import (
     sink_step,
     view_step,
 )
+from epochal.sinks.postgres.publications import mend
 from epochal.sinks.postgres.rights import needed
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def create(session: Session, app: str, sink: str, target: Target, columns: Seque
         done += run_steps(session, _rows_steps(session, sink, target, columns))
     refuse_rows(session, sink, target, columns)
     refuse_other_owner(session, app, sink, target)
+    done += mend(session, target)
     if registered(session, app, sink) is None:
         done += run_steps(session, [sink_step(app, sink, target)])
     if find(session, target.reader) is None:

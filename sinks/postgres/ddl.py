@@ -132,6 +132,11 @@ def housekeeping_steps() -> list[Step]:
     return [Step(sql, "made the schema epochal" if n == 0 else "") for n, sql in enumerate(HOUSEKEEPING)]
 
 
+def identity_step(table: str) -> Step:
+    """Return the step that lets a publication take updates and deletes of a table without a key."""
+    return Step(f"ALTER TABLE {table} REPLICA IDENTITY FULL", f"gave {table} a replica identity")
+
+
 def rows_steps(target: Target, columns: Sequence[PgColumn], adopt: bool) -> list[Step]:
     """Return the steps that make the rows table, or rename an existing table, whose rows then have position 0.
 
@@ -141,10 +146,11 @@ def rows_steps(target: Target, columns: Sequence[PgColumn], adopt: bool) -> list
     brin = Step(
         f"CREATE INDEX ON {target.rows} USING brin (_epoch) WITH (pages_per_range = 32, autosummarize = on)", ""
     )
+    identity = Step(identity_step(target.rows).sql, "")
     if not adopt:
         lines = [f"{quoted(c.name)} {c.types[0]}" for c in columns]
         body = ", ".join(["_epoch bigint NOT NULL", "_attempt bigint NOT NULL", *lines])
-        return [Step(f"CREATE TABLE {target.rows} ({body})", f"made the table {target.rows}"), brin]
+        return [Step(f"CREATE TABLE {target.rows} ({body})", f"made the table {target.rows}"), brin, identity]
     return [
         Step(
             f"ALTER TABLE {target.plain} RENAME TO {quoted(target.table + '__rows')}",
@@ -157,6 +163,7 @@ def rows_steps(target: Target, columns: Sequence[PgColumn], adopt: bool) -> list
         ),
         Step(f"ALTER TABLE {target.rows} ALTER COLUMN _epoch DROP DEFAULT, ALTER COLUMN _attempt DROP DEFAULT", ""),
         brin,
+        identity,
     ]
 
 

@@ -21,8 +21,9 @@ def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
     sink.app = sink.checked(query.app)
     with sink.connector.session() as session:
         if by is None:
+            session.refuse_standby()
             return seen(sink, session, query.app, sink.state(session, query.app))
-        with sink.reading(), session.transaction():
+        with sink.reading(), session.transaction(by=by):
             return seen(sink, session, query.app, sink.owned(session, query.app, by))
 
 
@@ -50,9 +51,9 @@ def digest_at(sink: Core, session: Session, app: str, position: Position) -> Dig
 
 
 def fence(sink: Core, query: Query, by: Actor) -> None:
-    """Set the fence by compare-and-set on the sink's row, and end a back-end that holds the row for too long."""
+    """Set the fence by compare-and-set on the sink's row, and end older back-ends of ours that hold it for too long."""
     sink.app = sink.checked(query.app)
-    with sink.connector.session() as session, session.transaction(), sink.ending_blockers(session, query.app, by):
+    with sink.connector.session() as session, session.transaction(by=by), sink.ending_blockers(session, query.app, by):
         sink.conditions.check_fence(sink.state(session, query.app, lock=True), by)
         session.run(
             "UPDATE epochal.sinks SET generation = $3, token = $4, version = $5 WHERE app = $1 AND sink = $2",
@@ -69,7 +70,7 @@ def abort(sink: Core, query: Query, by: Actor) -> None:
     app = sink.checked(query.app)
     with (
         sink.connector.session() as session,
-        session.transaction(bulk=True),
+        session.transaction(bulk=True, by=by),
         sink.ending_blockers(session, app, by),
     ):
         state = sink.owned(session, app, by)
@@ -99,7 +100,7 @@ def mark(sink: Core, query: Query, marker: Marker | None, by: Actor) -> None:
     app = sink.checked(query.app)
     with (
         sink.connector.session() as session,
-        session.transaction(bulk=True),
+        session.transaction(bulk=True, by=by),
         sink.ending_blockers(session, app, by),
     ):
         sink.owned(session, app, by)

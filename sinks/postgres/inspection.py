@@ -99,7 +99,7 @@ class PostgresInspection:
 
     def remove(self, newest: Actor) -> Sequence[str]:
         """Lock the sink's row, and delete what actors of lower generations left above ``published``."""
-        with self._connector.session() as session, session.transaction(bulk=True):
+        with self._connector.session() as session, session.transaction(bulk=True, by=newest):
             held = self._row(session, True)
             self._conditions.check_owner(held, newest)
             dead = (self._app, self._conditions.sink, _published(held), newest.generation)

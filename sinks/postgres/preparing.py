@@ -16,11 +16,10 @@ from epochal.coordinator.model.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.conditions import marker_of, refusing
-from epochal.sinks.postgres import checking, ddl, staging
+from epochal.sinks.postgres import checking, committing, ddl, publications, staging
 from epochal.sinks.postgres.address import Address, ServerRefused
-from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, State, tell_attempts
+from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, State, attempts_of, tell_attempts
 from epochal.sinks.postgres.modes import Staging
-from epochal.sinks.postgres.publish import Publish
 from epochal.sinks.protocol import Rows
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import watched
@@ -48,6 +47,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
 
     app = sink.looked()
     with sink.connector.anew() as session:
+        session.refuse_standby()
         sink.conditions.check_prepare(sink.state(session, app), by, marker_of(epoch), epoch.number)
         address = session.address()
     sink.end = noted_end(sink, epoch)
@@ -81,9 +81,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         "offsets": epoch.offsets,
         "watermark": epoch.watermark,
     }
-    if sink.staging is not None:
-        payload["publish"] = tried(sink, app, sink.staging, epoch, columns, attempts, by).to_json()
-    return Committable(
+    vote = Committable(
         sink.name,
         epoch.decision,
         epoch.position,
@@ -92,6 +90,11 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         left_out=left_out,
         digest=digest() if digest is not None else None,
     )
+    if sink.staging is None:
+        look_ahead(sink, epoch)
+    else:
+        try_publish(sink, app, sink.staging, epoch, columns, vote, by)
+    return vote
 
 
 def reasons(sink: Core, rows: Rows) -> Rows:
@@ -143,31 +146,48 @@ def evolve(sink: Core, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: 
     with sink.connector.session() as session:
         if not evolution.lacking(session):
             return
-        with session.transaction():
+        with session.transaction(by=by):
             sink.conditions.check_prepare(sink.state(session, app, lock=True), by, marker_of(epoch), epoch.number)
             evolution.run(session)
 
 
-def tried(
-    sink: Core,
-    app: str,
-    mode: Staging,
-    epoch: Epoch,
-    columns: Sequence[PgColumn],
-    attempts: Mapping[int, int],
-    by: Actor,
-) -> Publish:
-    """Return the plan by which the staged rows will be published, after it was checked and, if ``trial``, tried.
+def look_ahead(sink: Core, epoch: Epoch) -> None:
+    """Raise ``PrepareRefused`` if a right or a publication bars what the publish writes.
 
-    The trial locks the sink's row as a task does.  So a newer start that fences the sink can end a long trial.
+    Both may have changed since the start, and after the decision it would be too late to learn of it.
     """
-    number, wanted = epoch.number, marker_of(epoch)
-    with sink.connector.session() as session, session.rehearsal():
-        sink.conditions.check_prepare(sink.state(session, app, share=True), by, wanted, number)
+    with sink.connector.session() as session, session.rehearsal(), refusing(sink.name, epoch.number):
+        publications.refuse_publications(session, sink.name, sink.target)
+        checking.explain(session, sink.target)
+
+
+def try_publish(
+    sink: Core, app: str, mode: Staging, epoch: Epoch, columns: Sequence[PgColumn], vote: Committable, by: Actor
+) -> None:
+    """Put into the vote the plan by which the staged rows will be published, after the plan was checked.
+
+    With a trial, every statement of the publish runs and is rolled back, also for an epoch without rows; the staged
+    rows alone stay.  Without a trial, the server plans these statements.  The sink's row is locked as by a task.  So a
+    newer start that fences the sink can end a long trial.
+    """
+    with (
+        sink.connector.session() as session,
+        session.rehearsal(by),
+        sink.naming_blockers(session),
+        refusing(sink.name, epoch.number),
+    ):
+        sink.conditions.check_prepare(sink.state(session, app, share=True), by, marker_of(epoch), epoch.number)
+        staging.refuse_publications(session, sink.name, sink.target, mode)
         plan = staging.plan_of(session, sink.target, mode, columns)
-        if attempts:
-            plan.check(sink.staged(session, number, epoch.position, attempts), trial=mode.trial)
-    return plan
+        vote.payload["publish"] = plan.to_json()
+        staged = sink.staged(session, epoch.number, epoch.position, attempts_of(vote))
+        plan.check(staged, trial=mode.trial)
+        if mode.trial:
+            committing.delete_staged(sink, session, epoch.position - 1)
+            committing.show(sink, session, app, vote, may_forget=False)
+        else:
+            checking.explain(session, sink.target)
+            plan.explain(staged)
 
 
 def task_of(

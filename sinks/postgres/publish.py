@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from epochal.coordinator.model.epoch import EpochNumber, Position
 from epochal.coordinator.model.errors import PrepareRefused
 from epochal.sinks.postgres.address import ServerRefused
-from epochal.sinks.postgres.ddl import Target, quoted
+from epochal.sinks.postgres.cures import raise_with_cure
+from epochal.sinks.postgres.ddl import Target, columns_of, quoted
 from epochal.sinks.postgres.modes import Upsert
 from epochal.sinks.rows.keyed import TOLD, Upsertion, check_nulls, check_twice
 
@@ -64,18 +65,19 @@ class Publish(Upsertion):
         """Write the rows into the table within the caller's transaction, which the caller commits or rolls back.
 
         Deferred constraints are checked here and not at COMMIT.  Raises ``ServerRefused``, also if a trigger or a rule
-        leaves out a row without an error.
+        leaves out a row without an error.  A trigger may leave out the update of a row that is already as wanted.
         """
         if self.delete_when is not None:
             staged.change(self._delete(staged))
-        written = staged.change(self._insert(staged))
+        written = self._inserted(staged)
         staged.session.run("SET CONSTRAINTS ALL IMMEDIATE", limit=staged.limit)
         wanted = self._count_wanted(staged)
-        if written != wanted and (self.update or not self.key):  # DO NOTHING may write fewer rows
+        if written != wanted and not self.key:
             raise _rows_left_out(staged, f"took {written} of {wanted} rows")
-        absent = self._count_missing_keys(staged) if written != wanted else 0
+        absent = self._count_missing(staged) if written != wanted else 0
         if absent:
-            raise _rows_left_out(staged, f"has no row for {absent} of {wanted} keys")
+            lacks = "lacks the epoch's row" if self.update else "has no row"
+            raise _rows_left_out(staged, f"{lacks} for {absent} of {wanted} keys")
         kept = self._count_undeleted(staged)
         if kept:
             raise _rows_left_out(staged, f"kept {kept} of the rows to be deleted")
@@ -90,9 +92,26 @@ class Publish(Upsertion):
         last = self._last_per_key(staged)
         return f"DELETE FROM {staged.target.plain} shown USING ({last}) new WHERE {self._delete_where()}"
 
-    def _count_missing_keys(self, staged: Staged) -> int:
-        """Count the rows to insert whose key the table does not have now."""
+    def _inserted(self, staged: Staged) -> int:
+        """Insert or update the rows; return how many rows the server counts."""
+        try:
+            return staged.change(self._insert(staged))
+        except ServerRefused as error:
+            if self.update:
+                raise_with_cure(staged.session, staged.target.plain, error)
+            raise
+
+    def _count_missing(self, staged: Staged) -> int:
+        """Count the rows to insert whose key the table does not have now, or not with the values that are updated.
+
+        Values are compared byte by byte, in the types of the table.
+        """
         there = f"SELECT FROM {staged.target.plain} shown WHERE {self._same_key()}"
+        if self.update:
+            kinds = {name: kind for name, kind, _ in columns_of(staged.session, staged.target.plain)}
+            new = ", ".join(f"new.{quoted(name)}::{kinds[name]}" for name in self.update)
+            shown = ", ".join(f"shown.{quoted(name)}" for name in self.update)
+            there += f" AND ROW({shown})::record *= ROW({new})::record"
         rows = f"SELECT * {self._insert_from(staged)}"
         return int(staged.ask(f"SELECT count(*) FROM ({rows}) new WHERE NOT EXISTS ({there})")[0][0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
@@ -35,18 +34,19 @@ def grants(target: Target, *more: tuple[str, str]) -> list[str]:
     schemas = dict.fromkeys(["epochal", *([quoted(target.schema)] if target.schema is not None else [])])
     return [
         *(f"USAGE ON SCHEMA {schema}" for schema in schemas),
-        *(f"{rights} ON {table}" for table, rights in _rights(target, more)),
+        *(f"{rights} ON {table}" for table, rights in of_a_query(target, *more)),
         "USAGE ON SEQUENCE epochal.attempt",
     ]
 
 
-def _rights(target: Target, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def of_a_query(target: Target, *more: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return the tables that a running query uses, and the rights on each."""
     return [*_RIGHTS, (target.rows, "SELECT, INSERT, DELETE"), *more]
 
 
 def refuse_rights(session: Session, sink: str, target: Target, *more: tuple[str, str]) -> None:
     """Refuse a role that lacks a right to run the query; ``more``: further tables and the rights on them."""
-    for table, rights in _rights(target, more):
+    for table, rights in of_a_query(target, *more):
         for right in rights.split(", "):
             if (table, right) == _MAY_LACK:
                 continue

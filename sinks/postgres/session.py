@@ -14,9 +14,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo, TransactionStatus
 
+from epochal.coordinator.model.epoch import Actor
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.postgres.address import Address, Limits, ServerRefused
 
@@ -26,8 +28,14 @@ Row = tuple[Any, ...]
 GRACE_S = 5.0
 """The client gives up this many seconds after the server, so that normally the server's own error arrives first."""
 
-_REFUSALS = ("0A", "22", "23", "28", "3D", "3F", "42", "44", "54", "XX")
-"""SQLSTATE classes of errors that a repetition does not cure."""
+_REFUSALS = ("0A", "22", "23", "28", "3D", "3F", "42", "44", "54", "55000", "XX")
+"""How the SQLSTATEs begin of errors that a repetition does not cure.  55000: a publication refuses the statement."""
+
+TRANSACTION_TIMEOUT_FROM = 170000
+"""The first server version that has ``transaction_timeout``."""
+
+_NAME_BYTES = 63
+"""How long the server lets an application name be."""
 
 _KEEPALIVE = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
 
@@ -85,6 +93,8 @@ class Session:
         self._sink = sink
         self.where = where  # server and database, for errors
         self._limits = limits
+        self.version = connection.info.server_version
+        self.name = connection.info.parameter_status("application_name") or default_name(sink)
 
     @classmethod
     def open(cls, address: Address, sink: str, limits: Limits) -> Session:
@@ -155,30 +165,54 @@ class Session:
         return int(self.run("SELECT pg_backend_pid()")[0][0])
 
     @contextlib.contextmanager
-    def transaction(self, answered: Callable[[], None] = lambda: None, bulk: bool = False) -> Iterator[None]:
+    def transaction(
+        self, answered: Callable[[], None] = lambda: None, bulk: bool = False, by: Actor | None = None
+    ) -> Iterator[None]:
         """Run the body in a READ COMMITTED transaction.
 
         ``SET LOCAL`` alone sets its time limits, which also works with poolers in transaction mode.  Only COMMIT can
         end in ``OutcomeUnknown``.  ``answered`` is called when COMMIT was answered; a failpoint in it may drop that
-        answer.  After an error the caller must close the session, which rolls back.
+        answer.  ``by``: whose transaction it is; give it wherever the sink's row is locked (:func:`named`).  After an
+        error the caller must close the session, which rolls back.
         """
-        self._begin(bulk)
+        self._begin(bulk, by)
         yield
         self._commit(answered)
 
     @contextlib.contextmanager
-    def rehearsal(self) -> Iterator[None]:
+    def rehearsal(self, by: Actor | None = None) -> Iterator[None]:
         """Run the body as :meth:`transaction` with ``bulk`` does, and roll back: nothing that the body did stays."""
-        self._begin(bulk=True)
+        self._begin(bulk=True, by=by)
         yield
         self.run("ROLLBACK")
 
-    def _begin(self, bulk: bool) -> None:
+    def refuse_standby(self) -> None:
+        """Raise ``SinkUnavailable`` if the server is a standby now: what it says may be old, and it takes no writes."""
+        if self.run("SELECT pg_is_in_recovery()")[0][0]:
+            raise self._standby()
+
+    def _begin(self, bulk: bool, by: Actor | None) -> None:
         limits = self._limits
-        self.run(
-            _BEGIN.format(
-                lock=_ms(limits.lock), statement=_ms(limits.bulk if bulk else limits.answer), idle=_ms(limits.answer)
-            )
+        begin = _BEGIN.format(
+            lock=_ms(limits.lock), statement=_ms(limits.bulk if bulk else limits.answer), idle=_ms(limits.answer)
+        )
+        if self.version >= TRANSACTION_TIMEOUT_FROM:
+            begin += "; SET LOCAL transaction_timeout = 0"  # each statement and each pause has its own limit
+        if by is not None:
+            begin += f"; SET LOCAL application_name = {_literal(named(self.name, by))}"
+        try:
+            self._executed(begin, (), None)
+        except psycopg.errors.FeatureNotSupported as error:  # all that BEGIN ... READ WRITE can lack
+            raise self._standby() from error
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
+    def _standby(self) -> SinkUnavailable:
+        return SinkUnavailable(
+            f"{self.where} is a standby, which takes no writes",
+            sink=self._sink,
+            help="nothing to do if a fail-over is under way; else connect to the primary"
+            " (target_session_attrs=read-write)",
         )
 
     def _commit(self, answered: Callable[[], None]) -> None:
@@ -213,13 +247,15 @@ class Session:
         """Return Epochal's error for psycopg's error."""
         state = error.sqlstate or ""
         ours = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError)
-        if state[:2] in _REFUSALS or not ours:
-            return ServerRefused(
+        if state.startswith(_REFUSALS) or not ours:
+            refused = ServerRefused(
                 f"{self.where} refused: {_line(error)}",
                 sink=self._sink,
                 state=f"SQLSTATE {state or 'none'}",
                 help="grant the right, or change the rows or the table, as the server's message says",
             )
+            refused.constraint = error.diag.constraint_name
+            return refused
         return SinkUnavailable(
             f"{self.where} did not complete the statement: {_line(error)}",
             sink=self._sink,
@@ -234,6 +270,24 @@ _BEGIN = (
     " SET LOCAL statement_timeout = {statement}; SET LOCAL idle_in_transaction_session_timeout = {idle};"
     " SET LOCAL enable_seqscan = off"  # an epoch has few of the rows: use the index also where statistics are missing
 )
+
+
+def default_name(sink: str) -> str:
+    """Return the application name of a sink's connections, unless the connection string has another."""
+    return f"epochal {sink}"[:_NAME_BYTES]
+
+
+def named(name: str, by: Actor) -> str:
+    """Return the application name of a transaction of this actor, on connections of this name.
+
+    It proves to others whose back-end holds the sink's row.
+    """
+    mark = f" {by.generation}/{by.token}"
+    return name.encode()[: _NAME_BYTES - len(mark)].decode(errors="ignore") + mark
+
+
+def _literal(text: str) -> str:
+    return sql.quote(text)
 
 
 def _ms(seconds: float) -> int:
@@ -256,7 +310,7 @@ def _options(address: Address, sink: str, limits: Limits) -> dict[str, Any]:
         "connect_timeout": max(2, int(limits.connect)),
         "tcp_user_timeout": _ms(limits.answer),
         "client_encoding": "utf8",
-        "application_name": f"epochal {sink}"[:63],
+        "application_name": default_name(sink),
         **_KEEPALIVE,
     }
     return {**ours, **given}

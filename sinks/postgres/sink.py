@@ -114,7 +114,7 @@ class PostgresSink:
         return fencing.look(self._core, query, by=by)
 
     def fence(self, query: Query, by: Actor) -> None:
-        """Set the fence by compare-and-set on the sink's row, and end a back-end that holds the row for too long."""
+        """Set the fence by compare-and-set on the sink's row, and end older back-ends of ours that hold it too long."""
         fencing.fence(self._core, query, by)
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.postgres import checking, creating, ddl, rights
+from epochal.sinks.postgres import checking, creating, ddl, publications, rights
 from epochal.sinks.postgres.ddl import Step, Target, quoted
 from epochal.sinks.postgres.modes import Staging, Upsert
 from epochal.sinks.postgres.publish import Publish, Staged
@@ -72,6 +72,7 @@ def staged_steps(target: Target, columns: Sequence[PgColumn], table: Sequence[Ta
     return [
         Step(f"CREATE TABLE {target.rows} ({body})", f"made the staging table {target.rows}"),
         Step(f"CREATE INDEX ON {target.rows} (_epoch)", ""),
+        Step(ddl.identity_step(target.rows).sql, ""),
     ]
 
 
@@ -104,6 +105,7 @@ def create(
         done += ddl.run_steps(session, staged_steps(target, columns, columns_of(session, target.plain)))
     _refuse_staged(session, sink, target, mode, columns)
     checking.refuse_other_owner(session, app, sink, target)
+    done += publications.mend(session, target)
     if ddl.registered(session, app, sink) is None:
         done += ddl.run_steps(session, [ddl.sink_step(app, sink, target)])
     return [*done, rights.needed(target, (target.plain, table_rights(mode)))] if done else []
@@ -128,6 +130,8 @@ def check(session: Session, app: str, sink: str, target: Target, mode: Staging, 
     if ddl.registered(session, app, sink) is None:
         raise ddl.missing(session, f"the row of app {app!r} in epochal.sinks", sink)
     rights.refuse_rights(session, sink, target, (target.plain, table_rights(mode)))
+    refuse_publications(session, sink, target, mode)
+    checking.explain(session, target)
     plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
 
 
@@ -137,6 +141,11 @@ def refuse_rows(
     """Refuse rows that do not fit the tables as they are; with ``fewer`` rows may lack columns, which are then NULL."""
     _refuse_columns(session, sink, target, mode, columns)
     _refuse_staged(session, sink, target, mode, columns, fewer=fewer)
+
+
+def refuse_publications(session: Session, sink: str, target: Target, mode: Staging) -> None:
+    """Refuse tables whose updates or deletes a publication would refuse; see ``publications``."""
+    publications.refuse_publications(session, sink, target, (target.plain, table_rights(mode)))
 
 
 def only_staged(mode: Staging) -> tuple[str, ...]:

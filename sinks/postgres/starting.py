@@ -38,7 +38,7 @@ def create(sink: Core, query: Query, schema: Schema) -> Sequence[str]:
     ``Append()`` adopts a plain table: it becomes ``<table>__rows``, and a view with its rows takes its name.
     """
     where, columns = (sink.checked(query.app), sink.name, sink.target), sink.columns(schema)
-    with sink.connector.session() as session, session.transaction(bulk=True):
+    with sink.connector.session() as session, session.transaction(bulk=True), sink.naming_blockers(session):
         added = sink.evolution(query.app, columns).run(session) if sink.evolves else []
         if sink.staging is not None:
             return [*added, *staging.create(session, *where, sink.staging, columns)]
@@ -50,7 +50,7 @@ def check(sink: Core, query: Query, schema: Schema) -> None:
     from epochal.sinks.postgres.write import reached
 
     where, columns = (sink.checked(query.app), sink.name, sink.target), sink.columns(schema)
-    with sink.connector.session() as session:
+    with sink.connector.session() as session, session.rehearsal(), sink.naming_blockers(session):
         address = session.address()
         if sink.evolves:
             columns = sink.evolution(query.app, columns).known(session)

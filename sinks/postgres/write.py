@@ -114,7 +114,7 @@ def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
 
 def _write(task: Task, session: Session, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Json:
     """Write rows and registration in one transaction; the fence is checked last, and its row is locked until COMMIT."""
-    with session.transaction():
+    with session.transaction(by=task.actor):
         chunks = _Chunks(task, int(session.run("SELECT nextval('epochal.attempt')")[0][0]))
         session.run(f"SET LOCAL statement_timeout = {int(task.limits.copy * 1000)}")
         session.copy_in(task.copy, chunks.of(first, rest))

@@ -146,12 +146,17 @@ def test_a_role_without_rights_is_told_which(pg_database: str, log: PostgresLog)
 
 
 def test_a_commit_waits_for_the_disk_whatever_the_database_says(pg_database: str, log: PostgresLog) -> None:
-    execute(pg_database, "ALTER DATABASE {} SET synchronous_commit = off".format(pg_database.rpartition("/")[2]))
+    """P8: the same holds for the time limits, and for whether a transaction may write."""
+    alter = f"ALTER DATABASE {pg_database.rpartition('/')[2]} SET"
+    for setting in ("synchronous_commit = off", "transaction_timeout = '1min'", "default_transaction_read_only = on"):
+        execute(pg_database, f"{alter} {setting}")
+    pg_database += "?options=-c%20default_transaction_read_only%3Doff"
     execute(pg_database, "CREATE TABLE seen (setting text, value text)")
     watch(
         pg_database,
         "INSERT INTO public.seen SELECT name, current_setting(name) FROM unnest(ARRAY['synchronous_commit',"
-        "'transaction_isolation','lock_timeout','statement_timeout','idle_in_transaction_session_timeout']) name;",
+        "'transaction_isolation','lock_timeout','statement_timeout','idle_in_transaction_session_timeout',"
+        "'transaction_read_only','transaction_timeout']) name;",
     )
     assert log.append(0, fence())
     assert dict(execute(pg_database, "SELECT * FROM seen")) == {
@@ -160,6 +165,8 @@ def test_a_commit_waits_for_the_disk_whatever_the_database_says(pg_database: str
         "lock_timeout": "1s",
         "statement_timeout": "1s",
         "idle_in_transaction_session_timeout": "1s",
+        "transaction_read_only": "off",
+        "transaction_timeout": "0",
     }
 
 

@@ -52,12 +52,16 @@ from tests.real.sinks.postgres.support import (
     voted,
 )
 
+OLDER = "epochal out"
+"""The application name of an Epochal that did not name its actors."""
+ROW = "SELECT * FROM epochal.sinks FOR UPDATE"
+
 
 @contextmanager
-def holding(dsn: str) -> Iterator[psycopg.Connection]:
-    """Somebody holds the sink's row in an open transaction."""
-    with psycopg.connect(dsn) as connection:
-        connection.execute("SELECT * FROM epochal.sinks FOR UPDATE")
+def holding(dsn: str, name: str = OLDER, statement: str = ROW) -> Iterator[psycopg.Connection]:
+    """Somebody holds the sink's row, or something else, in an open transaction."""
+    with psycopg.connect(dsn, application_name=name) as connection:
+        connection.execute(statement.encode())
         yield connection
         connection.close()
 
@@ -416,13 +420,85 @@ def test_two_fences_of_one_generation_at_once_leave_one_owner(pg_database: str) 
     assert owner not in refused
 
 
-def test_a_fence_ends_an_older_back_end_that_holds_the_row(pg_database: str) -> None:
+@pytest.mark.parametrize("name", [OLDER, "epochal out 1/77", "epochal out 2/22"])
+def test_a_fence_ends_an_older_back_end_that_holds_the_row(pg_database: str, name: str) -> None:
     sink = ready(pg_database)
-    with holding(pg_database) as zombie:
+    with holding(pg_database, name) as zombie:
         sink.fence(QUERY, TWO)
         with pytest.raises(psycopg.OperationalError):
             zombie.execute("SELECT 1")
     assert sink.look(QUERY, by=TWO).fence == TWO
+
+
+def test_a_back_end_of_ones_own_name_is_ended_too(pg_database: str) -> None:
+    """Whatever application name the connection string gives."""
+    sink = ready(f"{pg_database}?application_name={'j' * 60}")
+    with sink._core.connector.session() as session, session.transaction(by=ONE):
+        ours = "application_name LIKE 'j%' AND datname = current_database()"
+        ((name,),) = observe(pg_database, f"SELECT application_name FROM pg_stat_activity WHERE {ours}")
+    assert name == f"{'j' * 58} 1/11"
+    with holding(pg_database, name) as zombie:
+        sink.fence(QUERY, TWO)
+        with pytest.raises(psycopg.OperationalError):
+            zombie.execute("SELECT 1")
+    sink.close()
+
+
+HELD = {
+    "the row, by a person": ("psql", ROW, "holds a row of epochal.sinks"),
+    "the row, by a newer start": ("epochal out 3/33", ROW, "holds a row of epochal.sinks"),
+    "the row, by another start": ("epochal out 2/33", ROW, "holds a row of epochal.sinks"),
+    "the row, by another sink's": ("epochal outer 1/11", ROW, "holds a row of epochal.sinks"),
+    "another row": (
+        "epochal out 1/11",
+        "SELECT * FROM flights__rows FOR UPDATE",
+        "holds a row of flights__rows",
+    ),
+    "the table of the rows": (
+        "epochal out 1/11",
+        "LOCK TABLE flights__rows IN SHARE MODE",
+        "holds ShareLock on flights__rows",
+    ),
+    "the table of the sinks": (
+        "epochal out 1/11",
+        "LOCK TABLE epochal.sinks",
+        "holds AccessExclusiveLock on epochal.sinks",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "statement", "told"), HELD.values(), ids=HELD)
+def test_what_others_hold_is_waited_for_and_named_and_nobody_is_ended(
+    pg_database: str, name: str, statement: str, told: str
+) -> None:
+    """P4: a start that has to delete, while somebody builds an index, or looks at the sink's row."""
+    ready(pg_database)
+    observe(pg_database, "INSERT INTO flights__rows (id, attempt, _epoch, _attempt) VALUES (3, 'stray', 9, 0)")
+    sink = support.sink(pg_database, lock_timeout=3.0)
+    sink.fence(QUERY, TWO)
+    with holding(pg_database, name, statement) as other:
+        with pytest.raises(SinkUnavailable) as waited:
+            sink.abort(QUERY, TWO)
+        other.execute("SELECT 1")
+        pid = other.info.backend_pid
+    assert waited.value.what == (
+        f"waited for what other back-ends hold: pid {pid} ({name}, idle in transaction) {told}"
+    )
+    assert "pg_terminate_backend" in waited.value.help
+    sink.abort(QUERY, TWO)
+    sink.close()
+
+
+def test_who_is_waited_for_by_a_publish_is_named(pg_database: str) -> None:
+    """P4: also in mid-query."""
+    sink = ready(pg_database, lock_timeout=3.0)
+    vote = voted([write_partition(task(pg_database), batches([1]))], epoch())
+    with (
+        holding(pg_database, "psql", "LOCK TABLE epochal.epochs IN SHARE MODE"),
+        pytest.raises(SinkUnavailable, match=r"\(psql, idle in transaction\) holds ShareLock on epochal\.epochs"),
+    ):
+        sink.commit(vote, ONE)
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
 
 
 def test_who_was_fenced_ends_nobody(pg_database: str) -> None:

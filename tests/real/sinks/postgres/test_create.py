@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import psycopg
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from epochal.chaos.servers.postgres import PostgresServer
 from epochal.coordinator.model.epoch import Query
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.postgres import PostgresSink
@@ -237,16 +234,6 @@ def test_a_database_in_another_encoding_is_refused(pg_database: str) -> None:
     finally:
         sink.close()
         observe(pg_database, "DROP DATABASE in_latin WITH (FORCE)")
-
-
-def test_a_read_only_replica_is_refused() -> None:
-    with PostgresServer() as server:
-        support.sink(server.dsn).create(QUERY, SCHEMA)
-        server.stop()
-        (Path(server.directory) / "data" / "standby.signal").touch()
-        server.start()
-        with pytest.raises(Misconfigured, match="read-only replica"):
-            support.sink(server.dsn).check(QUERY, SCHEMA)
 
 
 @pytest.mark.parametrize("dsn", ["postgresql://u:open-Sesame-42%zz@h/", "host=h passwd open-Sesame-42"])

@@ -124,6 +124,38 @@ def test_upsert_changes_the_columns_that_it_may_and_no_others(spark: SparkSessio
     assert observe(pg_database, "SELECT * FROM flights") == [(1, "uno", 1, None, "yours")]
 
 
+SUPPRESSING = """CREATE TABLE flights (id bigint PRIMARY KEY, a varchar, seq bigint, gone boolean, more text);
+CREATE TRIGGER suppress BEFORE UPDATE ON flights FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"""
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_an_update_that_would_change_nothing_may_be_left_out(
+    spark: SparkSession, pg_database: str, trial: bool
+) -> None:
+    """P11: the row that is there is the one that is wished."""
+    sink = ready(pg_database, changes(spark), SUPPRESSING, mode=Upsert(key="id", order_by="seq", trial=trial))
+    show(sink, changes(spark, (1, "one", 1, None), (2, None, 1, None), (3, "three", 1, True)))
+    show(sink, changes(spark, (1, "one", 1, None), (2, None, 1, None), (3, "drei", 1, True), (4, "vier", 1, None)), 1)
+    found = observe(pg_database, "SELECT id, a, seq, gone FROM flights ORDER BY id")
+    assert found == [(1, "one", 1, None), (2, None, 1, None), (3, "drei", 1, True), (4, "vier", 1, None)]
+
+
+def test_an_update_that_a_trigger_leaves_out_is_refused_where_it_would_change_the_row(
+    spark: SparkSession, pg_database: str
+) -> None:
+    """P11: only a row that is already as wished may stay."""
+    table = (
+        "CREATE TABLE flights (id bigint PRIMARY KEY, attempt text);"
+        " CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        " CREATE TRIGGER no BEFORE UPDATE ON flights FOR EACH ROW EXECUTE FUNCTION no();"
+        " INSERT INTO flights VALUES (1, 'a'), (2, 'b'), (3, NULL)"
+    )
+    sink = ready(pg_database, rows(spark, []), table, mode=Upsert(key="id"))
+    show(sink, rows(spark, [1, 4]))
+    error = refused(sink, rows(spark, [1, 2, 3, 5]), 1)
+    assert error.what.endswith('"flights" lacks the epoch\'s row for 2 of 4 keys')
+
+
 def test_an_update_of_nothing_keeps_the_row_that_is_there(spark: SparkSession, pg_database: str) -> None:
     sink = ready(pg_database, rows(spark, []), mode=Upsert(key="id", update=()))
     show(sink, rows(spark, [1, 2], "first"))
@@ -281,6 +313,50 @@ def test_what_the_table_does_not_take_is_refused_before_the_decision(
     assert staged(pg_database) == []
 
 
+UNIQUE = {
+    "a constraint": "CREATE TABLE flights (id bigint PRIMARY KEY, attempt text, UNIQUE (attempt))",
+    "an index": "CREATE TABLE flights (id bigint PRIMARY KEY, attempt text);"
+    " CREATE UNIQUE INDEX one ON flights (attempt)",
+    "an exclusion": "CREATE TABLE flights (id bigint PRIMARY KEY, attempt text, EXCLUDE (attempt WITH =))",
+}
+
+
+@pytest.mark.parametrize("table", UNIQUE.values(), ids=UNIQUE)
+def test_values_that_rows_exchange_are_refused_with_the_cure(spark: SparkSession, pg_database: str, table: str) -> None:
+    """P6: between two rows of the statement a value is there twice."""
+    sink = ready(pg_database, rows(spark, []), table, mode=Upsert(key="id"))
+    show(sink, spark.createDataFrame([(1, "x"), (2, "y")], support.SCHEMA))
+    exchanged = spark.createDataFrame([(1, "y"), (2, "x")], support.SCHEMA)
+    cure = refused(sink, exchanged, 1).help
+    assert cure.startswith("if rows of one epoch only exchange these values: ")
+    observe(pg_database, cure.partition(": ")[2].partition("; else ")[0])
+    sink.abort(QUERY, ONE)
+    show(sink, exchanged, 1)
+    assert observe(pg_database, "SELECT * FROM flights ORDER BY id") == [(1, "y"), (2, "x")]
+    sink.check(QUERY, support.SCHEMA)
+    twice = refused(sink, spark.createDataFrame([(1, "z"), (2, "z")], support.SCHEMA), 2)
+    assert "DEFERRABLE" not in twice.help
+
+
+def test_without_a_trial_the_publish_tells_the_cure(spark: SparkSession, pg_database: str) -> None:
+    """P6: and where no cure is possible, the server's words stand alone."""
+    made = f"{UNIQUE['a constraint']}; CREATE UNIQUE INDEX half ON flights (attempt) WHERE attempt < 'm'"
+    sink = ready(pg_database, rows(spark, []), made, mode=Upsert(key="id", trial=False))
+    show(sink, spark.createDataFrame([(1, "x"), (2, "y")], support.SCHEMA))
+    vote = sink.prepare(epoch(1), spark.createDataFrame([(1, "y"), (2, "x")], support.SCHEMA), ONE)
+    with pytest.raises(ServerRefused, match="flights_attempt_key") as error:
+        sink.commit(vote, ONE)
+    assert "ADD CONSTRAINT flights_attempt_key UNIQUE (attempt) DEFERRABLE" in error.value.help
+    observe(
+        pg_database, "ALTER TABLE flights DROP CONSTRAINT flights_attempt_key; UPDATE flights SET attempt = 'c' || id"
+    )
+    sink.abort(QUERY, ONE)
+    vote = sink.prepare(epoch(1), spark.createDataFrame([(1, "c2"), (2, "c1")], support.SCHEMA), ONE)
+    with pytest.raises(ServerRefused, match="half") as error:
+        sink.commit(vote, ONE)
+    assert "DEFERRABLE" not in error.value.help
+
+
 def test_a_trial_leaves_nothing_but_gaps_in_sequences(spark: SparkSession, pg_database: str) -> None:
     sink = ready(pg_database, rows(spark, []), "CREATE TABLE flights (n serial, id bigint, attempt text)")
     vote = sink.prepare(epoch(), rows(spark, [1]), ONE)
@@ -315,6 +391,16 @@ def test_an_insert_that_a_trigger_prevents_is_refused_also_where_rows_may_be_the
     error = refused(sink, rows(spark, [1, 2, 3]))
     assert error.what.endswith('"flights" has no row for 1 of 3 keys')
     show(sink, rows(spark, [1, 2]))
+
+
+def test_an_epoch_without_rows_is_tried_too(spark: SparkSession, pg_database: str) -> None:
+    """P1: its publish runs the same statements, and triggers of statements."""
+    made = (
+        "CREATE TABLE flights (id bigint, attempt text); CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RAISE ''not today''; END'; CREATE TRIGGER no AFTER INSERT ON flights EXECUTE FUNCTION no()"
+    )
+    sink = ready(pg_database, rows(spark, []), made)
+    assert "not today" in refused(sink, rows(spark, [])).what
 
 
 def test_a_trial_of_a_fenced_actor_does_not_begin(spark: SparkSession, pg_database: str) -> None:

@@ -1,19 +1,40 @@
-"""What a reader of a hot standby sees: the same states as on the primary, and no others."""
+"""What a reader of a hot standby sees, and what a sink and a log say that are led to one."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+from pyspark.sql import SparkSession
+
+from epochal.chaos.contract.logs import fence
 from epochal.chaos.servers.postgres import PostgresServer
+from epochal.checkpoints.postgres import PostgresLog
 from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.errors import SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.postgres.write import write_partition
-from tests.real.sinks.postgres.support import ONE, batches, epoch, observe, ready, stored, task, visible, voted
+from epochal.sinks.protocol import CommitOutcome
+from tests.real.sinks.postgres.support import (
+    ONE,
+    QUERY,
+    SCHEMA,
+    TWO,
+    batches,
+    epoch,
+    observe,
+    ready,
+    rows,
+    stored,
+    task,
+    visible,
+    voted,
+)
 
 
 @contextmanager
@@ -62,3 +83,41 @@ def test_a_replica_shows_marker_and_rows_at_once() -> None:
         (Point.BEFORE_PUBLISH, 1, 1, [0], 2),
         (Point.AFTER_PUBLISH, 2, 2, [0, 1], 2),
     ]
+
+
+def test_a_standby_is_a_server_that_is_away_whatever_it_is_asked(spark: SparkSession) -> None:
+    """P16: a fail-over leads the address to a standby for a while: no refusal, no doubt."""
+    with PostgresServer() as server:
+        sink, log = ready(server.dsn), PostgresLog(server.dsn, "flights", timeout=5)
+        log.create()
+        log.append(0, fence())
+        one = task(server.dsn)
+        vote = voted([write_partition(one, batches([1]))], epoch())
+        server.stop()
+        (server.directory / "data" / "standby.signal").touch()
+        server.start()
+        asked: dict[str, Callable[[], object]] = {
+            "create": lambda: sink.create(QUERY, SCHEMA),
+            "check": lambda: sink.check(QUERY, SCHEMA),
+            "look": lambda: sink.look(QUERY),
+            "look again": lambda: sink.look(QUERY, by=ONE),
+            "fence": lambda: sink.fence(QUERY, TWO),
+            "abort": lambda: sink.abort(QUERY, ONE),
+            "prepare": lambda: sink.prepare(epoch(1), rows(spark, [1]), ONE),
+            "task": lambda: write_partition(one, batches([2])),
+            "commit": lambda: sink.commit(vote, ONE),
+            "create the log": log.create,
+            "read": log.read,
+            "append": lambda: log.append(1, fence(2)),
+            "compact": lambda: log.compact(1, ()),
+        }
+        for verb, ask in asked.items():
+            with pytest.raises(SinkUnavailable) as away:
+                ask()
+            told = "during recovery" if away.value.sink is None else "is a standby, which takes no writes"
+            assert told in away.value.what, verb
+        assert observe(server.dsn, "SELECT pg_promote()") == [(True,)]
+        assert log.append(1, fence(2))
+        assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+        assert visible(server.dsn) == [1]
+        sink.close()

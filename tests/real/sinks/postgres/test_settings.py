@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from epochal.coordinator.model.errors import SinkUnavailable
-from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres import Plain, PostgresSink
 from epochal.sinks.postgres.address import Address, Limits, ServerRefused
 from epochal.sinks.postgres.client import open_session
+from epochal.sinks.postgres.publish import Publish
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.postgres import support
@@ -38,6 +39,7 @@ HOSTILE = {
         "statement_timeout": "0",
         "idle_in_transaction_session_timeout": "0",
         "enable_seqscan": "on",
+        "transaction_timeout": "1min",
     },
     "role": {
         "default_transaction_isolation": "repeatable read",
@@ -47,6 +49,7 @@ HOSTILE = {
         "statement_timeout": "2min",
         "idle_in_transaction_session_timeout": "2min",
         "enable_seqscan": "on",
+        "transaction_timeout": "1min",
     },
 }
 OURS = {
@@ -56,6 +59,8 @@ OURS = {
     "lock_timeout": "40s",
     "idle_in_transaction_session_timeout": "30s",
     "enable_seqscan": "off",
+    "transaction_timeout": "0",
+    "application_name": "epochal out 1/11",
 }
 SETTINGS = [*OURS, "statement_timeout"]
 
@@ -65,8 +70,8 @@ def hostile(request: pytest.FixtureRequest, pg_database: str) -> str:
     """A database whose tables are made and watched, and which then got these defaults, or its role did."""
     ready(pg_database)
     watch(pg_database)
-    name = pg_database.rpartition("/")[2]
-    whose = f'DATABASE "{name}"' if request.param == "database" else f'ROLE CURRENT_USER IN DATABASE "{name}"'
+    name = name_of(pg_database)
+    whose = f"DATABASE {name}" if request.param == "database" else f"ROLE CURRENT_USER IN DATABASE {name}"
     alter = [f"ALTER {whose} SET {setting} = '{value}'" for setting, value in HOSTILE[request.param].items()]
     observe(pg_database, "; ".join(alter))
     return pg_database
@@ -78,6 +83,10 @@ def sink(hostile: str) -> Iterator[PostgresSink]:
     made.look(QUERY)
     yield made
     made.close()
+
+
+def name_of(dsn: str) -> str:
+    return f'"{dsn.rpartition("/")[2]}"'
 
 
 def watch(dsn: str) -> None:
@@ -120,9 +129,10 @@ def test_a_commit(hostile: str, sink: PostgresSink) -> None:
 
 def test_a_fence_and_an_abort(hostile: str, sink: PostgresSink) -> None:
     sink.fence(QUERY, TWO)
-    assert seen(hostile, "sinks") == {**OURS, "statement_timeout": "30s"}
+    ours = {**OURS, "application_name": "epochal out 2/22"}
+    assert seen(hostile, "sinks") == {**ours, "statement_timeout": "30s"}
     sink.abort(QUERY, TWO)
-    assert seen(hostile, "flights__rows") == {**OURS, "statement_timeout": "100s"}
+    assert seen(hostile, "flights__rows") == {**ours, "statement_timeout": "100s"}
 
 
 def test_nothing_of_it_outlives_the_transaction(hostile: str) -> None:
@@ -136,6 +146,43 @@ def test_nothing_of_it_outlives_the_transaction(hostile: str) -> None:
         assert session.run(f"SELECT {settings}") == before
     finally:
         session.close()
+
+
+def test_a_publish_that_takes_longer_than_a_transaction_may(pg_database: str) -> None:
+    """P8: the role's transaction_timeout is a second, and a trigger of the table takes longer."""
+    sink = ready(pg_database, mode=Plain())
+    observe(
+        pg_database,
+        "CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END';"
+        " CREATE TRIGGER linger AFTER INSERT ON flights EXECUTE FUNCTION linger();"
+        f" ALTER ROLE CURRENT_USER IN DATABASE {name_of(pg_database)} SET transaction_timeout = '1s'",
+    )
+    sink.close()
+    copy = "COPY flights__staged (id, attempt, _epoch, _attempt) FROM STDIN (FORMAT binary)"
+    vote = voted([write_partition(task(pg_database, copy=copy, table="flights__staged"), batches([1]))], epoch())
+    vote.payload["publish"] = Publish(("id", "attempt")).to_json()
+    assert sink.commit(vote, ONE) is CommitOutcome.COMMITTED
+    assert visible(pg_database) == [1]
+    sink.close()
+
+
+JUDGED = {
+    "statement_timeout": "set in each transaction",
+    "lock_timeout": "set in each transaction",
+    "transaction_timeout": "set in each transaction",
+    "idle_in_transaction_session_timeout": "set in each transaction",
+    "idle_session_timeout": "between transactions alone: a session that ended is opened anew",
+    "deadlock_timeout": "ends nothing that is not in a deadlock",
+    "tcp_user_timeout": "of the link, which may break at any time",
+    "wal_sender_timeout": "of replicas",
+    "wal_receiver_timeout": "of replicas",
+}
+
+
+def test_every_timeout_that_a_role_can_have_was_judged(pg_database: str) -> None:
+    """P8: a new version of the server may bring another one."""
+    can = "SELECT name FROM pg_settings WHERE name LIKE '%timeout%' AND context IN ('user', 'superuser')"
+    assert {name for (name,) in observe(pg_database, can)} <= set(JUDGED)
 
 
 def test_a_failed_transaction_is_not_taken_for_a_committed_one(pg_database: str) -> None:

@@ -150,7 +150,7 @@ def test_the_server_dies_under_a_copy(pg_database: str) -> None:
         support.observe(
             pg_database,
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'epochal out' AND state = 'active' AND datname = current_database()",
+            " WHERE application_name LIKE 'epochal out %' AND state = 'active' AND datname = current_database()",
         )
         yield from batches(*[range(n, n + 1000) for n in range(0, 100_000, 1000)])
 
