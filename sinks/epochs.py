@@ -55,12 +55,25 @@ class ShownEpoch:
 
     @property
     def sources(self) -> tuple[str | None, ...]:
-        """The end offset of the epoch in each source of the query, in Spark's order, as JSON; None if not known.
+        """The end offset of the epoch in each source of the query, in Spark's order, as JSON; None if not known."""
+        return tuple(self.ends.values())
+
+    @property
+    def ends(self) -> Mapping[str, str | None]:
+        """The end offset of the epoch in each source, as JSON, by Spark's name of the source; None if not known.
 
         ``offsets/N`` has the version of its format in the first line, JSON about the epoch in the second line, then
-        one line per source.
+        one line per source: in version 1 the offset, in version 2 the source's name, a colon and the offset.  The
+        name is the number of the source, unless the query names its sources.
         """
-        return tuple(None if line == "-" else line for line in self.offsets.splitlines()[2:])
+        lines = self.offsets.splitlines()
+        if lines[:1] == ["v2"]:
+            named = [(name, text) for name, _, text in (line.partition(":") for line in lines[2:])]
+        else:
+            named = [(str(number), text) for number, text in enumerate(lines[2:])]
+        if all(name.isdigit() for name, _ in named):
+            named.sort(key=lambda pair: int(pair[0]))  # with many sources, Spark writes version 2 in any order
+        return {name: None if text == "-" else text for name, text in named}
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,7 @@ class OffsetRange:
     position: Position
     epoch: EpochNumber
     incarnation: str
-    source: int  # the number of the source in the query, from 0
+    source: int  # the number of the source in the query, from 0; of a source with a name: its place in ``offsets/N``
     topic: str | None
     partition: int | None
     first: int | None  # offset, inclusive; None: the epoch before is not known, or did not have this partition yet
@@ -132,12 +145,13 @@ class Epochs:
 
 
 def _ranges(row: ShownEpoch, before: ShownEpoch | None) -> Iterator[OffsetRange]:
-    starts = before.sources if before is not None else ()
+    starts = before.ends if before is not None else {}
     told = (row.app, row.sink, row.position, row.epoch, row.incarnation)
-    for source, text in enumerate(row.sources):
+    for place, (name, text) in enumerate(row.ends.items()):
         if text is None:
             continue
-        began = starts[source] if source < len(starts) else None
+        source = int(name) if name.isdigit() else place
+        began = starts.get(name)
         ends = kafka_offsets(text)
         if ends is None:
             if text != began:

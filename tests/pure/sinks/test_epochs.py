@@ -86,6 +86,31 @@ def test_every_source_has_its_own() -> None:
     ]
 
 
+def as_version_2(row: ShownEpoch, *sources: str) -> ShownEpoch:
+    """The text of ``spark.sql.streaming.offsetLog.formatVersion=2``."""
+    return replace(row, offsets="\n".join(["v2", '{"batchWatermarkMs":0}', *sources]))
+
+
+def test_version_2_of_sparks_file_names_its_sources() -> None:
+    """S1: the ranges are as with version 1, in whatever order Spark writes the sources."""
+    first = as_version_2(shown(1), '0:{"t":{"0":3}}', "1:-")
+    second = as_version_2(shown(2), '10:{"logOffset":7}', '1:{"u:v":{"0":2}}', '0:{"t":{"0":5}}')
+    assert first.sources == ('{"t":{"0":3}}', None)
+    assert second.sources == ('{"t":{"0":5}}', '{"u:v":{"0":2}}', '{"logOffset":7}')
+    assert told(first, second) == [
+        (1, 0, "t", 0, None, 2, None),
+        (2, 0, "t", 0, 3, 4, None),
+        (2, 1, "u:v", 0, None, 1, None),
+        (2, 10, None, None, None, None, '{"logOffset":7}'),
+    ]
+
+
+def test_a_source_with_a_name_is_compared_with_itself() -> None:
+    """S1: its number is its place in the text, which another source may take."""
+    first, second = as_version_2(shown(1), 'b:{"t":{"0":3}}'), as_version_2(shown(2), "a:-", 'b:{"t":{"0":5}}')
+    assert told(first, second) == [(1, 0, "t", 0, None, 2, None), (2, 1, "t", 0, 3, 4, None)]
+
+
 @pytest.mark.parametrize(
     "text", ["17", "{}", "[1]", "nothing", '{"logOffset":5}', '{"t":{"0":"5"}}', '{"t":{"a":5}}', '{"t":{"0":true}}']
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +37,25 @@ def produce(bootstrap: str, topic: str, rows: list[tuple[int, str]]) -> None:
     assert producer.flush(30) == 0
 
 
+@pytest.fixture(params=["1", "2"])
+def offsets_version(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The format of Spark's file ``offsets/N``."""
+    name = "spark.sql.streaming.offsetLog.formatVersion"
+    spark.conf.set(name, request.param)
+    yield f"v{request.param}"
+    spark.conf.unset(name)
+
+
 @pytest.mark.timeout(400)
 def test_the_examples(
     spark: SparkSession,
+    offsets_version: str,
     tmp_path: Path,
     pg_database: str,
     kafka_server: servers.Kafka,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """S1: with both versions of Spark's file of offsets."""
     bootstrap, topic = kafka_server.bootstrap, f"flights-{uuid.uuid4().hex[:8]}"
     kafka_server.create_topic(topic, 2)
     sinks: list[Any] = [
@@ -53,6 +65,7 @@ def test_the_examples(
     ]
     pipeline = epochal.Pipeline(app="flights", sinks=sinks)
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    source = source.option("kafka.isolation.level", "read_committed")
     rows = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
     flights = rows.selectExpr("cast(value AS string) AS tailnum", "partition", "offset")
     pipeline.create(flights.schema)
@@ -63,6 +76,7 @@ def test_the_examples(
         query.awaitTermination()
         assert query.exception() is None
     pipeline.close()
+    assert (tmp_path / "checkpoint" / "offsets" / "1").read_text().startswith(offsets_version)
 
     for sink in sinks:
         assert isinstance(sink, AuditedSink)
