@@ -15,7 +15,7 @@ from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.committing import _SHOWN, attempt_until_shown, keep_from, may_use_barrier
 from epochal.sinks.kafka.core import EXACT, Core
 from epochal.sinks.kafka.fencing import bar_and_read
-from epochal.sinks.kafka.judging import judged_records, topics_of
+from epochal.sinks.kafka.judging import check_topics, judged_records, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.preparing import refuse_large_marker
@@ -87,6 +87,7 @@ def apply(sink: Core, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None
         check_one_slot(sink, state.slots)
         check_session(sink, epoch, rows.sparkSession)
         now = topics_of(sink, epoch)
+        check_topics(sink, epoch, now)
         refuse_large_marker(sink, epoch, marker_topic, now, by)
         records, found = judged_records(sink, rows, now)
         plan = plan_to_apply(sink, link, marker_topic, epoch, now, found, by)
@@ -139,7 +140,7 @@ def plan_to_apply(
         epoch=epoch.number,
         rows=None,
         partitioner=sink.encoding.partitioner,
-        max_message_bytes=tuple(target.max_message_bytes for target in now.targets.values()),
+        max_message_bytes=tuple(target.batch_bytes for target in now.targets.values()),
         transaction_timeout=sink.timeout(link),
         about={"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark},
         targets=dict(now.ids) if now.several else {},

@@ -57,7 +57,12 @@ OURS: Mapping[str, str] = {
         ),
         "belongs to the consumer that reads the marker, and is fixed",
     ),
-    **dict.fromkeys(("enable.gapless.guarantee", "on_delivery", "error_cb", "logger"), "is used by Epochal itself"),
+    **dict.fromkeys(
+        ("enable.gapless.guarantee", "on_delivery", "error_cb", "logger", "enabled_events"), "is used by Epochal itself"
+    ),
+    "topic.blacklist": "would hide a topic from the producer, and from nothing that looks at the topic before",
+    "internal.termination.signal": "would send a signal to the process, which may end it",
+    "default.topic.config": "would overrule the fixed options: give the options in it directly",
 }
 """Options that a user cannot set, because the promise rests on them: name to reason."""
 
@@ -66,6 +71,10 @@ _SHARED = re.compile(
     r"receive|reconnect|resolve|retry|sasl|security|socket|ssl|topic\.metadata)[._].*|debug|oauth_cb"
 )
 """Options that also apply to consumers and admin clients; all others apply to producers only."""
+DEFAULT_QUEUE_KB = 1_048_576
+"""How many kilobytes librdkafka's queue holds unless ``queue.buffering.max.kbytes`` says otherwise."""
+SMALLEST_QUEUE_KB = 16
+"""The smallest queue, in kilobytes, that a start accepts: a marker's record must fit into it."""
 _SECRET = re.compile(r"password|secret|token|credential|jaas|key\.pem|oauthbearer\.config|assertion", re.I)
 
 _REFUSED = (
@@ -156,6 +165,23 @@ class Link:
         made: Producer = self._make(lambda: kafka().Producer(settings))
         return made
 
+    @property
+    def queue_bytes(self) -> int:
+        """How many bytes the producer's queue holds.  A row that is larger can never be sent."""
+        return self.number("queue.buffering.max.kbytes", DEFAULT_QUEUE_KB) * 1024
+
+    def number(self, option: str, default: int) -> int:
+        """Return the value of an option that is a whole number."""
+        value = self.options.get(option, default)
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            raise Misconfigured(
+                f"the option {option}={value!r} is not a whole number",
+                sink=self.sink,
+                help="see librdkafka's CONFIGURATION.md for its values",
+            ) from None
+
     @contextmanager
     def consumer(self, isolation: str = "read_committed") -> Iterator[Consumer]:
         """Yield a consumer that belongs to no group and reports when it has reached the end of a partition."""
@@ -218,7 +244,7 @@ class Link:
                 f"Kafka refuses the request {doing}: {text}",
                 sink=self.sink,
                 state=f"bootstrap servers {self.bootstrap}, error {cause.name()}",
-                help="check the user's rights (ACLs) and the options of KafkaSink",
+                help="check the user's rights (ACLs), the settings of the topic and the options of KafkaSink",
             )
         heard = f", last heard: {self.scrub(self.heard[-1])}" if self.heard else ""
         return SinkUnavailable(

@@ -172,7 +172,7 @@ def plan_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Comm
         epoch=decision.epoch,
         rows=committable.rows,
         partitioner=Encoding.from_json(payload["encoding"], sink.name).partitioner,
-        max_message_bytes=tuple(target.max_message_bytes for target in now.targets.values()),
+        max_message_bytes=tuple(target.batch_bytes for target in now.targets.values()),
         transaction_timeout=sink.timeout(link),
         about=about,
         targets=ids,

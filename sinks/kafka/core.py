@@ -59,6 +59,7 @@ class Judging:
 
     schema: StructType
     targets: Mapping[str, topics.Topic]
+    queue_bytes: int
     record: Sequence[Column]
     found: Sequence[Objection]
     figures: Sequence[Column]

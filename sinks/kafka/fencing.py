@@ -10,7 +10,7 @@ from dataclasses import replace
 from epochal.coordinator.model.epoch import MOVED, Actor, Marker, Query, SinkState
 from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, SinkUnavailable
 from epochal.sinks.kafka import marker, slots, topics
-from epochal.sinks.kafka.client import Link, kafka
+from epochal.sinks.kafka.client import Link, is_refused, kafka
 from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.starting import create
@@ -134,11 +134,21 @@ def write_fence(sink: Core, link: Link, marker_topic: MarkerTopic, by: Actor) ->
             transaction.begin()
             transaction.send_state(b"fence", replace(state, fence=by, slots=max(state.slots, sink.slots)))
             transaction.commit()
-    except kafka().KafkaException:
+    except kafka().KafkaException as error:
+        check_refused(link, marker_topic, error)
         return False
     finally:
         transaction.drop()
     return True
+
+
+def check_refused(link: Link, marker_topic: MarkerTopic, error: Exception) -> None:
+    """Raise ``Misconfigured`` if the broker refused a record of the marker topic: another attempt cannot change that.
+
+    The commit reports the first record that failed.  Then no commit was requested.
+    """
+    if is_refused(error.args[0]):
+        raise link.failure(error, f"to write a record into {marker_topic.topic}") from None
 
 
 def check_mark(sink: Core, query: Query) -> None:
@@ -188,7 +198,8 @@ def has_marked(sink: Core, link: Link, marker_topic: MarkerTopic, marker: Marker
         transaction.begin()
         transaction.send_state(b"marker", replace(state, marker=marker, span=1, before=PreviousEpoch()))
         transaction.commit()
-    except kafka().KafkaException:
+    except kafka().KafkaException as error:
+        check_refused(link, marker_topic, error)
         return False
     finally:
         transaction.drop()

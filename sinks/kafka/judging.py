@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Copy, Epoch, Json
 from epochal.coordinator.model.errors import PrepareRefused, SinkUnavailable
+from epochal.sinks.conditions import refusing
 from epochal.sinks.kafka import objections, topics
 from epochal.sinks.kafka.core import Core, Judging, Watched
 from epochal.sinks.kafka.encode import SLOT
@@ -60,7 +61,8 @@ def watch(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
     except SinkUnavailable:  # the vote asks again
         return rows
     judging = sink.judging
-    if judging is None or (judging.schema, judging.targets) != (rows.schema, now.targets):
+    wanted = rows.schema, now.targets, sink.link().queue_bytes
+    if judging is None or (judging.schema, judging.targets, judging.queue_bytes) != wanted:
         judging = sink.judging = judging_of(sink, rows.schema, now)
     seen, figures = objections.watched(rows.select(*judging.record), judging.figures)
     sink.watched = Watched(epoch.decision.id, judging, figures)
@@ -76,7 +78,7 @@ def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
     whole = f.struct(*map(column_of, schema.names)).alias(WHOLE_ROW)
     bad = [condition.alias(name) for name, condition in refusals.values()]
     record = [*sink.encoding.columns(schema.names), whole, *bad]
-    return Judging(schema, now.targets, record, found, objections.figures(found))
+    return Judging(schema, now.targets, sink.link().queue_bytes, record, found, objections.figures(found))
 
 
 def is_watchable(sink: Core, rows: DataFrame) -> bool:
@@ -114,6 +116,14 @@ def topics_of(sink: Core, epoch: Epoch) -> Topics:
         return sink.judged_by[1]
 
 
+def check_topics(sink: Core, epoch: Epoch, now: Topics) -> None:
+    """Refuse the epoch if a start would refuse the topics as they are now: after the decision it would be too late."""
+    marker_topic, _ = sink.seen()
+    link = sink.link()
+    with refusing(sink.name, epoch.number):
+        topics.check(link, now, marker_topic, sink.encoding.key, sink.timeout(link), sink.slots)
+
+
 def reasons(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
     """See ``epochal.sinks.rows.rejects``.  If there is a copy, the rows are read from it, as the vote reads them."""
     from pyspark.sql import functions as f
@@ -129,11 +139,13 @@ def reasons(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
 def judgement(sink: Core, epoch: Epoch, rows: DataFrame) -> Json:
     """See ``epochal.sinks.rows.rejects``."""
     targets = topics_of(sink, epoch).targets.values()
+    queue = sink.link().queue_bytes
     return {
         "schema": rows.schema.simpleString(),
         "encoding": sink.meant(rows.sparkSession).to_json(),
         "tombstones": sink.tombstones,
-        "topics": {t.name: [t.partitions, t.max_message_bytes, t.is_compacted] for t in targets},
+        "topics": {t.name: [t.partitions, t.batch_bytes, t.is_compacted] for t in targets},
+        **({"queue": queue} if queue < max(t.batch_bytes for t in targets) else {}),
     }
 
 
@@ -174,10 +186,11 @@ def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
 
 def all_objections(sink: Core, refusals: Mapping[str, str], now: Topics) -> list[Objection]:
     """Return all objections.  ``refusals``: a column of the rows to the column of the records with its condition."""
+    link = sink.link()
     return [
-        *([objections.of_values(sink.link().scrub)] if sink.make_value is not None else []),
+        *([objections.of_values(link.scrub)] if sink.make_value is not None else []),
         *(objections.of_json(column, name) for column, name in refusals.items()),
-        *objections.of_records(sink.encoding, now.targets, sink.tombstones),
+        *objections.of_records(sink.encoding, now.targets, sink.tombstones, link.queue_bytes),
     ]
 
 

@@ -155,8 +155,13 @@ def of_values(scrub: Callable[[str], str]) -> Objection:
     )
 
 
-def of_records(encoding: Encoding, targets: Mapping[str, Topic], tombstones: bool) -> Iterator[Objection]:
-    """Yield the objections that follow from the topics as they are now, and from the sink's arguments."""
+def of_records(
+    encoding: Encoding, targets: Mapping[str, Topic], tombstones: bool, queue_bytes: int
+) -> Iterator[Objection]:
+    """Yield the objections that follow from the topics as they are now, and from the sink's arguments.
+
+    ``queue_bytes``: how much the client's queue holds.
+    """
     if encoding.topic is not None:
         yield _unknown_topic(encoding.topic, targets)
     if not tombstones:
@@ -169,7 +174,10 @@ def of_records(encoding: Encoding, targets: Mapping[str, Topic], tombstones: boo
     compacted = sorted(name for name, topic in targets.items() if topic.is_compacted)
     if compacted:
         yield _keyless(encoding, compacted)
-    yield from _too_large(encoding, targets)
+    size = _size(encoding)
+    yield from _too_large(encoding, targets, size)
+    if queue_bytes < max(topic.batch_bytes for topic in targets.values()):
+        yield _above_queue(size, queue_bytes)
 
 
 def _unknown_topic(column: str, targets: Mapping[str, Topic]) -> Objection:
@@ -254,16 +262,40 @@ def _keyless(encoding: Encoding, compacted: Sequence[str]) -> Objection:
     )
 
 
-def _too_large(encoding: Encoding, targets: Mapping[str, Topic]) -> Iterator[Objection]:
-    """Yield one objection per topic, because each topic has its own limit."""
+def _size(encoding: Encoding) -> Column:
+    """Return a column: how many bytes the record has."""
     from pyspark.sql import functions as f
 
     size = f.coalesce(f.length("key"), f.lit(0)) + f.coalesce(f.length("value"), f.lit(0))
     if encoding.headers is not None:
         size = size + f.coalesce(f.aggregate("headers", f.lit(0), _add_header), f.lit(0))
+    return size
+
+
+def _above_queue(size: Column, queue_bytes: int) -> Objection:
+    """Rows that the client can never send: each row must fit into the client's queue as a whole."""
+    return Objection(
+        size > queue_bytes,
+        f"it is larger than the client's queue, which holds {queue_bytes} bytes",
+        lambda rows, largest: (
+            f"{rows} rows are larger than the client's queue: the largest has {largest} bytes, the queue holds"
+            f" {queue_bytes}"
+        ),
+        f"raise queue.buffering.max.kbytes in options= (it is {queue_bytes // 1024}), or make rows smaller",
+        size,
+        largest=True,
+    )
+
+
+def _too_large(encoding: Encoding, targets: Mapping[str, Topic], size: Column) -> Iterator[Objection]:
+    """Yield one objection per topic, because each topic has its own limit."""
+    from pyspark.sql import functions as f
+
     for name, topic in sorted(targets.items()):
         mine = f.col("topic") == name if encoding.topic is not None else f.lit(True)
-        limit = topic.max_message_bytes - OVERHEAD
+        limit = topic.batch_bytes - OVERHEAD
+        settings = {"max.message.bytes": topic.max_message_bytes, "segment.bytes": topic.segment_bytes}
+        setting = min(settings, key=lambda name: settings[name])
         yield Objection(
             mine & (size > limit),
             f"it is larger than topic {name!r} takes: the limit is {limit} bytes",
@@ -271,7 +303,7 @@ def _too_large(encoding: Encoding, targets: Mapping[str, Topic]) -> Iterator[Obj
                 f"{rows} rows are larger than topic {name!r} takes: "
                 f"the largest has {largest} bytes, the limit is {limit}"
             ),
-            f"raise max.message.bytes of the topic (it is {topic.max_message_bytes}), or make rows smaller",
+            f"raise {setting} of the topic (it is {settings[setting]}), or make rows smaller",
             size,
             largest=True,
         )

@@ -9,7 +9,7 @@ from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.kafka import marker, slots
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
-from epochal.sinks.kafka.judging import check_rows, judged_while_copied, reasons, topics_of
+from epochal.sinks.kafka.judging import check_rows, check_topics, judged_while_copied, reasons, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.protocol import Rows
@@ -31,6 +31,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         )
     marker_topic, _ = sink.seen()
     now = topics_of(sink, epoch)
+    check_topics(sink, epoch, now)
     cut = cut_of(sink, marker_topic, epoch, by)
     encoding = sink.meant(rows.sparkSession)
     refuse_large_marker(sink, epoch, marker_topic, now, by)
@@ -79,7 +80,13 @@ def refuse_large_marker(sink: Core, epoch: Epoch, marker_topic: MarkerTopic, now
     about = {"decision": epoch.decision.to_json(), "offsets": epoch.offsets, "watermark": epoch.watermark}
     state = State(by, marker_of(epoch), targets=dict(now.ids) if now.several else {})
     size = len(marker.record(marker_topic, state, about)) + MARKER_SPARE
-    limit = min(now.marker.max_message_bytes, marker.LARGEST)
+    limit, queue = min(now.marker.batch_bytes, marker.LARGEST), sink.link().queue_bytes
+    if size > queue:
+        raise sink.refuse(
+            epoch,
+            f"the marker's record takes {size} bytes, most of them offsets, and the client's queue holds {queue}",
+            f"raise queue.buffering.max.kbytes in options= (it is {queue // 1024}), or read fewer partitions",
+        )
     if size > limit:
         raise sink.refuse(
             epoch,

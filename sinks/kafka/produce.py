@@ -114,7 +114,7 @@ class Plan:
     epoch: EpochNumber
     rows: int | None  # None: the epoch is applied, and nobody has counted its rows
     partitioner: str
-    max_message_bytes: tuple[int, ...]  # of each topic
+    max_message_bytes: tuple[int, ...]  # how many bytes a batch may have, for each topic
     transaction_timeout: float  # seconds
     about: Json  # what the marker's record says of the epoch, for people and for the audit
     targets: Mapping[str, str] = field(default_factory=dict)  # with several topics: name to topic id
@@ -281,13 +281,17 @@ def _attempt(plan: Plan, batches: Iterable[Sequence[Row]]) -> AttemptResult:
 
 def _tuning(plan: Plan) -> Options:
     """The producer options that this epoch needs."""
-    limits, own = plan.max_message_bytes, plan.link.options.get("batch.size")
+    return tuning(plan.link, plan.partitioner, plan.max_message_bytes)
+
+
+def tuning(link: Link, partitioner: str, limits: Sequence[int]) -> Options:
+    """The producer options for topics with these limits."""
     largest = max(*limits, marker.LARGEST)
-    needed: Options = {"partitioner": plan.partitioner, "message.max.bytes": largest}
+    needed: Options = {"partitioner": partitioner, "message.max.bytes": largest}
     if min(limits) == largest:
         return needed
     # Batches of several rows must fit into the strictest topic.  A batch of one row may always exceed batch.size.
-    return {**needed, "batch.size": min([*limits, *([int(own)] if own is not None else [])])}
+    return {**needed, "batch.size": min([*limits, link.number("batch.size", max(limits))])}
 
 
 def _write(plan: Plan, transaction: Transaction, state: State, batches: Iterable[Sequence[Row]]) -> None:

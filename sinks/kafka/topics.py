@@ -16,9 +16,15 @@ SMALLEST_MESSAGE = 2_000
 """librdkafka cannot cut its batches much smaller than this many bytes."""
 LONGEST_TRANSACTION = 300.0
 """How many seconds a transaction may last by default."""
+CLOCKS_S = 10.0
+"""How many seconds the clocks of brokers and executors may differ.  Clocks that are kept in step differ by far less."""
 SHORT_RETENTION_H = 24
 """A topic that keeps its rows for fewer hours gets a warning: a reader that is away for a night loses some."""
 
+_LARGEST_OF_CLIENT = 1_000_000_000
+"""librdkafka's largest ``message.max.bytes``."""
+_TIMES = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms", "message.timestamp.after.max.ms")
+"""Settings by which a topic refuses records for their timestamps.  Brokers before Kafka 4 have the second one."""
 _TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_TOPIC}}}")
 
 
@@ -40,6 +46,21 @@ class Topic:
     @property
     def max_message_bytes(self) -> int:
         return int(self.config.get("max.message.bytes", "1048588"))
+
+    @property
+    def segment_bytes(self) -> int:
+        return int(self.config.get("segment.bytes", "1073741824"))
+
+    @property
+    def batch_bytes(self) -> int:
+        """How many bytes a batch of records may have when it is sent.
+
+        A batch must fit into a segment.  A topic with a ``compression.type`` of its own compresses each batch anew.
+        Bytes that cannot be compressed then take some more room, and the limit of the topic holds for the result.
+        """
+        most = min(self.max_message_bytes, self.segment_bytes, _LARGEST_OF_CLIENT)
+        as_sent = self.config.get("compression.type", "producer") in ("producer", "uncompressed")
+        return most if as_sent else most - most // 100
 
     @property
     def retention(self) -> float | None:
@@ -164,8 +185,13 @@ def create(
 def check(
     link: Link, topics: Topics, marker_topic: MarkerTopic, key: str | None, transaction_timeout: float, slots: int
 ) -> None:
-    """Raise ``Misconfigured`` for topics that cannot keep the promise."""
+    """Raise ``Misconfigured`` for topics that cannot keep the promise.
+
+    A start asks this, and each epoch asks again before its vote, because settings and rights may change in between.
+    """
     _check_marker(topics.marker, marker_topic)
+    for topic in (*topics.targets.values(), topics.marker):
+        _check_times(topic, marker_topic, transaction_timeout)
     check_slots(topics.marker, marker_topic, slots)
     for target in topics.targets.values():
         _check_target(target, marker_topic, key, transaction_timeout)
@@ -202,12 +228,12 @@ def _check_target(target: Topic, marker_topic: MarkerTopic, key: str | None, tra
             state=f"cleanup.policy {target.config['cleanup.policy']}",
             help="name the key's column with key=",
         )
-    if target.max_message_bytes < SMALLEST_MESSAGE:
+    if min(target.max_message_bytes, target.segment_bytes) < SMALLEST_MESSAGE:
         raise Misconfigured(
             f"topic {target.name!r} takes no batch of {SMALLEST_MESSAGE} bytes",
             sink=marker_topic.sink,
-            state=f"max.message.bytes {target.max_message_bytes}",
-            help=f"set max.message.bytes to {SMALLEST_MESSAGE} or more",
+            state=f"max.message.bytes {target.max_message_bytes}, segment.bytes {target.segment_bytes}",
+            help=f"set max.message.bytes and segment.bytes to {SMALLEST_MESSAGE} or more",
         )
     if target.retention is not None and target.retention < transaction_timeout:
         raise Misconfigured(
@@ -216,6 +242,31 @@ def _check_target(target: Topic, marker_topic: MarkerTopic, key: str | None, tra
             sink=marker_topic.sink,
             state=f"retention.ms {target.config['retention.ms']}, cleanup.policy {target.config['cleanup.policy']}",
             help=f"raise retention.ms, or take transaction_timeout={target.retention:g} or less",
+        )
+
+
+def _check_times(topic: Topic, marker_topic: MarkerTopic, transaction_timeout: float) -> None:
+    """Refuse a topic that could refuse a record of a decided epoch for its timestamp.
+
+    The timestamp is the time at which the client was given the record.  The broker compares it with its own clock when
+    the record arrives, which may be as late as the end of the transaction.
+    """
+    if topic.config.get("message.timestamp.type") == "LogAppendTime":
+        return
+    for setting in _TIMES:
+        is_after = setting == "message.timestamp.after.max.ms"
+        needed = CLOCKS_S if is_after else transaction_timeout + CLOCKS_S
+        found = topic.config.get(setting)
+        if found is None or int(found) >= needed * 1000:
+            continue
+        shorter = "" if is_after else f", or take a transaction_timeout= that is {CLOCKS_S:g} s less than it"
+        raise Misconfigured(
+            f"topic {topic.name!r} may refuse records for their timestamps: {setting}={found} ms, and it must be"
+            f" {needed * 1000:.0f} ms or more",
+            sink=marker_topic.sink,
+            state=f"a record may wait for {transaction_timeout:g} s (transaction_timeout) until a broker takes it, and"
+            f" clocks may differ by {CLOCKS_S:g} s",
+            help=f"raise {setting} of the topic, or set its message.timestamp.type to LogAppendTime{shorter}",
         )
 
 
@@ -233,8 +284,16 @@ def _check_rights(link: Link, topics: Topics, marker_topic: MarkerTopic) -> None
 
 
 def cautions(topics: Topics) -> Sequence[str]:
-    """Return warnings about targets that delete rows: a reader that comes late does not see them all."""
+    """Return warnings: about topics whose settings are unknown, and about targets that delete or may lose rows.
+
+    Of a target that deletes rows, a reader that comes late does not see them all.
+    """
     said = []
+    if unknown := [topic.name for topic in (*topics.targets.values(), topics.marker) if not topic.config]:
+        said.append(
+            f"the settings of topics {unknown} cannot be read, so Kafka's defaults are assumed: if they differ, brokers"
+            " may refuse records of an epoch that is decided; grant DESCRIBE_CONFIGS on these topics"
+        )
     for name, target in topics.targets.items():
         if target.is_compacted:
             said.append(
@@ -245,6 +304,11 @@ def cautions(topics: Topics) -> Sequence[str]:
             said.append(
                 f"topic {name!r} keeps rows for {target.retention / 3600:.2g} h (retention.ms"
                 f" {target.config['retention.ms']}): a reader that is away for longer loses rows"
+            )
+        if target.config.get("unclean.leader.election.enable") == "true":
+            said.append(
+                f"topic {name!r} may elect a leader that lacks rows (unclean.leader.election.enable): rows of committed"
+                " epochs can then be lost"
             )
         if target.retained_bytes is not None:
             said.append(

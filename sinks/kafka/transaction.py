@@ -94,15 +94,27 @@ class Transaction:
         return len(rows)
 
     def _wait_for_room(self, producer: Producer, call: tuple[Any, ...]) -> None:
+        """Hand one row to the client once its queue has room.  A short flush also sends what still lingers there."""
         produce: Any = producer.produce
         while True:
-            producer.poll(0.1)
+            waiting = producer.flush(0.1)
             try:
                 produce(*call)
                 return
             except BufferError:
+                if not waiting:
+                    raise self._larger_than_queue(call) from None
                 if self.is_overdue:
                     raise TimeoutError(f"the brokers took no row for {self._timeout:g} s") from None
+
+    def _larger_than_queue(self, call: tuple[Any, ...]) -> Misconfigured:
+        topic, value = call[:2]
+        return Misconfigured(
+            f"a record of {len(value or b'')} bytes for topic {topic!r} does not fit into the client's queue",
+            sink=self._marker_topic.sink,
+            state=f"the queue is empty, and holds {self._link.queue_bytes} bytes",
+            help="raise queue.buffering.max.kbytes in options=",
+        )
 
     def send_state(self, key: bytes, state: State, about: Json | None = None) -> None:
         """Hand one record of the marker topic to the client: the whole state, for the slot's own partition."""

@@ -63,8 +63,8 @@ def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Cal
             f"an executor has no connection: {unreached}",
             sink=sink,
             state="one task was asked; nothing was written",
-            help="the server, and every file that the connection names (sslrootcert, sslcert, sslkey), must be found"
-            " from each executor as from the driver",
+            help="the server, and every file that the connection names (certificates, keys), must be found from each"
+            " executor as from the driver",
         )
     if missing:
         raise Misconfigured(

@@ -205,7 +205,8 @@ def proofs() -> list[str]:
 
 
 def test_every_line_of_the_table_has_a_proof_or_says_that_there_is_none() -> None:
-    lines = re.findall(r"^\| (.*) \|$", (DOCS / "guarantees.md").read_text(), re.MULTILINE)[1:]
+    promised = (DOCS / "guarantees.md").read_text().partition("\n## ")[0]
+    lines = re.findall(r"^\| (.*) \|$", promised, re.MULTILINE)[1:]
     assert len(lines) > 40
     for line in lines:
         *said, proof = line.split(" | ")

@@ -88,7 +88,11 @@ def hanging(bootstrap: str, *topics: str) -> list[str]:
 
 
 def set_max_message_bytes(bootstrap: str, topic: str, value: int) -> None:
-    entry = ConfigEntry("max.message.bytes", str(value), incremental_operation=AlterConfigOpType.SET)
+    set_config(bootstrap, topic, "max.message.bytes", str(value))
+
+
+def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.incremental_alter_configs([resource])[resource].result(120)

@@ -101,6 +101,27 @@ def test_a_pipeline_runs_with_the_least_rights_and_shows_no_secret(
     assert [r for r in marker if SECRET.encode() in (r.value or b"")] == []
 
 
+def test_a_certificate_that_an_executor_does_not_find_is_named_at_start(
+    kafka: SecuredKafka,
+    topic_name: str,
+    login: Callable[[], dict[str, str]],
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The workers of the session have another working directory, in which this name leads nowhere."""
+    assert spark.range(1).count() == 1
+    KafkaSink(kafka.bootstrap, topic=topic_name, name=topic_name).create(QUERY, SCHEMA)
+    kafka.grant(ResourceType.TOPIC, topic_name, "WRITE", "DESCRIBE")
+    kafka.grant(ResourceType.TOPIC, f"__epochal.{APP}.{topic_name}", "READ", "WRITE", "DESCRIBE")
+    monkeypatch.chdir(kafka.certificate.parent)
+    options = {**login(), "ssl.ca.location": kafka.certificate.name}
+    sink = KafkaSink(kafka.guarded, topic=topic_name, name=topic_name, transaction_timeout=60, options=options)
+    with pytest.raises(SinkUnavailable, match="an executor has no connection") as refused:
+        sink.check(QUERY, SCHEMA)
+    assert "ssl.ca.location" in refused.value.what
+    assert SECRET not in str(refused.value)
+
+
 def refusal(sink: KafkaSink) -> EpochalError:
     with pytest.raises((Misconfigured, SinkUnavailable)) as refused:
         sink.look(QUERY)

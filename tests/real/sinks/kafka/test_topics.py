@@ -71,3 +71,34 @@ def test_a_topic_that_no_broker_reports_is_an_error(
     monkeypatch.setattr(Link, "deadline", lambda _link: time.monotonic() + 1)
     with pytest.raises(SinkUnavailable, match=r"was made, and no broker reports it"):
         topics._await(Link(kafka_server.bootstrap, "out", 30), f"gone-{topic}")
+
+
+JUDGED = {
+    "a start refuses it, and so does each vote": """
+        cleanup.policy max.message.bytes message.timestamp.after.max.ms message.timestamp.before.max.ms
+        message.timestamp.difference.max.ms message.timestamp.type retention.ms
+    """,
+    "rows and markers are judged by it before the vote": "compression.type segment.bytes",
+    "a start warns": "retention.bytes unclean.leader.election.enable",
+    "a broker needs no more replicas in sync than the topic has": "min.insync.replicas",
+    "what a topic keeps, and when it compacts, is for its readers to know": """
+        delete.retention.ms local.retention.bytes local.retention.ms max.compaction.lag.ms min.cleanable.dirty.ratio
+        min.compaction.lag.ms remote.log.copy.disable remote.log.delete.on.disable remote.storage.enable
+        segment.jitter.ms segment.ms
+    """,
+    "changes how a broker stores and copies rows, and takes the same rows": """
+        compression.gzip.level compression.lz4.level compression.zstd.level file.delete.delay.ms flush.messages flush.ms
+        follower.replication.throttled.replicas index.interval.bytes internal.segment.bytes
+        leader.replication.throttled.replicas message.downconversion.enable preallocate segment.index.bytes
+    """,
+    "without effect since Kafka 3.0": "message.format.version",
+}
+"""What is done about each setting of a topic that could refuse a record of a decided epoch, or lose it."""
+
+
+def test_every_setting_of_a_topic_is_judged(kafka_server: servers.Kafka, topic: str) -> None:
+    """K2: a setting that is new in Kafka fails this test until somebody has judged it."""
+    kafka_server.create_topic(topic)
+    judged = [name for names in JUDGED.values() for name in names.split()]
+    assert len(judged) == len(set(judged))
+    assert set(settings(kafka_server.bootstrap, topic)) - set(judged) == set()

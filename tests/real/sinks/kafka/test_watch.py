@@ -153,11 +153,12 @@ def test_a_topic_that_takes_less_by_the_time_of_the_vote_is_asked_of_the_copy(
     kafka_server: servers.Kafka,
     topic: str,
 ) -> None:
-    rows = spark.range(3).selectExpr("repeat('x', 1500) AS v")
+    rows = spark.range(3).selectExpr("repeat('x', 2500) AS v")
     sink = make(rows.schema, value="v")
+    set_max_message_bytes(kafka_server.bootstrap, topic, 3_000)
     copy = stage.write(0, ONE, sink.watch(FIRST, rows))
-    set_max_message_bytes(kafka_server.bootstrap, topic, 1_000)
-    with pytest.raises(PrepareRefused, match="the largest has 1500 bytes, the limit is 900"):
+    set_max_message_bytes(kafka_server.bootstrap, topic, 2_000)
+    with pytest.raises(PrepareRefused, match="the largest has 2500 bytes, the limit is 1900"):
         sink.prepare(replace(FIRST, copy=copy), stage.read(copy), ONE)
 
 
