@@ -78,6 +78,7 @@ def flights(spark: SparkSession, settings: Settings) -> DataFrame:
     source = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings.bootstrap)
+        .option("kafka.isolation.level", "read_committed")
         .option("subscribe", settings.source_topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", settings.rows_per_epoch)

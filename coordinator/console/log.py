@@ -77,7 +77,9 @@ def _told(entry: Entry, offsets: bool, committables: bool) -> Json:
 
 def _fence(record: Fence) -> str:
     q = record.query
-    return f"app {q.app}, run {q.run_id}, first epoch {record.base}, {record.mode}, at {q.checkpoint}"
+    return (
+        f"app {q.app}, query {q.query_id}, run {q.run_id}, first epoch {record.base}, {record.mode}, at {q.checkpoint}"
+    )
 
 
 def _commit(record: Commit) -> str:

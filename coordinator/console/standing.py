@@ -20,7 +20,8 @@ from epochal.coordinator.model.errors import EpochalError, Misconfigured
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.history import History, LoggedEpoch
 from epochal.coordinator.protocol.judge import Case
-from epochal.coordinator.query.pipeline import Pipeline, ask_at, default_log, located, progress_at
+from epochal.coordinator.query.checkpoint import ask_at, progress_at, query_id_at
+from epochal.coordinator.query.pipeline import Pipeline, default_log, located
 from epochal.sinks.protocol import Sink
 from epochal.sinks.spark.executors import running_session
 from epochal.sinks.spark.stage import local_path
@@ -144,6 +145,11 @@ def spark_progress(where: str) -> tuple[EpochNumber | None, EpochNumber | None]:
     Both are None if Spark's files cannot be read in this process.
     """
     return progress_at(where, spark) if is_readable(where) else (None, None)
+
+
+def lacks_metadata(where: str) -> bool:
+    """Return whether Spark's file ``metadata`` is known to be missing in the checkpoint."""
+    return is_readable(where) and not query_id_at(where, spark)
 
 
 def _ask(app: str, history: History, where: str) -> EpochRequest:

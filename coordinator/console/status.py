@@ -13,7 +13,7 @@ from epochal.coordinator.console import audit, render
 from epochal.coordinator.console.load import find
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
 from epochal.coordinator.console.render import FINE, UNKNOWN, WRONG, Answer, answering, line, shown, table, told
-from epochal.coordinator.console.standing import Standing, doubt, log_of, resolve, spark_progress, take
+from epochal.coordinator.console.standing import Standing, doubt, lacks_metadata, log_of, resolve, spark_progress, take
 from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query.pipeline import Pipeline
@@ -99,9 +99,16 @@ def _of_log(where: str) -> Answer:
         "asked": False,
         "sinks": [_of_the_log(history, name) for name in names],
         "error": None,
-        "notes": [NOT_ASKED],
+        "notes": [NOT_ASKED, *_of_metadata(where, history)],
     }
     return Answer("status", data, FINE, _shown(data))
+
+
+def _of_metadata(where: str, history: History) -> list[str]:
+    """Return the note on Spark's file ``metadata``, if it is missing although a query has run."""
+    if history.empty or not lacks_metadata(where):
+        return []
+    return ["Spark's file metadata is missing, so a start would refuse this checkpoint: --pipeline says what to do"]
 
 
 def _spark_files(where: str) -> Json:

@@ -218,11 +218,13 @@ class CommitInDoubt(EpochalError):
 
 
 class Interrupted(EpochalError):
-    """Raised in a batch instead of KeyboardInterrupt, SystemExit or the like: these would make ``query.stop()`` hang.
+    """The query was stopped, or its process was told to end, while an epoch was in progress.
 
-    Cause: Ctrl-C, ``sys.exit()`` or a signal while an epoch was in progress.
+    Cause: ``query.stop()``; or Ctrl-C, ``sys.exit()`` or a signal.  (KeyboardInterrupt, SystemExit and the like are
+    replaced by this error, because in a batch they would make ``query.stop()`` hang.)
 
-    Remedy: restart the query: the next start finishes what was decided and drops what was not.
+    Remedy: nothing, if the query shall not run.  Else restart it: the next start finishes what was decided and drops
+    what was not.
     """
 
     definite: ClassVar[bool] = False

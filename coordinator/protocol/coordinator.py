@@ -104,7 +104,7 @@ class Coordinator:
     are kept.  ``mode``: the mode of the epochs that this start begins.  ``stage``: where durable copies are kept.
     ``runner``: calls several sinks at once.  ``retry``: how often and after which pauses a call is repeated.
     ``compact_every``: how many obsolete records the log may hold before it is compacted.  ``telling``: publishes what
-    has happened, as events.
+    has happened, as events.  ``explain``: returns the error to raise for one that has ended the start.
 
     Errors: every class in ``errors.py``.  After any error the start is over, and every later call of ``run`` raises
     the same error again.  So a user's function that catches the error cannot make Spark skip an epoch.
@@ -122,7 +122,9 @@ class Coordinator:
         retry: Retry | None = None,
         compact_every: int = COMPACT_EVERY,
         telling: EventPublisher | None = None,
+        explain: Callable[[Exception], Exception] = lambda error: error,
     ) -> None:
+        self._explain = explain
         self._start = Start(
             query=query,
             sinks=sinks,
@@ -167,9 +169,11 @@ class Coordinator:
                 start_up(self._start, batch.ask)
             return run_epoch(self._start, batch)
         except Exception as error:
-            self._failed = error
-            self._start.publisher.failed(error, self._start.phase, self._start.pending)
-            raise
+            self._failed = self._explain(error)
+            self._start.publisher.failed(self._failed, self._start.phase, self._start.pending)
+            if self._failed is error:
+                raise
+            raise self._failed from error
 
     def act(self, ask: EpochRequest, act: OperatorAction, before_record: Callable[[], None] = lambda: None) -> Operator:
         """Carry out what an operator decides: the steps of a start, and then one record.

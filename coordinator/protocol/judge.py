@@ -78,10 +78,19 @@ def _same_app(case: Case) -> EpochalError | None:
 def _same_incarnation(case: Case) -> EpochalError | None:
     if case.history.empty or (qid := case.history.fences[-1].query.query_id) == case.ask.query.query_id:
         return None
+    if not case.ask.query.query_id:
+        return CheckpointMismatch(
+            f"Spark's file metadata is missing in the checkpoint; the epoch log was written by query {qid}",
+            state=_describe(case),
+            help="restore the file from a backup, or make it anew in the checkpoint's folder, with exactly this text:"
+            f' {{"id":"{qid}"}} (delete the hidden file .metadata.crc if it is there)',
+        )
     return CheckpointMismatch(
         f"the epoch log was written by query {qid}, this is query {case.ask.query.query_id}",
         state=_describe(case),
-        help="Spark's metadata file and the log belong to two checkpoints: use those that belong together; if the"
+        help="Spark's metadata file and the log belong to two checkpoints: use those that belong together; if metadata"
+        f' was deleted and Spark has made a new one, stop the query and write {{"id":"{qid}"}} into it (delete'
+        " the hidden file .metadata.crc if it is there); if the"
         " checkpoint of this log is gone, pass another log with log=, and `epochal adopt` lets the new checkpoint go on"
         " where the sinks end (docs/runbook.md)",
     )

@@ -7,7 +7,6 @@ is in ``coordinator.py``.
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import os
 import posixpath
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.hadoop import Hadoop, HadoopLog, of_session
 from epochal.checkpoints.log import EpochLog
-from epochal.coordinator.model.epoch import IDEMPOTENT, MODES, TWO_PHASE, EpochNumber, EpochRequest, Phase, Query
+from epochal.coordinator.model.epoch import IDEMPOTENT, MODES, TWO_PHASE, EpochNumber, Phase, Query
 from epochal.coordinator.model.errors import CalledTwice, Misconfigured
 from epochal.coordinator.model.events import Consumer, EventPublisher
 from epochal.coordinator.model.log_keys import extra
@@ -31,14 +30,16 @@ from epochal.coordinator.protocol.retry import Retry
 from epochal.coordinator.query import lint
 from epochal.coordinator.query import spark as inside
 from epochal.coordinator.query.answers import Guarantee, PipelineStatus
+from epochal.coordinator.query.checkpoint import next_ask
 from epochal.coordinator.query.plan import PlanFacts, analyzed, read_plan
+from epochal.coordinator.query.sources import cautions
 from epochal.coordinator.telemetry.otel import telemetry
 from epochal.coordinator.telemetry.progress import progress
 from epochal.coordinator.telemetry.records import record
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import ApplySink, RedoSink, Sink
 from epochal.sinks.rows.rejects import Rejects, with_rejects
-from epochal.sinks.spark.stage import SparkStage, check_names, check_schema, files_at, local_path
+from epochal.sinks.spark.stage import SparkStage, check_names, check_schema, local_path
 from epochal.sinks.spark.threads import Threads, as_exception
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ class Pipeline:
         self._runs: dict[tuple[str, str], _Run] = {}
         self._newest: _Run | None = None
         self._plan: PlanFacts | None = None
+        self._cautions: Sequence[str] = ()
         self._lock = threading.Lock()
         self.last_error: Exception | None = None
 
@@ -206,10 +208,12 @@ class Pipeline:
             try:
                 self._epoch(run, query, df, epoch)
             except BaseException as error:
-                run.failed = as_exception(error)
+                run.failed = query.explain(as_exception(error))
                 run.telling.failed(run.failed)
                 run.close()
-                raise
+                if run.failed is error:
+                    raise
+                raise run.failed from error
         except Exception as error:
             self.last_error = error
             raise
@@ -250,12 +254,13 @@ class Pipeline:
         inside.check_runtime(query.spark)
         inside.check_query(query, self._sinks)
         self._check_plan(query.plan())
+        self._warn_of_sources(query.analyzed_plan(), query.spark)
         if self._mode == IDEMPOTENT:
             lint.check(analyzed(df), deterministic=self._deterministic, batch=True)
         run.sinks = self.new_sinks()
         identity = query.identity(self._app)
         self._check_schema(run.sinks, identity, df)
-        run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark, run.telling)
+        run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark, run.telling, query.explain)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of a start's events; the user's own function is the last."""
@@ -267,6 +272,7 @@ class Pipeline:
         sinks: Sequence[Sink],
         spark: Callable[[], SparkSession | None],
         telling: EventPublisher | None = None,
+        explain: Callable[[Exception], Exception] = lambda error: error,
     ) -> Coordinator:
         """Make the coordinator of one start, for a query or for an operator action.
 
@@ -283,6 +289,7 @@ class Pipeline:
             retry=self._retry,
             compact_every=self._compact_every,
             telling=telling,
+            explain=explain,
         )
 
     # --- called by the user ---------------------------------------------------------------------
@@ -312,6 +319,7 @@ class Pipeline:
         _check_streaming(df)
         inside.check_output_mode(output_mode, self._sinks)
         self._check_plan(analyzed(df))
+        self._warn_of_sources(analyzed(df), df.sparkSession)
         sinks = self.new_sinks()
         try:
             self._check_schema(sinks, Query(self._app, "", "", ""), df)
@@ -393,6 +401,12 @@ class Pipeline:
             lint.check(logical, deterministic=self._deterministic)
         self._plan = plan
 
+    def _warn_of_sources(self, plan: Any, session: SparkSession) -> None:
+        """Log a warning for each option by which a source of the query gives other rows than it has."""
+        self._cautions = cautions(plan, lambda key: session.conf.get(key, None))
+        for caution in self._cautions:
+            _log.warning("%s", caution, extra=extra(app=self._app))
+
     def _check_schema(self, sinks: Sequence[Sink], identity: Query, df: DataFrame) -> None:
         case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
         if self._mode == TWO_PHASE and wants_copy(self._sinks):
@@ -425,6 +439,7 @@ class Pipeline:
         if len(self._sinks) > 1:
             notes.append("no isolation across sinks: during a commit they differ by at most one epoch")
         notes += _conditions(self._plan) if self._plan is not None else []
+        notes += [f"condition: {caution}" for caution in self._cautions]
         return notes
 
 
@@ -512,39 +527,6 @@ def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:
     if local is None:
         return HadoopLog(f"{checkpoint}/epochal/log", hadoop)
     return FilesLog(posixpath.join(local, "epochal", "log"))
-
-
-def next_ask(app: str, checkpoint: str, df: DataFrame) -> EpochRequest:
-    """Return what Spark will ask for first when it starts on ``checkpoint``.  This writes nothing."""
-    session = df.sparkSession
-    return ask_at(app, inside.resolve(checkpoint, session), lambda: session)
-
-
-def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> EpochRequest:
-    """Return what :func:`next_ask` returns, for a resolved checkpoint.
-
-    ``spark`` is called only if the checkpoint is not on this disk.
-    """
-    files = files_at(where, spark)
-    metadata = files.read(f"{where}/metadata")
-    query = Query(app, str(json.loads(metadata)["id"]) if metadata else "", "", where)
-    planned, committed = progress_at(where, spark)
-    if planned > committed:
-        return inside.read_ask(query, planned, spark)
-    return EpochRequest(query, committed + 1, fingerprint="")
-
-
-def progress_at(where: str, spark: Callable[[], SparkSession]) -> tuple[EpochNumber, EpochNumber]:
-    """Return the newest epoch that Spark has planned and the newest that it has committed; -1 means none.
-
-    They are read from the names of Spark's files.
-    """
-    files = files_at(where, spark)
-    return _newest(files.listing(f"{where}/offsets")), _newest(files.listing(f"{where}/commits"))
-
-
-def _newest(names: Mapping[str, int] | None) -> EpochNumber:
-    return max((int(name) for name in names or () if name.isdigit()), default=-1)
 
 
 def _check_streaming(df: DataFrame) -> None:

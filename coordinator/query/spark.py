@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
-from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured
+from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Interrupted, Misconfigured
 from epochal.sinks.protocol import ReplacingSink, Sink
 from epochal.sinks.spark.stage import files_at
 
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 _TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NO_EPOCHS = re.compile(r"Continuous|RealTime")
+
+_STOPPED = re.compile(
+    r"\b(Interrupted|ClosedByInterrupt|InterruptedIO)Exception\b"
+    r"|Job \d+ cancelled|cancelled part of cancelled job group"
+)
+"""What Spark and Java say in a thread that was interrupted, and of a job that was cancelled."""
 
 _DROP_IN = "use it as `df.writeStream.foreachBatch(pipeline)`, or call it in your own foreachBatch function"
 
@@ -79,6 +85,25 @@ class StreamingQuery:
         """Return the logical plan of the whole query, a JVM object."""
         return self._query.logicalPlan()
 
+    def analyzed_plan(self) -> Any:
+        """Return the plan as the user wrote it, a JVM object: its sources have the options that they were given."""
+        return self._query.analyzedPlan()
+
+    def explain(self, error: Exception) -> Exception:
+        """Return ``Interrupted`` for an error that ``query.stop()`` has caused; return any other error as it is.
+
+        Spark then interrupts the query's thread and cancels its jobs, and whatever waits for them fails.
+        """
+        if isinstance(error, Interrupted) or self._query.isActive() or not _STOPPED.search(_with_causes(error)):
+            return error
+        said = [error.what, error.state] if isinstance(error, EpochalError) else [str(error).partition("\n")[0]]
+        return Interrupted(
+            "the query was stopped while an epoch was in progress",
+            epoch=int(self._batch),
+            state=f"{type(error).__name__}: {'; '.join(filter(None, said))}",
+            help="nothing, if it shall not run; else start it again: it finishes or drops what was in progress",
+        )
+
     def identity(self, app: str) -> Query:
         return Query(app, self.query_id, self.run_id, self.checkpoint)
 
@@ -98,6 +123,15 @@ class StreamingQuery:
         Spark made the DataFrame of foreachBatch from this very RDD; running it feeds state and watermark.
         """
         self._query.lastExecution().toRdd().count()
+
+
+def _with_causes(error: BaseException | None) -> str:
+    """Return the texts of an error and of its causes."""
+    texts = []
+    while error is not None:
+        texts.append(str(error))
+        error = error.__cause__ or error.__context__
+    return "\n".join(texts)
 
 
 def resolve(checkpoint: str, spark: SparkSession) -> str:

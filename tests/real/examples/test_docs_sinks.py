@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 
 from epochal.chaos import servers
+from epochal.coordinator.query.plan import analyzed
+from epochal.coordinator.query.sources import cautions
 from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.kafka.rows import Encoding
 from tests.real.examples.test_readme import python_blocks, run_example
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[3] / "docs"
 KAFKA = (DOCS / "kafka.md").read_text()
 SOME_COLUMNS, BAD_ROWS = python_blocks((DOCS / "sinks.md").read_text())
-ROUTES, MADE_VALUES, SECRETS = python_blocks(KAFKA)
+READING, ROUTES, MADE_VALUES, SECRETS = python_blocks(KAFKA)
 IMPORTS = SOME_COLUMNS.partition("pipeline = ")[0]
 
 
@@ -78,6 +81,28 @@ def test_where_a_row_goes(spark: SparkSession, tmp_path: Path, kafka_server: ser
         "UA": [b'{"tailnum":"n1","carrier":"UA"}'],
     }
     names["pipeline"].close()
+
+
+def test_reading_what_was_committed(spark: SparkSession, kafka_server: servers.Kafka) -> None:
+    """K4: of two transactions the one that was aborted is not read, and a check has nothing to say."""
+    topic = f"flights-{uuid.uuid4().hex[:8]}"
+    kafka_server.create_topic(topic)
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(120)
+    for value, end in (("gone", producer.abort_transaction), ("there", producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.flush(120)
+        end(120)
+    code = READING.replace('"flights")', f'"{topic}")')
+    given = {"spark": spark, "KAFKA": kafka_server.bootstrap}
+    seen = {}
+    for name, block in (("set", code), ("unset", code.replace('"kafka.isolation.level"', '"kafka.client.id"'))):
+        flights = run_example(block.replace("readStream", "read"), dict(given))["flights"]
+        seen[name] = sorted(bytes(row.value).decode() for row in flights.collect())
+        plan = analyzed(run_example(block, dict(given))["flights"])
+        assert len(cautions(plan, lambda key: spark.conf.get(key, None))) == (0 if name == "set" else 1)
+    assert seen == {"set": ["there"], "unset": ["gone", "there"]}
 
 
 def test_values_that_a_function_makes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,6 +266,31 @@ def test_status_of_the_log_alone(checkpoint: Path) -> None:
     assert "at least 0" in run("status", checkpoint, code=FINE)
 
 
+def test_status_says_that_sparks_metadata_is_missing(checkpoint: Path, job: Path) -> None:
+    """S3: with a pipeline it is what a start would refuse, and it says what to write; without one it is a note."""
+    (checkpoint / "metadata").unlink()
+    told = json.loads(run("status", checkpoint, "--pipeline", f"{job}:pipeline", "--json", code=WRONG))["error"]
+    assert told["kind"] == "CheckpointMismatch"
+    assert told["what"].startswith("Spark's file metadata is missing in the checkpoint")
+    assert '{"id":"q1"}' in told["help"]
+    note = "Spark's file metadata is missing, so a start would refuse this checkpoint: --pipeline says what to do"
+    assert note in json.loads(run("status", checkpoint, "--json", code=FINE))["notes"]
+    assert "Spark's file metadata is missing" in run("status", checkpoint, code=FINE)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"id"'])
+def test_status_names_a_metadata_file_that_is_damaged(checkpoint: Path, job: Path, text: str) -> None:
+    """S3: and the log names the query whose id belongs into it."""
+    (checkpoint / "metadata").write_text(text)
+    for words in ([], ["--pipeline", f"{job}:pipeline"]):
+        told = json.loads(run("status", checkpoint, *words, "--json", code=WRONG))["error"]
+        assert told["what"] == "Spark's file metadata is not as Spark writes it"
+        assert "the id of the query that `epochal log` shows" in told["help"]
+    assert (
+        "app app, query q1, run r1" in json.loads(run("log", checkpoint, "--json", code=FINE))["records"][0]["summary"]
+    )
+
+
 def test_an_epoch_that_a_person_closed_for_a_sink_is_not_in_doubt_there() -> None:
     held: list[Record] = [commit(1), Operator(ONE, {}, "", "", {"one": SinkStanding("a table", (None,), 1)})]
     history = History.of([Entry(n, record) for n, record in enumerate(held)])

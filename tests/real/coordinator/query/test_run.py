@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
+from epochal.chaos.servers.process import wait_until
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.errors import CalledTwice, CheckpointMismatch, CommitInDoubt, Interrupted
 from epochal.coordinator.model.failpoints import Point
@@ -339,3 +340,34 @@ def test_stop_in_the_middle_of_an_epoch(spark: SparkSession, tmp_path: Path, poi
     job.run(job.pipeline())
     assert job.ids("one") == job.ids("two") == [1, 2]
     assert job.decided() == [0, 1]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
+def test_a_query_that_is_stopped_in_the_evaluation_says_so(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    """S2: it is no error of the query, and the next start runs the epoch."""
+    job = Job(spark, tmp_path, sinks=("one", "two"))
+    job.add(1)
+    begun, going_on = tmp_path / "begun", tmp_path / "going-on"
+
+    def waits(number: int) -> int:
+        begun.touch()
+        until = time.monotonic() + WAIT
+        while not going_on.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        return number
+
+    pipeline = job.pipeline(mode=mode, **({"deterministic": ["waits"]} if mode == "idempotent" else {}))
+    query = job.start(pipeline, job.df().select(f.udf(waits, "long", useArrow=False)("id").alias("id")))
+    assert wait_until(lambda: begun.exists() or None, WAIT)
+    query.stop()
+    going_on.touch()
+    assert isinstance(pipeline.last_error, Interrupted)
+    assert pipeline.last_error.what == "the query was stopped while an epoch was in progress"
+    assert pipeline.last_error.epoch == 0
+    assert pipeline.status().error is pipeline.last_error
+    told = query.exception()
+    assert told is None or "the query was stopped" in str(told)
+    assert job.ids() == []
+    job.run(job.pipeline(mode=mode))
+    assert job.ids("one") == job.ids("two") == [1]
