@@ -94,7 +94,7 @@ class StreamingQuery:
 
         Spark then interrupts the query's thread and cancels its jobs, and whatever waits for them fails.
         """
-        if isinstance(error, Interrupted) or self._query.isActive() or not _STOPPED.search(_with_causes(error)):
+        if isinstance(error, Interrupted) or not _STOPPED.search(_with_causes(error)) or self._query.isActive():
             return error
         said = [error.what, error.state] if isinstance(error, EpochalError) else [str(error).partition("\n")[0]]
         return Interrupted(
