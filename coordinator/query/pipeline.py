@@ -38,8 +38,11 @@ from epochal.coordinator.telemetry.progress import progress
 from epochal.coordinator.telemetry.records import record
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import ApplySink, RedoSink, Sink
+from epochal.sinks.rows.digest import check_digestible
 from epochal.sinks.rows.rejects import Rejects, with_rejects
-from epochal.sinks.spark.stage import SparkStage, check_names, check_schema, local_path
+from epochal.sinks.spark.names import check_names
+from epochal.sinks.spark.settings import is_case_sensitive
+from epochal.sinks.spark.stage import SparkStage, check_schema, local_path
 from epochal.sinks.spark.threads import Threads, as_exception
 
 if TYPE_CHECKING:
@@ -408,11 +411,12 @@ class Pipeline:
             _log.warning("%s", caution, extra=extra(app=self._app))
 
     def _check_schema(self, sinks: Sequence[Sink], identity: Query, df: DataFrame) -> None:
-        case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-        if self._mode == TWO_PHASE and wants_copy(self._sinks):
+        case_sensitive = is_case_sensitive(df.sparkSession)
+        check_names(df.schema, case_sensitive=case_sensitive)
+        if self._mode == IDEMPOTENT:
+            check_digestible(df.schema)
+        elif wants_copy(self._sinks):
             check_schema(df.schema, case_sensitive=case_sensitive)
-        elif self._mode == IDEMPOTENT:  # the digest reads every column, by its name
-            check_names(df.schema, case_sensitive=case_sensitive)
         for sink in sinks:
             sink.check(identity, df.schema)
 

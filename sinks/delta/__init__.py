@@ -8,6 +8,7 @@ to write · ``merge.py`` how rows are merged · ``gates.py`` what a table can ho
 not yet visible ·
 ``history.py`` the epochs in the table's history · ``without_spark.py`` reads the table with delta-rs ·
 ``inspection.py`` the answers for the console command · ``jvm.py`` all use of Delta's private API ·
+``renames.py`` columns that the table has renamed ·
 ``refusals.py`` the errors of the sink
 """
 

@@ -10,7 +10,7 @@ from epochal.coordinator.model.epoch import Actor, Committable, Json
 from epochal.coordinator.model.errors import CheckpointMismatch
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
-from epochal.sinks.delta import gates, history, jvm, modes
+from epochal.sinks.delta import gates, history, jvm, modes, renames
 from epochal.sinks.delta.core import (
     ATTEMPTS,
     PAYLOAD_VERSION,
@@ -141,8 +141,9 @@ def merge_again(sink: Core, table: Table, txn: Transaction, c: Committable) -> t
                 return tried.txn, tried.written.actions
     work = Work.from_json(sink.name, c.payload["work"])
     session = work.session(jvm.session(sink.name))
-    problems = sink.row_problems(work.plan.written(work.rows(session).schema), txn.metadata())
-    if problems:
+    rows, metadata = work.rows(session).schema, txn.metadata()
+    old = renames.problems(renames.renamed(sink, rows, metadata))
+    if problems := old or sink.row_problems(work.plan.written(rows), metadata):
         raise sink.say.in_doubt("; ".join(problems), c)
     try:
         return txn, merged_by_delta(sink, txn, work, session, c.rows, c.decision.epoch).actions

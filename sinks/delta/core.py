@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ from epochal.sinks.delta.target import Target
 from epochal.sinks.delta.without_spark import Snapshot
 from epochal.sinks.rows import formats, keyed
 from epochal.sinks.rows.projection import Projection
+from epochal.sinks.spark.names import quoted
+from epochal.sinks.spark.settings import is_case_sensitive
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -86,11 +88,12 @@ class Core:
         self.app: str | None = None
         self.tried: UncommittedMerge | None = None
         self.seen: int | None = None
+        self.renames: tuple[str, Mapping[str, str]] | None = None  # a schema of the table, and old names of its columns
         self.known: Transaction | None = None  # the newest one: prepare and commit may use its snapshot
         self.also: Core | None = None  # while a sink is renamed: the same sink under its other name
 
     def case_sensitive(self) -> bool:
-        return jvm.session(self.name).conf.get("spark.sql.caseSensitive", "false") == "true"
+        return is_case_sensitive(jvm.session(self.name))
 
     def looked(self) -> str:
         return looked(self.app, self.name)
@@ -98,6 +101,16 @@ class Core:
     @property
     def adds_only(self) -> bool:
         return isinstance(self.mode, Append)
+
+    @property
+    def key(self) -> Sequence[str]:
+        """The columns by which rows are merged."""
+        return self.mode.keys if isinstance(self.mode, Merge) else ()
+
+    @property
+    def unwritten(self) -> Sequence[str]:
+        """The columns of the rows that no table has."""
+        return self.mode.deletes if isinstance(self.mode, Merge) else ()
 
     def planned(self, mode: object, rows: Sequence[str], table: Sequence[str]) -> MergePlan:
         there = gates.in_both(rows, table, case_sensitive=self.case_sensitive())
@@ -133,6 +146,10 @@ class Core:
         if not added.fields or self.merge_schema:
             return f"cast or rename in the query, or alter the table {self.target}"
         return f"{self.add_columns(added)}, or give the sink merge_schema=True, or leave the columns out with select="
+
+    def as_text(self, names: Sequence[str]) -> str:
+        """Return the statements that make these columns of the table STRING, which Delta does without rewriting."""
+        return "; ".join(f"ALTER TABLE {self.target.sql} ALTER COLUMN {quoted(name)} TYPE STRING" for name in names)
 
     def add_columns(self, added: StructType) -> str:
         return f"ALTER TABLE {self.target.sql} ADD COLUMNS ({jvm.ddl(jvm.session(self.name), added)})"

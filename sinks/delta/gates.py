@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import Json
 from epochal.sinks.delta.jvm import schema_of
+from epochal.sinks.spark.names import twins
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -44,12 +45,14 @@ _WHOLE_TO = {
 }
 _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"  # the metadata key under which Spark keeps a column's default, as SQL
+_DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 _NEVER = ("NullType", "DayTimeIntervalType", "YearMonthIntervalType")
 
 
 def unholdable(schema: StructType) -> list[str]:
-    """Return the columns whose type no Delta table can hold, a sentence each."""
-    return [
+    """Return the columns whose type no Delta table can hold, and names that it takes for one, a sentence each."""
+    twice = [f"column {name}: it is there twice" for _, name in twins(schema, case_sensitive=False)]
+    return twice + [
         f"column {name}: a Delta table cannot hold {kind.simpleString()}"
         for name, kind in _leaves("", schema)
         if type(kind).__name__ in _NEVER or kind.typeName() == "interval"
@@ -91,6 +94,20 @@ def table_problems(metadata: Json, adds_only: bool) -> list[str]:
     if metadata["configuration"].get(APPEND_ONLY) == "true" and not adds_only:
         problems.append(f"{APPEND_ONLY} = 'true': rows that are there can be neither replaced nor changed")
     return problems
+
+
+def key_problems(metadata: Json, key: Sequence[str]) -> list[str]:
+    """Return the columns that cannot be in the key of a MERGE, a sentence each.
+
+    Spark pads what it reads of a CHAR(n), and Delta 4.4 then makes no MERGE on it.
+    """
+    return [f"column {name}: Delta merges on no key of the type CHAR" for name in char_keys(metadata, key)]
+
+
+def char_keys(metadata: Json, key: Sequence[str]) -> list[str]:
+    """Return the columns of the key that are CHAR(n) in the table.  Spark keeps this type beside that of a string."""
+    kinds = {field.name.lower(): str(field.metadata.get(_DECLARED, "")) for field in schema_of(metadata).fields}
+    return [name for name in key if kinds.get(name.lower(), "").startswith("char(")]
 
 
 def row_problems(rows: StructType, table: StructType, *, case_sensitive: bool) -> list[str]:
@@ -198,12 +215,9 @@ def _key(name: str, case_sensitive: bool) -> str:
 
 def _struct_problems(path: str, rows: StructType, table: StructType, case_sensitive: bool) -> Iterator[str]:
     wanted = {_key(field.name, case_sensitive): field for field in table.fields}
-    seen = set()
     for field in rows.fields:
         name, key = f"{path}{field.name}", _key(field.name, case_sensitive)
-        if key in seen:
-            yield f"column {name}: it is there twice"
-        elif key not in wanted:
+        if key not in wanted:
             alike = [other.name for other in table.fields if other.name.lower() == field.name.lower()]
             if alike:
                 yield f"column {name}: the table has no such column, only {alike[0]}"
@@ -211,8 +225,7 @@ def _struct_problems(path: str, rows: StructType, table: StructType, case_sensit
                 yield f"column {name}: the table has no such column"
         else:
             yield from _type_problems(name, field.dataType, wanted[key].dataType, case_sensitive)
-        seen.add(key)
-    for key in wanted.keys() - seen:
+    for key in wanted.keys() - {_key(field.name, case_sensitive) for field in rows.fields}:
         field = wanted[key]
         if not field.nullable and not {_GENERATED, _DEFAULT} & field.metadata.keys():
             yield f"column {path}{field.name}: it is NOT NULL in the table, and the rows do not have it"

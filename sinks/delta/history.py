@@ -9,7 +9,6 @@ The history is read through the Spark session if one runs, else by delta-rs, the
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ from epochal.coordinator.model.epoch import Committable, Digest, Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta import jvm, lineage
 from epochal.sinks.delta.target import Target
+from epochal.sinks.delta.without_spark import located
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ def by_spark(session: SparkSession, target: Target, many: int) -> list[Commit]:
 def by_delta_rs(path: str, sink: str) -> Newest:
     """Return a function that reads the newest commits with delta-rs.
 
-    ``Misconfigured``: the package is missing, or finds no table.
+    ``Misconfigured``: the package is missing, or finds no table.  ``SinkUnavailable``: see ``located``.
     """
+    where = located(Target.of(path, None), sink)
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -89,7 +90,7 @@ def by_delta_rs(path: str, sink: str) -> Newest:
             help=f"pip install 'deltalake>={versions.DELTALAKE}', or start a SparkSession",
         ) from None
     try:
-        table = DeltaTable(re.sub(r"^file:/+", "/", path))
+        table = DeltaTable(where)
     except DeltaError as error:
         raise Misconfigured(
             f"delta-rs reads no Delta table at {path}",

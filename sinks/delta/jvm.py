@@ -19,6 +19,7 @@ from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta.lineage import log_file
+from epochal.sinks.spark import settings
 from epochal.sinks.spark.executors import running_session
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ class Transaction:
 
     def write_files(self, rows: DataFrame) -> list[Json]:
         """Evaluate ``rows`` once into files that the log does not name; return their ``add`` actions."""
-        with java_errors():
+        with java_errors(), settings.held(rows.sparkSession, settings.DELTA):
             actions = self._txn.writeFiles(rows._jdf)
             return [_json(action) for action in self._each(actions)]
 

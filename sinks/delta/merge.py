@@ -17,6 +17,7 @@ from epochal.sinks.rows.keyed import TOLD, Upsertion, check_nulls, check_twice
 from epochal.sinks.rows.projection import Projection, settings_of, take_settings
 from epochal.sinks.spark.executors import clone
 from epochal.sinks.spark.names import column_of, free, quoted
+from epochal.sinks.spark.settings import MERGE
 from epochal.sinks.spark.stage import read_copy
 
 if TYPE_CHECKING:
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 
 SOURCE = "epochal_source"
 """The temporary view that holds an epoch's rows, in a session that nobody else uses."""
-
-_SETTINGS = {
-    "spark.databricks.delta.schema.autoMerge.enabled": "false",
-    "spark.databricks.delta.merge.materializeSource": "none",  # the copy's files never change
-}
 
 
 class MergePlan(Upsertion):
@@ -133,7 +129,7 @@ class Work:
         own = clone(running)
         if self.settings:
             take_settings(own, self.settings)
-        for key, value in _SETTINGS.items():
+        for key, value in MERGE.items():
             own.conf.set(key, value)
         return own
 

@@ -11,7 +11,7 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, EpochNumber, Json
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
-from epochal.sinks.delta import gates, jvm, modes
+from epochal.sinks.delta import gates, jvm, modes, renames
 from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, UncommittedMerge
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, Work
@@ -75,7 +75,10 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
     txn = sink.existing(sink.begin(table, known=known))
     metadata = txn.metadata()
     check_table(sink, txn, metadata, epoch.number)
-    written = sink.written(sink.projected(rows.schema), jvm.schema_of(metadata).names)
+    given = sink.projected(rows.schema)
+    if old := renames.renamed(sink, given, metadata):
+        raise sink.say.refused("; ".join(renames.problems(old)), epoch.number, help=renames.remedy(old))
+    written = sink.written(given, jvm.schema_of(metadata).names)
     if sink.merge_schema and sink.added(written, metadata):
         txn = with_columns(sink, table, txn, sink.added(written, metadata), epoch, by)
         metadata = txn.metadata()
@@ -136,6 +139,7 @@ def check_table(sink: Core, txn: Transaction, metadata: Json, epoch: EpochNumber
     """Repeat checks of the start: the table may have changed since.  Raise ``PrepareRefused``."""
     forgets = gates.forgets(metadata)
     problems = [*([forgets] if forgets else []), *gates.table_problems(metadata, sink.adds_only)]
+    problems += gates.key_problems(metadata, sink.key)
     if problems:
         raise sink.say.refused("; ".join(problems), epoch)
     try:

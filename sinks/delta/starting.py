@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from epochal.coordinator.model.epoch import Json, Query
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import check_name
-from epochal.sinks.delta import gates, jvm
+from epochal.sinks.delta import gates, jvm, renames
 from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.delta.modes import Merge
@@ -26,7 +26,7 @@ def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
     check_name("app", query.app, sink.name)
     rows = sink.projected(schema)
     schema = sink.written(rows, rows.names)
-    sink.say.refuse_set_up(gates.unholdable(schema), "change the query's types with a cast")
+    sink.say.refuse_set_up(gates.unholdable(schema), "cast or rename in the query")
     table = sink.find()
     if table is not None and sink.begin(table).exists:
         return []
@@ -71,7 +71,12 @@ def check(sink: Core, query: Query, schema: StructType) -> None:
     there = jvm.schema_of(metadata).names
     if isinstance(sink.mode, Merge):
         sink.say.refuse_set_up(gates.names_of_merge(there), "rename it in the table")
-    rows = sink.written(sink.projected(schema), there)
+    chars = gates.char_keys(metadata, sink.key)
+    sink.say.refuse_set_up(gates.key_problems(metadata, sink.key), sink.as_text(chars))
+    given = sink.projected(schema)
+    old = renames.renamed(sink, given, metadata)
+    sink.say.refuse_set_up(renames.problems(old), renames.remedy(old))
+    rows = sink.written(given, there)
     problems, added = sink.row_problems(rows, metadata), sink.added(rows, metadata)
     sink.say.refuse_set_up(problems, sink.remedy(added))
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,9 +24,16 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.fs import FileSystem
 
+_MISREAD = re.compile(r"[#?\\\x00-\x1f]|%[0-9A-Fa-f]{2}")
+"""What delta-rs 1.6 takes for another character, or for the end of a path."""
+
 
 def located(target: Target, sink: str) -> str:
-    """Return the path by which delta-rs finds the table; raise ``SinkUnavailable`` if the sink has only a name."""
+    """Return the path by which delta-rs finds the table.
+
+    ``SinkUnavailable``: the sink has only a name, or its path has characters by which delta-rs finds another table, or
+    a table without history.
+    """
     if target.path is None:
         raise SinkUnavailable(
             f"table={target.table!r} is a name in Spark's catalog, and no Spark runs in this process",
@@ -33,7 +41,15 @@ def located(target: Target, sink: str) -> str:
             state="without Spark a Delta table is read by its path",
             help="ask from a process with a SparkSession, or give the sink the path of the table and its own name=",
         )
-    return local_path(target.path) or target.path
+    path = local_path(target.path) or target.path
+    if (found := _MISREAD.search(path)) is not None:
+        raise SinkUnavailable(
+            f"delta-rs does not find a table whose path has {found[0]!r}: {path!r}",
+            sink=sink,
+            state="without Spark a Delta table is read by delta-rs, which takes this for a part of a URL",
+            help="ask from a process with a SparkSession, or move the table to a path without it",
+        )
+    return path
 
 
 class Snapshot:

@@ -24,6 +24,7 @@ from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows
 from epochal.sinks.rows.projection import of_an_expression
 from epochal.sinks.spark.executors import first_cause
+from epochal.sinks.spark.settings import TIME_POLICY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,7 +115,7 @@ def check_session(sink: Core, epoch: Epoch, session: SparkSession) -> None:
 
     In idempotent mode rows are evaluated in that session, and nothing may be set there for the records.
     """
-    encoding, key = sink.encoding, "spark.sql.legacy.timeParserPolicy"
+    encoding, key = sink.encoding, TIME_POLICY
     as_they_are = encoding.projection.is_whole and (encoding.value is not None or encoding.made)
     if not as_they_are and (policy := session.conf.get(key)) != EXACT[key]:
         raise PrepareRefused(

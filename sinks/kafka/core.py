@@ -29,6 +29,7 @@ from epochal.sinks.protocol import Schema, Sink
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.projection import Projection, settings_of, take_settings
 from epochal.sinks.spark.executors import clone, running_session
+from epochal.sinks.spark.settings import TIME_POLICY
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 KEEP_EPOCHS = 1_000
 """How many epochs the audit keeps by default: each holds Spark's offsets, some kilobytes with many partitions."""
 EXACT = {  # for the sink's own clone of the session: the same rows in the same order, whatever the user has set
-    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    TIME_POLICY: "CORRECTED",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.files.maxPartitionBytes": str(2**62),
     "spark.sql.files.minPartitionNum": "1",

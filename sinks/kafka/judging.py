@@ -20,6 +20,7 @@ from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.spark import stage
 from epochal.sinks.spark.names import column_of
+from epochal.sinks.spark.settings import changes_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -85,8 +86,7 @@ def is_watchable(sink: Core, rows: DataFrame) -> bool:
     """Whether rows become records unchanged, and the query's session and the sink's own give equal records."""
     if sink.keeps_records or not sink.encoding.projection.is_whole:
         return False
-    policy = rows.sparkSession.conf.get("spark.sql.legacy.timeParserPolicy", "CORRECTED")
-    return str(policy).upper() != "LEGACY" and not has_twins(rows.schema)
+    return not changes_times(rows.sparkSession) and not has_twins(rows.schema)
 
 
 def as_looked_at(sink: Core, epoch: Epoch) -> Topics:

@@ -28,7 +28,7 @@ from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.rows.projection import Projection
-from epochal.sinks.spark.names import column_of
+from epochal.sinks.spark.names import check_names, column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -147,7 +147,7 @@ class Encoding:
                     state=f"columns {schema.names}, of which {dict(self.routes)} say where a row goes",
                     help="select more columns, or name the value's column with value=",
                 )
-            _check_names(schema, "", sink)
+            check_names(schema, case_sensitive=True, sink=sink)
             for name in valued if not self.made else ():
                 _check_type(name, schema[name].dataType, sink)
 
@@ -224,17 +224,6 @@ def _is_fit(role: str, kind: DataType) -> bool:
     )
 
 
-def _check_names(struct: StructType, path: str, sink: str) -> None:
-    twice = sorted({n for n in struct.names if struct.names.count(n) > 1})
-    if twice:
-        raise Misconfigured(
-            f"fields {twice} appear twice{f' in {path!r}' if path else ''}",
-            sink=sink,
-            state=f"fields {struct.names}",
-            help="rename one of them: an object has each name only once",
-        )
-
-
 def _check_type(path: str, kind: DataType, sink: str) -> None:
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
@@ -246,7 +235,6 @@ def _check_type(path: str, kind: DataType, sink: str) -> None:
             help="cast the column to another type (a string, for instance), or encode the row yourself with value=",
         )
     if isinstance(kind, StructType):
-        _check_names(kind, path, sink)
         for field in kind.fields:
             _check_type(f"{path}.{field.name}", field.dataType, sink)
     elif isinstance(kind, ArrayType):

@@ -42,8 +42,8 @@ def sums_of(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     """Copy the rows under the next position in one Spark job, read back what its tasks registered, and vote."""
+    from epochal.sinks.postgres.rows import check_times, holdable
     from epochal.sinks.postgres.rows import columns as columns_in
-    from epochal.sinks.postgres.rows import holdable
 
     app = sink.looked()
     with sink.connector.anew() as session:
@@ -54,6 +54,8 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     sink.projection.check(rows.schema)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
     held = held_rows(sink, rows)
+    with refusing(sink.name, epoch.number):
+        check_times(held.schema, rows.sparkSession, sink.name)
     columns = columns_in(held.schema, sink.name)  # from the schema that the written rows have in this Spark session
     if sink.evolves:
         evolve(sink, app, epoch, columns, by)
@@ -264,8 +266,9 @@ def raise_refusals(sink: Core, votes: Sequence[Json], epoch: Epoch, by: Actor) -
         told = ", ".join(f"column {column!r}: {count}" for column, count in unholdable.items())
         raise PrepareRefused(
             f"rows with values that Postgres cannot hold exactly: {told}",
-            help="these are strings with NUL or broken UTF-8, dates or timestamps out of Postgres's range, or NaN"
-            " and infinities inside JSON: replace or drop them in the query, or write them elsewhere with bad_rows=",
+            help="these are strings with NUL or broken UTF-8, dates or timestamps out of Postgres's range, or NaN,"
+            " infinities, NUL and broken UTF-8 inside JSON: replace or drop them in the query, or write them elsewhere"
+            " with bad_rows=",
             **where,
         )
     for vote in votes:

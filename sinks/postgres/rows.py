@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import PgColumn
-from epochal.sinks.spark.names import column_of
+from epochal.sinks.spark.names import check_names, column_of, parts
+from epochal.sinks.spark.settings import TIME_POLICY, changes_times
 
 ISOLATION = ("_epoch", "_attempt")
 """Columns of the rows table that the reader view does not show."""
@@ -53,6 +54,7 @@ _UNCHANGED = (
     T.DoubleType(),
     T.BinaryType(),
 )
+_NUL = "\0"
 _NESTED = (T.ArrayType, T.MapType, T.StructType)
 
 FIRST_DAY = -2440588  # 4714-11-24 BC in days since 1970: Postgres's first date
@@ -82,6 +84,7 @@ def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
         if why is not None:
             raise Misconfigured(f"the column name {name!r} {why}", sink=sink, help="rename the column in the query")
         seen.add(name)
+    check_names(schema, case_sensitive=True, sink=sink)
     return [PgColumn(f.name, _pg_types(f.name, f.dataType, sink)) for f in schema.fields]
 
 
@@ -121,9 +124,35 @@ def _check_json(name: str, kind: T.DataType, sink: str) -> None:
         _check_json(f"{name}{{}}", kind.valueType, sink)
     elif isinstance(kind, T.StructType):
         for field in kind.fields:
+            if _NUL in field.name:
+                raise Misconfigured(
+                    f"the field name {field.name!r} in column {name!r} has a NUL, which no key of Postgres's JSON has",
+                    sink=sink,
+                    help="give the field another name where its struct is made",
+                )
             _check_json(f"{name}.{field.name}", field.dataType, sink)
     elif type(kind) not in _EXACT and not isinstance(kind, T.DecimalType):
         raise _unsupported_type(name, kind, sink)
+
+
+def check_times(schema: T.StructType, spark: SparkSession, sink: str) -> None:
+    """Raise ``Misconfigured`` if this session would write other times into the JSON of a column."""
+    if not changes_times(spark):
+        return
+    for field in schema.fields:
+        if isinstance(field.dataType, _NESTED) and _has_times(field.dataType):
+            raise Misconfigured(
+                f"under {TIME_POLICY}=LEGACY the JSON of column {field.name!r} would have other times than the rows",
+                sink=sink,
+                state=f"the column has the type {field.dataType.simpleString()}",
+                help=f"set {TIME_POLICY} to CORRECTED, or make text of these times in the query",
+            )
+
+
+def _has_times(kind: T.DataType) -> bool:
+    return isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType) or any(
+        _has_times(part) for _, part in parts(kind)
+    )
 
 
 def _unsupported_type(name: str, kind: T.DataType, sink: str) -> Misconfigured:
@@ -172,7 +201,7 @@ def reason(schema: T.StructType) -> Column:
 
 def _invalid_text(column: Column) -> Column:
     plain = column.cast(T.StringType())
-    return ~F.is_valid_utf8(plain) | F.contains(plain, F.lit("\0"))
+    return ~F.is_valid_utf8(plain) | F.contains(plain, F.lit(_NUL))
 
 
 def _fits_unchanged(kind: T.DataType) -> bool:
@@ -215,12 +244,13 @@ def _unholdable(column: Column, kind: T.DataType) -> Column | None:
 def _not_json(value: Column, kind: T.DataType) -> Column | None:
     """Return a column that is true where a part of the value has no JSON form, or None if each value has one.
 
-    NaN, infinity and a string that is not UTF-8 have none.
+    NaN, infinity, and a string that has a NUL or is not UTF-8 have none.  Postgres stores the escape of a NUL, but each
+    reader that takes a text out of such a value gets an error for the whole query.
     """
     if isinstance(kind, T.FloatType | T.DoubleType):
         return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
     if isinstance(kind, T.StringType):
-        return ~F.is_valid_utf8(value)
+        return _invalid_text(value)
     if isinstance(kind, T.ArrayType):
         return _any(value, kind.elementType)
     if isinstance(kind, T.MapType):

@@ -14,7 +14,7 @@ from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.core import Core
 from epochal.sinks.postgres.inspection import PostgresInspection
 from epochal.sinks.protocol import Schema
-from epochal.sinks.spark.executors import check_executors
+from epochal.sinks.spark.executors import check_executors, running_session
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
@@ -47,9 +47,12 @@ def create(sink: Core, query: Query, schema: Schema) -> Sequence[str]:
 
 def check(sink: Core, query: Query, schema: Schema) -> None:
     """Refuse what can never work: server, table, types, constraints, key, view, rights, executors."""
+    from epochal.sinks.postgres.rows import check_times
     from epochal.sinks.postgres.write import reached
 
     where, columns = (sink.checked(query.app), sink.name, sink.target), sink.columns(schema)
+    if (spark := running_session()) is not None:
+        check_times(sink.projection.check(schema), spark, sink.name)
     with sink.connector.session() as session, session.rehearsal(), sink.naming_blockers(session):
         address = session.address()
         if sink.evolves:

@@ -7,18 +7,37 @@ collation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import Digest
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.spark.executors import await_observation
-from epochal.sinks.spark.names import column_of
+from epochal.sinks.spark.names import column_of, parts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
+_NO_HASH = ("variant", "geometry", "geography")
 _HALF = 32  # bits; the two halves are summed separately, so that no int64 sum overflows (an error in ANSI mode)
+
+
+def check_digestible(schema: StructType) -> None:
+    """Raise ``Misconfigured``, with the column's name, for a type that Spark cannot hash."""
+    for path, kind in _unhashable("", schema):
+        raise Misconfigured(
+            f"column {path!r} has the type {kind.simpleString()}, which has no digest",
+            state="in idempotent mode the rows of all evaluations are compared by a digest",
+            help='make text of the column in the query (to_json), or leave mode="idempotent" out',
+        )
+
+
+def _unhashable(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
+    if kind.typeName() in _NO_HASH:
+        yield path, kind
+    for name, part in parts(kind):
+        yield from _unhashable(f"{path}.{name}" if path else name, part)
 
 
 def row_hash(rows: DataFrame) -> Column:
@@ -67,16 +86,23 @@ def _hash(column: Column, kind: DataType) -> Column:
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
-    parts = [column]
+    hashed = [column]
     if isinstance(kind, StructType):
-        parts = [_hash(column.getField(field.name), field.dataType) for field in kind.fields]
+        hashed = [_hash(column.getField(field.name), field.dataType) for field in kind.fields]
     elif isinstance(kind, ArrayType):
-        parts = [f.size(column), f.transform(column, lambda item: _hash(item, kind.elementType))]
+        hashed = [_size(column), f.transform(column, lambda item: _hash(item, kind.elementType))]
     elif isinstance(kind, MapType):
-        parts = [f.size(column), f.array_sort(f.transform(f.map_entries(column), lambda entry: _entry(entry, kind)))]
+        hashed = [_size(column), f.array_sort(f.transform(f.map_entries(column), lambda entry: _entry(entry, kind)))]
     elif isinstance(kind, StringType):
-        parts = [column.cast("binary")]
-    return f.xxhash64(f.isnull(column), *parts)
+        hashed = [column.cast("binary")]
+    return f.xxhash64(f.isnull(column), *hashed)
+
+
+def _size(column: Column) -> Column:
+    """Return the number of elements, NULL for NULL.  For Spark's own ``size`` the session says whether that is -1."""
+    from pyspark.sql import functions as f
+
+    return f.when(f.isnotnull(column), f.size(column))
 
 
 def _entry(entry: Column, kind: Any) -> Column:

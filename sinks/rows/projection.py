@@ -31,7 +31,8 @@ from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.spark.executors import first_cause, running_session
-from epochal.sinks.spark.names import column_of, free, refuse_twins
+from epochal.sinks.spark.names import column_of, free, twins
+from epochal.sinks.spark.settings import is_case_sensitive
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -117,12 +118,10 @@ class Projection:
         ``Misconfigured`` names what does not fit the rows.
         """
         if self.is_whole:
-            refuse_twins(schema, self.sink)
             return schema
         key = schema.json()
         if key not in self._checked:
             self._checked[key] = self._check(schema)
-            refuse_twins(self._checked[key], self.sink)
         return self._checked[key]
 
     def apply(self, rows: DataFrame) -> DataFrame:
@@ -215,7 +214,7 @@ class Projection:
             self._check_text(spark, part, text, schema)
         projected = self._analysed(empty, schema)
         self._check_repeatable(projected)
-        _check_distinct(self, projected.schema, _case_sensitive(spark))
+        _check_distinct(self, projected.schema, is_case_sensitive(spark))
         return projected.schema
 
     def _parts(self) -> Iterator[tuple[Projection, str]]:
@@ -377,19 +376,13 @@ def _item(item: str, columns: Sequence[str]) -> Column:
 
 
 def _check_distinct(projection: Projection, schema: StructType, case_sensitive: bool) -> None:
-    names = [name if case_sensitive else name.lower() for name in schema.names]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    for _, twice in twins(schema, case_sensitive=case_sensitive):
         raise Misconfigured(
-            f"{projection} names columns twice: {twice}",
+            f"{projection} names {twice!r} twice",
             sink=projection.sink,
             state=f"columns {schema.names}, spark.sql.caseSensitive={str(case_sensitive).lower()}",
-            help="give each a name of its own with AS",
+            help="give each a name of its own with AS, and each field of a struct another name",
         )
-
-
-def _case_sensitive(spark: SparkSession) -> bool:
-    return spark.conf.get("spark.sql.caseSensitive", "false") == "true"
 
 
 def _is_built_in(spark: SparkSession, name: Sequence[str]) -> bool:

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from epochal.coordinator.model.epoch import Actor, Copy, CopyFile, EpochNumber
 from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.conditions import may_drop
+from epochal.sinks.spark import settings
 from epochal.sinks.spark.executors import await_observation, first_cause
-from epochal.sinks.spark.names import are_twins, twins
+from epochal.sinks.spark.names import check_names, parts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,13 +43,6 @@ _CODEC = {  # measured among none, snappy, lz4, lz4_raw and zstd: the fastest to
 _COMMITTER = {  # the files of a task appear only when the job commits; no empty _SUCCESS file is written
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-}
-_EXACT_WRITE = {  # values are written unchanged, whatever the user's session sets
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    "spark.sql.parquet.fieldId.write.enabled": "false",
-    "spark.sql.files.maxRecordsPerFile": "0",  # one file per task: Spark reads files by size, which loses their order
 }
 _OPEN_FILES = "spark.sql.maxConcurrentOutputFileWriters"  # one per part, else Spark sorts the rows by part
 _READ = {  # a missing file is an error, never fewer rows; a path is a name, not a pattern
@@ -201,7 +195,7 @@ class SparkStage:
         ``PrepareRefused``: the job or the write failed, or the files do not hold as many rows as Spark wrote.
         """
         schema = rows.schema
-        check_schema(schema, case_sensitive=_case_sensitive(rows.sparkSession))
+        check_schema(schema, case_sensitive=settings.is_case_sensitive(rows.sparkSession))
         root = self._new_folder(epoch, by)
         with _named(epoch, root):
             counted = _write(rows, root, epoch)
@@ -254,7 +248,7 @@ def write_parts(beside: Copy, name: str, epoch: EpochNumber, rows: DataFrame, pa
     files = files_at(root, lambda: rows.sparkSession)
     schema = type(rows.schema)([field for field in rows.schema.fields if field.name != part])
     folders = [f"{root}/{part}={number}" for number in range(parts)]
-    with _named(epoch, root), _confs(rows.sparkSession, {_OPEN_FILES: str(parts + 1)}):
+    with _named(epoch, root), settings.held(rows.sparkSession, {_OPEN_FILES: str(parts + 1)}):
         counted = _write(rows, root, epoch, part)
         for folder in folders:
             if files.listing(folder) is not None:
@@ -287,20 +281,20 @@ def read_copy(spark: SparkSession, copy: Copy) -> DataFrame:
     from pyspark.sql.types import StructType
 
     _check_files(files_at(copy.root, lambda: spark), copy)
-    schema = StructType.fromJson(json.loads(copy.schema, object_hook=_by_name))
+    schema = StructType.fromJson(json.loads(copy.schema, object_hook=_as_written))
     if not copy.files:
         return spark.createDataFrame([], schema)
     paths = [posixpath.join(copy.root, f.path) for f in copy.files]
     return spark.read.schema(schema).options(**_READ).parquet(*paths)
 
 
-def _by_name(part: dict[str, Any]) -> dict[str, Any]:
-    """Remove the Parquet field id that a column had in the query's source.
+def _as_written(part: dict[str, Any]) -> dict[str, Any]:
+    """Remove what the query's source said of a column and what would change the reading of the copy's files.
 
-    The files of a copy have no field ids (``_EXACT_WRITE``).  A session that reads columns by field id would find NULL
-    in each column, or none of the columns.
+    By a Parquet field id a session may read another column, or NULL.  A text that was CHAR(n) would be padded again.
     """
-    part.pop("parquet.field.id", None)
+    for source_says in ("parquet.field.id", "__CHAR_VARCHAR_TYPE_STRING"):
+        part.pop(source_says, None)
     return part
 
 
@@ -317,21 +311,9 @@ def check_schema(schema: StructType, *, case_sensitive: bool = False) -> None:
         _check_type(field.name, field.dataType)
 
 
-def check_names(schema: StructType, *, case_sensitive: bool) -> None:
-    """Raise ``Misconfigured`` if two columns, or two fields of a struct, have one name for Spark."""
-    seen: dict[str, str] = {}
-    for field in schema.fields:
-        key = field.name if case_sensitive else field.name.lower()
-        if key in seen:
-            raise are_twins(("", seen[key], field.name), case_sensitive=case_sensitive)
-        seen[key] = field.name
-    if not case_sensitive and (found := next(twins(schema), None)) is not None:
-        raise are_twins(found)
-
-
 def _check_type(column: str, kind: DataType) -> None:
     name = kind.typeName()
-    inner = list(_inner(kind))
+    inner = list(parts(kind))
     if name in _NO_PARQUET or (name == "struct" and not inner):
         raise Misconfigured(
             f"column {column!r} has the type {kind.simpleString()}, which the durable copy cannot hold",
@@ -342,27 +324,13 @@ def _check_type(column: str, kind: DataType) -> None:
         _check_type(f"{column}.{child}", part)
 
 
-def _inner(kind: DataType) -> Iterator[tuple[str, DataType]]:
-    from pyspark.sql.types import ArrayType, MapType, StructType, UserDefinedType
-
-    if isinstance(kind, StructType):
-        yield from ((f.name, f.dataType) for f in kind.fields)
-    elif isinstance(kind, ArrayType):
-        yield "element", kind.elementType
-    elif isinstance(kind, MapType):
-        yield "key", kind.keyType
-        yield "value", kind.valueType
-    elif isinstance(kind, UserDefinedType):
-        yield "sqlType", kind.sqlType()
-
-
 def _write(rows: DataFrame, root: str, epoch: EpochNumber, *folders: str) -> int:
     """Write ``rows`` in one job, with a folder for each value of ``folders``; return how many rows Spark counted."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     count = Observation()
-    with _confs(rows.sparkSession, _EXACT_WRITE):
+    with settings.held(rows.sparkSession, settings.COPY):
         observed = rows.observe(count, f.count(f.lit(1)).alias("rows"))
         observed.write.options(**_CODEC, **_COMMITTER).partitionBy(*folders).mode("errorifexists").parquet(root)
     await_observation(count, "how many rows it wrote to the durable copy", f"copy {root}, nothing was decided", epoch)
@@ -384,26 +352,6 @@ def _named(epoch: EpochNumber, root: str) -> Iterator[None]:
             help="correct the query, or the disk of the checkpoint (space, rights), whichever caused the error, and"
             " restart: the epoch is evaluated again",
         ) from error
-
-
-@contextlib.contextmanager
-def _confs(spark: SparkSession, confs: Mapping[str, str]) -> Iterator[None]:
-    """Set ``confs`` inside this scope.  The session inside foreachBatch is a clone that belongs to the query."""
-    before = {key: spark.conf.get(key, None) for key in confs}
-    try:
-        for key, value in confs.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            if old is not None:
-                spark.conf.set(key, old)
-            else:
-                spark.conf.unset(key)
-
-
-def _case_sensitive(spark: SparkSession) -> bool:
-    return spark.conf.get("spark.sql.caseSensitive", "false") == "true"
 
 
 def _check_files(files: Files, copy: Copy) -> None:

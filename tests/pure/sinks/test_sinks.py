@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.memory import MemoryServer, MemorySink
 from epochal.sinks.postgres import Plain, Upsert
 from epochal.sinks.postgres.core import State
-from epochal.sinks.spark import stage
+from epochal.sinks.spark import settings as spark_settings
 
 
 @pytest.mark.parametrize(
@@ -158,12 +160,21 @@ class Conf:
 
 
 def test_the_sessions_settings_are_put_back_as_they_were() -> None:
-    class Session:
-        conf = Conf(set="before")
-
-    with stage._confs(Session(), {"set": "now", "unset": "now"}):  # type: ignore[arg-type]
-        assert Session.conf.values == {"set": "now", "unset": "now"}
-    assert Session.conf.values == {"set": "before"}
+    """D1: also where two sinks write at once, and the first one that began is the first one that ends."""
+    spark: Any = SimpleNamespace(
+        conf=Conf(set="before"), _jsparkSession=SimpleNamespace(sessionUUID=lambda: "held in a test")
+    )
+    first, second = (
+        spark_settings.held(spark, {"set": "now", "unset": "now"}),
+        spark_settings.held(spark, {"set": "now"}),
+    )
+    with ExitStack() as one, ExitStack() as other:
+        one.enter_context(first)
+        other.enter_context(second)
+        assert spark.conf.values == {"set": "now", "unset": "now"}
+        one.close()
+        assert spark.conf.values == {"set": "now"}
+    assert spark.conf.values == {"set": "before"}
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,22 @@ def test_columns_go_by_name_and_nothing_is_dropped() -> None:
     assert gates.row_problems(twice, table, case_sensitive=False) == ["column N: it is there twice"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        (struct(a=LongType(), A=LongType()), "c.A"),
+        (ArrayType(struct(a=LongType(), A=LongType())), "c.element.A"),
+        (MapType(StringType(), struct(x=struct(a=LongType(), A=LongType()))), "c.value.x.A"),
+        (StructType().add("a", LongType()).add("a", LongType()), "c.a"),
+    ],
+)
+def test_two_fields_of_one_name_are_named_at_any_depth(kind: DataType, named: str) -> None:
+    """P9: Delta does not tell upper and lower case apart, whatever the session says."""
+    told = f"column {named}: it is there twice"
+    assert gates.unholdable(struct(c=kind)) == [told]
+    assert told in gates.row_problems(struct(c=kind), struct(c=kind), case_sensitive=True)
+
+
 def test_a_nested_column_that_the_table_has_not_is_named() -> None:
     [problem] = problems(ArrayType(struct(a=LongType(), x=LongType())), ArrayType(struct(a=LongType())))
     assert problem == "column c.element.x: the table has no such column"

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 
 from epochal.coordinator.model.epoch import Actor, Committable, Decision, Digest, Epoch, Marker, Query
 from epochal.coordinator.model.errors import (
@@ -91,13 +91,19 @@ def test_a_task_writes_for_the_owner_of_the_fence_alone() -> None:
 
 
 def test_two_fields_of_one_name_are_refused() -> None:
-    """Spark allows it in a struct; a JSON object has each name once."""
+    """P9: Spark allows it in a struct; a JSON object has each name once, and so has what a function is given."""
     twice = StructType().add("a", LongType()).add("a", LongType())
-    sink = KafkaSink("127.0.0.1:1", topic="flights", name="out")
-    for schema, path in ((twice, ""), (StructType().add("s", twice), " in 's'")):
-        with pytest.raises(Misconfigured) as refused:
-            sink._core.check_schema(schema)
-        assert refused.value.what == f"fields ['a'] appear twice{path}"
+    nested = {"s": twice, "l": ArrayType(twice), "m": MapType(StringType(), twice)}
+    functions: tuple[Any, ...] = (None, lambda: None)
+    for value in functions:
+        sink = KafkaSink("127.0.0.1:1", topic="flights", name="out", value=value)
+        with pytest.raises(Misconfigured, match="two columns are named 'a' and 'a'"):
+            sink._core.check_schema(twice)
+        for (name, kind), path in zip(nested.items(), ("s.a", "l.element.a", "m.value.a"), strict=True):
+            with pytest.raises(Misconfigured, match=f"two fields are named '{path}' and '{path}'"):
+                sink._core.check_schema(StructType().add(name, kind))
+    cased = StructType().add("s", StructType().add("a", LongType()).add("A", LongType()))
+    KafkaSink("127.0.0.1:1", topic="flights", name="out")._core.check_schema(cased)
 
 
 def test_a_topic_does_not_tell_the_rows_of_a_position() -> None:

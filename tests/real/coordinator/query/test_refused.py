@@ -148,6 +148,35 @@ def test_columns_that_no_copy_can_hold(spark: SparkSession, tmp_path: Path) -> N
     assert "two columns are named" in str(refused(job, job.pipeline(), twice))
 
 
+TWINS = {
+    "named_struct('a', 1, 'a', 2)": "'s.a' and 's.a'",
+    "array(named_struct('a', 1, 'A', 2))": "'s.element.a' and 's.element.A'",
+    "map('k', named_struct('x', named_struct('b', 'b', 'B', 'c')))": "'s.value.x.b' and 's.value.x.B'",
+}
+
+
+@pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
+@pytest.mark.parametrize(("made", "named"), TWINS.items(), ids=["struct", "array", "map"])
+def test_two_fields_of_one_name_in_a_struct(job: Job, made: str, named: str, mode: str) -> None:
+    """P9: of the two a reader of JSON gets the last, and Spark itself can read neither."""
+    twice = job.df().select("id", f.expr(made).alias("s"))
+    with pytest.raises(Misconfigured, match=f"two fields are named {named}") as error:
+        job.pipeline(mode=mode).check(twice)
+    assert "a field where its struct is made" in error.value.help
+    assert named in str(refused(job, job.pipeline(mode=mode), twice))
+
+
+@pytest.mark.parametrize("made", ["parse_json(name)", "array(named_struct('v', parse_json(name)))"])
+def test_a_type_without_a_digest_in_idempotent_mode(job: Job, made: str) -> None:
+    """D3: Spark hashes no VARIANT; what the help says works."""
+    variant = job.df().select("id", f.expr(made).alias("v"))
+    job.pipeline().check(variant)
+    with pytest.raises(Misconfigured, match="has the type variant, which has no digest") as error:
+        job.pipeline(mode="idempotent").check(variant)
+    assert "to_json" in error.value.help
+    job.pipeline(mode="idempotent").check(variant.select("id", f.to_json("v").alias("v")))
+
+
 def test_a_dataframe_that_does_not_stream(job: Job) -> None:
     with pytest.raises(Misconfigured, match="is not streaming"):
         job.pipeline().check(job.spark.range(1))

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from epochal.coordinator.model.epoch import Digest
-from epochal.coordinator.model.errors import Misconfigured
+from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.delta import DeltaSink, history
 from epochal.sinks.delta import sink as of_delta
 from epochal.sinks.epochs import Epochs, Wanted
@@ -86,6 +86,34 @@ def test_an_old_commit_is_told_without_what_it_did_not_say(tmp_path: Path) -> No
     (row,) = told(tmp_path / "t")
     assert (row.position, row.epoch, row.incarnation, row.rows, row.digest, row.offsets) == (1, 0, "q1", 0, None, "{}")
     assert untimed(told(tmp_path / "t")) == untimed(by_delta_rs(tmp_path / "t"))
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "file:a%23b"])
+def test_a_path_that_delta_rs_takes_for_another_is_refused_without_spark(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """D4: it told of no epochs, or of those of the table at the path that it decoded."""
+    scheme, name = name.rpartition(":")[::2]
+    path = f"{scheme}:{tmp_path / name}" if scheme else str(tmp_path / name)
+    sink = DeltaSink(path, name="out")
+    sink.create(query("app"), spark.range(1).schema)
+    Start(spark, tmp_path / name, sink=sink).fenced().show(spark.range(3).coalesce(1))
+    assert [row.rows for row in told(tmp_path / name)] == [3]
+    inspection = sink.inspection(query("app"))
+    for ask in (lambda: history.by_delta_rs(path, "out"), lambda: list(inspection.counts(1, 1)), inspection.columns):
+        with pytest.raises(SinkUnavailable, match="delta-rs does not find a table whose path has") as refused:
+            ask()
+        assert "ask from a process with a SparkSession" in refused.value.help
+
+
+def test_a_blank_in_the_path_is_read_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """D4: as is every other sign that delta-rs reads as it is."""
+    path = tmp_path / "a b+c&d=100%é"
+    sink = DeltaSink(str(path), name="out")
+    sink.create(query("app"), spark.range(1).schema)
+    Start(spark, path, sink=sink).fenced().show(spark.range(3).coalesce(1))
+    assert [row.rows for row in by_delta_rs(path)] == [3]
+    assert list(sink.inspection(query("app")).rows(1, ["id"])) == [(0,), (1,), (2,)]
 
 
 @pytest.mark.usefixtures("spark")

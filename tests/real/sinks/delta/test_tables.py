@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from epochal.coordinator.model.epoch import Json
-from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
+from epochal.coordinator.model.errors import CommitInDoubt, Misconfigured, PrepareRefused
 from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite, gates
 from epochal.sinks.delta.modes import Mode
 from epochal.sinks.protocol import CommitOutcome
@@ -215,3 +215,101 @@ def test_a_default_of_the_session_does_not_make_a_table_forgetful(spark: SparkSe
         spark.conf.unset(gates.RETENTION_DEFAULT)
     configuration: Json = DeltaTable(str(path)).metadata().configuration
     assert gates.RETENTION not in configuration
+
+
+def test_a_key_of_the_type_char_is_refused_with_the_statement_that_mends_it(spark: SparkSession, path: Path) -> None:
+    """D2: the check passed, and Delta's MERGE failed in the first epoch with an error of its own."""
+    make(spark, path, table(columns="id char(5), n char(3)"))
+    given = rows(spark, ("ab", "x"), shape="id string, n string")
+    start = Start(spark, path, mode=Merge(key="id")).fenced()
+    told = "column id: Delta merges on no key of the type CHAR"
+    with pytest.raises(Misconfigured, match=told) as refused:
+        start.sink.check(query("app"), given.schema)
+    with pytest.raises(PrepareRefused, match=told):
+        start.prepare(given)
+    spark.sql(refused.value.help)
+    start.sink.check(query("app"), given.schema)
+    start.show(given)
+    start.show(given, 2)
+    assert support.read(path).to_pylist() == [{"id": "ab", "n": "x"}]
+
+
+def mapped(spark: SparkSession, path: Path, *, at_once: bool) -> None:
+    """A table of ``ROWS`` whose columns can be renamed: so when it was made, or since."""
+    property_ = "'delta.columnMapping.mode' = 'name'"
+    make(spark, path, table(property_ if at_once else ""))
+    if not at_once:
+        support.sql(spark, path, f"ALTER TABLE {{t}} SET TBLPROPERTIES ({property_})")
+
+
+def rename(spark: SparkSession, path: Path, old: str, new: str) -> None:
+    support.sql(spark, path, f"ALTER TABLE {{t}} RENAME COLUMN `{old}` TO `{new}`")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_column_that_the_table_has_renamed_is_told_with_its_new_name(
+    spark: SparkSession, path: Path, at_once: bool, adds: bool
+) -> None:
+    """D5: to add a column of the old name, as the help said, would split the data.  What it says now works."""
+    mapped(spark, path, at_once=at_once)
+    start = Start(spark, path, merge_schema=adds).fenced()
+    start.show(rows(spark, ("a", 1)))
+    rename(spark, path, "n", "a b.c")
+    rename(spark, path, "a b.c", "m")
+    given = rows(spark, ("b", 2), shape="id string, N bigint")
+    with pytest.raises(Misconfigured, match="column N: the table has renamed it, to m") as refused:
+        start.sink.check(query("app"), given.schema)
+    with pytest.raises(PrepareRefused, match="column N: the table has renamed it, to m"):
+        start.prepare(given, 2)
+    assert "df.withColumnRenamed('N', 'm')" in refused.value.help
+    again = given.withColumnRenamed("N", "m")
+    start.sink.check(query("app"), again.schema)
+    start.show(again, 2)
+    found = spark.sql(f"SELECT * FROM delta.`{path}`").collect()
+    assert sorted(map(tuple, found)) == [("a", 1), ("b", 2)]
+    support.sql(spark, path, "ALTER TABLE {t} ADD COLUMNS (n bigint)")  # the other way out that the help names
+    start.sink.check(query("app"), given.schema)
+
+
+def test_a_renamed_column_is_told_by_its_files_if_the_history_is_gone(spark: SparkSession, path: Path) -> None:
+    """D5: the table was mapped later, so the old name is still that in the files."""
+    mapped(spark, path, at_once=False)
+    rename(spark, path, "n", "m")
+    support.foreign_append(spark, path, [("a", 1)], "id string, m bigint")
+    support.checkpoint(spark, path)
+    for version in range(3):
+        support.forget_version(path, version)
+    support.forget_snapshots(spark)
+    with pytest.raises(Misconfigured, match="column n: the table has renamed it, to m"):
+        Start(spark, path).sink.check(query("app"), rows(spark).schema)
+
+
+def test_a_renamed_column_that_only_the_mode_reads_is_told_too(spark: SparkSession, path: Path) -> None:
+    """D5: a column of order_by= that the table lacks is not written, so its rows got NULL under the new name."""
+    mapped(spark, path, at_once=True)
+    start = Start(spark, path, mode=Merge(key="id", order_by="n")).fenced()
+    start.show(rows(spark, ("a", 1)))
+    rename(spark, path, "n", "m")
+    with pytest.raises(Misconfigured, match="column n: the table has renamed it, to m"):
+        start.sink.check(query("app"), rows(spark).schema)
+
+
+def test_a_column_that_is_renamed_before_the_commit_of_a_merge_is_told(spark: SparkSession, path: Path) -> None:
+    """D5: the epoch is decided, and waits until the column has its name back."""
+    mapped(spark, path, at_once=True)
+    start = Start(spark, path, mode=Merge(key="id")).fenced()
+    vote = start.prepare(rows(spark, ("a", 1)))
+    rename(spark, path, "n", "m")
+    with pytest.raises(CommitInDoubt, match="column n: the table has renamed it, to m"):
+        start.commit(vote)
+    rename(spark, path, "m", "n")
+    assert start.commit(vote) is CommitOutcome.COMMITTED
+
+
+def test_a_column_that_was_never_there_is_added_as_before(spark: SparkSession, path: Path) -> None:
+    mapped(spark, path, at_once=True)
+    rename(spark, path, "n", "m")
+    start = Start(spark, path, merge_schema=True).fenced()
+    start.show(rows(spark, ("a", 1, 2), shape="id string, m bigint, k bigint"))
+    assert spark.sql(f"SELECT * FROM delta.`{path}`").collect() == [("a", 1, 2)]

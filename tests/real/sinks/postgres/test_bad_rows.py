@@ -139,6 +139,21 @@ def test_without_it_such_a_row_refuses_the_epoch(job: Sorted) -> None:
     assert job.table() == []
 
 
+def test_a_nul_inside_json_is_a_bad_row(spark: SparkSession, tmp_path: Path, pg_database: str) -> None:
+    """P10: the row was stored, and ``->>`` of any reader failed for the whole query."""
+    job = Sorted(spark, tmp_path, pg_database)
+    nul = "if(id {} , decode(X'6100', 'utf-8'), 'fine')"
+    value, key, deep = (nul.format(f"= {number}") for number in (2, 3, 4))
+    columns = [f"map('k', {value}) AS value", f"map({key}, 1) AS key", f"array(named_struct('x', {deep})) AS deep"]
+    job.rows = lambda: job.df().selectExpr("id", *columns)  # type: ignore[method-assign]
+    job.add(1, 2, 3, 4)
+    job.run(job.made(), job.rows())
+    read_all = "SELECT id, value->>'k', key->>'fine', deep->0->>'x' FROM rows"
+    assert observe(pg_database, read_all) == [(1, "fine", "1", "fine")]
+    what = "Postgres cannot hold the value of column "
+    assert job.bad() == [(2, "table", f"{what}'value'"), (3, "table", f"{what}'key'"), (4, "table", f"{what}'deep'")]
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
 @pytest.mark.parametrize("sink", ["table", "bad"])

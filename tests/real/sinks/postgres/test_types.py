@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
+from epochal.sinks.postgres import Append, Plain, Upsert
 from epochal.sinks.postgres.rows import holdable
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.postgres import support
@@ -136,7 +137,7 @@ def test_binary(spark: SparkSession, pg_database: str) -> None:
 def test_nested_values_as_exact_json(zoned: SparkSession, pg_database: str) -> None:
     row = zoned.range(1).selectExpr(
         "array(1, null, 3) a",
-        "map('k\"\\\\', 'v\\t\\n\\u0000\U0001f600', 'n', null) m",
+        "map('k\"\\\\', 'v\\t\\n\U0001f600', 'n', null) m",
         "named_struct('z', 12345678901234567890.123456789012345678BD, 'a', cast(null as int), 'b', 0.1d) s",
         "array(named_struct('t', timestamp_micros(-62135596800000001), 'n', TIMESTAMP_NTZ'2013-03-10 02:30:00.000001',"
         " 'd', DATE'1582-10-04', 'b', X'00ff', 'l', 9223372036854775807, 'm', map('k', array(true)))) x",
@@ -144,7 +145,7 @@ def test_nested_values_as_exact_json(zoned: SparkSession, pg_database: str) -> N
     )
     show(pg_database, row)
     ((a, m, s, x, e),) = read(pg_database, "a, m, s::text, x::text, e")
-    assert (a, m, e) == ([1, None, 3], {'k"\\': "v\t\n\0\U0001f600", "n": None}, [])
+    assert (a, m, e) == ([1, None, 3], {'k"\\': "v\t\n\U0001f600", "n": None}, [])
     assert s == '{"z":12345678901234567890.123456789012345678,"a":null,"b":0.1}'
     assert x == (
         '[{"t":"0000-12-31T23:59:59.999999Z","n":"2013-03-10T02:30:00.000001","d":"1582-10-04","b":"AP8=",'
@@ -182,6 +183,33 @@ def test_a_column_name_that_cannot_be_is_refused(spark: SparkSession, pg_databas
         support.sink(pg_database).check(support.QUERY, spark.range(1).toDF(name).schema)
 
 
+@pytest.mark.parametrize("mode", [Append(), Plain(), Upsert(key="id")], ids=lambda mode: type(mode).__name__)
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ("named_struct('a', 1, 'a', 2)", "'c.a' and 'c.a'"),
+        ("array(named_struct('a', 1, 'a', 2))", "'c.element.a' and 'c.element.a'"),
+        ("map('k', named_struct('x', named_struct('a', 1, 'a', 2)))", "'c.value.x.a' and 'c.value.x.a'"),
+    ],
+)
+def test_two_fields_of_one_name_are_refused(
+    spark: SparkSession, pg_database: str, made: str, named: str, mode: Any
+) -> None:
+    """P9: the JSON was stored with both, and every reader gets the last one."""
+    sink = support.sink(pg_database, mode=mode)
+    schema = spark.range(1).selectExpr("id", f"{made} AS c").schema
+    for ask in (sink.create, sink.check):
+        with pytest.raises(Misconfigured, match=f"two fields are named {named}"):
+            ask(support.QUERY, schema)
+
+
+def test_a_field_name_that_no_key_of_json_can_be_is_refused(spark: SparkSession, pg_database: str) -> None:
+    """P10: as with a value, each reader of the column gets an error."""
+    schema = spark.range(1).selectExpr("named_struct('a\\0b', 1) AS c").schema
+    with pytest.raises(Misconfigured, match="in column 'c' has a NUL"):
+        support.sink(pg_database).create(support.QUERY, schema)
+
+
 def test_rows_without_columns_and_columns_twice_are_refused(spark: SparkSession, pg_database: str) -> None:
     with pytest.raises(Misconfigured, match="no columns"):
         support.sink(pg_database).check(support.QUERY, spark.range(1).drop("id").schema)
@@ -189,9 +217,33 @@ def test_rows_without_columns_and_columns_twice_are_refused(spark: SparkSession,
         support.sink(pg_database).check(support.QUERY, spark.range(1).selectExpr("id", "id").schema)
 
 
+def test_a_session_that_would_write_other_times_into_json_is_refused(spark: SparkSession, pg_database: str) -> None:
+    """D1: the JSON had no microseconds, and days of the Julian calendar; a column that is a time itself is exact."""
+    rows = spark.sql("SELECT array(timestamp'1000-01-01 00:00:00.000001Z') c, timestamp'1000-01-01 00:00:00Z' t")
+    sink = support.sink(pg_database)
+    sink.create(support.QUERY, rows.schema)
+    sink.look(support.QUERY)
+    sink.fence(support.QUERY, support.ONE)
+    key, told = "spark.sql.legacy.timeParserPolicy", "under .*=LEGACY the JSON of column 'c' would have other times"
+    before = str(spark.conf.get(key))
+    try:
+        spark.conf.set(key, "LEGACY")
+        with pytest.raises(Misconfigured, match=told) as refused:
+            sink.check(support.QUERY, rows.schema)
+        with pytest.raises(PrepareRefused, match=told):
+            sink.prepare(support.epoch(), rows, support.ONE)
+    finally:
+        spark.conf.set(key, before)
+    assert f"set {key} to CORRECTED" in refused.value.help
+    sink.check(support.QUERY, rows.schema)
+
+
 BAD = {
     "nul": "if(id < 2, 'a\\u0000b', 'fine')",
     "utf8": "cast(if(id < 2, X'C328', X'61') as string)",
+    "key_nul": "map(if(id < 2, 'a\\u0000b', 'fine'), 1)",
+    "value_nul": "map('k', if(id < 2, 'a\\u0000b', 'fine'))",
+    "list_nul": "array(named_struct('x', if(id < 2, '\\u0000', null)))",
     "date_early": "date_from_unix_date(if(id < 2, -2440589, 0))",
     "date_late": "date_from_unix_date(if(id < 2, 2145042906, 0))",
     "time": "timestamp_micros(if(id < 2, -210866803200000001, 0L))",

@@ -90,7 +90,12 @@ def test_where_comes_before_select(rows: DataFrame) -> None:
         (None, "nope > 1", "where='nope > 1' does not fit the rows: [UNRESOLVED_COLUMN"),
         (None, "n >", "where='n >' does not fit the rows: "),
         (["n * 2"], None, "select=['n * 2']: the result of 'n * 2' has no name"),
-        (["id", "ID"], None, "select=['id', 'ID'] names columns twice: ['id']"),
+        (["id", "ID"], None, "select=['id', 'ID'] names 'ID' twice"),
+        (
+            ["named_struct('a', 1, 'A', 2) AS s"],
+            None,
+            "select=[\"named_struct('a', 1, 'A', 2) AS s\"] names 's.A' twice",
+        ),
     ],
 )
 @pytest.mark.usefixtures("spark")
