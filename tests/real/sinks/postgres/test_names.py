@@ -131,8 +131,8 @@ def test_columns_that_the_session_takes_for_one_are_refused_by_name(pg_database:
     inner = StructType().add("a", "long").add("s", StructType().add("x", "long").add("X", "string"))
     error = refused(sink, inner)
     assert (error.what, error.state) == (
-        "two fields are named 'x' and 'X'",
-        "inside column 's', spark.sql.caseSensitive=false",
+        "two fields are named 's.x' and 's.X'",
+        "columns ['a', 's'], spark.sql.caseSensitive=false",
     )
 
 

@@ -152,7 +152,7 @@ def test_a_copy_without_files(spark: SparkSession, tmp_path: Path) -> None:
     [
         ("select 1 a, 2 A", "two columns are named 'a' and 'A'"),
         ("select 1 a, 2 a", "two columns are named 'a' and 'a'"),
-        ("select named_struct('x', 1, 'X', 2) s", "two fields are named 'x' and 'X'"),
+        ("select named_struct('x', 1, 'X', 2) s", "two fields are named 's.x' and 's.X'"),
         ("select null n", "column 'n' has the type void"),
         ("select array(null) n", "column 'n.element' has the type void"),
         ("select make_interval(1) i", "column 'i' has the type interval"),
