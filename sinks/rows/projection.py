@@ -31,7 +31,7 @@ from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.spark.executors import first_cause, running_session
-from epochal.sinks.spark.names import check_names, column_of, free, twins
+from epochal.sinks.spark.names import column_of, free, twins
 from epochal.sinks.spark.settings import is_case_sensitive
 
 if TYPE_CHECKING:
@@ -118,7 +118,6 @@ class Projection:
         ``Misconfigured`` names what does not fit the rows.
         """
         if self.is_whole:
-            _refuse_twins(schema, self.sink)
             return schema
         key = schema.json()
         if key not in self._checked:
@@ -374,12 +373,6 @@ def _item(item: str, columns: Sequence[str]) -> Column:
     from pyspark.sql import functions as f
 
     return column_of(item) if item in columns else f.expr(item)
-
-
-def _refuse_twins(schema: StructType, sink: str) -> None:
-    """Raise ``Misconfigured`` if the running session takes two names of the rows for one."""
-    if next(twins(schema, case_sensitive=False), None) is not None and (spark := running_session()) is not None:
-        check_names(schema, case_sensitive=is_case_sensitive(spark), sink=sink)
 
 
 def _check_distinct(projection: Projection, schema: StructType, case_sensitive: bool) -> None:

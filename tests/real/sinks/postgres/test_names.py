@@ -123,19 +123,6 @@ def test_columns_that_differ_only_in_case(spark: SparkSession, pg_database: str)
         spark.conf.unset("spark.sql.caseSensitive")
 
 
-@pytest.mark.usefixtures("spark")
-def test_columns_that_the_session_takes_for_one_are_refused_by_name(pg_database: str) -> None:
-    """P2: also inside a struct."""
-    sink = support.sink(pg_database)
-    assert refused(sink, StructType().add("id", "long").add("ID", "date")).what == "two columns are named 'id' and 'ID'"
-    inner = StructType().add("a", "long").add("s", StructType().add("x", "long").add("X", "string"))
-    error = refused(sink, inner)
-    assert (error.what, error.state) == (
-        "two fields are named 's.x' and 's.X'",
-        "columns ['a', 's'], spark.sql.caseSensitive=false",
-    )
-
-
 @pytest.mark.parametrize("name", ["ctid", "xmin", "xmax", "cmin", "cmax", "tableoid", "a\0b"])
 def test_a_column_that_postgres_has_itself_is_refused_by_name(pg_database: str, name: str) -> None:
     """P15."""
