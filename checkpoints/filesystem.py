@@ -43,8 +43,6 @@ def link(disk: Disk, path: str, name: str, where: str) -> None:
     """Give the file a second name; ``Misconfigured`` where files cannot have two."""
     try:
         disk.link(path, name)
-    except FileExistsError:
-        raise
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise without_links(where, error) from error

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Json
-from epochal.sinks.delta import jvm
+from epochal.sinks.delta import gates, jvm
 from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.target import Target
 
@@ -29,7 +29,7 @@ def renamed(sink: Core, rows: StructType, metadata: Json) -> Mapping[str, str]:
     column is missing, and once for each schema of the table.
     """
     missing = [name for name in sink.added(rows, metadata).names if name not in sink.unwritten]
-    if not missing or metadata["configuration"].get("delta.columnMapping.mode", "none") == "none":
+    if not missing or not gates.is_mapped(metadata):
         return {}
     if sink.renames is None or sink.renames[0] != metadata["schemaString"]:
         with sink.say.unavailable("the table's history"):

@@ -19,24 +19,12 @@ from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.spark import stage
-from epochal.sinks.spark.names import column_of
+from epochal.sinks.spark.names import column_of, twins
 from epochal.sinks.spark.settings import changes_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
-
-
-def has_twins(kind: DataType) -> bool:
-    """Whether two fields differ only in case: a session may read both as one."""
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    if isinstance(kind, StructType):
-        twins = len({name.lower() for name in kind.names}) < len(kind.names)
-        return twins or any(has_twins(field.dataType) for field in kind.fields)
-    if isinstance(kind, MapType):
-        return has_twins(kind.keyType) or has_twins(kind.valueType)
-    return isinstance(kind, ArrayType) and has_twins(kind.elementType)
+    from pyspark.sql.types import StructType
 
 
 def record_columns(records: DataFrame) -> list[str]:
@@ -86,7 +74,7 @@ def is_watchable(sink: Core, rows: DataFrame) -> bool:
     """Whether rows become records unchanged, and the query's session and the sink's own give equal records."""
     if sink.keeps_records or not sink.encoding.projection.is_whole:
         return False
-    return not changes_times(rows.sparkSession) and not has_twins(rows.schema)
+    return not changes_times(rows.sparkSession) and next(twins(rows.schema, case_sensitive=False), None) is None
 
 
 def as_looked_at(sink: Core, epoch: Epoch) -> Topics:

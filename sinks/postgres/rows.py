@@ -96,7 +96,7 @@ def _why_no_name(name: str) -> str | None:
         return "is that of a column which Postgres itself gives to every table"
     if not name or len(name.encode()) > _NAME_BYTES:
         return f"is empty or longer than the {_NAME_BYTES} bytes of a Postgres name"
-    return "holds a NUL, which Postgres takes in no name" if "\0" in name else None
+    return "holds a NUL, which Postgres takes in no name" if _NUL in name else None
 
 
 def _pg_types(name: str, kind: T.DataType, sink: str) -> tuple[str, ...]:
