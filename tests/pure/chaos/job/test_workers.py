@@ -26,6 +26,6 @@ def test_the_archives_of_pyspark_leave_the_path_and_no_others(monkeypatch: pytes
 
 def test_they_stay_where_nothing_else_has_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     archives = [str(path) for path in sorted((HOME / "python" / "lib").glob("*.zip"))]
-    monkeypatch.setattr(sys, "path", archives)
+    monkeypatch.setattr(sys, "path", list(archives))
     workers.leave_archives()
     assert sys.path == archives
