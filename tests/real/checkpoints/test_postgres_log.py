@@ -147,16 +147,22 @@ def test_a_role_without_rights_is_told_which(pg_database: str, log: PostgresLog)
 
 def test_a_commit_waits_for_the_disk_whatever_the_database_says(pg_database: str, log: PostgresLog) -> None:
     """P8: the same holds for the time limits, and for whether a transaction may write."""
+    limit = settings_of(pg_database, "transaction_timeout")
     alter = f"ALTER DATABASE {pg_database.rpartition('/')[2]} SET"
-    for setting in ("synchronous_commit = off", "transaction_timeout = '1min'", "default_transaction_read_only = on"):
+    for setting in (
+        "synchronous_commit = off",
+        *(f"{name} = '1min'" for name in limit),
+        "default_transaction_read_only = on",
+    ):
         execute(pg_database, f"{alter} {setting}")
     pg_database += "?options=-c%20default_transaction_read_only%3Doff"
     execute(pg_database, "CREATE TABLE seen (setting text, value text)")
     watch(
         pg_database,
-        "INSERT INTO public.seen SELECT name, current_setting(name) FROM unnest(ARRAY['synchronous_commit',"
-        "'transaction_isolation','lock_timeout','statement_timeout','idle_in_transaction_session_timeout',"
-        "'transaction_read_only','transaction_timeout']) name;",
+        "INSERT INTO public.seen SELECT name, setting FROM (SELECT name, current_setting(name, true) AS setting FROM"
+        " unnest(ARRAY['synchronous_commit','transaction_isolation','lock_timeout','statement_timeout',"
+        "'idle_in_transaction_session_timeout','transaction_read_only','transaction_timeout']) name) s"
+        " WHERE setting IS NOT NULL;",
     )
     assert log.append(0, fence())
     assert dict(execute(pg_database, "SELECT * FROM seen")) == {
@@ -166,8 +172,13 @@ def test_a_commit_waits_for_the_disk_whatever_the_database_says(pg_database: str
         "statement_timeout": "1s",
         "idle_in_transaction_session_timeout": "1s",
         "transaction_read_only": "off",
-        "transaction_timeout": "0",
+        **dict.fromkeys(limit, "0"),
     }
+
+
+def settings_of(dsn: str, *names: str) -> list[str]:
+    """Those of these settings that the server has: ``transaction_timeout`` came with version 17."""
+    return [name for (name,) in execute(dsn, "SELECT name FROM pg_settings WHERE name = ANY(%s)", list(names))]
 
 
 def watch(dsn: str, body: str) -> None:
