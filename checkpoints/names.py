@@ -5,6 +5,9 @@
     00000000000000000007.floor      below position 7 the log has only the entries in this file
     00000000000000000007.record     the record at position 7
     .<name>.<random>.tmp            a draft: being written, or left by a dead process
+
+File managers, backups and file systems leave names of their own in folders (``.DS_Store``, ``lost+found``).  Those, and
+all other hidden files, are ignored: no version of Epochal gives a file that counts a hidden name.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ LISTINGS = 40
 
 _NAME = re.compile(r"(?P<position>\d{20})\.(?P<kind>record|floor)")
 _DELETED = re.compile(r"\.(nfs|fuse_hidden)[0-9a-fA-F]+")
+_LITTER = re.compile(r"\..*|lost\+found|desktop\.ini|Thumbs\.db|@eaDir", re.DOTALL)
 _DRAFT = re.compile(r"\.(?P<position>\d{20})\.(record|floor)\.[0-9a-f]{16}\.tmp")
 
 
@@ -63,7 +67,7 @@ def sort_names(found: Iterable[str], where: str) -> Names:
             drafts.append(name)
         elif _DELETED.fullmatch(name):
             raise keeps_deleted(where)
-        else:
+        elif not _LITTER.fullmatch(name):
             raise _foreign(name, where)
     return Names(tuple(sorted(positions["floor"])), tuple(sorted(positions["record"])), tuple(drafts))
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from epochal.coordinator.model.epoch import Actor, Marker, Position
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import may_drop
 
 _NOTE = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)\.json")
@@ -60,15 +61,35 @@ class Staged:
     """All notes of one sink of one app."""
 
     def __init__(self, table: Files, app: str, sink: str) -> None:
-        self._table = table
+        self._table, self._sink = table, sink
         self._folder = f"epochal-stage/{app}/{sink}"
 
     def note(self, note: Note, files: Sequence[str]) -> None:
         """Write the note that says whose these files are."""
         self._table.write(f"{self._folder}/{note.file}", json.dumps(list(files)))
 
+    def check_spelling(self) -> None:
+        """Raise ``Misconfigured`` if our folder is that of an app or sink whose name differs in upper and lower case alone.
+
+        On a file system that does not tell them apart, the notes in it are not ours, and the files that they name are
+        prepared by somebody else.
+        """
+        parent, *rest = self._folder.split("/")
+        for name in rest:
+            spelled = self._table.list(parent)
+            twins = [other for other in spelled if other != name and other.casefold() == name.casefold()]
+            if twins and name not in spelled and self._table.list(f"{parent}/{name}"):
+                raise Misconfigured(
+                    f"{twins[0]!r} writes to this table, too, and this file system takes {name!r} for the same name",
+                    sink=self._sink,
+                    state=f"folder {parent} of the table",
+                    help=f"write {twins[0]!r} if that is what you mean; else take a name that differs in more than case",
+                )
+            parent += f"/{name}"
+
     def drop_undecided(self, marker: Marker | None, by: Actor) -> None:
         """Delete what ``by`` and lower generations prepared beyond the marker.  None of it may be decided."""
+        self.check_spelling()
         self._drop(marker, lambda n: n.can_still_be_shown(marker) and may_drop(n.actor, by))
 
     def drop_done(self, marker: Marker) -> None:

@@ -12,6 +12,7 @@ from epochal.sinks.delta import gates, jvm, renames
 from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.delta.modes import Merge
+from epochal.sinks.delta.staged import Staged
 from epochal.sinks.delta.target import SESSION_CATALOG
 from epochal.sinks.spark.executors import clone
 
@@ -84,6 +85,7 @@ def check(sink: Core, query: Query, schema: StructType) -> None:
     except JavaFailure as failure:
         raise sink.say.misconfigured("Delta refuses to write to the table", failure.message) from failure
     with sink.say.unavailable("the table"):
+        Staged(table, query.app, sink.name).check_spelling()
         closed = [folder for folder in (".", "_delta_log") if not table.may_write(folder)]
     if closed:
         raise Misconfigured(

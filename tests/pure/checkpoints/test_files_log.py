@@ -172,6 +172,22 @@ def test_a_foreign_file_is_named(folder: Path, name: str) -> None:
             verb()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [".DS_Store", "lost+found", "Thumbs.db", "desktop.ini", "@eaDir", ".00000000000000000001.record.Ab12Cd", ".x\ny"],
+)
+def test_what_file_managers_and_backups_leave_is_ignored(folder: Path, name: str) -> None:
+    """L1: nobody can keep these names out of a folder."""
+    log = FilesLog(folder)
+    entries = filled(log, 3)
+    (folder / name).touch()
+    assert list(log.read()) == entries
+    assert log.append(3, commit(1))
+    log.compact(3, [])
+    assert [entry.position for entry in log.read()] == [3]
+    assert (folder / name).exists()
+
+
 def test_a_lost_record_is_a_gap(folder: Path) -> None:
     log = FilesLog(folder)
     filled(log, 4)
