@@ -20,11 +20,11 @@ _PARQUET = {
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
 COPY = _PARQUET | {
-    "spark.sql.parquet.fieldId.write.enabled": "false",  # a copy is read by the names of its columns
     "spark.sql.files.maxRecordsPerFile": "0",  # one file per task: Spark reads files by size, which loses their order
 }
 """For the files of a durable copy."""
 DELTA = _PARQUET | {
+    "spark.sql.parquet.fieldId.write.enabled": "true",  # a table may know its columns by these ids alone
     "spark.databricks.delta.write.utcTimestampPartitionValues": "true",  # else a reader needs the writer's time zone
 }
 """For the data files of a Delta table."""
