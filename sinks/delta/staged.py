@@ -69,7 +69,7 @@ class Staged:
         self._table.write(f"{self._folder}/{note.file}", json.dumps(list(files)))
 
     def check_spelling(self) -> None:
-        """Raise ``Misconfigured`` if our folder is that of an app or sink whose name differs in upper and lower case alone.
+        """Raise ``Misconfigured`` if our folder is that of an app or sink whose name differs from ours in case alone.
 
         On a file system that does not tell them apart, the notes in it are not ours, and the files that they name are
         prepared by somebody else.
@@ -83,7 +83,7 @@ class Staged:
                     f"{twins[0]!r} writes to this table, too, and this file system takes {name!r} for the same name",
                     sink=self._sink,
                     state=f"folder {parent} of the table",
-                    help=f"write {twins[0]!r} if that is what you mean; else take a name that differs in more than case",
+                    help=f"write {twins[0]!r} if you mean it; else take a name that differs in more than case",
                 )
             parent += f"/{name}"
 
