@@ -61,6 +61,24 @@ def refuse_publications(session: Session, sink: str, target: Target, *more: tupl
         )
 
 
+_PUBLISHING = """
+SELECT quote_ident(pubname), EXISTS (SELECT FROM pg_publication_rel WHERE prpubid = p.oid AND prrelid = c.oid)
+FROM pg_publication p CROSS JOIN pg_class c WHERE c.oid = to_regclass($1) AND (puballtables
+    OR EXISTS (SELECT FROM pg_publication_rel WHERE prpubid = p.oid AND prrelid = c.oid){in_schema}) ORDER BY 2, 1
+"""
+
+
+def publishing(session: Session, name: str) -> list[tuple[str, bool]]:
+    """Return the publications that cover a table, quoted; and of each, whether it names the table itself."""
+    in_schema = (
+        " OR EXISTS (SELECT FROM pg_publication_namespace WHERE pnpubid = p.oid AND pnnspid = relnamespace)"
+        if session.version >= _SCHEMAS_FROM
+        else ""
+    )
+    found = session.run(_PUBLISHING.format(in_schema=in_schema), name)
+    return [(str(publication), bool(by_name)) for publication, by_name in found]
+
+
 def mend(session: Session, target: Target) -> list[str]:
     """Give the sink's own table a replica identity if a publication asks for it and this role may."""
     lacking = {name for name, *_ in _lacking(session, target, ())}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Query
 from epochal.sinks.epochs import Retention
-from epochal.sinks.postgres import advice, checking, creating, ddl, rights, staging
+from epochal.sinks.postgres import adopting, advice, checking, creating, ddl, rights, staging
 from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.core import Core
 from epochal.sinks.postgres.inspection import PostgresInspection
@@ -61,9 +61,27 @@ def check(sink: Core, query: Query, schema: Schema) -> None:
             staging.check(session, *where, sink.staging, columns)
         else:
             checking.check(session, *where, columns)
+            warn_of_readers(sink, session)
         warn_of_retention(sink, session)
     reach = partial(reached, address, sink.name, sink.limits)
     check_executors(sink.name, ["psycopg", "numpy"], "'epochal[postgres]' pyarrow", reach)
+
+
+def warn_of_readers(sink: Core, session: Session) -> None:
+    """Log a warning if something in the database uses the rows table itself, other than the reader view.
+
+    It sees prepared rows.  Somebody may have made it on purpose, so the query is not refused.
+    """
+    view = f"view {session.run('SELECT to_regclass($1)::text', sink.target.reader)[0][0]}"
+    found = [what for what in adopting.bound(session, sink.target.rows) if what != view]
+    if found:
+        log.warning(
+            "sink %s: the %s uses %s itself, and so sees prepared rows; %s is for readers",
+            sink.name,
+            ", the ".join(found),
+            sink.target.rows,
+            sink.target.reader,
+        )
 
 
 def warn_of_retention(sink: Core, session: Session) -> None:

@@ -132,7 +132,10 @@ def test_a_writer_is_told_which_grant_it_lacks_until_it_has_them_all(pg_database
             " EXECUTE FUNCTION suppress_redundant_updates_trigger()",
             "trigger t",
         ),
-        ("CREATE TABLE flights (id bigint, attempt text); CREATE VIEW v AS SELECT * FROM flights", "the view v reads"),
+        (
+            "CREATE TABLE flights (id bigint, attempt text); CREATE VIEW v AS SELECT * FROM flights",
+            "the view v is bound",
+        ),
         ("CREATE TABLE flights (id bigint)", 'no column "attempt"'),
         ("CREATE TABLE flights (id integer, attempt text)", 'column "id" of "flights" is integer'),
         ("CREATE TABLE flights (id bigint, attempt varchar(9))", r"character varying\(9\), the rows need text"),

@@ -45,17 +45,6 @@ def test_a_publication_of_all_tables_bars_nothing(spark: SparkSession, pg_databa
     assert observe(pg_database, f"SELECT count(*) FROM {of_rows(mode)} WHERE _epoch > 2") == [(0,)]
 
 
-def test_a_table_that_is_adopted_may_be_in_a_publication(spark: SparkSession, pg_database: str) -> None:
-    """P1: it gets a replica identity, as it has no key."""
-    observe(pg_database, "CREATE TABLE flights (id bigint, attempt text); CREATE PUBLICATION p FOR TABLE flights")
-    sink = ready(pg_database)
-    sink.check(QUERY, SCHEMA)
-    sink.prepare(epoch(), rows(spark, [1]), ONE)
-    sink.abort(QUERY, ONE)
-    show(sink, spark, 0, 1)
-    assert visible(pg_database) == [1]
-
-
 PUBLICATIONS = [
     "FOR ALL TABLES",
     "FOR TABLE {}",
