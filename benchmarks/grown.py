@@ -22,7 +22,7 @@ from benchmarks.world import World, new_name
 from epochal.coordinator.console.verify import examine
 from epochal.coordinator.model.epoch import Phase, Position
 from epochal.coordinator.model.events import Event, PhaseEnded, Step, StepEnded
-from epochal.coordinator.query.pipeline import located
+from epochal.coordinator.query.checkpoint import located
 from epochal.sinks import PostgresSink
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from epochal.coordinator.model.epoch import (
     SinkState,
 )
 from epochal.coordinator.protocol.coordinator import Coordinator
-from epochal.coordinator.query.pipeline import located
+from epochal.coordinator.query.checkpoint import located
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.delta.committing import publish
 from epochal.sinks.delta.jvm import Table

@@ -58,6 +58,10 @@ class FilesLog:
         self._disk = disk if disk is not None else Disk()
         self._made = False
 
+    @property
+    def folder(self) -> str:
+        return self._folder
+
     def describe(self) -> str:
         """See :meth:`EpochLog.describe`."""
         return f"files:{self._folder}"

@@ -27,7 +27,8 @@ from epochal.coordinator.protocol.actions import (
     Skip,
 )
 from epochal.coordinator.query import operate
-from epochal.coordinator.query.pipeline import Pipeline, located
+from epochal.coordinator.query.checkpoint import located
+from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.inspection import newest
 

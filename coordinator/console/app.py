@@ -6,6 +6,7 @@ import typer
 
 from epochal.coordinator.console.actions import adopt, rename, resolve, retire
 from epochal.coordinator.console.clean import clean
+from epochal.coordinator.console.doctor import doctor
 from epochal.coordinator.console.log import log
 from epochal.coordinator.console.reconcile import reconcile
 from epochal.coordinator.console.sql import sql
@@ -13,7 +14,7 @@ from epochal.coordinator.console.status import status
 from epochal.coordinator.console.txns import txns
 from epochal.coordinator.console.verify import verify
 
-COMMANDS = (status, log, verify, reconcile, txns, clean, sql, adopt, retire, rename, resolve)
+COMMANDS = (doctor, status, log, verify, reconcile, txns, clean, sql, adopt, retire, rename, resolve)
 """In the order in which ``--help`` lists them."""
 
 

@@ -14,7 +14,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ParamSpec
 
 import typer
@@ -23,8 +23,10 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from epochal.coordinator.environment.redaction import redacted
 from epochal.coordinator.model.epoch import Actor, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
+from epochal.coordinator.query.diagnosis import Problem
 
 P = ParamSpec("P")
 FINE, WRONG, USAGE, UNKNOWN = 0, 1, 2, 3
@@ -103,9 +105,8 @@ def failed(command: str, error: Exception) -> Answer:
 def told(error: Exception) -> Json:
     """Return an error as JSON; an error of Epochal is split into its parts."""
     if isinstance(error, EpochalError):
-        parts = {"what": error.what, "sink": error.sink, "epoch": error.epoch, "state": error.state, "help": error.help}
-        return {"kind": type(error).__name__, **parts}
-    return {"kind": type(error).__name__, "what": str(error), "sink": None, "epoch": None, "state": None, "help": None}
+        return asdict(Problem.of(error))
+    return asdict(Problem(type(error).__name__, redacted(str(error))))
 
 
 def complain(error: Exception) -> None:
@@ -114,7 +115,7 @@ def complain(error: Exception) -> None:
         traceback.print_exception(error)
     word = "cannot tell: " if code_of(error) == UNKNOWN else ""
     name = f"{type(error).__name__}: " if isinstance(error, EpochalError) else ""
-    Console(stderr=True, highlight=False).print(f"epochal: {word}{name}{error}", soft_wrap=True, markup=False)
+    Console(stderr=True, highlight=False).print(redacted(f"epochal: {word}{name}{error}"), soft_wrap=True, markup=False)
 
 
 def screen() -> Console:

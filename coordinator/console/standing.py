@@ -20,8 +20,8 @@ from epochal.coordinator.model.errors import EpochalError, Misconfigured
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.history import History, LoggedEpoch
 from epochal.coordinator.protocol.judge import Case
-from epochal.coordinator.query.checkpoint import ask_at, progress_at, query_id_at
-from epochal.coordinator.query.pipeline import Pipeline, default_log, located
+from epochal.coordinator.query.checkpoint import ask_at, default_log, located, progress_at, query_id_at
+from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.protocol import Sink
 from epochal.sinks.spark.executors import running_session
 from epochal.sinks.spark.stage import local_path

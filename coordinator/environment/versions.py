@@ -206,14 +206,17 @@ def refusal(part: Part, version: str) -> str | None:
     )
 
 
-def check(part: Part, version: str, sink: str | None = None) -> None:
-    """Raise Misconfigured if this version of `part` is refused; if EPOCHAL_AT_OWN_RISK names it, only warn."""
+def check(part: Part, version: str, sink: str | None = None) -> str:
+    """Raise Misconfigured if this version of `part` is refused; if EPOCHAL_AT_OWN_RISK names it, only warn.
+
+    Return the version and what is known about it, for people.
+    """
     reason = refusal(part, version)
     if reason is None:
-        return
+        return f"{part.name} {version} ({part.standing(version).value})"
     if at_own_risk(part, version):
         _log.warning("%s, and goes on as %s names it: nothing is promised", reason, AT_OWN_RISK, extra=extra(sink=sink))
-        return
+        return f"{part.name} {version} (at own risk: nothing is promised)"
     low, below = part.expected
     named = os.environ.get(AT_OWN_RISK)
     raise Misconfigured(

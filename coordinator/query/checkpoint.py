@@ -1,28 +1,64 @@
-"""What Spark's own files of a checkpoint say: which query it belongs to, and which epoch Spark will ask for next."""
+"""Where a checkpoint and its epoch log lie, and what Spark's own files in it say.
+
+These say which query it belongs to, and which epoch Spark will ask for next.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import posixpath
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.hadoop import Hadoop, HadoopLog
+from epochal.checkpoints.log import EpochLog
 from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
-from epochal.coordinator.model.errors import CheckpointMismatch
+from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured
 from epochal.coordinator.query import spark as inside
-from epochal.sinks.spark.stage import files_at
+from epochal.sinks.spark.stage import files_at, local_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-def next_ask(app: str, checkpoint: str, df: DataFrame) -> EpochRequest:
-    """Return what Spark will ask for first when it starts on ``checkpoint``.  This writes nothing."""
-    session = df.sparkSession
-    return ask_at(app, inside.resolve(checkpoint, session), lambda: session)
+def located(checkpoint: str) -> str:
+    """Return the checkpoint's location as a query that runs on it names it: a URI."""
+    if not _SCHEME.match(checkpoint):
+        return f"file:{os.path.abspath(checkpoint)}"
+    local = local_path(checkpoint)
+    return checkpoint.rstrip("/") if local is None else f"file:{os.path.abspath(local)}"
+
+
+def needing(spark: Callable[[], SparkSession | None]) -> Callable[[], SparkSession]:
+    """Return a function that gives the session, or raises ``Misconfigured`` if there is none."""
+
+    def session() -> SparkSession:
+        found = spark()
+        if found is None:
+            raise Misconfigured(
+                "this needs Spark, and no session runs in this process",
+                help="make a session first, configured like the query's (Delta's extension and catalog, file systems)",
+            )
+        return found
+
+    return session
+
+
+def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:
+    """Return the default log of a resolved checkpoint.  ``hadoop``: gives access to a file system that is not local."""
+    local = local_path(checkpoint)
+    if local is None:
+        return HadoopLog(f"{checkpoint}/epochal/log", hadoop)
+    return FilesLog(posixpath.join(local, "epochal", "log"))
 
 
 def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> EpochRequest:
-    """Return what :func:`next_ask` returns, for a resolved checkpoint.
+    """Return what Spark will ask for first when it starts on this resolved checkpoint.  This writes nothing.
 
     ``spark`` is called only if the checkpoint is not on this disk.
     """

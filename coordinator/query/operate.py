@@ -32,8 +32,8 @@ from epochal.coordinator.protocol.actions import (
     Skip,
 )
 from epochal.coordinator.protocol.history import History
-from epochal.coordinator.query.checkpoint import ask_at
-from epochal.coordinator.query.pipeline import Pipeline, located, needing
+from epochal.coordinator.query.checkpoint import ask_at, located, needing
+from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.inspection import inspection_of, newest, written
 from epochal.sinks.protocol import MarkedSink, SessionSink, Sink
 from epochal.sinks.spark.executors import running_session

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import posixpath
-import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from epochal.checkpoints.files import FilesLog
-from epochal.checkpoints.hadoop import Hadoop, HadoopLog, of_session
+from epochal.checkpoints.hadoop import of_session as hadoop_of
 from epochal.checkpoints.log import EpochLog
 from epochal.coordinator.model.epoch import IDEMPOTENT, MODES, TWO_PHASE, EpochNumber, Phase, Query
 from epochal.coordinator.model.errors import CalledTwice, Misconfigured
@@ -30,19 +27,29 @@ from epochal.coordinator.protocol.retry import Retry
 from epochal.coordinator.query import lint
 from epochal.coordinator.query import spark as inside
 from epochal.coordinator.query.answers import Guarantee, PipelineStatus
-from epochal.coordinator.query.checkpoint import next_ask
-from epochal.coordinator.query.plan import PlanFacts, analyzed, read_plan
-from epochal.coordinator.query.sources import cautions
+from epochal.coordinator.query.asking import (
+    LOG,
+    OfQuery,
+    of_checkpoint,
+    of_log,
+    of_process,
+    of_session,
+    of_sink,
+    unless_spark_is_needed,
+)
+from epochal.coordinator.query.checkpoint import ask_at, default_log, located, needing
+from epochal.coordinator.query.diagnosis import Diagnosis
+from epochal.coordinator.query.doctor import SECONDS, Part, diagnose, require_all
+from epochal.coordinator.query.plan import PlanFacts, analyzed, check_streaming
 from epochal.coordinator.telemetry.otel import telemetry
 from epochal.coordinator.telemetry.progress import progress
 from epochal.coordinator.telemetry.records import record
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import ApplySink, RedoSink, Sink
-from epochal.sinks.rows.digest import check_digestible
+from epochal.sinks.questions import Question, require
 from epochal.sinks.rows.rejects import Rejects, with_rejects
-from epochal.sinks.spark.names import check_names
-from epochal.sinks.spark.settings import is_case_sensitive
-from epochal.sinks.spark.stage import SparkStage, check_schema, local_path
+from epochal.sinks.spark.executors import running_session
+from epochal.sinks.spark.stage import SparkStage
 from epochal.sinks.spark.threads import Threads, as_exception
 
 if TYPE_CHECKING:
@@ -50,7 +57,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger("epochal")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 class _Returned:
@@ -170,8 +176,7 @@ class Pipeline:
         self._on_event = on_event
         self._runs: dict[tuple[str, str], _Run] = {}
         self._newest: _Run | None = None
-        self._plan: PlanFacts | None = None
-        self._cautions: Sequence[str] = ()
+        self._asking = OfQuery(mode, sinks, deterministic)
         self._lock = threading.Lock()
         self.last_error: Exception | None = None
 
@@ -256,13 +261,14 @@ class Pipeline:
         """Make every check that does not need the epoch log, then make the coordinator of this start."""
         inside.check_runtime(query.spark)
         inside.check_query(query, self._sinks)
-        self._check_plan(query.plan())
-        self._warn_of_sources(query.analyzed_plan(), query.spark)
+        require(self._asking.of_plan(query.plan, query.analyzed_plan, query.spark), self._warn)
         if self._mode == IDEMPOTENT:
             lint.check(analyzed(df), deterministic=self._deterministic, batch=True)
         run.sinks = self.new_sinks()
         identity = query.identity(self._app)
-        self._check_schema(run.sinks, identity, df)
+        require(self._asking.of_rows(df.schema, df.sparkSession), self._warn)
+        for sink in run.sinks:
+            sink.check(identity, df.schema)
         run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark, run.telling, query.explain)
 
     def consumers(self) -> list[Consumer]:
@@ -310,24 +316,68 @@ class Pipeline:
             print(line)
         return done
 
-    def check(self, df: DataFrame, checkpoint: str | None = None, output_mode: str = "append") -> None:
+    def check(self, df: DataFrame, checkpoint: str | None = None, output_mode: str = "append") -> Diagnosis:
         """Make the checks of a start that need no running query, on a DataFrame whose query is not started yet.
 
         This writes nothing.  With ``checkpoint`` (the future checkpointLocation), its epoch log and the sinks are
         compared, too.  Three things are checked only by the start: the trigger, a temporary checkpoint, and what your
-        own function makes of the first batch.
+        own function makes of the first batch.  The first error is raised.  Without one, return what was found: print
+        it.
         """
         inside.check_session(df)
-        inside.check_runtime(df.sparkSession)
-        _check_streaming(df)
-        inside.check_output_mode(output_mode, self._sinks)
-        self._check_plan(analyzed(df))
-        self._warn_of_sources(analyzed(df), df.sparkSession)
+        return require_all(self._parts(df, df.schema, df.sparkSession, checkpoint, output_mode), self._warn)
+
+    def doctor(
+        self,
+        df: DataFrame | None = None,
+        checkpoint: str | None = None,
+        output_mode: str = "append",
+        *,
+        schema: StructType | None = None,
+        seconds: float = SECONDS,
+    ) -> Diagnosis:
+        """Ask all that :meth:`check` asks, go on after errors, and return all answers: print it.
+
+        This writes nothing, and what it returns holds no secret.  All arguments may be left out; what then is not
+        asked is named.  ``schema``: the columns of the rows, where there is no DataFrame.  ``seconds``: after this time
+        a question without an answer counts as unanswered.
+        """
+        spark = running_session() if df is None else inside.classic_session(df)
+        columns = df.schema if df is not None and spark is not None else schema
+        return diagnose(self._parts(df, columns, spark, checkpoint, output_mode), seconds, spark)
+
+    def _parts(
+        self,
+        df: DataFrame | None,
+        schema: StructType | None,
+        spark: SparkSession | None,
+        checkpoint: str | None,
+        output_mode: str,
+    ) -> list[Part]:
+        """Return what a start asks, by what it is about."""
+        new, asking, where = self.new_sinks, self._asking, checkpoint
+        return [
+            Part("this process", of_process),
+            Part("Spark", partial(of_session, spark)),
+            Part("query", partial(asking.of_df, df, schema, spark, output_mode)),
+            *(Part(f"sink {s.name}", partial(of_sink, new, n, self._app, schema)) for n, s in enumerate(self._sinks)),
+            *([Part("checkpoint", partial(self._of_checkpoint, where, spark))] if where is not None else []),
+            *([Part("epoch log", partial(of_log, self._log))] if where is None and self._log is not None else []),
+        ]
+
+    def _of_checkpoint(self, checkpoint: str, spark: SparkSession | None) -> Iterator[Question]:
+        """Ask about the checkpoint and its log, and compare the log with the sinks."""
+        where = inside.resolve(checkpoint, spark) if spark is not None else located(checkpoint)
+        session = needing(lambda: spark)
+        yield from of_checkpoint(where, spark, self._log)
         sinks = self.new_sinks()
+
+        def look() -> None:
+            ask = ask_at(self._app, where, session)
+            self.coordinator(ask.query, sinks, lambda: spark).check(ask)
+
         try:
-            self._check_schema(sinks, Query(self._app, "", "", ""), df)
-            if checkpoint is not None:
-                self._check_checkpoint(sinks, df, checkpoint)
+            yield Question("log and sinks agree", partial(unless_spark_is_needed, look, where, sinks), (LOG,))
         finally:
             for sink in sinks:
                 sink.close()
@@ -341,7 +391,7 @@ class Pipeline:
         """
         from pyspark.sql import functions as f
 
-        _check_streaming(df)
+        check_streaming(df)
         return df.observe(f"epochal.{self._app}", f.count(f.lit(1)).alias("rows"))
 
     def guarantee(self) -> Guarantee:
@@ -396,41 +446,15 @@ class Pipeline:
         """Return new sink objects for one start, because two queries or two starts must not share connections."""
         return with_rejects([copy.copy(sink) for sink in self._given])
 
-    def _check_plan(self, logical: Any) -> None:
-        """Check what the whole query's plan says about replays, in this mode."""
-        plan = read_plan(logical)
-        plan.check()
-        if self._mode == IDEMPOTENT:
-            lint.check(logical, deterministic=self._deterministic)
-        self._plan = plan
-
-    def _warn_of_sources(self, plan: Any, session: SparkSession) -> None:
-        """Log a warning for each option by which a source of the query gives other rows than it has."""
-        self._cautions = cautions(plan, lambda key: session.conf.get(key, None))
-        for caution in self._cautions:
-            _log.warning("%s", caution, extra=extra(app=self._app))
-
-    def _check_schema(self, sinks: Sequence[Sink], identity: Query, df: DataFrame) -> None:
-        case_sensitive = is_case_sensitive(df.sparkSession)
-        check_names(df.schema, case_sensitive=case_sensitive)
-        if self._mode == IDEMPOTENT:
-            check_digestible(df.schema)
-        elif wants_copy(self._sinks):
-            check_schema(df.schema, case_sensitive=case_sensitive)
-        for sink in sinks:
-            sink.check(identity, df.schema)
-
-    def _check_checkpoint(self, sinks: Sequence[Sink], df: DataFrame, checkpoint: str) -> None:
-        session = df.sparkSession
-        ask = next_ask(self._app, checkpoint, df)
-        self.coordinator(ask.query, sinks, lambda: session).check(ask)
+    def _warn(self, caution: str) -> None:
+        _log.warning("%s", caution, extra=extra(app=self._app))
 
     def log_at(self, checkpoint: str, spark: Callable[[], SparkSession]) -> EpochLog:
         """Return the log that was passed, else the one below the checkpoint.
 
         Raise ``Misconfigured`` if the checkpoint's file system cannot hold a log.
         """
-        return self._log if self._log is not None else default_log(checkpoint, lambda: of_session(spark()))
+        return self._log if self._log is not None else default_log(checkpoint, lambda: hadoop_of(spark()))
 
     def _notes(self) -> list[str]:
         notes = []
@@ -442,8 +466,8 @@ class Pipeline:
             notes.append("one sink that votes: its own prepared rows are the durable copy")
         if len(self._sinks) > 1:
             notes.append("no isolation across sinks: during a commit they differ by at most one epoch")
-        notes += _conditions(self._plan) if self._plan is not None else []
-        notes += [f"condition: {caution}" for caution in self._cautions]
+        notes += _conditions(self._asking.plan) if self._asking.plan is not None else []
+        notes += [f"condition: {caution}" for caution in self._asking.cautions]
         return notes
 
 
@@ -500,46 +524,6 @@ def _conditions(plan: PlanFacts) -> list[str]:
             " epoch and its replay"
         )
     return notes
-
-
-def located(checkpoint: str) -> str:
-    """Return the checkpoint's location as a query that runs on it names it: a URI."""
-    if not _SCHEME.match(checkpoint):
-        return f"file:{os.path.abspath(checkpoint)}"
-    local = local_path(checkpoint)
-    return checkpoint.rstrip("/") if local is None else f"file:{os.path.abspath(local)}"
-
-
-def needing(spark: Callable[[], SparkSession | None]) -> Callable[[], SparkSession]:
-    """Return a function that gives the session, or raises ``Misconfigured`` if there is none."""
-
-    def session() -> SparkSession:
-        found = spark()
-        if found is None:
-            raise Misconfigured(
-                "this needs Spark, and no session runs in this process",
-                help="make a session first, configured like the query's (Delta's extension and catalog, file systems)",
-            )
-        return found
-
-    return session
-
-
-def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:
-    """Return the default log of a resolved checkpoint.  ``hadoop``: gives access to a file system that is not local."""
-    local = local_path(checkpoint)
-    if local is None:
-        return HadoopLog(f"{checkpoint}/epochal/log", hadoop)
-    return FilesLog(posixpath.join(local, "epochal", "log"))
-
-
-def _check_streaming(df: DataFrame) -> None:
-    if not df.isStreaming:
-        raise Misconfigured(
-            "the DataFrame is not streaming",
-            state="df.isStreaming=False",
-            help="read it with spark.readStream, and write it with writeStream.foreachBatch(pipeline)",
-        )
 
 
 def _check_mode(mode: str, deterministic: Sequence[str]) -> None:

@@ -130,3 +130,12 @@ def class_of(thing: Any) -> str:
 def distinct(items: Sequence[T]) -> tuple[T, ...]:
     """Return the items without repetitions, in their first order."""
     return tuple(dict.fromkeys(items))
+
+
+def check_streaming(df: DataFrame) -> None:
+    if not df.isStreaming:
+        raise Misconfigured(
+            "the DataFrame is not streaming",
+            state="df.isStreaming=False",
+            help="read it with spark.readStream, and write it with writeStream.foreachBatch(pipeline)",
+        )

@@ -11,15 +11,16 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Interrupted, Misconfigured
 from epochal.sinks.protocol import ReplacingSink, Sink
+from epochal.sinks.questions import Question
 from epochal.sinks.spark.stage import files_at
 
 if TYPE_CHECKING:
@@ -152,6 +153,12 @@ def check_session(df: DataFrame) -> None:
         raise needs_jvm(f"session {type(df.sparkSession).__module__}")
 
 
+def classic_session(df: object) -> SparkSession | None:
+    """Return the session of a DataFrame if it has a JVM; else None: :func:`check_session` says why."""
+    session = getattr(df, "sparkSession", None)
+    return session if hasattr(session, "_jsparkSession") else None
+
+
 def needs_jvm(state: str) -> Misconfigured:
     """Make the error for Spark Connect, which runs the batch function on the server in a Python without a JVM."""
     return Misconfigured(
@@ -164,15 +171,24 @@ def needs_jvm(state: str) -> Misconfigured:
 
 def check_runtime(spark: SparkSession) -> None:
     """Check the versions that the query runs on.  This asks the JVM, so it is done per start and not per epoch."""
+    check_versions(spark.version, java_version(spark), platform.python_version())
+
+
+def java_version(spark: SparkSession) -> str:
     jvm: Any = spark._jvm
-    java = str(getattr(jvm, "java.lang.System").getProperty("java.version"))
-    check_versions(spark.version, java, platform.python_version())
+    return str(getattr(jvm, "java.lang.System").getProperty("java.version"))
 
 
 def check_versions(spark: str, java: str, python: str) -> None:
     """Refuse versions of Spark, Java and Python that are not supported."""
-    for part, version in ((versions.SPARK, spark), (versions.JAVA, java), (versions.PYTHON, python)):
-        versions.check(part, version)
+    for question in questions_of_versions({versions.SPARK: spark, versions.JAVA: java, versions.PYTHON: python}):
+        question.ask()
+
+
+def questions_of_versions(found: Mapping[versions.Part, str]) -> Iterator[Question]:
+    """Ask whether these versions are supported."""
+    for part, version in found.items():
+        yield Question(part.name, partial(versions.check, part, version))
 
 
 def check_query(query: StreamingQuery, sinks: Sequence[Sink]) -> None:

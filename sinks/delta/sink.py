@@ -33,7 +33,7 @@ The mode (``modes.py``) decides what a commit holds besides the marker::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from epochal.sinks.epochs import Epochs, Wanted
 from epochal.sinks.pickles import take_state
 from epochal.sinks.protocol import CommitOutcome, SessionSink
+from epochal.sinks.questions import Question
 from epochal.sinks.spark.executors import running_session
 
 if TYPE_CHECKING:
@@ -117,6 +118,10 @@ class DeltaSink(SessionSink):
     def check(self, query: Query, schema: StructType) -> None:
         """Raise ``Misconfigured`` for what can never work: no table, other columns, types that it cannot hold."""
         starting.check(self._core, query, schema)
+
+    def questions(self, query: Query, schema: StructType | None) -> Iterator[Question]:
+        """See ``epochal.sinks.questions.Questioned``."""
+        return starting.questions(self._core, query, schema)
 
     def inspection(self, query: Query) -> DeltaInspection:
         """See ``epochal.sinks.inspection``."""

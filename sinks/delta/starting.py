@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Json, Query
@@ -14,10 +16,13 @@ from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.delta.modes import Merge
 from epochal.sinks.delta.staged import Staged
 from epochal.sinks.delta.target import SESSION_CATALOG
+from epochal.sinks.questions import Question, known, require
 from epochal.sinks.spark.executors import clone
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+log = logging.getLogger("epochal.sinks.delta")
 
 
 def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
@@ -61,39 +66,87 @@ def create_table(sink: Core, schema: StructType) -> None:
         table.execute()
 
 
+TABLE = "table"
+"""The question that all others need."""
+
+
 def check(sink: Core, query: Query, schema: StructType) -> None:
     """Raise ``Misconfigured`` for what can never work: no table, other columns, types that it cannot hold exactly."""
+    require(questions(sink, query, schema), lambda caution: log.warning("sink %s: %s", sink.name, caution))
+
+
+def questions(sink: Core, query: Query, schema: StructType | None) -> Iterator[Question]:
+    """See ``epochal.sinks.questions.Questioned``."""
     check_name("app", query.app, sink.name)
-    table = sink.table()
-    txn = sink.existing(sink.begin(table))
-    metadata = txn.metadata()
-    refuse_forgetful(sink, metadata)
+    there = There(sink)
+    yield Question(TABLE, there.told)
+    yield Question("transaction ids are kept", lambda: refuse_forgetful(sink, there.metadata), (TABLE,))
+    yield Question("properties of the table", lambda: _refuse_properties(sink, there.metadata), (TABLE,))
+    yield Question("columns", lambda: _refuse_columns(sink, there.metadata, known(schema)), (TABLE,))
+    yield Question("features of the table", there.refuse_unwritable, (TABLE,))
+    yield Question("spelling of app and sink", lambda: there.refuse_twins(query.app), (TABLE,))
+    yield Question("right to write files", there.refuse_closed, (TABLE,))
+
+
+class There:
+    """The table as it is now, read once and when it is first needed."""
+
+    def __init__(self, sink: Core) -> None:
+        self._sink = sink
+
+    @cached_property
+    def table(self) -> jvm.Table:
+        return self._sink.table()
+
+    @cached_property
+    def txn(self) -> jvm.Transaction:
+        return self._sink.existing(self._sink.begin(self.table))
+
+    @cached_property
+    def metadata(self) -> Json:
+        return self.txn.metadata()
+
+    def told(self) -> str:
+        names = {"id", "name", "partitionColumns", "configuration"}
+        about = {name: value for name, value in self.metadata.items() if name in names and value}
+        return f"{self._sink.target}, version {self.txn.version}, {about}, {self.txn.protocol()}"
+
+    def refuse_unwritable(self) -> None:
+        try:
+            self.txn.check_writable()
+        except JavaFailure as failure:
+            raise self._sink.say.misconfigured("Delta refuses to write to the table", failure.message) from failure
+
+    def refuse_twins(self, app: str) -> None:
+        with self._sink.say.unavailable("the table"):
+            Staged(self.table, app, self._sink.name).check_spelling()
+
+    def refuse_closed(self) -> None:
+        with self._sink.say.unavailable("the table"):
+            closed = [folder for folder in (".", "_delta_log") if not self.table.may_write(folder)]
+        if closed:
+            raise Misconfigured(
+                f"this process may not write to the Delta table {self._sink.target}",
+                sink=self._sink.name,
+                state=f"folders without write permission: {closed}",
+                help="give its user the right to make files there",
+            )
+
+
+def _refuse_properties(sink: Core, metadata: Json) -> None:
     sink.say.refuse_set_up(gates.table_problems(metadata, sink.adds_only), "write to a table without it")
-    there = jvm.schema_of(metadata).names
     if isinstance(sink.mode, Merge):
-        sink.say.refuse_set_up(gates.names_of_merge(there), "rename it in the table")
+        sink.say.refuse_set_up(gates.names_of_merge(jvm.schema_of(metadata).names), "rename it in the table")
     chars = gates.char_keys(metadata, sink.key)
     sink.say.refuse_set_up(gates.key_problems(metadata, sink.key), sink.as_text(chars))
+
+
+def _refuse_columns(sink: Core, metadata: Json, schema: StructType) -> None:
     given = sink.projected(schema)
     old = renames.renamed(sink, given, metadata)
     sink.say.refuse_set_up(renames.problems(old), renames.remedy(old))
-    rows = sink.written(given, there)
-    problems, added = sink.row_problems(rows, metadata), sink.added(rows, metadata)
-    sink.say.refuse_set_up(problems, sink.remedy(added))
-    try:
-        txn.check_writable()
-    except JavaFailure as failure:
-        raise sink.say.misconfigured("Delta refuses to write to the table", failure.message) from failure
-    with sink.say.unavailable("the table"):
-        Staged(table, query.app, sink.name).check_spelling()
-        closed = [folder for folder in (".", "_delta_log") if not table.may_write(folder)]
-    if closed:
-        raise Misconfigured(
-            f"this process may not write to the Delta table {sink.target}",
-            sink=sink.name,
-            state=f"folders without write permission: {closed}",
-            help="give its user the right to make files there",
-        )
+    rows = sink.written(given, jvm.schema_of(metadata).names)
+    sink.say.refuse_set_up(sink.row_problems(rows, metadata), sink.remedy(sink.added(rows, metadata)))
 
 
 def refuse_forgetful(sink: Core, metadata: Json) -> None:

@@ -7,7 +7,7 @@ driver; ``produce.py`` sends the rows, in tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, Json, Marker, Position, Query, SinkState
@@ -20,6 +20,7 @@ from epochal.sinks.kafka.fencing import bar_producer
 from epochal.sinks.kafka.inspection import KafkaInspection
 from epochal.sinks.pickles import take_state
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Sink
+from epochal.sinks.questions import Question
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,6 +115,10 @@ class KafkaSink:
     def check(self, query: Query, schema: Schema) -> None:
         """Refuse what a broker, a topic or an executor would refuse later; writes nothing."""
         starting.check(self._core, query, schema)
+
+    def questions(self, query: Query, schema: Schema | None) -> Iterator[Question]:
+        """See ``epochal.sinks.questions.Questioned``."""
+        return starting.questions(self._core, query, schema)
 
     def inspection(self, query: Query) -> KafkaInspection:
         """See ``epochal.sinks.inspection``."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 from epochal.coordinator.model.epoch import Query
@@ -12,8 +13,10 @@ from epochal.sinks.kafka import encode, produce, topics
 from epochal.sinks.kafka.client import SMALLEST_QUEUE_KB, Link, Options, kafka, log
 from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.marker import MarkerTopic
+from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.transaction import Transaction
 from epochal.sinks.protocol import Schema
+from epochal.sinks.questions import Answer, Question, require
 from epochal.sinks.spark.executors import check_executors
 
 
@@ -25,25 +28,103 @@ def create(sink: Core, query: Query, schema: Schema) -> Sequence[str]:
     return topics.create(sink.link(), sink.declared, marker_topic, *made)
 
 
+CLIENT, TOPICS, TIMEOUT, OPTIONS = "client", "topics", "transaction timeout", "options of the client"
+"""Questions that others need."""
+
+_HARMLESS = {
+    *("security.protocol", "sasl.mechanism", "sasl.mechanisms", "enable.ssl.certificate.verification"),
+    *("compression.type", "compression.codec", "linger.ms", "queue.buffering.max.ms", "batch.size"),
+    *("queue.buffering.max.kbytes", "queue.buffering.max.messages", "socket.timeout.ms", "broker.address.family"),
+}
+"""Options whose values are shown."""
+
+
 def check(sink: Core, query: Query, schema: Schema) -> None:
     """Raise ``Misconfigured`` for what brokers, topics or executors would refuse later; log cautions about topics."""
+    require(questions(sink, query, schema), lambda caution: log.warning("sink %s: %s", sink.name, caution))
+
+
+def questions(sink: Core, query: Query, schema: Schema | None) -> Iterator[Question]:
+    """See ``epochal.sinks.questions.Questioned``."""
     marker_topic = sink.marker_topic(query)
-    kafka()
-    sink.check_schema(schema)
-    link = sink.link()
-    seen, timeout = topics.describe(link, sink.declared, marker_topic), sink.timeout(link)
-    topics.check(link, seen, marker_topic, sink.encoding.key, timeout, sink.slots)
-    tuning = produce.tuning(link, sink.encoding.partitioner, [target.batch_bytes for target in seen.targets.values()])
-    Transaction(link, marker_topic, timeout, tuning).drop()  # librdkafka checks the options; no broker is asked
-    check_queue(link)
-    check_sendable(link)
-    needed = ["confluent_kafka", *(["numpy"] if sink.slots > 1 else [])]
-    packages = "'epochal[kafka]' pyarrow" + (" numpy" if sink.slots > 1 else "")
-    check_executors(sink.name, needed, packages, partial(reached, link, marker_topic, timeout, tuning))
+    yield Question(CLIENT, told_client)
+    yield Question("columns of the rows", lambda: sink.check_schema(sink.encoding.projection.known(schema)))
+    there = There(sink, marker_topic)
+    yield Question(OPTIONS, there.told_options, (CLIENT,))
+    yield Question(TOPICS, there.told_topics, (OPTIONS,))
+    yield Question(TIMEOUT, lambda: f"{there.timeout:g} s", (TOPICS,))
+    for question in there.questions_of_topics():
+        yield replace(question, needs=(TOPICS, TIMEOUT))
+    yield Question("options as librdkafka reads them", there.refuse_options, (TOPICS, TIMEOUT))
+    yield Question("queue of the client", there.refuse_queue, (OPTIONS,))
+    yield Question("options can be sent to tasks", lambda: check_sendable(there.link), (OPTIONS,))
+    yield Question("executors", there.check_executors, ("options as librdkafka reads them",))
     if sink.make_value is not None:
-        encode.check(sink.make_value, sink.name, sink.link().scrub)
-    for caution in topics.cautions(seen):
-        log.warning("sink %s: %s", sink.name, caution)
+        made = partial(encode.check, sink.make_value, sink.name)
+        yield Question("function of the value", lambda: made(there.link.scrub), (OPTIONS,))
+    yield Question("what readers may lose", lambda: Answer(cautions=topics.cautions(there.topics)), (TOPICS,))
+
+
+def told_client() -> str:
+    """Return the versions of the client libraries; ``Misconfigured`` if they are not installed."""
+    module = kafka()
+    return f"confluent-kafka {module.__version__}, librdkafka {module.libversion()[0]}"
+
+
+class There:
+    """The cluster as it is now: each thing is read once, and when it is first needed."""
+
+    def __init__(self, sink: Core, marker_topic: MarkerTopic) -> None:
+        self._sink, self._marker_topic = sink, marker_topic
+
+    @cached_property
+    def link(self) -> Link:
+        return self._sink.link()
+
+    @cached_property
+    def topics(self) -> Topics:
+        return topics.describe(self.link, self._sink.declared, self._marker_topic)
+
+    @cached_property
+    def timeout(self) -> float:
+        return self._sink.timeout(self.link)
+
+    @cached_property
+    def tuning(self) -> Options:
+        limits = [target.batch_bytes for target in self.topics.targets.values()]
+        return produce.tuning(self.link, self._sink.encoding.partitioner, limits)
+
+    def told_options(self) -> str:
+        """Return the options by name.  Values are shown only of those that can never hold a secret."""
+        given = self.link.options.items()
+        told = [f"{name}={value}" if name in _HARMLESS else name for name, value in sorted(given)]
+        return f"bootstrap servers {self.link.bootstrap}; {', '.join(told) or 'no options'}"
+
+    def told_topics(self) -> str:
+        found = (*self.topics.targets.values(), self.topics.marker)
+        of_each = [f"{each.name}: {each.partitions} partitions, {each.replicas} replicas" for each in found]
+        return f"cluster {self.topics.cluster}; {'; '.join(of_each)}"
+
+    def questions_of_topics(self) -> Iterator[Question]:
+        sink = self._sink
+        where = self._marker_topic, sink.encoding.key, sink.slots
+        return topics.questions(
+            lambda: self.link, sink.declared.names, *where, lambda: self.topics, lambda: self.timeout
+        )
+
+    def refuse_options(self) -> None:
+        """Let librdkafka check the options; no broker is asked."""
+        Transaction(self.link, self._marker_topic, self.timeout, self.tuning).drop()
+
+    def refuse_queue(self) -> str:
+        check_queue(self.link)
+        return f"{self.link.queue_bytes // 1024} kB"
+
+    def check_executors(self) -> Answer:
+        more = ["numpy"] if self._sink.slots > 1 else []
+        packages = " ".join(["'epochal[kafka]' pyarrow", *more])
+        reach = partial(reached, self.link, self._marker_topic, self.timeout, self.tuning)
+        return check_executors(self._sink.name, ["confluent_kafka", *more], packages, reach)
 
 
 def check_queue(link: Link) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.kafka.client import Link, kafka
 from epochal.sinks.kafka.marker import LONGEST_TOPIC, MarkerTopic
+from epochal.sinks.questions import Question, Told
 
 SMALLEST_MESSAGE = 2_000
 """librdkafka cannot cut its batches much smaller than this many bytes."""
@@ -25,6 +27,11 @@ _LARGEST_OF_CLIENT = 1_000_000_000
 """librdkafka's largest ``message.max.bytes``."""
 _TIMES = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms", "message.timestamp.after.max.ms")
 """Settings by which a topic refuses records for their timestamps.  Brokers before Kafka 4 have the second one."""
+_LIMITS = (
+    *("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "segment.bytes"),
+    *("min.insync.replicas", "unclean.leader.election.enable", "compression.type"),
+)
+"""Settings of a target that people want to know."""
 _TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_TOPIC}}}")
 
 
@@ -38,6 +45,10 @@ class Topic:
     replicas: int
     rights: frozenset[str] | None  # None: the cluster does not say
     config: Mapping[str, str]
+
+    def told(self, *settings: str) -> str:
+        """Return these settings and their values, for people."""
+        return ", ".join(f"{name}={self.config[name]}" for name in settings if name in self.config) or "not told"
 
     @property
     def is_compacted(self) -> bool:
@@ -189,16 +200,47 @@ def check(
 
     A start asks this, and each epoch asks again before its vote, because settings and rights may change in between.
     """
-    _check_marker(topics.marker, marker_topic)
-    for topic in (*topics.targets.values(), topics.marker):
-        _check_times(topic, marker_topic, transaction_timeout)
-    check_slots(topics.marker, marker_topic, slots)
-    for target in topics.targets.values():
-        _check_target(target, marker_topic, key, transaction_timeout)
-    _check_rights(link, topics, marker_topic)
+    for question in questions(
+        lambda: link, tuple(topics.targets), marker_topic, key, slots, lambda: topics, lambda: transaction_timeout
+    ):
+        question.ask()
 
 
-def _check_marker(marker: Topic, marker_topic: MarkerTopic) -> None:
+def questions(
+    link: Callable[[], Link],
+    names: Sequence[str],
+    marker_topic: MarkerTopic,
+    key: str | None,
+    slots: int,
+    topics: Callable[[], Topics],
+    timeout: Callable[[], float],
+) -> Iterator[Question]:
+    """Yield what :func:`check` asks, a question for each object.
+
+    ``names``: the targets.  ``topics``: what they and the marker topic are.  ``timeout``: that of a transaction.
+    """
+    all_names = (*names, marker_topic.topic)
+
+    def about(name: str, refuse: Callable[[Topic], Told]) -> Callable[[], Told]:
+        return lambda: refuse({**topics().targets, marker_topic.topic: topics().marker}[name])
+
+    yield Question(
+        "policy of the marker topic", about(marker_topic.topic, partial(_check_marker, marker_topic=marker_topic))
+    )
+    for name in all_names:
+        yield Question(f"timestamps of {name}", about(name, lambda topic: _check_times(topic, marker_topic, timeout())))
+    enough = partial(check_slots, marker_topic=marker_topic, slots=slots)
+    yield Question("partitions of the marker topic", about(marker_topic.topic, enough))
+    for name in names:
+        fits = about(name, lambda topic: _check_target(topic, marker_topic, key, timeout()))
+        yield Question(f"limits of {name}", fits)
+    for name in all_names:
+        rights = ("WRITE", "READ", "DESCRIBE") if name == marker_topic.topic else ("WRITE", "DESCRIBE")
+        may = partial(_check_rights, link=link, marker_topic=marker_topic, rights=rights)
+        yield Question(f"rights on {name}", about(name, may))
+
+
+def _check_marker(marker: Topic, marker_topic: MarkerTopic) -> str:
     policy = marker.config.get("cleanup.policy", "compact")
     if policy != "compact":
         raise Misconfigured(
@@ -207,9 +249,10 @@ def _check_marker(marker: Topic, marker_topic: MarkerTopic) -> None:
             state=f"cleanup.policy {policy}",
             help="set cleanup.policy=compact: with another one the newest marker could be deleted",
         )
+    return f"cleanup.policy={policy}, {marker.told('min.insync.replicas')}"
 
 
-def check_slots(marker: Topic, marker_topic: MarkerTopic, slots: int) -> None:
+def check_slots(marker: Topic, marker_topic: MarkerTopic, slots: int) -> str:
     """Raise ``Misconfigured`` if the marker topic has too few partitions for these slots."""
     if marker.partitions < slots:
         raise Misconfigured(
@@ -218,9 +261,10 @@ def check_slots(marker: Topic, marker_topic: MarkerTopic, slots: int) -> None:
             state=f"partitions {marker.partitions}",
             help="call pipeline.create(schema), which adds them, or have them added",
         )
+    return f"{marker.partitions} for {slots} slots"
 
 
-def _check_target(target: Topic, marker_topic: MarkerTopic, key: str | None, transaction_timeout: float) -> None:
+def _check_target(target: Topic, marker_topic: MarkerTopic, key: str | None, transaction_timeout: float) -> str:
     if target.is_compacted and key is None:
         raise Misconfigured(
             f"topic {target.name!r} is compacted, so its rows need a key",
@@ -243,16 +287,17 @@ def _check_target(target: Topic, marker_topic: MarkerTopic, key: str | None, tra
             state=f"retention.ms {target.config['retention.ms']}, cleanup.policy {target.config['cleanup.policy']}",
             help=f"raise retention.ms, or take transaction_timeout={target.retention:g} or less",
         )
+    return target.told(*_LIMITS)
 
 
-def _check_times(topic: Topic, marker_topic: MarkerTopic, transaction_timeout: float) -> None:
+def _check_times(topic: Topic, marker_topic: MarkerTopic, transaction_timeout: float) -> str:
     """Refuse a topic that could refuse a record of a decided epoch for its timestamp.
 
     The timestamp is the time at which the client was given the record.  The broker compares it with its own clock when
     the record arrives, which may be as late as the end of the transaction.
     """
     if topic.config.get("message.timestamp.type") == "LogAppendTime":
-        return
+        return topic.told("message.timestamp.type")
     for setting in _TIMES:
         is_after = setting == "message.timestamp.after.max.ms"
         needed = CLOCKS_S if is_after else transaction_timeout + CLOCKS_S
@@ -268,19 +313,19 @@ def _check_times(topic: Topic, marker_topic: MarkerTopic, transaction_timeout: f
             f" clocks may differ by {CLOCKS_S:g} s",
             help=f"raise {setting} of the topic, or set its message.timestamp.type to LogAppendTime{shorter}",
         )
+    return topic.told("message.timestamp.type", *_TIMES)
 
 
-def _check_rights(link: Link, topics: Topics, marker_topic: MarkerTopic) -> None:
-    wanted = [(target, ("WRITE", "DESCRIBE")) for target in topics.targets.values()]
-    for topic, rights in (*wanted, (topics.marker, ("WRITE", "READ", "DESCRIBE"))):
-        lacking = sorted(set(rights) - topic.rights) if topic.rights is not None else []
-        if lacking:
-            raise Misconfigured(
-                f"the user lacks the rights {lacking} on topic {topic.name!r}",
-                sink=marker_topic.sink,
-                state=f"rights {sorted(topic.rights or ())}, bootstrap servers {link.bootstrap}",
-                help=f"grant them, and WRITE and DESCRIBE on the transactional id {marker_topic.transactional_id}",
-            )
+def _check_rights(topic: Topic, link: Callable[[], Link], marker_topic: MarkerTopic, rights: Sequence[str]) -> str:
+    lacking = sorted(set(rights) - topic.rights) if topic.rights is not None else []
+    if lacking:
+        raise Misconfigured(
+            f"the user lacks the rights {lacking} on topic {topic.name!r}",
+            sink=marker_topic.sink,
+            state=f"rights {sorted(topic.rights or ())}, bootstrap servers {link().bootstrap}",
+            help=f"grant them, and WRITE and DESCRIBE on the transactional id {marker_topic.transactional_id}",
+        )
+    return ", ".join(sorted(topic.rights)) if topic.rights is not None else "the brokers do not say"
 
 
 def cautions(topics: Topics) -> Sequence[str]:

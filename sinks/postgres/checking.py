@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.environment import versions
 from epochal.coordinator.model.errors import Misconfigured
+from epochal.sinks.postgres import rights, settings
 from epochal.sinks.postgres.ddl import (
     Found,
     PgColumn,
@@ -24,7 +25,7 @@ from epochal.sinks.postgres.ddl import (
     schema_alike,
 )
 from epochal.sinks.postgres.publications import refuse_publications
-from epochal.sinks.postgres.rights import refuse_rights
+from epochal.sinks.questions import Question, Told, whats
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
@@ -34,22 +35,55 @@ KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p":
 """Names for ``pg_class.relkind`` in errors."""
 
 
-def check(session: Session, app: str, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
-    """Run all checks of a sink in the mode ``Append``."""
-    refuse_server(session, sink)
-    refuse_misspelt(session, sink, target)
+On = Callable[[Callable[["Session"], Told]], Callable[[], Told]]
+"""Makes a function that needs a session one that opens it: each question is asked on its own, in its own rehearsal."""
+Columns = Callable[["Session"], Sequence[PgColumn]]
+"""Gives the columns of the rows that the tables must have; ``NotAsked`` if the rows are not known."""
+
+SERVER, NAMES, OURS = "server", "names of the tables", "tables of Epochal"
+"""Questions that others need."""
+
+
+def questions(on: On, app: str, sink: str, target: Target, columns: Columns) -> Iterator[Question]:
+    """Yield what a start asks the server for a sink in the mode ``Append``."""
+    rows = f"table {target.rows}"
+    may = list(rights.questions(on, sink, target, needs=(rows,)))
+    yield from questions_of_any_mode(on, sink, target)
+    yield Question(rows, on(lambda s: refuse_missing(s, sink, target.rows)), (NAMES, OURS))
+    yield Question(f"columns of {target.rows}", on(lambda s: refuse_rows(s, sink, target, columns(s))), (rows,))
+    yield from may
+    yield from questions_of_owner(on, app, sink, target)
+    yield Question(f"view {target.reader}", on(lambda s: _refuse_view(s, sink, target, columns(s))), (rows,))
+    yield Question("publications", on(lambda s: refuse_publications(s, sink, target)), (rows,))
+    yield Question("statements of a publish", on(lambda s: explain(s, target)), whats(may))
+
+
+def questions_of_any_mode(on: On, sink: str, target: Target) -> Iterator[Question]:
+    yield Question(SERVER, on(lambda s: refuse_server(s, sink)))
+    yield Question("settings of the server", on(settings.told), (SERVER,))
+    yield Question(NAMES, on(lambda s: refuse_misspelt(s, sink, target)), (SERVER,))
+    yield Question(OURS, on(lambda s: refuse_no_housekeeping(s, sink)), (SERVER,))
+
+
+def questions_of_owner(on: On, app: str, sink: str, target: Target) -> Iterator[Question]:
+    may = f"rights on {rights.SINKS}"
+    yield Question("owner of the table", on(lambda s: refuse_other_owner(s, app, sink, target)), (may,))
+    yield Question("row of the sink", on(lambda s: refuse_unregistered(s, app, sink)), (may,))
+
+
+def refuse_no_housekeeping(session: Session, sink: str) -> None:
     if not has_housekeeping(session):
         raise missing(session, "the schema epochal and its tables", sink)
-    if find(session, target.rows) is None:
-        raise missing(session, f"the table {target.rows}", sink)
-    refuse_rows(session, sink, target, columns)
-    refuse_other_owner(session, app, sink, target)
+
+
+def refuse_missing(session: Session, sink: str, table: str) -> None:
+    if find(session, table) is None:
+        raise missing(session, f"the table {table}", sink)
+
+
+def refuse_unregistered(session: Session, app: str, sink: str) -> None:
     if registered(session, app, sink) is None:
         raise missing(session, f"the row of app {app!r} in epochal.sinks", sink)
-    _refuse_view(session, sink, target, columns)
-    refuse_rights(session, sink, target)
-    refuse_publications(session, sink, target)
-    explain(session, target)
 
 
 def explain(session: Session, target: Target) -> None:
@@ -65,12 +99,12 @@ def explain(session: Session, target: Target) -> None:
     )
 
 
-def refuse_server(session: Session, sink: str) -> None:
-    """Refuse a server of an unsupported version, or a database that is not in UTF-8."""
+def refuse_server(session: Session, sink: str) -> str:
+    """Refuse a server of an unsupported version, or a database that is not in UTF-8.  Return what it is."""
     ((version, encoding),) = session.run(
         "SELECT current_setting('server_version_num')::int, current_setting('server_encoding')"
     )
-    versions.check(versions.POSTGRES_SERVER, str(version // 10000), sink)
+    told = versions.check(versions.POSTGRES_SERVER, str(version // 10000), sink)
     if encoding != "UTF8":
         raise Misconfigured(
             f"the database's encoding is {encoding}, which cannot hold all strings",
@@ -78,6 +112,7 @@ def refuse_server(session: Session, sink: str) -> None:
             state=session.where,
             help="use a UTF8 database",
         )
+    return f"{told}, {encoding}"
 
 
 def refuse_misspelt(session: Session, sink: str, target: Target) -> None:

@@ -45,7 +45,7 @@ ORDER BY place, 1, 2
 def refuse_publications(session: Session, sink: str, target: Target, *more: tuple[str, str]) -> None:
     """Refuse tables that the sink updates or deletes from, if a publication would refuse that.
 
-    ``more``: tables beside those that every sink writes, and the rights on them, as for ``rights.refuse_rights``.
+    ``more``: tables beside those that every sink writes, and the rights on them, as for ``rights.questions``.
     """
     found = _lacking(session, target, more)
     if found:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import Target, quoted
+from epochal.sinks.questions import Question, Told
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 
+SINKS = "epochal.sinks"
 _RIGHTS = (
-    ("epochal.sinks", "SELECT, UPDATE"),
+    (SINKS, "SELECT, UPDATE"),
     ("epochal.epochs", "SELECT, INSERT, DELETE"),
     ("epochal.attempts", "SELECT, INSERT, DELETE"),
 )
@@ -44,19 +48,43 @@ def of_a_query(target: Target, *more: tuple[str, str]) -> list[tuple[str, str]]:
     return [*_RIGHTS, (target.rows, "SELECT, INSERT, DELETE"), *more]
 
 
-def refuse_rights(session: Session, sink: str, target: Target, *more: tuple[str, str]) -> None:
-    """Refuse a role that lacks a right to run the query; ``more``: further tables and the rights on them."""
+def questions(
+    on: Callable[[Callable[[Session], Told]], Callable[[], Told]],
+    sink: str,
+    target: Target,
+    *more: tuple[str, str],
+    needs: tuple[str, ...],
+) -> Iterator[Question]:
+    """Yield a question for each object: whether the role has the rights on it to run the query.
+
+    ``more``: further tables and the rights on them.
+    """
     for table, rights in of_a_query(target, *more):
-        for right in rights.split(", "):
-            if (table, right) == _MAY_LACK:
-                continue
-            if not session.run("SELECT has_table_privilege(to_regclass($1), $2)", table, right)[0][0]:
-                raise _no_right(session, sink, f"{right} on {table}", f"GRANT {rights} ON {table}")
+        yield Question(f"rights on {table}", on(partial(_refuse_table, sink=sink, table=table, rights=rights)), needs)
+    yield Question("right on epochal.attempt", on(partial(_refuse_sequence, sink=sink)), needs)
+    yield Question("right on pg_control_system()", on(partial(_refuse_control, sink=sink)), needs)
+
+
+def _refuse_table(session: Session, sink: str, table: str, rights: str) -> str:
+    for right in rights.split(", "):
+        if (table, right) == _MAY_LACK:
+            continue
+        if not session.run("SELECT has_table_privilege(to_regclass($1), $2)", table, right)[0][0]:
+            raise _no_right(session, sink, f"{right} on {table}", f"GRANT {rights} ON {table}")
+    return rights
+
+
+def _refuse_sequence(session: Session, sink: str) -> str:
     if not session.run("SELECT has_sequence_privilege('epochal.attempt', 'USAGE')")[0][0]:
         raise _no_right(session, sink, "USAGE on epochal.attempt", "GRANT USAGE ON SEQUENCE epochal.attempt")
+    return "USAGE"
+
+
+def _refuse_control(session: Session, sink: str) -> str:
     if not session.run("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")[0][0]:
         identify = "EXECUTE ON FUNCTION pg_control_system()"
         raise _no_right(session, sink, identify, f"GRANT {identify}")
+    return "EXECUTE"
 
 
 def lacks_retention(session: Session) -> str | None:

@@ -145,6 +145,14 @@ class Session:
         self._connection.limit = (limit or self._limits.answer) + GRACE_S
         return self._connection.execute(statement.encode(), values or None)
 
+    def about(self) -> str:
+        """Return server, user, encryption and client library of this connection, for people and without a secret."""
+        info, library = self._connection.info, psycopg.pq
+        secured = "TLS" if self._connection.pgconn.ssl_in_use else "no TLS"
+        libpq = f"{library.version() // 10000}.{library.version() % 10000}"
+        client = f"psycopg {psycopg.__version__} ({library.__impl__}, libpq {libpq})"
+        return f"{self.where}, user {info.user}, {secured}, {client}"
+
     def address(self) -> Address:
         """Return the address of this session's server, complete for another process.
 

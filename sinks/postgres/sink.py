@@ -5,7 +5,7 @@ This file has the arguments and the methods.  Other files of this folder impleme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
@@ -18,6 +18,7 @@ from epochal.sinks.postgres.core import Core
 from epochal.sinks.postgres.inspection import PostgresInspection
 from epochal.sinks.postgres.modes import Append, Mode
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
+from epochal.sinks.questions import Question
 
 
 class PostgresSink:
@@ -96,6 +97,10 @@ class PostgresSink:
     def check(self, query: Query, schema: Schema) -> None:
         """Refuse what can never work: server, table, types, constraints, key, view, rights, executors."""
         starting.check(self._core, query, schema)
+
+    def questions(self, query: Query, schema: Schema | None) -> Iterator[Question]:
+        """See ``epochal.sinks.questions.Questioned``."""
+        return starting.questions(self._core, query, schema)
 
     def script(self, app: str, schema: Schema | None = None, filters: Sequence[str] = ()) -> Script:
         """Return SQL for a DBA.  Without ``schema`` the columns are read from the existing table."""

@@ -6,8 +6,9 @@ reader sees half of that.  ``create`` makes the table if it is missing, and neve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
@@ -15,6 +16,7 @@ from epochal.sinks.postgres import checking, creating, ddl, publications, rights
 from epochal.sinks.postgres.ddl import Step, Target, quoted
 from epochal.sinks.postgres.modes import Staging, Upsert
 from epochal.sinks.postgres.publish import Publish, Staged
+from epochal.sinks.questions import Question, whats
 from epochal.sinks.rows import keyed
 
 if TYPE_CHECKING:
@@ -114,25 +116,31 @@ def create(
 # --- check ------------------------------------------------------------------------------
 
 
-def check(session: Session, app: str, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
-    """Refuse, without writing anything, what can never work."""
-    check_mode(mode, columns, sink)
-    checking.refuse_server(session, sink)
-    checking.refuse_misspelt(session, sink, target)
-    if not ddl.has_housekeeping(session):
-        raise ddl.missing(session, "the schema epochal and its tables", sink)
-    for table in (target.plain, target.rows):
-        if ddl.find(session, table) is None:
-            raise ddl.missing(session, f"the table {table}", sink)
-    _refuse_table(session, sink, target, mode, columns)
-    _refuse_staged(session, sink, target, mode, columns)
-    checking.refuse_other_owner(session, app, sink, target)
-    if ddl.registered(session, app, sink) is None:
-        raise ddl.missing(session, f"the row of app {app!r} in epochal.sinks", sink)
-    rights.refuse_rights(session, sink, target, (target.plain, table_rights(mode)))
-    refuse_publications(session, sink, target, mode)
-    checking.explain(session, target)
-    plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
+def questions(
+    on: checking.On, app: str, sink: str, target: Target, mode: Staging, columns: checking.Columns
+) -> Iterator[Question]:
+    """Yield what a start asks the server for a sink in a mode that stages."""
+
+    def plan(session: Session) -> None:
+        publish = plan_of(session, target, mode, columns(session))
+        publish.explain(Staged(session, target, sink, 0, 0, {}, 0))
+
+    tables = tuple(f"table {name}" for name in (target.plain, target.rows))
+    may = list(rights.questions(on, sink, target, (target.plain, table_rights(mode)), needs=tables))
+    yield Question("columns that the mode names", on(lambda s: check_mode(mode, columns(s), sink)))
+    yield from checking.questions_of_any_mode(on, sink, target)
+    for what, name in zip(tables, (target.plain, target.rows), strict=True):
+        ask = on(partial(checking.refuse_missing, sink=sink, table=name))
+        yield Question(what, ask, (checking.NAMES, checking.OURS))
+    fits = on(lambda s: _refuse_table(s, sink, target, mode, columns(s)))
+    yield Question(f"columns of {target.plain}", fits, tables[:1])
+    staged = on(lambda s: _refuse_staged(s, sink, target, mode, columns(s)))
+    yield Question(f"columns of {target.rows}", staged, tables)
+    yield from may
+    yield from checking.questions_of_owner(on, app, sink, target)
+    yield Question("publications", on(lambda s: refuse_publications(s, sink, target, mode)), tables)
+    yield Question("statements of a publish", on(lambda s: checking.explain(s, target)), whats(may))
+    yield Question("statements that write the table", on(plan), (f"columns of {target.plain}", *whats(may)))
 
 
 def refuse_rows(

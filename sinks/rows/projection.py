@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
+from epochal.sinks.questions import NotAsked, known
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.spark.executors import first_cause, running_session
 from epochal.sinks.spark.names import column_of, free, twins
@@ -123,6 +124,16 @@ class Projection:
         if key not in self._checked:
             self._checked[key] = self._check(schema)
         return self._checked[key]
+
+    def known(self, schema: StructType | None) -> StructType:
+        """Return the schema of an epoch, for a question about its columns.
+
+        ``NotAsked``: it is not known, or only Spark could read the projection and no session runs here.
+        """
+        schema = known(schema)
+        if not self.is_whole and running_session() is None:
+            raise NotAsked(f"{self} is read by Spark, and no Spark session runs in this process")
+        return schema
 
     def apply(self, rows: DataFrame) -> DataFrame:
         """Return what the sink gets of ``rows``, which :meth:`check` accepted.  Lazy; rows keep their order."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ from epochal.sinks.protocol import (
     Schema,
     Sink,
 )
+from epochal.sinks.questions import Question, questions_of
 from epochal.sinks.rows.digest import watched
 from epochal.sinks.spark.names import column_of
 
@@ -92,6 +93,10 @@ class Rejects(ForwardingSink):
 
     def check(self, query: Query, schema: Schema) -> None:
         self._into.check(query, self._schema(schema))
+
+    def questions(self, query: Query, schema: Schema | None) -> Iterator[Question]:
+        """See ``epochal.sinks.questions.Questioned``."""
+        return questions_of(self._into, query, None if schema is None else self._schema(schema))
 
     def look(self, query: Query, *, by: Actor | None = None) -> SinkState:
         return self._into.look(query, by=by)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import platform
 import re
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused, SinkUnavailable
+from epochal.sinks.questions import Answer, NotAsked
 from epochal.sinks.spark.workers import answer
 
 if TYPE_CHECKING:
@@ -45,19 +47,19 @@ def clone(session: SparkSession) -> SparkSession:
     return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
 
 
-def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Callable[[], str] | None = None) -> None:
+def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Callable[[], str] | None = None) -> Answer:
     """Raise ``Misconfigured`` if an executor's Python cannot import ``modules``, or lacks what a task needs to answer.
 
     ``packages``: what to ``pip install`` there, for the message.  ``reach`` runs on the executor too: it returns why
     the server cannot be reached (then ``SinkUnavailable``), or an empty text.  Only one executor is asked, for all of
-    them.  Where no Spark runs nothing is checked.
+    them.  Where no Spark runs nothing is checked (``NotAsked``).  Return what the executor has.
     """
     spark = running_session()
     if spark is None:
-        return
+        raise NotAsked("no Spark session runs in this process")
     one = spark.range(1, numPartitions=1)
-    probe = one.mapInArrow(partial(_ask, modules, reach), "missing string, unreached string")
-    missing, unreached = _answer(probe, modules[0])
+    probe = one.mapInArrow(partial(_ask, modules, reach), "missing string, unreached string, found string")
+    missing, unreached, found = _answer(probe, modules[0])
     if unreached:
         raise SinkUnavailable(
             f"an executor has no connection: {unreached}",
@@ -73,6 +75,14 @@ def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Cal
             state="one task was asked; nothing was written",
             help=f"pip install {packages} on every executor",
         )
+    return Answer(found, _other_epochal(found))
+
+
+def _other_epochal(found: str) -> list[str]:
+    ours = _version("epochal")
+    if ours in found.split(", "):
+        return []
+    return [f"the driver has {ours} and an executor has {found}: install the same version of Epochal on both"]
 
 
 def lacks_epochal(error: Exception) -> bool:
@@ -113,20 +123,20 @@ def await_observation(observation: Observation, told: str, state: str, epoch: Ep
         time.sleep(0.001)
 
 
-def _answer(probe: DataFrame, module: str) -> tuple[str, str]:
-    """Run the probe; return the missing module and the reason why the server is not reached, each maybe empty.
+def _answer(probe: DataFrame, module: str) -> tuple[str, str, str]:
+    """Run the probe; return the missing module, why the server is not reached, and what is there, each maybe empty.
 
     If Epochal or pyarrow is missing on the executor, the task fails before it can try to import ``module``.  Then this
     text is made from the failure.
     """
     try:
-        ((missing, unreached),) = probe.collect()
-        return missing, unreached
+        ((missing, unreached, found),) = probe.collect()
+        return missing, unreached, found
     except Exception as error:
         if lacks_epochal(error):
-            return f"{module}: Epochal is not installed there", ""
+            return f"{module}: Epochal is not installed there", "", ""
         if lacking := _NO_ARROW.search(str(error)):
-            return f"{module}: {lacking.group()}", ""
+            return f"{module}: {lacking.group()}", "", ""
         raise
 
 
@@ -139,7 +149,8 @@ def _ask(modules: Sequence[str], reach: Callable[[], str] | None, batches: Batch
         pass
     missing = next(filter(None, map(_missing, modules)), "")
     unreached = reach() if reach is not None and not missing else ""
-    yield answer(missing=missing, unreached=unreached)
+    found = "" if missing else ", ".join([f"Python {platform.python_version()}", *map(_version, (*_ALWAYS, *modules))])
+    yield answer(missing=missing, unreached=unreached, found=found)
 
 
 def _missing(module: str) -> str:
@@ -148,3 +159,10 @@ def _missing(module: str) -> str:
     except ImportError as error:
         return f"{module}: {error}"
     return ""
+
+
+_ALWAYS = ("epochal", "pyarrow")
+
+
+def _version(module: str) -> str:
+    return f"{module} {getattr(importlib.import_module(module), '__version__', '(version unknown)')}"

@@ -37,6 +37,14 @@ MERGE = DELTA | {
 TIME_POLICY = "spark.sql.legacy.timeParserPolicy"
 """The setting that says how Spark makes text of times."""
 
+TOLD = (
+    *("spark.sql.caseSensitive", "spark.sql.ansi.enabled", "spark.sql.session.timeZone", TIME_POLICY),
+    *dict.fromkeys([*COPY, *DELTA]),
+    *("spark.sql.extensions", "spark.sql.catalog.spark_catalog"),
+    *("spark.sql.streaming.stateStore.checkpointFormatVersion", "spark.sql.streaming.offsetLog.formatVersion"),
+)
+"""The settings of a session that people want to know when something is wrong."""
+
 _lock = threading.Lock()
 _held: dict[tuple[str, str], tuple[int, str | None]] = {}  # (session, setting): how many hold it, the user's value
 

@@ -37,7 +37,7 @@ RUN = {
 COMPILED: dict[str, str] = {}
 
 # `epochal SUB-COMMAND` as a page may have it.
-COMMANDS = {"chaos", "status", "log", "verify", "reconcile", "txns", "clean", "sql"}
+COMMANDS = {"chaos", "doctor", "status", "log", "verify", "reconcile", "txns", "clean", "sql"}
 COMMANDS |= {"adopt", "retire", "rename", "resolve"}
 
 

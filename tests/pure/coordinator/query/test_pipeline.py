@@ -22,6 +22,7 @@ from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import Query
 from epochal.coordinator.model.errors import CalledTwice, Interrupted, Misconfigured
 from epochal.coordinator.query import spark as inside
+from epochal.coordinator.query.diagnosis import Verdict
 from epochal.coordinator.query.pipeline import Pipeline, _Run
 from epochal.sinks.memory import MemoryRedoSink, MemoryServer, MemorySink, MemoryStage
 from epochal.sinks.postgres import PostgresSink
@@ -175,13 +176,15 @@ def connect_df() -> Iterator[Any]:
 
 def test_spark_connect(connect_df: Any) -> None:
     pipeline = Pipeline(app="app", sinks=sinks("a"))
-    calls: list[Callable[[], None]] = [lambda: pipeline.check(connect_df), lambda: pipeline(connect_df, 0)]
+    calls: list[Callable[[], object]] = [lambda: pipeline.check(connect_df), lambda: pipeline(connect_df, 0)]
     for call in calls:
         with pytest.raises(Misconfigured, match="the batch function has no access to Spark's JVM") as refused:
             call()
         assert refused.value.state == "session pyspark.sql.connect.session"
         assert "run the query in a classic session" in refused.value.help
     assert pipeline.last_error is refused.value
+    [wrong] = pipeline.doctor(connect_df).of(Verdict.WRONG)
+    assert (wrong.of, wrong.what) == ("query", "session")
 
 
 def test_a_pipeline_is_not_shipped_to_a_server_of_spark_connect() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from epochal.chaos.servers.postgres import PostgresServer
 from epochal.coordinator.model.errors import SinkUnavailable
 from epochal.sinks.postgres import Plain, PostgresSink
 from epochal.sinks.postgres.address import Address, Limits, ServerRefused
@@ -194,3 +195,16 @@ def test_a_failed_transaction_is_not_taken_for_a_committed_one(pg_database: str)
         pytest.raises(ServerRefused),
     ):
         session.run("SELECT 1/0")
+
+
+def test_a_server_that_may_lose_what_it_has_acknowledged_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with PostgresServer(settings={"fsync": "off", "full_page_writes": "off"}) as server:
+        sink = support.sink(server.dsn)
+        sink.create(QUERY, support.SCHEMA)
+        sink.check(QUERY, support.SCHEMA)
+        sink.close()
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text.partition(": ")[2].partition(":")[0] for text in warned] == [
+        "the server has fsync=off",
+        "the server has full_page_writes=off",
+    ]
