@@ -25,7 +25,9 @@ from epochal.sinks.postgres.ddl import (
     schema_alike,
 )
 from epochal.sinks.postgres.publications import refuse_publications
-from epochal.sinks.questions import Question, Told, whats
+from epochal.sinks.postgres.registering import refuse_other_table
+from epochal.sinks.postgres.rights import ON_SINKS, On
+from epochal.sinks.questions import Question, whats
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
@@ -35,8 +37,6 @@ KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p":
 """Names for ``pg_class.relkind`` in errors."""
 
 
-On = Callable[[Callable[["Session"], Told]], Callable[[], Told]]
-"""Makes a function that needs a session one that opens it: each question is asked on its own, in its own rehearsal."""
 Columns = Callable[["Session"], Sequence[PgColumn]]
 """Gives the columns of the rows that the tables must have; ``NotAsked`` if the rows are not known."""
 
@@ -48,27 +48,27 @@ def questions(on: On, app: str, sink: str, target: Target, columns: Columns) -> 
     """Yield what a start asks the server for a sink in the mode ``Append``."""
     rows = f"table {target.rows}"
     may = list(rights.questions(on, sink, target, needs=(rows,)))
-    yield from questions_of_any_mode(on, sink, target)
+    yield from questions_of_any_mode(on, app, sink, target)
     yield Question(rows, on(lambda s: refuse_missing(s, sink, target.rows)), (NAMES, OURS))
     yield Question(f"columns of {target.rows}", on(lambda s: refuse_rows(s, sink, target, columns(s))), (rows,))
     yield from may
-    yield from questions_of_owner(on, app, sink, target)
-    yield Question(f"view {target.reader}", on(lambda s: _refuse_view(s, sink, target, columns(s))), (rows,))
+    yield question_of_row(on, app, sink)
+    yield Question(f"view {target.reader}", on(lambda s: refuse_view(s, sink, target, columns(s))), (rows,))
     yield Question("publications", on(lambda s: refuse_publications(s, sink, target)), (rows,))
-    yield Question("statements of a publish", on(lambda s: explain(s, target)), whats(may))
+    yield Question("statements of a publish", on(lambda s: explain(s, target)), (ON_SINKS, *whats(may)))
 
 
-def questions_of_any_mode(on: On, sink: str, target: Target) -> Iterator[Question]:
+def questions_of_any_mode(on: On, app: str, sink: str, target: Target) -> Iterator[Question]:
     yield Question(SERVER, on(lambda s: refuse_server(s, sink)))
     yield Question("settings of the server", on(settings.told), (SERVER,))
     yield Question(NAMES, on(lambda s: refuse_misspelt(s, sink, target)), (SERVER,))
     yield Question(OURS, on(lambda s: refuse_no_housekeeping(s, sink)), (SERVER,))
+    yield rights.question_of_sinks(on, sink, (OURS,))
+    yield Question("table of the sink", on(lambda s: refuse_other_table(s, app, sink, target)), (NAMES, ON_SINKS))
 
 
-def questions_of_owner(on: On, app: str, sink: str, target: Target) -> Iterator[Question]:
-    may = f"rights on {rights.SINKS}"
-    yield Question("owner of the table", on(lambda s: refuse_other_owner(s, app, sink, target)), (may,))
-    yield Question("row of the sink", on(lambda s: refuse_unregistered(s, app, sink)), (may,))
+def question_of_row(on: On, app: str, sink: str) -> Question:
+    return Question("row of the sink", on(lambda s: refuse_unregistered(s, app, sink)), (ON_SINKS,))
 
 
 def refuse_no_housekeeping(session: Session, sink: str) -> None:
@@ -164,27 +164,6 @@ def _refuse_spelling(session: Session, sink: str, what: str, schema: str | None,
         )
 
 
-def refuse_other_owner(session: Session, app: str, sink: str, target: Target) -> None:
-    """Refuse a table of another sink, and a sink whose table is not the one that it was registered with."""
-    oid = find(session, target.own)
-    owners = session.run("SELECT app, sink FROM epochal.sinks WHERE rows_table = $1::bigint::oid", oid)
-    if owners and tuple(owners[0]) != (app, sink):
-        raise Misconfigured(
-            f"the table {target.own} belongs to sink {owners[0][1]!r} of app {owners[0][0]!r}",
-            sink=sink,
-            state=f"table oid {oid}, asked for by sink {sink!r} of app {app!r}",
-            help="give each sink a table of its own; if it is that sink under a new name, say so with `epochal rename`",
-        )
-    mine = registered(session, app, sink)
-    if mine is not None and mine != oid:
-        raise Misconfigured(
-            f"app {app!r} registered this sink with another table than {target.own}, or that table was created again",
-            sink=sink,
-            state=f"registered: table oid {mine}; {target.own}: oid {oid}",
-            help="give the table= that is registered, restore that table, or give the sink another name=",
-        )
-
-
 def refuse_rows(
     session: Session, sink: str, target: Target, columns: Sequence[PgColumn], *, fewer: bool = False
 ) -> None:
@@ -268,7 +247,7 @@ def _refuse_constraints(session: Session, sink: str, name: str) -> None:
         )
 
 
-def _refuse_view(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
+def refuse_view(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
     """Require that the reader view reads the rows table and ``epochal.sinks``, and shows every column."""
     if find(session, target.reader) is None:
         raise missing(session, f"the reader view {target.reader}", sink)

@@ -11,9 +11,9 @@ from epochal.coordinator.model.epoch import Actor, Committable, Position
 from epochal.coordinator.model.errors import OutcomeUnknown, PreparedLost, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.sinks.conditions import marker_of
-from epochal.sinks.postgres import audit
+from epochal.sinks.postgres import audit, registering
 from epochal.sinks.postgres.address import ServerRefused
-from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, attempts_of, tell_attempts
+from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, State, attempts_of, tell_attempts
 from epochal.sinks.postgres.modes import Append
 from epochal.sinks.postgres.publish import Publish
 from epochal.sinks.protocol import CommitOutcome
@@ -55,7 +55,7 @@ def publish_epoch(sink: Core, app: str, c: Committable, by: Actor) -> CommitOutc
         session.transaction(answered, bulk=True, by=by),
         sink.naming_blockers(session),
     ):
-        state = sink.state(session, app, lock=True)
+        state = sink.same(session, app, number, lock=True)
         if not sink.conditions.already_committed(state, by, marker_of(c), number):
             refuse_other_way(sink, c)
             losers = count_losers(sink, session, app, c)
@@ -63,7 +63,7 @@ def publish_epoch(sink: Core, app: str, c: Committable, by: Actor) -> CommitOutc
                 publish_staged(sink, session, c)
             else:
                 drop_losers(sink, session, c, losers)
-            show(sink, session, app, c, may_forget=state.may_forget)
+            show(sink, session, app, c, state=state, may_forget=state.may_forget)
             outcome = CommitOutcome.COMMITTED
             hit(Point.BEFORE_PUBLISH, sink.name, number)
     return outcome
@@ -175,19 +175,29 @@ def delete_staged(sink: Core, session: Session, last: Position) -> None:
     session.run(f"DELETE FROM {sink.target.rows} WHERE _epoch <= $1", last, limit=sink.limits.bulk)
 
 
-def show(sink: Core, session: Session, app: str, c: Committable, *, may_forget: bool) -> None:
-    """Write the marker and the audit.  ``may_forget``: delete old rows of the audit, too, if some are due."""
+def show(sink: Core, session: Session, app: str, c: Committable, *, state: State, may_forget: bool) -> None:
+    """Write the marker and the audit.  ``may_forget``: delete old rows of the audit, too, if some are due.
+
+    ``state``: the sink's row as it was locked.  By now this transaction has read or written the table that has the
+    name, so nobody can put another in its place.  The marker is written only if this is the table of ``state``.
+    """
     audit.write(session, app, c)
     session.run(
         "DELETE FROM epochal.attempts WHERE app = $1 AND sink = $2 AND position <= $3", app, sink.name, c.position
     )
-    session.run(
-        "UPDATE epochal.sinks SET published = $3, decision = $4 WHERE app = $1 AND sink = $2",
+    shown = session.run(
+        "UPDATE epochal.sinks SET published = $3, decision = $4 WHERE app = $1 AND sink = $2"
+        " AND to_regclass($5)::oid::bigint = $6 RETURNING published",
         app,
         sink.name,
         c.position,
         c.decision.id,
+        sink.target.own,
+        state.table,
     )
+    if not shown:
+        now = sink.state(session, app)
+        raise registering.swapped(sink.name, c.decision.epoch, sink.target, state.identity, now.identity)
     if may_forget and audit.is_due(c.position, sink.retention):
         forget(sink, session, app, c)
 

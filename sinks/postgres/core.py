@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Actor, Committable, Marker, Position
+from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Actor, Committable, EpochNumber, Marker, Position
 from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked
 from epochal.sinks.epochs import Retention
-from epochal.sinks.postgres import ddl, modes
+from epochal.sinks.postgres import ddl, modes, registering
 from epochal.sinks.postgres.address import Dsn, Limits, ServerRefused
 from epochal.sinks.postgres.blockers import Row, watching
 from epochal.sinks.postgres.client import Connector
@@ -41,6 +41,8 @@ class State:
     published: Position
     decision: int | None
     may_forget: bool = False  # whether this role may delete from the audit
+    table: int = 0  # the object id of the table that has the name now
+    registered: int = 0  # the object id of the table that the row names
 
     @property
     def marker(self) -> Marker | None:
@@ -96,6 +98,7 @@ class Core:
         self.connector = Connector(dsn, self.name, self.limits)
         self.conditions = Conditions(self.name, f"table {self.target.own}, history in epochal.epochs")
         self.app: str | None = None
+        self.seen: str | None = None  # the identity that look has returned: what is written must be that table
         self.end: tuple[Position, int] | None = None  # a position, and the table's size in pages before its first row
 
     def checked(self, app: str) -> str:
@@ -119,7 +122,7 @@ class Core:
             found = session.run(
                 "SELECT (SELECT system_identifier FROM pg_control_system()), (SELECT oid FROM pg_database"
                 " WHERE datname = current_database())::bigint, to_regclass($3)::oid::bigint,"
-                " generation, token, published, decision, version,"
+                " generation, token, published, decision, version, rows_table::bigint,"
                 " has_table_privilege(to_regclass('epochal.epochs'), 'DELETE')"
                 " FROM epochal.sinks WHERE app = $1 AND sink = $2"
                 + (" FOR SHARE" if share else "")
@@ -140,21 +143,33 @@ class Core:
                 state=session.where,
                 help=f"give the sink name={other!r}; if a renaming was under way, run it again: `epochal rename`",
             )
-        if not found or found[0][2] is None:
+        if found and found[0][2] is None:
+            raise registering.gone(session, app, self.kept_as(session, app), self.target)
+        if not found:
             raise Misconfigured(
                 f"there is no table {self.target.own} of app {app!r}",
                 sink=self.name,
                 state=session.where,
                 help="call pipeline.create() once, or have the SQL run that PostgresSink.ddl(app, schema) returns",
             )
-        system, database, table, generation, token, published, decision, version, may_forget = found[0]
+        system, database, table, generation, token, published, decision, version, row_of, may_forget = found[0]
         formats.check_marker(f"epochal.sinks, {session.where}", version, ddl.VERSION, self.name)
         fence = Actor(generation, token) if generation is not None else None
-        return State(f"postgres:{system}/{database}/{table}", fence, published, decision, bool(may_forget))
+        identity = f"postgres:{system}/{database}/{table}"
+        return State(identity, fence, published, decision, bool(may_forget), int(table), int(row_of))
+
+    def same(
+        self, session: Session, app: str, epoch: EpochNumber | None = None, *, lock: bool = False, share: bool = False
+    ) -> State:
+        """Read the sink's row as :meth:`state` does, and require that the table is still the one that look has seen."""
+        state = self.state(session, app, lock=lock, share=share)
+        if self.seen is not None and state.identity != self.seen:
+            raise registering.swapped(self.name, epoch, self.target, self.seen, state.identity)
+        return state
 
     def owned(self, session: Session, app: str, by: Actor) -> State:
         """Lock the sink's row and return it; raise ``Fenced`` unless its fence is that of ``by``."""
-        state = self.state(session, app, lock=True)
+        state = self.same(session, app, lock=True)
         self.conditions.check_owner(state, by)
         return state
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epochal.sinks.postgres import adopting
-from epochal.sinks.postgres.checking import refuse_misspelt, refuse_other_owner, refuse_rows
+from epochal.sinks.postgres.checking import refuse_misspelt, refuse_rows
 from epochal.sinks.postgres.ddl import (
     ADDED_LATER,
     PgColumn,
@@ -16,13 +16,12 @@ from epochal.sinks.postgres.ddl import (
     find,
     has_housekeeping,
     housekeeping_steps,
-    registered,
     rows_steps,
     run_steps,
-    sink_step,
     view_step,
 )
 from epochal.sinks.postgres.publications import mend
+from epochal.sinks.postgres.registering import refuse_moved, register
 from epochal.sinks.postgres.rights import needed
 
 if TYPE_CHECKING:
@@ -35,16 +34,15 @@ def create(session: Session, app: str, sink: str, target: Target, columns: Seque
     refuse_misspelt(session, sink, target)
     done: list[str] = []
     done += make_housekeeping(session)
+    refuse_moved(session, app, sink, target)
     adopts = find(session, target.rows) is None and find(session, target.plain) is not None
     if adopts:
         adopting.refuse(session, sink, target, columns)
     if find(session, target.rows) is None:
         done += run_steps(session, rows_steps(target, columns, adopts))
     refuse_rows(session, sink, target, columns)
-    refuse_other_owner(session, app, sink, target)
     done += mend(session, target)
-    if registered(session, app, sink) is None:
-        done += run_steps(session, [sink_step(app, sink, target)])
+    done += register(session, app, sink, target)
     if find(session, target.reader) is None:
         names = [name for name, *_ in columns_of(session, target.rows) if name not in ("_epoch", "_attempt")]
         done += run_steps(session, [view_step(app, sink, target, names)])

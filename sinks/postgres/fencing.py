@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Actor, Digest, Marker, Position, Query, SinkState
-from epochal.sinks.postgres import ddl, rights
+from epochal.sinks.postgres import ddl, registering, rights
 from epochal.sinks.postgres.core import Core, State
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ def look(sink: Core, query: Query, *, by: Actor | None = None) -> SinkState:
             session.refuse_standby()
             return seen(sink, session, query.app, sink.state(session, query.app))
         with sink.reading(), session.transaction(by=by):
-            return seen(sink, session, query.app, sink.owned(session, query.app, by))
+            state = sink.state(session, query.app, lock=True)
+            sink.conditions.check_owner(state, by)
+            return seen(sink, session, query.app, state)
 
 
 def seen(sink: Core, session: Session, app: str, state: State) -> SinkState:
@@ -33,6 +35,7 @@ def seen(sink: Core, session: Session, app: str, state: State) -> SinkState:
     The digest is read by a separate statement.  A statement that waited for the row's lock sees other tables as they
     were before the wait, and could miss the newest digest.
     """
+    sink.seen = state.identity
     marker = state.marker
     if marker is not None:
         marker = replace(marker, digest=digest_at(sink, session, app, marker.position))
@@ -51,18 +54,38 @@ def digest_at(sink: Core, session: Session, app: str, position: Position) -> Dig
 
 
 def fence(sink: Core, query: Query, by: Actor) -> None:
-    """Set the fence by compare-and-set on the sink's row, and end older back-ends of ours that hold it for too long."""
+    """Set the fence by compare-and-set on the sink's row, and end older back-ends of ours that hold it for too long.
+
+    The row then names the table that was judged.
+    """
     sink.app = sink.checked(query.app)
     with sink.connector.session() as session, session.transaction(by=by), sink.ending_blockers(session, query.app, by):
-        sink.conditions.check_fence(sink.state(session, query.app, lock=True), by)
+        state = sink.state(session, query.app, lock=True)
+        sink.conditions.check_fence(state, by)
         session.run(
-            "UPDATE epochal.sinks SET generation = $3, token = $4, version = $5 WHERE app = $1 AND sink = $2",
+            "UPDATE epochal.sinks SET generation = $3, token = $4, version = $5, rows_table = $6::bigint::oid"
+            " WHERE app = $1 AND sink = $2",
             query.app,
-            sink.kept_as(session, query.app),
+            kept := sink.kept_as(session, query.app),
             by.generation,
             by.token,
             ddl.VERSION,
+            judged_table(sink, session, query.app, kept, state),
         )
+
+
+def judged_table(sink: Core, session: Session, app: str, kept: str, state: State) -> int:
+    """Return the table to register the sink with: the one that look has seen, if it still has the name.
+
+    A start and an operator's action fence only after the rules have judged what look has seen.  A start is refused
+    there, and by its checks, if the table is another one; ``epochal resolve --accept`` is not.
+    """
+    if state.table == state.registered or state.identity != sink.seen:
+        return state.registered
+    if sink.also is not None and ddl.registered(session, app, sink.also) == state.table:
+        return state.registered  # the sink is renamed, and its other name has the table already
+    registering.refuse_other_sink(session, app, kept, sink.target)
+    return state.table
 
 
 def abort(sink: Core, query: Query, by: Actor) -> None:

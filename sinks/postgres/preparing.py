@@ -48,7 +48,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     app = sink.looked()
     with sink.connector.anew() as session:
         session.refuse_standby()
-        sink.conditions.check_prepare(sink.state(session, app), by, marker_of(epoch), epoch.number)
+        sink.conditions.check_prepare(sink.same(session, app, epoch.number), by, marker_of(epoch), epoch.number)
         address = session.address()
     sink.end = noted_end(sink, epoch)
     sink.projection.check(rows.schema)
@@ -93,7 +93,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         digest=digest() if digest is not None else None,
     )
     if sink.staging is None:
-        look_ahead(sink, epoch)
+        look_ahead(sink, app, epoch, columns)
     else:
         try_publish(sink, app, sink.staging, epoch, columns, vote, by)
     return vote
@@ -149,16 +149,19 @@ def evolve(sink: Core, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: 
         if not evolution.lacking(session):
             return
         with session.transaction(by=by):
-            sink.conditions.check_prepare(sink.state(session, app, lock=True), by, marker_of(epoch), epoch.number)
+            state = sink.same(session, app, epoch.number, lock=True)
+            sink.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
             evolution.run(session)
 
 
-def look_ahead(sink: Core, epoch: Epoch) -> None:
-    """Raise ``PrepareRefused`` if a right or a publication bars what the publish writes.
+def look_ahead(sink: Core, app: str, epoch: Epoch, columns: Sequence[PgColumn]) -> None:
+    """Refuse the epoch if a right or a publication bars what the publish writes, or if no reader would see it.
 
-    Both may have changed since the start, and after the decision it would be too late to learn of it.
+    All this may have changed since the start, and after the decision it would be too late to learn of it.
     """
     with sink.connector.session() as session, session.rehearsal(), refusing(sink.name, epoch.number):
+        sink.same(session, app, epoch.number)
+        checking.refuse_view(session, sink.name, sink.target, columns)
         publications.refuse_publications(session, sink.name, sink.target)
         checking.explain(session, sink.target)
 
@@ -178,7 +181,8 @@ def try_publish(
         sink.naming_blockers(session),
         refusing(sink.name, epoch.number),
     ):
-        sink.conditions.check_prepare(sink.state(session, app, share=True), by, marker_of(epoch), epoch.number)
+        state = sink.same(session, app, epoch.number, share=True)
+        sink.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
         staging.refuse_publications(session, sink.name, sink.target, mode)
         plan = staging.plan_of(session, sink.target, mode, columns)
         vote.payload["publish"] = plan.to_json()
@@ -186,7 +190,7 @@ def try_publish(
         plan.check(staged, trial=mode.trial)
         if mode.trial:
             committing.delete_staged(sink, session, epoch.position - 1)
-            committing.show(sink, session, app, vote, may_forget=False)
+            committing.show(sink, session, app, vote, state=state, may_forget=False)
         else:
             checking.explain(session, sink.target)
             plan.explain(staged)

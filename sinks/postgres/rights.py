@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 SINKS = "epochal.sinks"
+ON_SINKS = f"rights on {SINKS}"
+"""The question about the table that names each sink's own table.  It is asked first."""
 _RIGHTS = (
     (SINKS, "SELECT, UPDATE"),
     ("epochal.epochs", "SELECT, INSERT, DELETE"),
@@ -48,18 +50,30 @@ def of_a_query(target: Target, *more: tuple[str, str]) -> list[tuple[str, str]]:
     return [*_RIGHTS, (target.rows, "SELECT, INSERT, DELETE"), *more]
 
 
+On = Callable[[Callable[["Session"], Told]], Callable[[], Told]]
+"""Makes a function that needs a session one that opens it: each question is asked on its own, in its own rehearsal."""
+
+
+def question_of_sinks(on: On, sink: str, needs: tuple[str, ...]) -> Question:
+    """Return the question :data:`ON_SINKS`."""
+    rights = dict(_RIGHTS)[SINKS]
+    return Question(ON_SINKS, on(partial(_refuse_table, sink=sink, table=SINKS, rights=rights)), needs)
+
+
 def questions(
-    on: Callable[[Callable[[Session], Told]], Callable[[], Told]],
+    on: On,
     sink: str,
     target: Target,
     *more: tuple[str, str],
     needs: tuple[str, ...],
 ) -> Iterator[Question]:
-    """Yield a question for each object: whether the role has the rights on it to run the query.
+    """Yield a question for each object but ``epochal.sinks``: whether the role has the rights on it to run the query.
 
     ``more``: further tables and the rights on them.
     """
     for table, rights in of_a_query(target, *more):
+        if table == SINKS:
+            continue
         yield Question(f"rights on {table}", on(partial(_refuse_table, sink=sink, table=table, rights=rights)), needs)
     yield Question("right on epochal.attempt", on(partial(_refuse_sequence, sink=sink)), needs)
     yield Question("right on pg_control_system()", on(partial(_refuse_control, sink=sink)), needs)

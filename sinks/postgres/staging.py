@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.postgres import checking, creating, ddl, publications, rights
+from epochal.sinks.postgres import checking, creating, ddl, publications, registering, rights
 from epochal.sinks.postgres.ddl import Step, Target, quoted
 from epochal.sinks.postgres.modes import Staging, Upsert
 from epochal.sinks.postgres.publish import Publish, Staged
@@ -100,16 +100,15 @@ def create(
     checking.refuse_misspelt(session, sink, target)
     done: list[str] = []
     done += creating.make_housekeeping(session)
+    registering.refuse_moved(session, app, sink, target)
     if ddl.find(session, target.plain) is None:
         done += ddl.run_steps(session, [table_step(target, mode, columns)])
     _refuse_table(session, sink, target, mode, columns)
     if ddl.find(session, target.rows) is None:
         done += ddl.run_steps(session, staged_steps(target, columns, columns_of(session, target.plain)))
     _refuse_staged(session, sink, target, mode, columns)
-    checking.refuse_other_owner(session, app, sink, target)
     done += publications.mend(session, target)
-    if ddl.registered(session, app, sink) is None:
-        done += ddl.run_steps(session, [ddl.sink_step(app, sink, target)])
+    done += registering.register(session, app, sink, target)
     return [*done, rights.needed(target, (target.plain, table_rights(mode)))] if done else []
 
 
@@ -117,7 +116,7 @@ def create(
 
 
 def questions(
-    on: checking.On, app: str, sink: str, target: Target, mode: Staging, columns: checking.Columns
+    on: rights.On, app: str, sink: str, target: Target, mode: Staging, columns: checking.Columns
 ) -> Iterator[Question]:
     """Yield what a start asks the server for a sink in a mode that stages."""
 
@@ -127,8 +126,9 @@ def questions(
 
     tables = tuple(f"table {name}" for name in (target.plain, target.rows))
     may = list(rights.questions(on, sink, target, (target.plain, table_rights(mode)), needs=tables))
+    mays = (rights.ON_SINKS, *whats(may))
     yield Question("columns that the mode names", on(lambda s: check_mode(mode, columns(s), sink)))
-    yield from checking.questions_of_any_mode(on, sink, target)
+    yield from checking.questions_of_any_mode(on, app, sink, target)
     for what, name in zip(tables, (target.plain, target.rows), strict=True):
         ask = on(partial(checking.refuse_missing, sink=sink, table=name))
         yield Question(what, ask, (checking.NAMES, checking.OURS))
@@ -137,10 +137,10 @@ def questions(
     staged = on(lambda s: _refuse_staged(s, sink, target, mode, columns(s)))
     yield Question(f"columns of {target.rows}", staged, tables)
     yield from may
-    yield from checking.questions_of_owner(on, app, sink, target)
+    yield checking.question_of_row(on, app, sink)
     yield Question("publications", on(lambda s: refuse_publications(s, sink, target, mode)), tables)
-    yield Question("statements of a publish", on(lambda s: checking.explain(s, target)), whats(may))
-    yield Question("statements that write the table", on(plan), (f"columns of {target.plain}", *whats(may)))
+    yield Question("statements of a publish", on(lambda s: checking.explain(s, target)), mays)
+    yield Question("statements that write the table", on(plan), (f"columns of {target.plain}", *mays))
 
 
 def refuse_rows(

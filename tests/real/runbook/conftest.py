@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class MakeCorner(Protocol):
-    def __call__(self, title: str, server: servers.Postgres | None = None) -> Corner: ...
+    def __call__(self, title: str, server: servers.Postgres | None = None, mode: str = "") -> Corner: ...
 
 
 @pytest.fixture
@@ -27,11 +27,13 @@ def corner(
     """Makes the job for a section of the page, after two epochs: ids 1, 2 and 3."""
     made: list[str] = []
 
-    def make(title: str, server: servers.Postgres | None = None) -> Corner:
+    def make(title: str, server: servers.Postgres | None = None, mode: str = "") -> Corner:
         name = f"corner_{uuid.uuid4().hex[:12]}"
         dsn = (server or postgres_server).create_database(name)
         made.append(name)
         job = Corner(spark, tmp_path / name, dsn, kafka_server.bootstrap, name, title)
+        if mode:
+            job.edit('name="table")', f'name="table", mode=epochal.sinks.postgres.{mode})')
         job.made().create(job.rows().schema)
         for ids in ((1, 2), (3,)):
             job.add(*ids)
