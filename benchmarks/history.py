@@ -55,6 +55,7 @@ from epochal.sinks.postgres import preparing
 from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.rows import columns
+from epochal.sinks.postgres.ways import Way
 from epochal.sinks.postgres.write import _write
 from epochal.sinks.protocol import CommitOutcome, Sink, Stage
 
@@ -265,7 +266,7 @@ class _Postgres:
 
     def __init__(self, sink: PostgresSink, schema: StructType, rows: Rows, vote: Committable) -> None:
         self._sink, self._rows, self._vote = sink, rows, vote
-        self._columns = columns(schema, sink.name)
+        self._ways = [Way.made(column) for column in columns(schema, sink.name)]
         self._opened: tuple[Address, Session] | None = None
 
     def prepare(self, epoch: Epoch, by: Actor) -> Committable:
@@ -275,7 +276,7 @@ class _Postgres:
                 place = session.address()
             self._opened = place, open_session(place, self._sink.name, Limits())
         place, session = self._opened
-        task = preparing.task_of(self._sink._core, place, app, epoch, by, self._columns, ())
+        task = preparing.task_of(self._sink._core, place, app, epoch, by, self._ways, ())
         self._sink._core.end = preparing.noted_end(self._sink._core, epoch)  # as its prepare does
         written = _write(task, session, self._batch(epoch.number), iter(()))
         attempts = [[written["attempt"], written["rows"]]]

@@ -28,6 +28,7 @@ from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.rows import columns
 from epochal.sinks.postgres.session import Session
+from epochal.sinks.postgres.ways import Way
 from epochal.sinks.postgres.write import _write
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ class Loaded:
 
     def _prepared(self, session: Session, number: int) -> Committable:
         epoch = Epoch(Decision("q1", number, BY, f"fingerprint-{number}", 0), number + 1, offsets="[]", watermark=0)
-        task = preparing.task_of(self._sink._core, Address(self.dsn), "bench", epoch, BY, columns(SCHEMA, "out"), ())
+        ways = [Way.made(column) for column in columns(SCHEMA, "out")]
+        task = preparing.task_of(self._sink._core, Address(self.dsn), "bench", epoch, BY, ways, ())
         self._sink._core.end = preparing.noted_end(self._sink._core, epoch)
         vote = _write(task, session, self._batch(number), iter(()))  # what a task does, without connecting
         attempts = [[vote["attempt"], vote["rows"]]]

@@ -31,6 +31,10 @@ class ServerRefused(Misconfigured):
     constraint: str | None = None  # the name of the constraint, or of the unique index, that refused
 
 
+class Encoded(bytes):
+    """A value of a statement, in the server's binary form.  The statement says its type with a cast."""
+
+
 @dataclass(frozen=True)
 class Address:
     """A connection string.  ``repr`` never shows it, as it may hold a password."""

@@ -88,7 +88,7 @@ def refuse(session: Session, sink: str, target: Target, columns: Sequence[PgColu
 
 def _refuse_all(session: Session, sink: str, target: Target, columns: Sequence[PgColumn]) -> None:
     refuse_relation(session, sink, target.plain)
-    refuse_columns(sink, target.plain, columns_of(session, target.plain), columns)
+    refuse_columns(session, sink, target.plain, columns_of(session, target.plain), columns)
     _refuse_non_owner(session, sink, target.plain)
     _refuse_no_room(session, sink, target.plain)
     _refuse_dependents(session, sink, target.plain)

@@ -11,6 +11,7 @@ if it has the length of its column's type.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,17 @@ def rows(columns: Sequence[pa.Array], constants: Sequence[int]) -> memoryview:
         made.fixed(">i4", 8)
         made.fixed(">i8", constant)
     return made.joined()
+
+
+def array(column: pa.Array, item: int) -> bytes:
+    """Return the column as one array, in the form in which it is a value of a statement.
+
+    ``item``: the object id of the items' type.  (The server's source, ``array_recv``: dimensions, whether there are
+    NULLs, type; size and lower bound of the dimension; length and bytes of each item.)
+    """
+    made = _Rows(len(column))
+    _add(made, column)
+    return struct.pack(">iiIii", 1, int(column.null_count > 0), item, len(column), 1) + made.joined()
 
 
 class _Rows:

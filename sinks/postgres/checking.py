@@ -18,15 +18,16 @@ from epochal.sinks.postgres.ddl import (
     has_schema,
     missing,
     no_column,
-    other_type,
     quoted,
     registered,
     relation_alike,
     schema_alike,
 )
+from epochal.sinks.postgres.kinds import kinds_of
 from epochal.sinks.postgres.publications import refuse_publications
 from epochal.sinks.postgres.registering import refuse_other_table
 from epochal.sinks.postgres.rights import ON_SINKS, On
+from epochal.sinks.postgres.ways import into
 from epochal.sinks.questions import Question, whats
 
 if TYPE_CHECKING:
@@ -180,17 +181,17 @@ def refuse_rows(
         )
     given = {column.name for column in columns}
     held = [c for c in found if c[0] not in isolation and (c[0] in given or not fewer)]
-    refuse_columns(sink, target.rows, held, columns)
+    refuse_columns(session, sink, target.rows, held, columns)
 
 
-def refuse_columns(sink: str, name: str, found: Sequence[Found], columns: Sequence[PgColumn]) -> None:
-    """Require that names and types match exactly, in any order, and that other columns of the table have a default."""
-    there = {column: kind for column, kind, _ in found}
+def refuse_columns(session: Session, sink: str, name: str, found: Sequence[Found], columns: Sequence[PgColumn]) -> None:
+    """Require that names match, in any order, that the types take the rows, and that other columns have a default."""
+    there = [column for column, *_ in found]
+    kinds = kinds_of(session, name)
     for column in columns:
         if column.name not in there:
-            raise no_column(sink, name, column, list(there), {each.name for each in columns})
-        if there[column.name] not in column.types:
-            raise other_type(sink, name, column, there[column.name])
+            raise no_column(sink, name, column, there, {each.name for each in columns})
+        into(sink, name, column, kinds[column.name])
     wanted = {column.name for column in columns}
     unfilled = [column for column, _, filled in found if not filled and column not in wanted]
     if unfilled:

@@ -9,12 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from epochal.coordinator.model.epoch import UNKNOWN_DECISION, Actor, Committable, EpochNumber, Marker, Position
+from epochal.coordinator.model.epoch import (
+    UNKNOWN_DECISION,
+    Actor,
+    Committable,
+    Decision,
+    EpochNumber,
+    Marker,
+    Position,
+)
 from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.conditions import Conditions, check_above_zero, check_name, looked
 from epochal.sinks.epochs import Retention
 from epochal.sinks.postgres import ddl, modes, registering
-from epochal.sinks.postgres.address import Dsn, Limits, ServerRefused
+from epochal.sinks.postgres.address import Address, Dsn, Limits, ServerRefused
 from epochal.sinks.postgres.blockers import Row, watching
 from epochal.sinks.postgres.client import Connector
 from epochal.sinks.postgres.evolution import Evolution
@@ -27,6 +35,7 @@ from epochal.sinks.rows.projection import Projection
 if TYPE_CHECKING:
     from epochal.sinks.postgres.ddl import PgColumn
     from epochal.sinks.postgres.session import Session
+    from epochal.sinks.postgres.ways import Way
 
 PAYLOAD_VERSION = 1
 """Version of what a vote holds."""
@@ -99,15 +108,19 @@ class Core:
         self.conditions = Conditions(self.name, f"table {self.target.own}, history in epochal.epochs")
         self.app: str | None = None
         self.seen: str | None = None  # the identity that look has returned: what is written must be that table
+        self.judged: tuple[Decision, tuple[Way, ...], Address] | None = None  # the epoch, and how its rows were judged
         self.end: tuple[Position, int] | None = None  # a position, and the table's size in pages before its first row
 
     def checked(self, app: str) -> str:
         check_name("app", app, self.name)
         return app
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "judged": None}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copy, and give it its own connections."""
-        self.__dict__.update(state, connector=copy.copy(state["connector"]))
+        self.__dict__.update(state, connector=copy.copy(state["connector"]), judged=None)
 
     def looked(self) -> str:
         return looked(self.app, self.name)

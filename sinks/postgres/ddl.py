@@ -50,10 +50,14 @@ ADDED_LATER = {
 
 @dataclass(frozen=True)
 class PgColumn:
-    """A column, and the types that fit it, as ``format_type`` prints them.  ``create`` makes the first type."""
+    """A column, and the types that fit it, as ``format_type`` prints them.  ``create`` makes the first type.
+
+    A table that ``create`` did not make may have other types: see ``ways.py``.
+    """
 
     name: str
     types: tuple[str, ...]
+    item: PgColumn | None = None  # of an array: its items
 
 
 @dataclass(frozen=True)
@@ -347,12 +351,12 @@ def unspelt(name: str) -> str:
     return name.replace('"', "").lower()
 
 
-def other_type(sink: str, name: str, column: PgColumn, found: str) -> Misconfigured:
+def other_type(sink: str, name: str, column: PgColumn, found: str, remedy: str) -> Misconfigured:
     """Return the error for a column of the table whose type does not fit the rows."""
     return Misconfigured(
         f"column {quoted(column.name)} of {name} is {found}, the rows need {column.types[0]}",
         sink=sink,
-        help="change the column's type, or cast in the query",
+        help=remedy,
     )
 
 

@@ -60,9 +60,10 @@ class Evolution:
     def run(self, session: Session) -> list[str]:
         """Add the columns within the caller's transaction; return a line for each thing that was done."""
         lacking = self.lacking(session)
+        there = staging.written_columns(session, self.target, self.mode) if self.mode is not None else {}
         steps = [
             Step(
-                f"ALTER TABLE {table} ADD COLUMN {quoted(column.name)} {column.types[0]}",
+                f"ALTER TABLE {table} ADD COLUMN {quoted(column.name)} {staging.staged_type(column, there)}",
                 f"added the column {quoted(column.name)} to {table}",
             )
             for table, columns in lacking.items()

@@ -16,15 +16,15 @@ from epochal.coordinator.model.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.conditions import marker_of, refusing
-from epochal.sinks.postgres import checking, committing, ddl, publications, staging
+from epochal.sinks.postgres import checking, committing, ddl, given, judging, publications, staging
 from epochal.sinks.postgres.address import Address, ServerRefused
 from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, State, attempts_of, tell_attempts
 from epochal.sinks.postgres.modes import Staging
+from epochal.sinks.postgres.ways import Way, ways_of
 from epochal.sinks.protocol import Rows
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import watched
-from epochal.sinks.rows.projection import settings_of
-from epochal.sinks.spark.executors import lacks_epochal
+from epochal.sinks.spark.executors import error_of_a_worker, lacks_epochal, telling
 from epochal.sinks.spark.names import numbered
 
 if TYPE_CHECKING:
@@ -53,17 +53,19 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     sink.end = noted_end(sink, epoch)
     sink.projection.check(rows.schema)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
-    held = held_rows(sink, rows)
+    projected = sink.projection.apply(rows)
     with refusing(sink.name, epoch.number):
-        check_times(held.schema, rows.sparkSession, sink.name)
-    columns = columns_in(held.schema, sink.name)  # from the schema that the written rows have in this Spark session
+        check_times(projected.schema, rows.sparkSession, sink.name)
+    columns = columns_in(projected.schema, sink.name)  # of the written rows, in this Spark session
     if sink.evolves:
         evolve(sink, app, epoch, columns, by)
-    refuse_columns(sink, epoch, columns)
-    written, flagged = holdable(held)
+    ways = refuse_columns(sink, epoch, columns)
+    held = projected if sink.bad_rows is None else judging.good(sink, epoch, projected)
+    written, flagged = holdable(held, ways)
     with sink.projection.evaluating(epoch.number):
-        votes = written_by(sink, written, task_of(sink, address, app, epoch, by, columns, flagged))
-        left_out = left_out_of(sink, rows) if epoch.copy is not None else 0
+        votes = written_by(sink, written, task_of(sink, address, app, epoch, by, ways, flagged))
+        with telling(epoch.number):
+            left_out = left_out_of(sink, epoch, rows) if epoch.copy is not None else 0
     raise_refusals(sink, votes, epoch, by)
     attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
     with sink.connector.session() as session:
@@ -99,39 +101,14 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     return vote
 
 
-def reasons(sink: Core, rows: Rows) -> Rows:
-    """See ``epochal.sinks.rows.rejects``."""
-    from epochal.sinks.postgres.rows import reason
-
-    return sink.projection.beside(rows, rejects.REASON, reason)
-
-
-def judgement(sink: Core, rows: Rows) -> Json:
-    """See ``epochal.sinks.rows.rejects``."""
-    settings = {} if sink.projection.is_whole else dict(settings_of(rows.sparkSession))
-    return {
-        "schema": rows.schema.simpleString(),
-        "projection": sink.projection.to_json(),
-        "settings": settings,
-    }
-
-
-def held_rows(sink: Core, rows: Rows) -> Rows:
-    """Return the epoch's rows and columns that the sink writes."""
-    from epochal.sinks.postgres.rows import reason
-
-    projected = sink.projection.apply(rows)
-    return projected if sink.bad_rows is None else projected.where(reason(projected.schema).isNull())
-
-
-def left_out_of(sink: Core, rows: Rows) -> int:
+def left_out_of(sink: Core, epoch: Epoch, rows: Rows) -> int:
     """Count the rows that ``where=`` keeps out and those that go to the sink of bad rows."""
-    bad = rejects.how_many(reasons(sink, rows)) if sink.bad_rows is not None else 0
+    bad = rejects.how_many(judging.reasons(sink, epoch, rows)) if sink.bad_rows is not None else 0
     return sink.projection.left_out(rows) + bad
 
 
-def refuse_columns(sink: Core, epoch: Epoch, columns: Sequence[PgColumn]) -> None:
-    """Raise ``PrepareRefused`` if the rows do not fit the table.
+def refuse_columns(sink: Core, epoch: Epoch, columns: Sequence[PgColumn]) -> tuple[Way, ...]:
+    """Return how the columns get into the table.  Raise ``PrepareRefused`` if the rows do not fit it.
 
     Rows or table may have changed since the start, and the server would change values that do not fit.
     """
@@ -140,6 +117,7 @@ def refuse_columns(sink: Core, epoch: Epoch, columns: Sequence[PgColumn]) -> Non
             staging.refuse_rows(session, sink.name, sink.target, sink.staging, columns, fewer=sink.evolves)
         else:
             checking.refuse_rows(session, sink.name, sink.target, columns, fewer=sink.evolves)
+        return ways_of(session, sink.name, sink.target, sink.staging, columns)
 
 
 def evolve(sink: Core, app: str, epoch: Epoch, columns: Sequence[PgColumn], by: Actor) -> None:
@@ -202,12 +180,12 @@ def task_of(
     app: str,
     epoch: Epoch,
     by: Actor,
-    columns: Sequence[PgColumn],
+    ways: Sequence[Way],
     flagged: tuple[str, ...],
 ) -> Task:
     from epochal.sinks.postgres.write import Task
 
-    names = ", ".join([*(ddl.quoted(column.name) for column in columns), "_epoch", "_attempt"])
+    names = ", ".join([*(ddl.quoted(way.name) for way in ways), "_epoch", "_attempt"])
     return Task(
         address=address,
         limits=sink.limits,
@@ -218,8 +196,9 @@ def task_of(
         actor=by,
         copy=f"COPY {sink.target.rows} ({names}) FROM STDIN (FORMAT binary)",
         table=sink.target.rows,
-        columns=tuple(columns),
+        columns=tuple(ways),
         flagged=flagged,
+        insert=given.insertion(sink.target.rows, ways) if given.converted(ways) else None,
     )
 
 
@@ -239,6 +218,9 @@ def written_by(sink: Core, rows: Any, task: Task) -> list[Json]:
 
 def error_of_a_task(sink: Core, error: Exception, epoch: int) -> EpochalError | None:
     """Return Epochal's error if a task ended with one, else None.  From Spark only the text of the error arrives."""
+    told = error_of_a_worker(error, epoch)
+    if isinstance(told, PrepareRefused):
+        return told
     for kind in (SinkUnavailable, OutcomeUnknown):
         found = re.search(rf"{kind.__module__}\.{kind.__name__}: (.*)", str(error))
         if found is not None:
@@ -268,11 +250,13 @@ def raise_refusals(sink: Core, votes: Sequence[Json], epoch: Epoch, by: Actor) -
     unholdable = sums_of([vote["unholdable"] for vote in votes if "unholdable" in vote])
     if unholdable:
         told = ", ".join(f"column {column!r}: {count}" for column, count in unholdable.items())
+        messages = [vote["told"] for vote in votes if vote.get("told")]
         raise PrepareRefused(
             f"rows with values that Postgres cannot hold exactly: {told}",
-            help="these are strings with NUL or broken UTF-8, dates or timestamps out of Postgres's range, or NaN,"
-            " infinities, NUL and broken UTF-8 inside JSON: replace or drop them in the query, or write them elsewhere"
-            " with bad_rows=",
+            state=f"for instance, {messages[0]}" if messages else "",
+            help="these are strings with NUL or broken UTF-8, dates or timestamps out of Postgres's range, NaN,"
+            " infinities, NUL and broken UTF-8 inside JSON, or values that the column's type refuses or would change"
+            " (docs/postgres.md, Types): replace or drop them in the query, or write them elsewhere with bad_rows=",
             **where,
         )
     for vote in votes:

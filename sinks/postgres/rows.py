@@ -1,12 +1,13 @@
 """The Postgres type for each Spark type.  Values are kept exactly, or refused.
 
-A flag in each row marks a value that Postgres cannot hold.  So an error can name the column and the number of rows
-without a second evaluation of the query.
+``ways.py`` says how each column gets into the table.  This file converts the values in Spark, and finds those that the
+table cannot hold, or would change: a text that is too long, a number that would be rounded.  A flag in each row marks
+such a value.  So an error can name the column and the number of rows without a second evaluation of the query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -14,6 +15,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import PgColumn
+from epochal.sinks.postgres.kinds import Kind
+from epochal.sinks.postgres.ways import Way
 from epochal.sinks.spark.names import check_names, column_of, parts
 from epochal.sinks.spark.settings import TIME_POLICY, changes_times
 
@@ -85,7 +88,13 @@ def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
             raise Misconfigured(f"the column name {name!r} {why}", sink=sink, help="rename the column in the query")
         seen.add(name)
     check_names(schema, case_sensitive=True, sink=sink)
-    return [PgColumn(f.name, _pg_types(f.name, f.dataType, sink)) for f in schema.fields]
+    return [_pg_column(f.name, f.dataType, sink) for f in schema.fields]
+
+
+def _pg_column(name: str, kind: T.DataType, sink: str) -> PgColumn:
+    types = _pg_types(name, kind, sink)
+    item = _pg_column(f"{name}[]", kind.elementType, sink) if isinstance(kind, T.ArrayType) else None
+    return PgColumn(name, types, item)
 
 
 def _why_no_name(name: str) -> str | None:
@@ -163,40 +172,56 @@ def _unsupported_type(name: str, kind: T.DataType, sink: str) -> Misconfigured:
     )
 
 
-def holdable(rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+def holdable(rows: DataFrame, ways: Sequence[Way]) -> tuple[DataFrame, tuple[str, ...]]:
     """Return the rows, converted and with flags, and the names of the flagged columns.
 
-    The columns are converted to types that fit Postgres.  A column that may have values that Postgres cannot hold gets
-    a flag, a boolean column after all other columns.  Strings need no flag: the task checks that they are
-    UTF-8 without NUL.
+    The columns are converted to types that fit Postgres.  A column that may have values that the table cannot hold
+    gets a flag, a boolean column after all other columns.  The task checks itself that strings are UTF-8 without NUL,
+    and the server what it converts.
     """
-    if all(_fits_unchanged(field.dataType) for field in rows.schema.fields):
+    fields = list(zip(rows.schema.fields, ways, strict=True))
+    if all(_fits_unchanged(field.dataType, way) for field, way in fields):
         return rows, ()  # each column expression costs ten calls into the JVM
     values: list[Column] = []
     flags: list[Column] = []
     flagged: list[str] = []
-    for number, field in enumerate(rows.schema.fields):
+    for number, (field, way) in enumerate(fields):
         column = column_of(field.name)
-        values.append(_converted(column, field.dataType).alias(f"c{number}"))
-        wrong = _unholdable(column, field.dataType)
+        values.append(_converted(column, field.dataType, way).alias(f"c{number}"))
+        wrong = _either(_unholdable(column, field.dataType), _if_changed(column, field.dataType, way))
         if wrong is not None:
-            flags.append(F.coalesce(wrong, F.lit(False)).alias(f"flag{len(flags)}"))
+            flags.append(_false_if_null(wrong).alias(f"flag{len(flags)}"))
             flagged.append(field.name)
     return rows.select(*values, *flags), tuple(flagged)
 
 
-def reason(schema: T.StructType) -> Column:
-    """Return why Postgres cannot hold a row, as text; NULL if it can.  Unlike ``holdable`` this checks strings, too."""
+def reason(schema: T.StructType, ways: Sequence[Way], ask: Ask | None = None) -> Column:
+    """Return why Postgres cannot hold a row, as text; NULL if it can.  Unlike ``holdable`` this checks strings, too.
+
+    ``ask``: asks the server about the values that it converts.  It is asked about no row that has a reason already.
+    """
+    fields = list(zip(schema.fields, ways, strict=True))
     reasons: list[Column] = []
-    for field in schema.fields:
+    for field, way in fields:
         column = column_of(field.name)
-        wrong = (
-            _invalid_text(column) if isinstance(field.dataType, T.StringType) else _unholdable(column, field.dataType)
+        wrong = _either(
+            _invalid_text(column) if isinstance(field.dataType, T.StringType) else _unholdable(column, field.dataType),
+            _if_changed(column, field.dataType, way),
         )
         if wrong is not None:
             reasons.append(F.when(wrong, F.lit(repr(field.name))))
     names = F.concat_ws(", ", *reasons) if reasons else F.lit("")
-    return F.when(names != "", F.concat(F.lit("Postgres cannot hold the value of column "), names))
+    found = F.when(names != "", F.concat(F.lit(REASON), names))
+    if ask is None:
+        return found
+    values = [_converted(column_of(f.name), f.dataType, way) for f, way in fields if way.sql is not None]
+    return F.coalesce(found, ask(found.isNull(), *values))
+
+
+Ask = Callable[..., Column]
+"""Takes a column that says whether to ask, and the values that the server converts; gives the reason, or NULL."""
+
+REASON = "Postgres cannot hold the value of column "
 
 
 def _invalid_text(column: Column) -> Column:
@@ -204,20 +229,105 @@ def _invalid_text(column: Column) -> Column:
     return ~F.is_valid_utf8(plain) | F.contains(plain, F.lit(_NUL))
 
 
-def _fits_unchanged(kind: T.DataType) -> bool:
-    """Return whether Postgres holds every value of the type without a conversion."""
-    return isinstance(kind, T.DecimalType) or kind in _UNCHANGED
+def _fits_unchanged(kind: T.DataType, way: Way) -> bool:
+    """Return whether the column of the table holds every value of the type without a conversion in Spark."""
+    number = _number_for(kind, way.kind.base)
+    return (kind in _UNCHANGED or number == kind) and number in (None, kind) and _changed(kind, way) is None
 
 
-def _converted(column: Column, kind: T.DataType) -> Column:
+def _converted(column: Column, kind: T.DataType, way: Way) -> Column:
     """Return the value in the type whose Arrow form ``binary.py`` encodes."""
+    number = _number_for(kind, way.kind.base)
+    if number is not None and number != kind:
+        return column.try_cast(number)
     if isinstance(kind, T.StringType):
         return column.cast(T.StringType())  # drops the collation
     if isinstance(kind, _NESTED):
         return F.to_json(column, _JSON)
-    if isinstance(kind, T.ByteType):
-        return column.cast(T.ShortType())
     return column
+
+
+_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
+_NUMBERS: dict[str, T.DataType] = {
+    "smallint": T.ShortType(),
+    "integer": T.IntegerType(),
+    "bigint": T.LongType(),
+    "real": T.FloatType(),
+    "double precision": T.DoubleType(),
+}
+
+
+def _number_for(kind: T.DataType, base: Kind) -> T.DataType | None:
+    """Return the Spark type of the numbers that the column of the table holds; None if these are no numbers.
+
+    For ``numeric`` it is a type that holds what both sides can hold.
+    """
+    if not isinstance(kind, T.NumericType):
+        return None
+    if base.plain != "numeric":
+        return _NUMBERS.get(base.plain)
+    scale = kind.scale if isinstance(kind, T.DecimalType) else 0
+    whole = kind.precision - scale if isinstance(kind, T.DecimalType) else _DIGITS[type(kind)]
+    if base.limits:
+        whole, scale = min(whole, base.limits[0] - base.limits[1]), min(scale, base.limits[1])
+    if whole < 1 and scale < 1:
+        return T.DecimalType(1, 1)  # of such numbers only zero is in both
+    return T.DecimalType(whole + scale, scale)
+
+
+def _changed(kind: T.DataType, way: Way) -> Check | None:
+    """Return the check that is true for a value that the table's column would change, or refuse for its size.
+
+    Return None if the column holds all values of the type, or if the server is asked.
+    """
+    base = way.kind.base
+    number = _number_for(kind, base)
+    if number is not None:
+        return None if _holds(number, kind) else lambda value: _differs(value, value.try_cast(number).try_cast(kind))
+    if isinstance(kind, T.ArrayType) and way.item is not None:
+        check = _changed(kind.elementType, way.item)
+        return None if check is None else lambda value: F.exists(value, lambda item: _false_if_null(check(item)))
+    if not base.limits:
+        return None
+    limit = base.limits[0]
+    if isinstance(kind, T.StringType) and base.plain in ("character", "bit"):  # the server would fill it up
+        return lambda value: F.length(value) != limit
+    if isinstance(kind, T.StringType) and base.plain in ("character varying", "bit varying"):
+        return lambda value: F.length(value) > limit
+    if isinstance(kind, T.TimestampType | T.TimestampNTZType) and limit < _MICROSECONDS:
+        return lambda value: _is_finer(value, limit)
+    return None
+
+
+Check = Callable[[Column], Column]
+
+
+def _if_changed(column: Column, kind: T.DataType, way: Way) -> Column | None:
+    check = _changed(kind, way)
+    return check(column) if check is not None else None
+
+
+_MICROSECONDS = 6
+_ORDER = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType)
+
+
+def _holds(number: T.DataType, kind: T.DataType) -> bool:
+    """Return whether the type ``number``, which :func:`_number_for` chose, holds every value of the type ``kind``."""
+    if not isinstance(number, T.DecimalType):
+        return _ORDER.index(type(number)) >= _ORDER.index(type(kind))
+    if isinstance(kind, T.DecimalType):
+        return number == kind
+    return number.precision - number.scale >= _DIGITS[type(kind)]
+
+
+def _is_finer(time: Column, digits: int) -> Column:
+    """Return whether the time has more digits after the second."""
+    seconds = F.extract(F.lit("SECOND"), time)
+    return _differs(seconds, seconds.try_cast(T.DecimalType(2 + digits, digits)))
+
+
+def _differs(value: Column, other: Column) -> Column:
+    return value.isNotNull() & ~value.eqNullSafe(other)
 
 
 def _in_utc(column: Column) -> Column:

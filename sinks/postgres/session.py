@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.adapt import Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import Conninfo, TransactionStatus
+from psycopg.pq import Conninfo, Format, TransactionStatus
 
 from epochal.coordinator.model.epoch import Actor
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
-from epochal.sinks.postgres.address import Address, Limits, ServerRefused
+from epochal.sinks.postgres.address import Address, Encoded, Limits, ServerRefused
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -47,6 +48,15 @@ _EMPTY_UNLESS_SET = ("hostaddr", "sslcert", "sslkey", "sslrootcert", "sslcrl", "
 """Options without a default, which another environment may set (``PGHOSTADDR``).  An empty value means unset."""
 
 _UTF8 = ("UTF8", "UNICODE")  # two names of one encoding
+
+
+class _AsItIs(Dumper):
+    """Sends a value as it is."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: Encoded) -> bytes:
+        return obj
 
 
 class _Silence(psycopg.OperationalError):
@@ -112,6 +122,7 @@ class Session:
                 help=_remedy(error),
             ) from None
         connection.limit = limits.answer + GRACE_S
+        connection.adapters.register_dumper(Encoded, _AsItIs)
         info = connection.info
         where = f"Postgres at {info.host}:{info.port}, database {info.dbname}"
         _refuse_encoding(connection, sink, where)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Wanted
 from epochal.sinks.pickles import take_state
-from epochal.sinks.postgres import audit, committing, ddl, fencing, preparing, staging, starting
+from epochal.sinks.postgres import audit, committing, ddl, fencing, judging, preparing, staging, starting
 from epochal.sinks.postgres.address import Dsn
 from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.core import Core
@@ -126,13 +126,13 @@ class PostgresSink:
         """Copy the rows under the next position in one Spark job, read back what its tasks registered, and vote."""
         return preparing.prepare(self._core, epoch, rows, by)
 
-    def reasons(self, epoch: Epoch, rows: Rows) -> Rows:  # noqa: ARG002
+    def reasons(self, epoch: Epoch, rows: Rows) -> Rows:
         """See ``epochal.sinks.rows.rejects``."""
-        return preparing.reasons(self._core, rows)
+        return judging.reasons(self._core, epoch, rows)
 
-    def judgement(self, epoch: Epoch, rows: Rows) -> Json:  # noqa: ARG002
+    def judgement(self, epoch: Epoch, rows: Rows) -> Json:
         """See ``epochal.sinks.rows.rejects``."""
-        return preparing.judgement(self._core, rows)
+        return judging.judgement(self._core, epoch, rows)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Publish the epoch in one short transaction.  If its answer is lost, read the marker on a new connection."""
@@ -179,7 +179,8 @@ class PostgresSink:
         return (
             f"Postgres sink {self._core.name}: exactly once, whole epochs, in order, {how}"
             " NULL, NaN, infinities, dates and microseconds are kept exactly; arrays, maps and structs are JSON text"
-            f" (binary in it is base64); what cannot be held {self._fate_of_bad_rows}, never changed."
+            " (binary in it is base64), unless the column is jsonb or an array; a text in a column of another type is"
+            f" what the type's input function makes of it; what cannot be held {self._fate_of_bad_rows}, never changed."
             f"{self._core.projection.promise}"
         )
 

@@ -6,7 +6,7 @@ reader sees half of that.  ``create`` makes the table if it is missing, and neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres import checking, creating, ddl, publications, registering, rights
 from epochal.sinks.postgres.ddl import Step, Target, quoted
+from epochal.sinks.postgres.kinds import kinds_of
 from epochal.sinks.postgres.modes import Staging, Upsert
 from epochal.sinks.postgres.publish import Publish, Staged
+from epochal.sinks.postgres.ways import into
 from epochal.sinks.questions import Question, whats
 from epochal.sinks.rows import keyed
 
@@ -63,19 +65,30 @@ def table_step(target: Target, mode: Staging, columns: Sequence[PgColumn]) -> St
     return Step(f"CREATE TABLE {target.plain} ({', '.join(lines)})", f"made the table {target.plain}")
 
 
-def staged_steps(target: Target, columns: Sequence[PgColumn], table: Sequence[TableColumn] = ()) -> list[Step]:
-    """Return the steps that make the staging table, whose columns have the collations of ``table``.
+def staged_steps(target: Target, columns: Sequence[PgColumn], table: Mapping[str, TableColumn]) -> list[Step]:
+    """Return the steps that make the staging table, whose columns have the types and collations of ``table``.
 
-    It has only an index by position.  It needs no other, because every publish empties it.
+    So the server compares staged keys as it compares those of the table, and a staged value is one that the table can
+    hold.  The staging table has only an index by position.  It needs no other, because every publish empties it.
     """
-    collate = {column.name: column.collate for column in table}
-    lines = [f"{quoted(c.name)} {c.types[0]}{collate.get(c.name, '')}" for c in columns]
+    lines = [f"{quoted(c.name)} {staged_type(c, table)}" for c in columns]
     body = ", ".join([*lines, "_epoch bigint NOT NULL", "_attempt bigint NOT NULL"])
     return [
         Step(f"CREATE TABLE {target.rows} ({body})", f"made the staging table {target.rows}"),
         Step(f"CREATE INDEX ON {target.rows} (_epoch)", ""),
         Step(ddl.identity_step(target.rows).sql, ""),
     ]
+
+
+def staged_type(column: PgColumn, table: Mapping[str, TableColumn]) -> str:
+    """Return the type, and the clause for its collation, that a column of the staging table needs."""
+    there = table.get(column.name)
+    return f"{there.kind}{there.collate}" if there is not None else column.types[0]
+
+
+def written_columns(session: Session, target: Target, mode: Staging) -> dict[str, TableColumn]:
+    """Return the columns of the table that staged columns of the same name go into."""
+    return {c.name: c for c in columns_of(session, target.plain) if c.name not in only_staged(mode)}
 
 
 def all_steps(
@@ -86,7 +99,7 @@ def all_steps(
     return [
         *ddl.housekeeping_steps(),
         *([] if exists else [table_step(target, mode, columns)]),
-        *staged_steps(target, columns),
+        *staged_steps(target, columns, {}),
         ddl.sink_step(app, sink, target),
     ]
 
@@ -105,7 +118,7 @@ def create(
         done += ddl.run_steps(session, [table_step(target, mode, columns)])
     _refuse_table(session, sink, target, mode, columns)
     if ddl.find(session, target.rows) is None:
-        done += ddl.run_steps(session, staged_steps(target, columns, columns_of(session, target.plain)))
+        done += ddl.run_steps(session, staged_steps(target, columns, written_columns(session, target, mode)))
     _refuse_staged(session, sink, target, mode, columns)
     done += publications.mend(session, target)
     done += registering.register(session, app, sink, target)
@@ -215,6 +228,7 @@ def _refuse_relation(session: Session, sink: str, table: str) -> None:
 def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
     """Require that the table has the written columns, of the same types and writable; other columns need a default."""
     table = {column.name: column for column in columns_of(session, target.plain)}
+    kinds = kinds_of(session, target.plain)
     written = plan_of(session, target, mode, columns).columns
     for column in columns:
         if column.name not in written:
@@ -223,8 +237,7 @@ def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, 
         found = table.get(column.name)
         if found is None:
             raise ddl.no_column(sink, target.plain, column, list(table), {each.name for each in columns})
-        if found.kind not in column.types:
-            raise ddl.other_type(sink, target.plain, column, found.kind)
+        into(sink, target.plain, column, kinds[column.name])
         if found.generated is not None:
             raise Misconfigured(
                 f"column {quoted(column.name)} of {target.plain} is {found.generated}: the table alone writes it",
@@ -283,9 +296,11 @@ def _refuse_staged(
 ) -> None:
     """Require that the staging table fits the rows, and that it compares keys as the table does."""
     checking.refuse_rows(session, sink, target, columns, fewer=fewer)
-    table = {column.name: column for column in columns_of(session, target.plain)}
+    table = written_columns(session, target, mode)
+    types = {column.name: column.types for column in columns}
     for column in columns_of(session, target.rows):
         wanted = table.get(column.name)
+        _refuse_staged_type(sink, target, column, wanted, types.get(column.name, ()))
         if wanted is not None and isinstance(mode, Upsert) and wanted.collate != column.collate:
             raise Misconfigured(
                 f"column {quoted(column.name)} of {target.rows} compares by another collation than that of"
@@ -295,6 +310,27 @@ def _refuse_staged(
                 help=f"ALTER TABLE {target.rows} ALTER COLUMN {quoted(column.name)} TYPE {column.kind}"
                 f"{wanted.collate or DEFAULT}",
             )
+
+
+def _refuse_staged_type(
+    sink: str, target: Target, staged: TableColumn, wanted: TableColumn | None, exact: Sequence[str]
+) -> None:
+    """Require that a column of the staging table has the type of the column that its values go into.
+
+    ``exact``: the types that hold every value of the rows.  An older Epochal may have made another one of these.
+    """
+    if not exact or (wanted is not None and staged.kind == wanted.kind):
+        return
+    if staged.kind in exact and (wanted is None or wanted.kind in exact):
+        return
+    kind = wanted.kind if wanted is not None else exact[0]
+    collate = wanted.collate if wanted is not None else ""
+    name = quoted(staged.name)
+    raise Misconfigured(
+        f"column {name} of {target.rows} is {staged.kind}, and its values go into a column of type {kind}",
+        sink=sink,
+        help=f"ALTER TABLE {target.rows} ALTER COLUMN {name} TYPE {kind}{collate} USING {name}::text::{kind}",
+    )
 
 
 # --- guarantee -----------------------------------------------------------------------------

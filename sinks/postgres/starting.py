@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Query
 from epochal.sinks.epochs import Retention
-from epochal.sinks.postgres import adopting, advice, checking, creating, ddl, rights, staging
+from epochal.sinks.postgres import adopting, advice, checking, creating, ddl, judging, rights, staging
 from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.core import Core
 from epochal.sinks.postgres.inspection import PostgresInspection
+from epochal.sinks.postgres.ways import ways_of
 from epochal.sinks.protocol import Schema
 from epochal.sinks.questions import Answer, NotAsked, Question, Told, require
 from epochal.sinks.spark.executors import check_executors, running_session
@@ -70,6 +71,8 @@ def questions(sink: Core, query: Query, schema: Schema | None) -> Iterator[Quest
             asked = chain(checking.questions(server.on, *where, columns), [_readers_asked(server, sink)])
         for question in asked:
             yield replace(question, needs=(CONNECTION, *question.needs))
+        converts = server.on(lambda session: _try_converting(sink, session, columns(session)))
+        yield Question("values that the server converts", converts, (CONNECTION, f"columns of {sink.target.own}"))
         keeps = server.on(partial(_retention, sink))
         yield Question("right to delete from the audit", keeps, (CONNECTION, checking.OURS))
     yield Question("executors", partial(_check_executors, sink), (CONNECTION,))
@@ -138,6 +141,12 @@ def _columns(sink: Core, app: str, schema: Schema | None) -> checking.Columns:
         return sink.evolution(app, wanted).known(session) if sink.evolves else wanted
 
     return columns
+
+
+def _try_converting(sink: Core, session: Session, columns: Sequence[PgColumn]) -> str:
+    ways = ways_of(session, sink.name, sink.target, sink.staging, columns)
+    judging.try_out(session, sink.name, ways, sorts=sink.bad_rows is not None)
+    return ", ".join(f"{way.name} {way.kind.shown}" for way in ways if way.sql is not None)
 
 
 def _readers_asked(server: Rehearsal, sink: Core) -> Question:

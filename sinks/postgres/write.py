@@ -10,17 +10,20 @@ from __future__ import annotations
 import importlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Actor, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured
 from epochal.coordinator.model.failpoints import Point, hit
-from epochal.sinks.postgres import ddl
-from epochal.sinks.postgres.address import Address, Limits
+from epochal.sinks.postgres import given
+from epochal.sinks.postgres.address import Address, Limits, ServerRefused
 from epochal.sinks.postgres.client import open_session
-from epochal.sinks.postgres.ddl import PgColumn
+from epochal.sinks.postgres.ddl import quoted
+from epochal.sinks.postgres.kinds import kinds_of
+from epochal.sinks.postgres.ways import Way
 from epochal.sinks.spark.workers import answer, promptly
 
 if TYPE_CHECKING:  # session.py imports psycopg, and a task must be able to report that psycopg is missing
@@ -45,15 +48,20 @@ class Task:
     actor: Actor
     copy: str  # COPY ... FROM STDIN (FORMAT binary); its last two columns are _epoch and _attempt
     table: str
-    columns: tuple[PgColumn, ...]  # in the order of the batches' columns
+    columns: tuple[Way, ...]  # in the order of the batches' columns
     flagged: tuple[str, ...]  # the columns whose flags follow them in a batch
+    insert: str | None = None  # instead of COPY, if the server converts a column: see given.py
 
 
 class _Unholdable(Exception):
-    """Some rows have values that Postgres cannot hold; ``rows`` counts them by column."""
+    """Some rows have values that Postgres cannot hold; ``rows`` counts them by column.
 
-    def __init__(self, rows: Counter[str]) -> None:
+    ``told``: what the server says about one of them, if it was asked.
+    """
+
+    def __init__(self, rows: Counter[str], told: str | None = None) -> None:
         self.rows = rows
+        self.told = told
         super().__init__(dict(rows))
 
 
@@ -103,7 +111,7 @@ def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
     try:
         return _write(task, session, first, batches)
     except _Unholdable as error:
-        return {"unholdable": dict(error.rows)}
+        return {"unholdable": dict(error.rows), **({"told": error.told} if error.told else {})}
     except Misconfigured as error:  # the server refused the rows, or the table was altered
         return {"refused": error.what, "state": error.state}
     except _Stale as error:
@@ -115,41 +123,40 @@ def write_partition(task: Task, batches: Iterator[pa.RecordBatch]) -> Json:
 def _write(task: Task, session: Session, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Json:
     """Write rows and registration in one transaction; the fence is checked last, and its row is locked until COMMIT."""
     with session.transaction(by=task.actor):
-        chunks = _Chunks(task, int(session.run("SELECT nextval('epochal.attempt')")[0][0]))
+        attempt = int(session.run("SELECT nextval('epochal.attempt')")[0][0])
+        good = _Good(task)
         session.run(f"SET LOCAL statement_timeout = {int(task.limits.copy * 1000)}")
-        session.copy_in(task.copy, chunks.of(first, rest))
+        if task.insert is None:
+            session.copy_in(task.copy, _encoded(task, good.of(first, rest), attempt))
+        else:
+            _insert(task, session, good.of(first, rest), attempt)
         session.run(f"SET LOCAL statement_timeout = {int(task.limits.answer * 1000)}")
         _check_types(task, session)
-        _register(task, session, chunks.attempt, chunks.rows)
+        _register(task, session, attempt, good.rows)
         _check_fence(task, session)
     hit(Point.BEFORE_VOTE, task.sink, task.epoch)
-    return {"attempt": chunks.attempt, "rows": chunks.rows}
+    return {"attempt": attempt, "rows": good.rows}
 
 
-class _Chunks:
-    """Encodes the batches for binary COPY, and counts their rows."""
+class _Good:
+    """Yields the columns of the batches that may be written, and counts their rows."""
 
-    def __init__(self, task: Task, attempt: int) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
         self._unholdable: Counter[str] = Counter()
-        self.attempt = attempt
         self.rows = 0
 
-    def of(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[bytes | memoryview]:
-        """Yield the encoded rows.  After the first value that Postgres cannot hold, only count such values."""
-        from epochal.sinks.postgres import binary
-
-        yield binary.HEADER
-        yield from self._chunk(first)
+    def of(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[list[pa.Array]]:
+        """After the first value that Postgres cannot hold, only count such values, and raise at the end."""
+        yield from self._checked(first)
         for batch in rest:
             hit(Point.IN_WRITE, self._task.sink, self._task.epoch)
-            yield from self._chunk(batch)
+            yield from self._checked(batch)
         hit(Point.IN_WRITE, self._task.sink, self._task.epoch)
         if self._unholdable:
             raise _Unholdable(self._unholdable)
-        yield binary.TRAILER
 
-    def _chunk(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
+    def _checked(self, batch: pa.RecordBatch) -> Iterator[list[pa.Array]]:
         from epochal.sinks.postgres import binary
 
         names = [column.name for column in self._task.columns]
@@ -160,7 +167,52 @@ class _Chunks:
         self._unholdable.update({name: count for name, count in unholdable.items() if count})
         if batch.num_rows and not self._unholdable:
             self.rows += batch.num_rows
-            yield binary.rows(columns, (self._task.position, self.attempt))
+            yield columns
+
+
+def _encoded(task: Task, batches: Iterator[list[pa.Array]], attempt: int) -> Iterator[bytes | memoryview]:
+    """Yield the rows as binary COPY takes them."""
+    from epochal.sinks.postgres import binary
+
+    yield binary.HEADER
+    for columns in batches:
+        yield binary.rows(columns, (task.position, attempt))
+    yield binary.TRAILER
+
+
+def _insert(task: Task, session: Session, batches: Iterator[list[pa.Array]], attempt: int) -> None:
+    """Insert the batches, whose values the server converts."""
+    assert task.insert is not None
+    limit = task.limits.copy
+    session.run(f"SET LOCAL idle_in_transaction_session_timeout = {int(limit * 1000)}")  # between batches, as in a COPY
+    parts = chain.from_iterable(map(given.in_parts, batches))
+    for columns in parts:
+        try:
+            session.change(task.insert, *given.encoded(task.columns, columns), task.position, attempt, limit=limit)
+        except ServerRefused:
+            session.run("ROLLBACK")
+            _raise_refusals(task, session, chain([columns], parts))
+            raise
+
+
+def _raise_refusals(task: Task, session: Session, parts: Iterator[Sequence[pa.Array]]) -> None:
+    """Raise if the server refuses values of these batches; return if it refused something else."""
+    converted = given.converted(task.columns)
+    ways = [task.columns[n] for n in converted]
+    counts: Counter[str] = Counter()
+    told = None
+    try:
+        for columns in parts:
+            found = given.refusals(session, ways, [columns[n] for n in converted], task.limits.copy)
+            for messages in found.values():
+                counts.update(way.name for way, message in zip(ways, messages, strict=True) if message)
+                told = told or next(filter(None, messages))
+    except _Unholdable as error:
+        counts.update(error.rows)
+    except ServerRefused:  # no right to ask: the server's first message says less, but names the value
+        session.run("ROLLBACK")
+    if counts:
+        raise _Unholdable(counts, told)
 
 
 def _check_types(task: Task, session: Session) -> None:
@@ -168,10 +220,14 @@ def _check_types(task: Task, session: Session) -> None:
 
     The check runs under COPY's own lock, so nobody can alter the table before this transaction ends.
     """
-    there = {name: kind for name, kind, _ in ddl.columns_of(session, task.table)}
-    for column in task.columns:
-        if there[column.name] not in column.types:
-            raise ddl.other_type(task.sink, task.table, column, there[column.name])
+    there = kinds_of(session, task.table)
+    for way in task.columns:
+        if there[way.name].shown not in way.types:
+            raise Misconfigured(
+                f"column {quoted(way.name)} of {task.table} is {there[way.name].shown}, the rows need {way.kind.shown}",
+                sink=task.sink,
+                help="start the query again: the table was altered while the epoch was written",
+            )
 
 
 def _register(task: Task, session: Session, attempt: int, rows: int) -> None:

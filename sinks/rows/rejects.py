@@ -29,6 +29,7 @@ from epochal.sinks.protocol import (
 )
 from epochal.sinks.questions import Question, questions_of
 from epochal.sinks.rows.digest import watched
+from epochal.sinks.spark.executors import telling
 from epochal.sinks.spark.names import column_of
 
 if TYPE_CHECKING:
@@ -111,8 +112,9 @@ class Rejects(ForwardingSink):
         """
         rows, digest = watched(rows) if epoch.digest else (rows, None)
         rejected = self._rejected(epoch, rows)
-        vote = self._into.prepare(replace(epoch, digest=False), rejected, by)
-        left_out = epoch.copy.rows - int(rejected.count()) if epoch.copy is not None else 0
+        with telling(epoch.number):
+            vote = self._into.prepare(replace(epoch, digest=False), rejected, by)
+            left_out = epoch.copy.rows - int(rejected.count()) if epoch.copy is not None else 0
         return replace(vote, left_out=vote.left_out + left_out, digest=digest() if digest is not None else None)
 
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import platform
 import re
@@ -12,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import EpochNumber
-from epochal.coordinator.model.errors import Misconfigured, PrepareRefused, SinkUnavailable
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused, SinkUnavailable
 from epochal.sinks.questions import Answer, NotAsked
 from epochal.sinks.spark.workers import answer
 
@@ -91,6 +92,39 @@ def lacks_epochal(error: Exception) -> bool:
     Spark sends our functions by name, so the worker must import them.
     """
     return "No module named 'epochal" in str(error)
+
+
+def error_of_a_worker(error: Exception, epoch: EpochNumber) -> EpochalError | None:
+    """Return Epochal's error if a worker has raised one, else None.  From Spark only its text arrives."""
+    found = next(filter(None, (_RAISED.search(str(each)) for each in _chain(error))), None)
+    if found is None:
+        return None
+    name, sink, what, state, remedy = found.groups()
+    kind = PrepareRefused if name == PrepareRefused.__name__ else SinkUnavailable
+    return kind(what, sink=sink, epoch=epoch, state=state, help=remedy)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+_RAISED = re.compile(
+    rf"{PrepareRefused.__module__}\.(PrepareRefused|SinkUnavailable): (?:sink '([^']+)': )?(.*)"
+    r"(?:\n\s*State: (.*))?\n\s*Help: (.*)"
+)
+
+
+@contextlib.contextmanager
+def telling(epoch: EpochNumber) -> Iterator[None]:
+    """Raise Epochal's error if a worker has raised one in a Spark job of this scope."""
+    try:
+        yield
+    except EpochalError:
+        raise
+    except Exception as error:
+        raise error_of_a_worker(error, epoch) or error from error
 
 
 def first_cause(error: Exception) -> str:

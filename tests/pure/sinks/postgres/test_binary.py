@@ -127,6 +127,20 @@ def test_every_type_with_nulls_in_every_order_and_any_slice(data: st.DataObject)
     assert found == list(zip(*expected, strict=True))
 
 
+@given(st.data())
+def test_an_array_has_the_items_as_a_row_has_them(data: st.DataObject) -> None:
+    kind, values, unpack = KINDS[data.draw(st.sampled_from(sorted(KINDS)))]
+    drawn = data.draw(st.lists(st.one_of(st.none(), values), min_size=1, max_size=6))
+    whole = binary.array(pa.array([None, *drawn], kind).slice(1), 25)
+    assert struct.unpack_from(">iiIii", whole) == (1, int(None in drawn), 25, len(drawn), 1)
+    at, found = 20, []
+    for _ in drawn:
+        (length,) = struct.unpack_from(">i", whole, at)
+        at += 4 + max(length, 0)
+        found.append(None if length < 0 else unpack(whole[at - length : at]))
+    assert (found, at) == (drawn, len(whole))
+
+
 def test_no_rows_and_buffers_as_arrow_allows_them() -> None:
     assert not binary.rows([pa.Array.from_buffers(pa.int64(), 0, [None, None])], (7,))
     longer = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(bytes(17))])

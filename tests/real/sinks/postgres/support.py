@@ -15,6 +15,7 @@ from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch,
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.ddl import PgColumn
+from epochal.sinks.postgres.ways import Way
 from epochal.sinks.postgres.write import Task
 
 PASSWORD = "open-Sesame-42"
@@ -103,7 +104,10 @@ def task(dsn: str, by: Actor = ONE, position: int = 1, **changed: Any) -> Task:
         "actor": by,
         "copy": "COPY flights__rows (id, attempt, _epoch, _attempt) FROM STDIN (FORMAT binary)",
         "table": "flights__rows",
-        "columns": (PgColumn("id", ("bigint",)), PgColumn("attempt", ("text", "character varying"))),
+        "columns": tuple(
+            Way.made(column)
+            for column in (PgColumn("id", ("bigint",)), PgColumn("attempt", ("text", "character varying")))
+        ),
         "flagged": (),
     }
     return Task(**{**given, **changed})

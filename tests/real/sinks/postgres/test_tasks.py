@@ -14,6 +14,7 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.errors import SinkUnavailable
 from epochal.coordinator.model.failpoints import FailpointError, Point
 from epochal.sinks.postgres.ddl import PgColumn
+from epochal.sinks.postgres.ways import Way
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.postgres import support
@@ -188,7 +189,7 @@ def test_a_constraint_is_a_no_with_the_servers_words(pg_database: str) -> None:
 def test_a_table_that_was_altered_meanwhile_takes_no_row(pg_database: str) -> None:
     """Eight bytes are a number of either type."""
     ready(pg_database)
-    meant = (PgColumn("id", ("double precision",)), PgColumn("attempt", ("text",)))
+    meant = tuple(Way.made(PgColumn(*each)) for each in (("id", ("double precision",)), ("attempt", ("text",))))
     vote = write_partition(task(pg_database, columns=meant), batches([1, 2]))
     assert vote["refused"] == 'column "id" of flights__rows is bigint, the rows need double precision'
     assert (stored(pg_database), registered(pg_database)) == ([], [])

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.postgres import Append, Plain, Upsert
-from epochal.sinks.postgres.rows import holdable
+from epochal.sinks.postgres.rows import columns, holdable
+from epochal.sinks.postgres.ways import Way
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.postgres import support
 from tests.real.sinks.values import PLANES
@@ -317,7 +318,11 @@ def test_rows_of_another_type_than_the_table_was_checked_for_are_refused(spark: 
 
 def test_rows_that_are_fine_as_they_are_are_sent_so(spark: SparkSession) -> None:
     plain = spark.sql("SELECT 1L AS a, 'x' AS b, true AS c, 1.5d AS d, 2 AS e, X'00' AS f, 1.5 AS g, 1S AS h, 1f AS i")
-    assert holdable(plain) == (plain, ())
+    assert holdable(plain, made(plain)) == (plain, ())
     for other in ("1Y", "DATE'2013-01-01'", "now()", "array(1)", "'x' COLLATE UNICODE"):
         changed = spark.sql(f"SELECT 1L AS a, {other} AS b")
-        assert holdable(changed)[0] is not changed
+        assert holdable(changed, made(changed))[0] is not changed
+
+
+def made(rows: DataFrame) -> list[Way]:
+    return [Way.made(column) for column in columns(rows.schema, "out")]
