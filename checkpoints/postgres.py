@@ -219,7 +219,7 @@ class PostgresLog:
         return SinkUnavailable(
             f"the {what} of the epoch log failed: {why}",
             state=f"{self.describe()}; it had no effect",
-            help="start the server or make it reachable, then try again",
+            help="start the server or make it reachable, then restart the query or repeat the command",
         )
 
     def _not_created(self) -> Misconfigured:

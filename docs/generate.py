@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -84,12 +85,22 @@ class Kind:
 
 @dataclass(frozen=True)
 class Message:
-    """How an error of one class begins, where it is made, and its help."""
+    """How an error of one class begins, where it is made, and each help that it may have."""
 
     kind: str
     what: str
-    help: str
+    helps: tuple[str, ...]
     path: str
+
+
+@dataclass(frozen=True)
+class Maker:
+    """A place in the code that makes errors, and the messages that they have; none: it passes on those of others."""
+
+    kind: str
+    path: str
+    function: str
+    messages: tuple[Message, ...]
 
 
 def kinds() -> list[Kind]:
@@ -108,66 +119,227 @@ def _kind(node: ast.ClassDef) -> Kind:
 
 def messages() -> list[Message]:
     """All beginnings of messages that can be read in the code, sorted."""
-    names = {kind.name for kind in kinds()}
-    found = {message for path, tree in sources() for message in _Calls(path, tree, names).messages()}
-    return sorted(found, key=lambda m: (m.kind, m.what.lower(), m.path, m.help))
+    found = {message for maker in makers() for message in maker.messages}
+    return sorted(found, key=lambda m: (m.kind, m.what.lower(), m.path, m.helps))
+
+
+@cache
+def makers() -> tuple[Maker, ...]:
+    """Every place that makes an error."""
+    trees = dict(sources())
+    return tuple(
+        maker
+        for package in dict.fromkeys(map(_package, trees))
+        for maker in _Calls({path: tree for path, tree in trees.items() if _package(path) == package}).makers()
+    )
+
+
+def _package(path: str) -> str:
+    """The folder within which functions are known by their names alone."""
+    return "/".join(path.split("/")[: 2 if path.startswith("sinks/") else 1])
+
+
+OBJECTION = "Objection"
+"""An object of Kafka's sink that becomes a ``PrepareRefused``: its third and fourth fields are text and help."""
+STEPS = 6
+"""How often a text is followed: from a name to what is assigned to it, or to those who call the function."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call, the class that it stands in, the functions around it (the innermost last), and the file."""
+
+    node: ast.Call
+    owner: str
+    scope: tuple[Function, ...]
+    path: str
+
+    @property
+    def name(self) -> str:
+        name = ast.unparse(self.node.func).rsplit(".", 1)[-1]
+        return self.owner if name == "cls" else name
 
 
 class _Calls:
-    """The errors that one file makes; texts that reach them by a name are followed one step."""
+    """The errors that the files of one package make; texts that reach them by a name or a function are followed."""
 
-    def __init__(self, path: str, tree: ast.Module, kinds: set[str]) -> None:
-        self._path, self._tree, self._kinds = path, tree, kinds
+    def __init__(self, trees: Mapping[str, ast.Module]) -> None:
+        self._trees = trees
+        self._calls = [call for path, tree in trees.items() for call in _calls(tree, path)]
+        self._named = {kind.name: kind.name for kind in kinds()} | {OBJECTION: "PrepareRefused"}
+        nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+        for _, node in nodes:
+            if isinstance(node, ast.ClassDef) and node.bases and (base := ast.unparse(node.bases[0])) in self._named:
+                self._named.setdefault(node.name, self._named[base])
+        self._functions = [(path, node) for path, node in nodes if isinstance(node, Function)]
 
-    def messages(self) -> Iterator[Message]:
-        for scope, call, kind in self._calls():
-            if call.args:
-                remedies = [keyword.value for keyword in call.keywords if keyword.arg == "help"]
-                told = next((text for remedy in remedies for text in self._texts(remedy, scope)), "")
-                for what in self._texts(call.args[0], scope):
-                    if re.search(r"\w{2}", what):
-                        yield Message(kind, what, told, self._path)
+    def makers(self) -> Iterator[Maker]:
+        for call in self._calls:
+            for kind in self._kinds(call):
+                found = tuple(self._messages(call, kind))
+                yield Maker(kind, call.path, call.scope[-1].name if call.scope else "", found)
 
-    def _calls(self) -> Iterator[tuple[list[Function], ast.Call, str]]:
-        """With the functions that a call stands in, the innermost last."""
+    def _kinds(self, call: _Call) -> list[str]:
+        """The classes of errors that a call may make; it may know them by a name of its own."""
+        if call.name in self._named:
+            return [self._named[call.name]]
+        if not isinstance(call.node.func, ast.Name) or not call.scope:
+            return []
+        chosen = [value for value in _assigned(call.name, call.scope[-1]) if isinstance(value, ast.IfExp)]
+        names = [ast.unparse(side) for value in chosen for side in (value.body, value.orelse)]
+        return [self._named[name] for name in names if name in self._named]
 
-        def walk(node: ast.AST, scope: list[Function], owner: str) -> Iterator[tuple[list[Function], ast.Call, str]]:
-            for child in ast.iter_child_nodes(node):
-                inner = [*scope, child] if isinstance(child, Function) else scope
-                if isinstance(child, ast.Call):
-                    name = ast.unparse(child.func).rsplit(".", 1)[-1]
-                    name = owner if name == "cls" else name
-                    if name in self._kinds:
-                        yield inner, child, name
-                yield from walk(child, inner, child.name if isinstance(child, ast.ClassDef) else owner)
+    def _messages(self, call: _Call, kind: str) -> Iterator[Message]:
+        given = call.node.args
+        if call.name == OBJECTION:
+            whats, remedies = given[2:3], given[3:4]
+        else:
+            whats, remedies = given[:1], [keyword.value for keyword in call.node.keywords if keyword.arg == "help"]
+        found = {place: tuple(self._told(whats, remedies, place)) for place in self._places(call, [*whats, *remedies])}
+        told_by_callers = len(set(found.values())) > 1
+        for place, told in found.items():
+            path = place.caller.path if told_by_callers and place.caller is not None else call.path
+            yield from (Message(kind, what, helps, path) for what, helps in told)
 
-        return walk(self._tree, [], "")
+    def _told(
+        self, whats: Sequence[ast.expr], remedies: Sequence[ast.expr], place: _Place
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        helps = tuple(dict.fromkeys(text for remedy in remedies for text in self._texts(remedy, place)))
+        for what in dict.fromkeys(text for node in whats for text in self._texts(node, place)):
+            if _says_something(what):
+                yield what, helps
 
-    def _texts(self, node: ast.expr, scope: list[Function]) -> list[str]:
+    def _places(self, call: _Call, told: Sequence[ast.expr]) -> list[_Place]:
+        """Where the texts of a call are resolved: once per caller, if the function gets them from its callers."""
+        place = _Place(call.scope, call.path)
+        function = call.scope[-1] if call.scope else None
+        open_ = (text for text in told if isinstance(text, ast.Name) or not _says_something(words(text) or ""))
+        names = {node.id for text in open_ for node in ast.walk(text) if isinstance(node, ast.Name)}
+        if function is None or not names & set(_parameters(function)):
+            return [place]
+        return [replace(place, caller=caller) for caller in self._calls if caller.name == function.name]
+
+    def _texts(self, node: ast.expr, place: _Place, steps: int = STEPS) -> list[str]:
+        """All texts that an expression may give."""
+        if steps == 0:
+            return []
+        follow = partial(self._texts, place=place, steps=steps - 1)
         if isinstance(node, ast.IfExp):
-            return [*self._texts(node.body, scope), *self._texts(node.orelse, scope)]
+            return [*follow(node.body), *follow(node.orelse)]
+        if isinstance(node, (ast.BoolOp, ast.Dict)):
+            return [text for value in node.values for text in follow(value)]
+        if isinstance(node, ast.Lambda):
+            return follow(node.body)
+        if isinstance(node, ast.Subscript):
+            return follow(node.value)
         if isinstance(node, ast.Name):
-            found = [words(value) for value in self._values(node.id, scope)]
-            return [text for text in found if text is not None]
+            found = self._values(node.id, place)
+            return [text for value, there in found for text in self._texts(value, there, steps - 1)]
+        if isinstance(node, ast.Call):
+            return self._answers(node, follow, steps)
         text = words(node)
+        if isinstance(node, ast.JoinedStr) and text is not None and not _says_something(text):
+            return _filled(node, follow)
         return [text] if text is not None else []
 
-    def _values(self, name: str, scope: list[Function]) -> list[ast.expr]:
-        """What is assigned to a name: in the function, by who calls it, or in the module."""
-        for function in reversed(scope):
-            parameters = [a.arg for a in (*function.args.args, *function.args.kwonlyargs)]
-            if found := _assigned(name, function):
-                return found
-            if name in parameters:
-                return self._passed(function.name, [p for p in parameters if p not in ("self", "cls")], name)
-        return _assigned(name, self._tree)
+    def _answers(self, node: ast.Call, follow: Callable[[ast.expr], list[str]], steps: int) -> list[str]:
+        """What a function of the package may return, or a dict may answer."""
+        name = ast.unparse(node.func).rsplit(".", 1)[-1]
+        if name in ("get", "fromkeys") and isinstance(node.func, ast.Attribute):
+            return [text for value in (node.func.value, *node.args[1:]) for text in follow(value)]
+        if name == "join" and isinstance(node.args[0], ast.GeneratorExp):
+            return follow(node.args[0].elt)
+        return [
+            text
+            for path, function in self._functions
+            if function.name == name
+            for line in ast.walk(function)
+            if isinstance(line, ast.Return) and line.value is not None
+            for text in self._texts(line.value, _Place((function,), path), steps - 1)
+        ]
 
-    def _passed(self, function: str, parameters: Sequence[str], name: str) -> list[ast.expr]:
-        at = parameters.index(name)
-        calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
-        calls = [call for call in calls if ast.unparse(call.func).rsplit(".", 1)[-1] == function]
-        by_name = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == name]
-        return [call.args[at] for call in calls if len(call.args) > at] + by_name
+    def _values(self, name: str, place: _Place) -> list[tuple[ast.expr, _Place]]:
+        """What is assigned to a name, and where: in the function, by who calls it, or in the module."""
+        for depth in range(len(place.scope), 0, -1):
+            function, around = place.scope[depth - 1], replace(place, scope=place.scope[:depth])
+            if found := _assigned(name, function):
+                return [(value, around) for value in found]
+            if name in _parameters(function):
+                callers = [call for call in self._calls if call.name == function.name]
+                if place.caller is not None and place.caller.name == function.name:
+                    callers = [place.caller]
+                return [value for call in callers for value in _passed(function, name, call, place.path)]
+        there = self._home(name, place.path)
+        return [(value, _Place((), there)) for value in _assigned(name, self._trees[there])]
+
+    def _home(self, name: str, path: str) -> str:
+        """The file of the package that a file imports a name from, or else the file itself."""
+        for line in self._trees[path].body:
+            if isinstance(line, ast.ImportFrom) and name in [alias.name for alias in line.names]:
+                home = "/".join((line.module or "").split(".")[1:]) + ".py"
+                return home if home in self._trees else path
+        return path
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an expression stands: the functions around it, its file, and the call of the innermost, if it is one."""
+
+    scope: tuple[Function, ...]
+    path: str
+    caller: _Call | None = None
+
+
+def _filled(node: ast.JoinedStr, follow: Callable[[ast.expr], list[str]]) -> list[str]:
+    """The texts of an f-string that has no words of its own, with those of its holes."""
+    filled = [""]
+    for part in node.values:
+        texts = [HOLE]
+        if isinstance(part, ast.Constant):
+            texts = [str(part.value)]
+        elif isinstance(part, ast.FormattedValue):
+            texts = follow(part.value) or [HOLE]
+        filled = [before + text for before in filled for text in texts]
+    return filled
+
+
+def _parameters(function: Function) -> list[str]:
+    return [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
+
+
+def _passed(function: Function, name: str, call: _Call, path: str) -> list[tuple[ast.expr, _Place]]:
+    """What one call passes as one parameter, or else the parameter's default."""
+    there = _Place(call.scope, call.path)
+    places = [a.arg for a in function.args.args if a.arg not in ("self", "cls")]
+    if name in places and len(call.node.args) > places.index(name):
+        return [(call.node.args[places.index(name)], there)]
+    found = [(keyword.value, there) for keyword in call.node.keywords if keyword.arg == name]
+    return found or [(value, _Place((), path)) for value in _defaults(function, name)]
+
+
+def _says_something(text: str) -> bool:
+    return re.search(r"\w{2}", text) is not None
+
+
+def _calls(tree: ast.Module, path: str) -> Iterator[_Call]:
+    def walk(node: ast.AST, scope: tuple[Function, ...], owner: str) -> Iterator[_Call]:
+        for child in ast.iter_child_nodes(node):
+            inner = (*scope, child) if isinstance(child, Function) else scope
+            if isinstance(child, ast.Call):
+                yield _Call(child, owner, inner, path)
+            yield from walk(child, inner, child.name if isinstance(child, ast.ClassDef) else owner)
+
+    return walk(tree, (), "")
+
+
+def _defaults(function: Function, name: str) -> Iterator[ast.expr]:
+    places, given = function.args.args, function.args.defaults
+    for argument, value in zip(places[len(places) - len(given) :], given, strict=True):
+        if argument.arg == name:
+            yield value
+    for argument, other in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if argument.arg == name and other is not None:
+            yield other
 
 
 def _assigned(name: str, where: ast.AST) -> list[ast.expr]:
@@ -198,7 +370,8 @@ def errors() -> str:
 Each error says where it happened (sink, epoch), what happened, in which state, and what to do (`Help:`). *Definite*:
 the refused step made nothing visible. *Indefinite*: the step may have made something visible. The next start finds that
 out, so never repeat the step by hand. Spark puts only the text of the error into its own error; the error object is
-`pipeline.last_error`. To find a message, search this page for a part of it; `{HOLE}` stands for names and values.
+`pipeline.last_error`. To find a message, search this page for a part of it; `{HOLE}` stands for names and values. Where
+several helps stand beside one message, the case decides which one the error has.
 
 """
     index = table(
@@ -210,7 +383,7 @@ out, so never repeat the step by hand. Spark puts only the text of the error int
 
 
 def _section(kind: Kind, sure: str, found: Sequence[Message]) -> str:
-    rows = ((code(m.what), prose(m.help), f"`{m.path}`") for m in found)
+    rows = ((code(m.what), " *or:* ".join(map(prose, m.helps)), f"`{m.path}`") for m in found)
     listed = "\n" + table(("message", "help", "from"), rows) if found else ""
     return f"""
 ## {kind.name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from epochal.chaos import servers
 from epochal.coordinator.environment.versions import POSTGRES
-from tests import selection
+from tests import remedies, selection
 from tests.databases import Databases
 
 # Examples that Hypothesis draws fail for what they find, never for how long they take.
@@ -112,6 +112,19 @@ def _servers_are_up(request: pytest.FixtureRequest) -> None:
             server = request.getfixturevalue(name)
             if not server.running():
                 server.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that is marked with a remedy must have met the error of that remedy."""
+    marks = [remedies.of_marker(mark.args, mark.kwargs, item.nodeid) for mark in item.iter_markers("remedy")]
+    if not marks:
+        return (yield)
+    with remedies.errors_made() as made:
+        result = yield
+    for mark in marks:
+        assert mark.was_met(made), f"no error was made with {mark.what!r} and {mark.help!r}"
+    return result
 
 
 @pytest.fixture(scope="session")
@@ -224,6 +237,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """`make test` allows no test that did not run and pass."""
     config.addinivalue_line("markers", "wide: repeats what tests of the proof show, at more places or for longer")
+    config.addinivalue_line("markers", "remedy(what, help, over=()): meets this error and follows its help to the end")
     config.addinivalue_line("markers", "slow: takes seconds although it needs neither Spark nor a server")
     if config.getoption("--proof"):
         config.pluginmanager.register(Proof(), "proof")

@@ -166,8 +166,8 @@ class NonDeterministicReplay(EpochalError):
             state=state,
             help="find what differs between the evaluations (a random value, the order of rows, a file, table or"
             " service that a function reads), put it back as it was, and restart. If no sink shows the epoch yet,"
-            ' mode="two-phase" can run it, too. If it cannot be put back, `epochal resolve --evaluation` lets the'
-            " sinks that show the epoch keep their rows",
+            ' mode="two-phase" can run it, too. If it cannot be put back, `epochal resolve --evaluation SINK`'
+            " lets the sinks that show the epoch keep their rows",
         )
 
 

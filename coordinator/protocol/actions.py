@@ -235,7 +235,7 @@ class RewriteMarker(_Said):
             raise Misconfigured(
                 "the log knows no epoch of this sink, so there is no marker to write",
                 sink=self.sink,
-                help="`resolve --accept` lets the sink go on from what it shows",
+                help=f"`epochal resolve --accept {self.sink}` lets the sink go on from what it shows",
             )
         return took_part[0]
 

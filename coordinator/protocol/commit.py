@@ -38,7 +38,12 @@ def commit(start: Start) -> dict[str, CommitOutcome]:
             redo(start, lost)
     else:
         start.in_doubt(
-            [PreparedLost("prepared rows were lost again and again", help="see what deletes them in the sink")]
+            [
+                PreparedLost(
+                    "prepared rows were lost again and again",
+                    help="stop what deletes them in the sink (a clean-up job, VACUUM), and restart the query",
+                )
+            ]
         )
     hit(Point.AFTER_COMMIT, epoch=start.current.epoch)
     return outcomes

@@ -47,7 +47,10 @@ class Start:
                 f"two sinks share a name: {sorted(s.name for s in sinks)}", help="give each sink its own name="
             )
         if stage is None and copies:
-            raise Misconfigured("these sinks need a durable copy, and there is no stage", help="pass stage=")
+            raise Misconfigured(
+                "these sinks need a durable copy, and there is no stage",
+                help="run them in an epochal.Pipeline, which has one",
+            )
         self.query = query
         self.sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}
         self.log = log

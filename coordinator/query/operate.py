@@ -179,8 +179,14 @@ class _Operation:
             if isinstance(entry.record, (Commit, Apply)):
                 return None
             if isinstance(entry.record, Operator):
-                return entry.record if entry.record.said == self._act.said else None
+                return entry.record if entry.record.said == self._act.said and self._stands(entry.record) else None
         return None
+
+    def _stands(self, record: Operator) -> bool:
+        """Return whether a record about what a sink shows is still true: the sink may have lost its marker again."""
+        if not isinstance(self._act, (Accept, RewriteMarker)):
+            return True
+        return self._coordinator.assume(self._ask, self._act).stands == record.stands
 
     def _check(self) -> None:
         """Refuse what the rules over the log cannot see, but the sinks' audits and prepared rows show."""
@@ -196,8 +202,10 @@ class _Operation:
                     f"the sink holds what it does not show: {', '.join(found)}",
                     sink=self._act.sink,
                     state="the next start deletes it",
-                    help="if these rows were visible and only the marker is wrong, `epochal resolve --marker`; if the"
-                    " rows may be deleted, add --drop",
+                    help="if these rows were visible and only the marker is wrong, `epochal resolve --marker"
+                    f" {self._act.sink}`; if the rows may be deleted, add --drop"
+                    if history.took_part(self._act.sink)
+                    else "if these rows may be deleted, add --drop; else point the sink at a table of its own",
                 )
 
     def hidden(self) -> list[str]:
@@ -214,6 +222,13 @@ def _sinks_for(act: OperatorAction, sinks: Sequence[Sink]) -> Sequence[Sink]:
     if isinstance(act, Retire) and act.unreachable:
         return [sink for sink in sinks if sink.name != act.sink]
     if isinstance(act, Rename):
+        if {act.old, act.new} <= {sink.name for sink in sinks}:
+            raise Misconfigured(
+                f"the name {act.new!r} is taken",
+                sink=act.old,
+                state="the pipeline has sinks of both names",
+                help="choose a name that this app has not used, or take the sink of the new name out of the pipeline",
+            )
         return [part for sink in sinks for part in _under_both_names(act, sink)]
     return sinks
 

@@ -16,6 +16,7 @@ from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, UncommittedMerge
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, Work
 from epochal.sinks.delta.modes import Merge
+from epochal.sinks.delta.refusals import AS_DELTA_SAYS
 from epochal.sinks.delta.staged import Note, Staged
 from epochal.sinks.rows.digest import watched
 from epochal.sinks.spark.names import column_of, numbered
@@ -103,7 +104,11 @@ def prepare_merge(
 ) -> Committable:
     """Make the MERGE on this snapshot without committing it.  Keep its transaction, which commit may use."""
     if epoch.copy is None:
-        raise sink.say.refused("a sink that merges has no durable copy to merge", epoch.number)
+        raise sink.say.refused(
+            "a sink that merges has no durable copy to merge",
+            epoch.number,
+            help="leave the epoch to epochal.Pipeline, which makes the copy",
+        )
     sink.conditions.check_prepare(sink.state(txn), by, marker_of(epoch), epoch.number)
     metadata = txn.metadata()
     table_names = jvm.schema_of(metadata).names
@@ -141,11 +146,12 @@ def check_table(sink: Core, txn: Transaction, metadata: Json, epoch: EpochNumber
     problems = [*([forgets] if forgets else []), *gates.table_problems(metadata, sink.adds_only)]
     problems += gates.key_problems(metadata, sink.key)
     if problems:
-        raise sink.say.refused("; ".join(problems), epoch)
+        raise sink.say.refused("; ".join(problems), epoch, help="undo this in the table, and restart the query")
     try:
         txn.check_writable()
     except JavaFailure as failure:
-        raise sink.say.refused("Delta refuses to write to the table", epoch, failure.message) from failure
+        what = "Delta refuses to write to the table"
+        raise sink.say.refused(what, epoch, failure.message, help=AS_DELTA_SAYS) from failure
 
 
 def with_columns(sink: Core, table: Table, txn: Transaction, added: StructType, epoch: Epoch, by: Actor) -> Transaction:
@@ -165,7 +171,7 @@ def with_columns(sink: Core, table: Table, txn: Transaction, added: StructType, 
     if sink.added(added, txn.metadata()).fields:
         what = f"Delta does not add the columns {added.names}"
         state = str(failed) if failed is not None else "it reported success, and the table does not have them"
-        raise sink.say.refused(what, epoch.number, state) from failed
+        raise sink.say.refused(what, epoch.number, state, help=AS_DELTA_SAYS) from failed
     return txn
 
 
@@ -221,7 +227,12 @@ def refusing_violations(sink: Core, epoch: EpochNumber) -> Iterator[None]:
             )
             raise sink.say.refused(UNKEPT, epoch, help=help_line) from failure
         if failure.is_a(*VIOLATIONS):
-            raise sink.say.refused("rows violate a constraint of the table", epoch, failure.message) from failure
+            way_out = (
+                "correct these rows in the query, keep them out with where=, or drop the constraint (ALTER TABLE"
+                f" {sink.target.sql} DROP CONSTRAINT name, or ALTER COLUMN name DROP NOT NULL)"
+            )
+            what = "rows violate a constraint of the table"
+            raise sink.say.refused(what, epoch, failure.message, help=way_out) from failure
         raise
 
 
@@ -230,7 +241,10 @@ def read_back(sink: Core, table: Table, adds: Sequence[Json], epoch: EpochNumber
         size = table.size(str(add["path"]))
         if size != add["size"]:
             raise sink.say.refused(
-                f"a file that was written is not there: {add['path']}", epoch, f"{size} bytes, not {add['size']}"
+                f"a file that was written is not there: {add['path']}",
+                epoch,
+                f"{size} bytes, not {add['size']}",
+                help="stop what deletes files in the table's folder (a clean-up, VACUUM), and restart the query",
             )
 
 

@@ -19,6 +19,8 @@ from epochal.coordinator.model.errors import (
 from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.delta.target import Target
 
+AS_DELTA_SAYS = "change the table or the session as Delta's message asks (State:), and start again"
+
 
 @dataclass(frozen=True)
 class Refusals:
@@ -42,14 +44,15 @@ class Refusals:
             )
 
     def misconfigured(self, what: str, state: str) -> Misconfigured:
-        return Misconfigured(what, sink=self.sink, state=_first_line(state), help="see what Delta says")
+        return Misconfigured(what, sink=self.sink, state=_first_line(state), help=AS_DELTA_SAYS)
 
     def refused(
         self,
         what: str,
         epoch: EpochNumber,
         state: str | None = None,
-        help: str = "change the query or alter the table, and start again",
+        *,
+        help: str,
     ) -> PrepareRefused:
         state = _first_line(state) if state is not None else None
         return PrepareRefused(what, sink=self.sink, epoch=epoch, state=state, help=help)
@@ -78,7 +81,7 @@ class Refusals:
             sink=self.sink,
             epoch=epoch,
             state=_first_line(state) if state else None,
-            help="commit again: commit reads the marker first",
+            help="restart the query: it reads the marker before it writes",
         )
 
     def contended(self, attempts: int, why: str | None, epoch: EpochNumber | None = None) -> SinkUnavailable:
@@ -87,7 +90,7 @@ class Refusals:
             sink=self.sink,
             epoch=epoch,
             state=_first_line(why) if why is not None else None,
-            help="see who else writes this app's sink, or changes the table's schema all the time",
+            help="end what else changes the table or writes this app's sink (DESCRIBE HISTORY names it), then restart",
         )
 
     def not_read(self, what: str, failure: JavaFailure, epoch: EpochNumber | None = None) -> EpochalError:
@@ -99,7 +102,7 @@ class Refusals:
             sink=self.sink,
             epoch=epoch,
             state=_first_line(failure.message),
-            help=f"see whether {self.target} can be reached",
+            help=f"make {self.target} reachable from the driver (path, rights, credentials), then restart the query",
         )
 
     @contextlib.contextmanager

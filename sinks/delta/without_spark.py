@@ -104,7 +104,7 @@ def reading(where: str, sink: str) -> Iterator[None]:
             f"the Delta table at {where} cannot be read without Spark: {_line(error)}",
             sink=sink,
             state="read by delta-rs, which knows fewer features of tables than Delta itself",
-            help="see whether the table can be reached from here; else ask from a process with a SparkSession",
+            help="make it reachable from here (path, rights, credentials), or ask from a process with a SparkSession",
         ) from error
 
 

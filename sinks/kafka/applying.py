@@ -51,7 +51,7 @@ def unanswered(plan: Plan, error: Exception) -> AttemptResult:
         sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state="nothing of the epoch is visible in Kafka",
-        help="see what Spark says of the job; an expression of select= or where= must have a result for every row",
+        help="correct what Spark names, and restart; an expression of select= and where= needs a result for every row",
     )
     return AttemptResult(Outcome.STOPPED if cause is not None else Outcome.LOST, refusal)
 

@@ -244,14 +244,15 @@ class Link:
                 f"Kafka refuses the request {doing}: {text}",
                 sink=self.sink,
                 state=f"bootstrap servers {self.bootstrap}, error {cause.name()}",
-                help="check the user's rights (ACLs), the settings of the topic and the options of KafkaSink",
+                help="correct what Kafka names: the user's rights (ACLs), a topic's setting, or options= of KafkaSink",
             )
         heard = f", last heard: {self.scrub(self.heard[-1])}" if self.heard else ""
         return SinkUnavailable(
             f"Kafka at {self.bootstrap} did not answer the request {doing} within {self.timeout:g} s: {text}",
             sink=self.sink,
             state=f"bootstrap servers {self.bootstrap}{heard}",
-            help="see whether the brokers are up and can be reached from here",
+            help="start the brokers, or make them reachable from here under the addresses that they advertise"
+            " (advertised.listeners); if they are up and slow, raise request_timeout=",
         )
 
     def scrub(self, text: str) -> str:

@@ -79,7 +79,7 @@ def attempt_until_shown(plan: Plan, attempt: Callable[[], AttemptResult]) -> Att
         sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state=f"nothing of the epoch is visible; the sink is still owned by {plan.by}",
-        help="end whatever else uses this transactional id",
+        help="end what else uses this transactional id, and restart the query",
     )
 
 

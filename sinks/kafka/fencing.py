@@ -186,7 +186,7 @@ def mark_until_seen(sink: Core, marker_topic: MarkerTopic, marker: Marker | None
         f"the marker could not be written in {FENCE_ATTEMPTS} attempts",
         sink=sink.name,
         state=f"topic {marker_topic.topic}",
-        help="see what else uses its transactional id",
+        help=f"end what else uses the transactional id {marker_topic.transactional_id}, then repeat the command",
     )
 
 

@@ -27,7 +27,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
             "Kafka cannot hold rows back, and there is no durable copy to produce them from",
             sink=sink.name,
             epoch=epoch.number,
-            help="give the coordinator a stage",
+            help="run the sink in an epochal.Pipeline, which makes the copy",
         )
     marker_topic, _ = sink.seen()
     now = topics_of(sink, epoch)

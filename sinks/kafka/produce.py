@@ -417,7 +417,7 @@ def unknown(plan: Plan, what: str, error: Exception, state: str) -> OutcomeUnkno
         sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state=state,
-        help="commit again: the marker is asked before anything is written",
+        help="restart the query: the marker is asked before anything is written",
     )
 
 
@@ -427,7 +427,8 @@ def _unavailable(plan: Plan, error: Exception) -> SinkUnavailable:
         sink=plan.marker_topic.sink,
         epoch=plan.epoch,
         state="the transaction was not committed, nothing of the epoch is visible",
-        help="see whether the brokers are up and can be reached from the executors",
+        help="start the brokers, or make them reachable from the executors under the addresses that they advertise"
+        " (advertised.listeners), and restart the query",
     )
 
 

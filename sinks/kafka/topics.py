@@ -470,7 +470,7 @@ def _not_shown(link: Link, what: str) -> SinkUnavailable:
         f"{what} within {link.timeout:g} s",
         sink=link.sink,
         state=f"bootstrap servers {link.bootstrap}",
-        help="see whether the brokers have a controller",
+        help="start the controllers of the cluster (a majority must be up), and call pipeline.create(schema) again",
     )
 
 

@@ -43,10 +43,14 @@ class Transaction:
             raise Misconfigured(
                 f"a Kafka producer of process {self._pid} was used in process {os.getpid()}, after a fork",
                 sink=self._marker_topic.sink,
-                help="make the producer in the process that uses it",
+                help="restart the query, and report this as a bug of Epochal: each process makes producers of its own",
             )
         if self._made is None:
-            raise Misconfigured("a dropped producer was used", sink=self._marker_topic.sink, help="make a new one")
+            raise Misconfigured(
+                "a dropped producer was used",
+                sink=self._marker_topic.sink,
+                help="restart the query, and report this as a bug of Epochal",
+            )
         return self._made
 
     def init(self) -> None:

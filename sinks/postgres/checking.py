@@ -111,7 +111,7 @@ def refuse_server(session: Session, sink: str) -> str:
             f"the database's encoding is {encoding}, which cannot hold all strings",
             sink=sink,
             state=session.where,
-            help="use a UTF8 database",
+            help="name a database of encoding UTF8 (CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0)",
         )
     return f"{told}, {encoding}"
 

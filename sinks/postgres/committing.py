@@ -104,7 +104,7 @@ def count_losers(sink: Core, session: Session, app: str, c: Committable) -> int:
                 sink=sink.name,
                 epoch=c.decision.epoch,
                 state=f"table {sink.target.rows}, position {c.position}, prepared by {c.decision.actor}",
-                help="start the query again: the rows are redone; see what deleted them",
+                help="stop what deletes rows of this table, and start the query again: the rows are redone",
             )
     return total - sum(counted.values())
 
@@ -235,5 +235,5 @@ def resolve(sink: Core, app: str, c: Committable, by: Actor, unknown: OutcomeUnk
         sink=sink.name,
         epoch=c.decision.epoch,
         state=f"position {state.published} is shown, position {c.position} is not",
-        help="nothing to do: it is tried again",
+        help="restart the query if it has ended: the epoch is committed again",
     )

@@ -71,7 +71,7 @@ class Evolution:
         ]
         done = ddl.run_steps(session, steps)
         if lacking and self.mode is None and ddl.find(session, self.target.reader) is not None:
-            done += self._extend_view(session, [column.name for column in lacking[self.target.rows]])
+            done += self._extend_view(session, lacking[self.target.rows])
         return done
 
     def _wanted(self) -> dict[str, Sequence[PgColumn]]:
@@ -82,8 +82,9 @@ class Evolution:
         own = [column for column in self.columns if column.name not in only_staged]
         return {self.target.rows: self.columns, self.target.plain: own}
 
-    def _extend_view(self, session: Session, new: Sequence[str]) -> list[str]:
+    def _extend_view(self, session: Session, added: Sequence[PgColumn]) -> list[str]:
         """Add the new columns at the end of the reader view, if the view is the one that ``create`` made."""
+        new = [column.name for column in added]
         shown = [name for name, *_ in ddl.columns_of(session, self.target.reader)]
         ours = ddl.view_query(self.app, self.sink, self.target, shown)
         reader = ddl.find(session, self.target.reader)  # before the next view, whose name the user's may have, too
@@ -97,7 +98,8 @@ class Evolution:
                 f"the reader view {self.target.reader} is not the one that create() made, and lacks"
                 f" {', '.join(map(quoted, new))}",
                 sink=self.sink,
-                help="add the columns to the table and to the view by hand",
+                help=f"{'; '.join(_addition(self.target.rows, column) for column in added)}; then add them at the end"
+                f" of the view: CREATE OR REPLACE VIEW {self.target.reader} AS SELECT ...",
             )
         query = ddl.view_query(self.app, self.sink, self.target, [*shown, *new])
         ((options,),) = session.run(
@@ -125,3 +127,7 @@ class Evolution:
                 state=f"owner {owner}",
                 help=f"GRANT {owner} TO {user}, or run pipeline.create() once as {owner}",
             )
+
+
+def _addition(table: str, column: PgColumn) -> str:
+    return f"ALTER TABLE {table} ADD COLUMN {quoted(column.name)} {column.types[0]}"

@@ -76,7 +76,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
             sink=sink.name,
             epoch=epoch.number,
             state=f"position {epoch.position}, by {by}",
-            help="start the query again; see whether somebody deletes from epochal.attempts",
+            help="stop what deletes rows of the table epochal.attempts, and restart the query",
         )
     payload: Json = {
         "version": PAYLOAD_VERSION,
@@ -222,10 +222,12 @@ def error_of_a_task(sink: Core, error: Exception, epoch: int) -> EpochalError | 
     if isinstance(told, PrepareRefused):
         return told
     for kind in (SinkUnavailable, OutcomeUnknown):
-        found = re.search(rf"{kind.__module__}\.{kind.__name__}: (.*)", str(error))
+        found = re.search(rf"{kind.__module__}\.{kind.__name__}: (.*)(?:\n +State: .*)?(?:\n +Help: (.*))?", str(error))
         if found is not None:
             what = f"a task could not write: {found[1].removeprefix(f'sink {sink.name!r}: ')}"
-            return SinkUnavailable(what, sink=sink.name, epoch=epoch, help="see whether the server is up")
+            own = found[2] if kind is SinkUnavailable else None
+            way_on = own or "make the server reachable from the executors, and restart the query"
+            return SinkUnavailable(what, sink=sink.name, epoch=epoch, help=way_on)
     if lacks_epochal(error):
         lacking = "Epochal is not installed on the executors"
         remedy = "pip install 'epochal[postgres]' on every executor"

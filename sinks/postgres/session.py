@@ -243,10 +243,14 @@ class Session:
             raise OutcomeUnknown(
                 f"{self.where} did not answer COMMIT: {_line(error)}",
                 sink=self._sink,
-                help="nothing to do: Epochal reads the marker to learn the outcome",
+                help="restart the query if it has ended: Epochal reads the marker to learn the outcome",
             ) from error
         if status != "COMMIT":  # in a failed transaction the server answers ROLLBACK, without an error
-            raise SinkUnavailable(f"{self.where} answered COMMIT with {status}", sink=self._sink, help="try again")
+            raise SinkUnavailable(
+                f"{self.where} answered COMMIT with {status}",
+                sink=self._sink,
+                help="restart the query if it has ended: nothing became visible, and the request is made again",
+            )
 
     def copy_in(self, statement: str, chunks: Iterable[bytes | memoryview]) -> None:
         """Run COPY FROM STDIN; an exception out of ``chunks`` leaves the COPY unfinished."""
@@ -279,8 +283,17 @@ class Session:
             f"{self.where} did not complete the statement: {_line(error)}",
             sink=self._sink,
             state=f"SQLSTATE {state or 'none'}",
-            help="see whether the server is up and what its log says",
+            help=_way_on(state),
         )
+
+
+def _way_on(state: str) -> str:
+    """What lets a statement complete that the server did not complete, by its SQLSTATE."""
+    if state == "57014":
+        return "end what slows the statement down or cancels it, or raise answer_timeout= or bulk_timeout= of the sink"
+    if state.startswith("53"):
+        return "give the server what it lacks (disk space, memory, connections), and restart the query"
+    return "start the server or make it reachable (its log says why it broke off), and restart the query"
 
 
 _BEGIN = (
@@ -363,11 +376,17 @@ def _remedy(error: psycopg.Error) -> str:
     if "certificate" in text or "SSL" in text:
         return (
             "check that sslrootcert= is `system` or names the certificate of the authority that signed the server's,"
-            " that host= is a name in the server's certificate, and that the server has ssl=on"
+            " that host= is a name in the server's certificate, and that postgresql.conf has ssl = on"
         )
     if "service" in text:
         return "define the service in the driver's PGSERVICEFILE, or in ~/.pg_service.conf of its user"
-    return "see whether the server is up and whether the connection string is right"
+    if "authentication failed" in text or "pg_hba.conf" in text or "no password supplied" in text:
+        return "correct user and password in the connection string, or admit them in the server's pg_hba.conf"
+    if "does not exist" in text:
+        return "name a database and a role that exist, or create what is missing (CREATE DATABASE, CREATE ROLE)"
+    if "connection slots" in text or "too many" in text:
+        return "end connections that nobody needs, or raise max_connections of the server, then restart the query"
+    return "start the server, or correct host and port in the connection string"
 
 
 def _text(error: BaseException, options: dict[str, Any]) -> str:

@@ -223,5 +223,7 @@ def _check_into(of: Sink, into: Sink) -> None:
 
 def _unfit(of: Sink, into: Sink, why: str) -> Misconfigured:
     return Misconfigured(
-        f"bad_rows={into!r} {why}", sink=of.name, help="take a PostgresSink, or a DeltaSink that appends"
+        f"bad_rows={into!r} {why}",
+        sink=of.name,
+        help="take a PostgresSink without bad_rows=, or a DeltaSink that appends",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,6 +164,7 @@ def test_a_lower_floor_touches_no_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["part-0.parquet", "0.record", "00000000000000000001.record.crc", "notes"])
+@pytest.mark.remedy("the epoch log … holds a foreign file: …", "move that file elsewhere")
 def test_a_foreign_file_is_named(folder: Path, name: str) -> None:
     log = FilesLog(folder)
     filled(log, 2)
@@ -170,6 +172,8 @@ def test_a_foreign_file_is_named(folder: Path, name: str) -> None:
     for verb in (log.read, lambda: log.append(2, commit(1)), lambda: log.compact(1, [])):
         with pytest.raises(LogCorrupt, match=f"holds a foreign file: '{name}'"):
             verb()
+    (folder / name).rename(folder.with_name(name))
+    assert log.append(2, commit(1))
 
 
 @pytest.mark.parametrize(
@@ -188,12 +192,36 @@ def test_what_file_managers_and_backups_leave_is_ignored(folder: Path, name: str
     assert (folder / name).exists()
 
 
+@pytest.mark.remedy(
+    "… has no record at position …, but one at …", "restore the epoch log from a backup of the checkpoint"
+)
 def test_a_lost_record_is_a_gap(folder: Path) -> None:
     log = FilesLog(folder)
-    filled(log, 4)
+    entries = filled(log, 4)
+    backup = shutil.copytree(folder, folder.with_name("backup"))
     (folder / f"{2:020}.record").unlink()
     with pytest.raises(LogCorrupt, match="has no record at position 2, but one at 3"):
         log.read()
+    shutil.rmtree(folder)
+    backup.rename(folder)
+    assert list(log.read()) == entries
+
+
+@pytest.mark.remedy(
+    "… ends before position …, so … cannot be appended", "restore the epoch log from a backup of the checkpoint"
+)
+def test_an_append_behind_records_that_are_gone_waits_for_the_backup(folder: Path) -> None:
+    log = FilesLog(folder)
+    entries = filled(log, 4)
+    backup = shutil.copytree(folder, folder.with_name("backup"))
+    for position in (2, 3):
+        (folder / f"{position:020}.record").unlink()
+    with pytest.raises(LogCorrupt, match="ends before position 2, so 4 cannot be appended"):
+        log.append(4, commit(3))
+    shutil.rmtree(folder)
+    backup.rename(folder)
+    assert log.append(4, commit(3))
+    assert list(log.read()) == [*entries, Entry(4, commit(3))]
 
 
 def test_lost_records_below_an_absent_floor_are_a_gap(folder: Path) -> None:
@@ -206,15 +234,34 @@ def test_lost_records_below_an_absent_floor_are_a_gap(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 40, -1])
-@pytest.mark.parametrize("kind", ["record", "floor"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            "record",
+            marks=pytest.mark.remedy(
+                "… is not a whole record of the epoch log: …", "restore the file from a backup of the checkpoint"
+            ),
+        ),
+        pytest.param(
+            "floor",
+            marks=pytest.mark.remedy(
+                "… is not a whole floor of the epoch log: …", "restore the file from a backup of the checkpoint"
+            ),
+        ),
+    ],
+)
 def test_a_torn_file_is_named(folder: Path, kind: str, length: int) -> None:
     log = FilesLog(folder)
     entries = filled(log, 4)
     log.compact(2, entries[:1])
     path = folder / f"{2:020}.{kind}"
-    path.write_bytes(path.read_bytes()[:length])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:length])
     with pytest.raises(LogCorrupt, match=f"{path} is not a whole {kind} of the epoch log"):
         log.read()
+    path.write_bytes(whole)
+    assert [entry.position for entry in log.read()] == [0, 2, 3]
 
 
 def test_a_floor_under_another_name_is_refused(folder: Path) -> None:
@@ -235,6 +282,7 @@ def test_a_floor_of_a_newer_version_says_so(folder: Path) -> None:
         log.read()
 
 
+@pytest.mark.remedy("the folder of the epoch log … is gone", "restore the checkpoint from a backup, with its epoch log")
 def test_a_folder_that_vanished_is_not_an_empty_log(folder: Path) -> None:
     log = FilesLog(folder)
     filled(log, 2)
@@ -243,8 +291,15 @@ def test_a_folder_that_vanished_is_not_an_empty_log(folder: Path) -> None:
         with pytest.raises(LogCorrupt, match="is gone"):
             verb()
     assert not folder.exists()
+    folder.with_name("moved").rename(folder)
+    assert log.append(2, commit(1))
 
 
+@pytest.mark.remedy("the epoch log … cannot be read: …", "make the folder readable; nothing was written")
+@pytest.mark.remedy(
+    "… of the epoch log … has no answer: …",
+    "make the folder writable (disk full? read-only?); the same request may be repeated",
+)
 def test_a_file_in_the_folders_place_cannot_be_read(folder: Path) -> None:
     folder.parent.mkdir(parents=True)
     folder.touch()
@@ -252,6 +307,9 @@ def test_a_file_in_the_folders_place_cannot_be_read(folder: Path) -> None:
         FilesLog(folder).read()
     with pytest.raises(OutcomeUnknown, match="append at position 0"):
         FilesLog(folder).append(0, fence())
+    folder.unlink()
+    assert list(FilesLog(folder).read()) == []
+    assert FilesLog(folder).append(0, fence())
 
 
 # --- temporary files ----------------------------------------------------------------------------
@@ -367,15 +425,25 @@ def test_an_error_of_the_disk_is_unknown_and_the_repeat_settles_it(
     assert not log.append(0, commit(9))
 
 
+@pytest.mark.remedy(
+    "the file system of the epoch log … has no hard links: …",
+    "put the checkpoint on a local disk (ext4, xfs, btrfs, apfs) or on HDFS",
+)
 def test_a_file_system_without_hard_links_is_refused_by_name(folder: Path) -> None:
     with pytest.raises(Misconfigured, match="has no hard links"):
         FilesLog(folder, disk=Failing("link", errno.EPERM)).append(0, fence())
+    assert FilesLog(folder.with_name("on a local disk")).append(0, fence())
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+@pytest.mark.remedy(
+    "the file system of the epoch log … cannot make the names in a folder durable: …",
+    "put the checkpoint on a local disk (ext4, xfs, btrfs, apfs) or on HDFS",
+)
 def test_a_file_system_that_cannot_sync_a_folder_is_refused_by_name(folder: Path, number: int) -> None:
     with pytest.raises(Misconfigured, match="cannot make the names in a folder durable"):
         FilesLog(folder, disk=Failing("sync_folder", number)).append(0, fence())
+    assert FilesLog(folder.with_name("on a local disk")).append(0, fence())
 
 
 class Keeping(Disk):
@@ -404,6 +472,10 @@ class Keeping(Disk):
 
 
 @pytest.mark.parametrize("prefix", [".nfs", ".fuse_hidden"])
+@pytest.mark.remedy(
+    "the file system of the epoch log … keeps names of deleted open files, as NFS and most of FUSE do",
+    "put the checkpoint on a local disk (ext4, xfs, btrfs, apfs) or on HDFS",
+)
 def test_a_file_system_that_keeps_deleted_files_is_refused_before_anything_is_written(
     folder: Path, prefix: str
 ) -> None:
@@ -412,6 +484,7 @@ def test_a_file_system_that_keeps_deleted_files_is_refused_before_anything_is_wr
         with pytest.raises(Misconfigured, match="keeps names of deleted open files"):
             FilesLog(folder, disk=Keeping(prefix)).append(0, fence())
         assert list(folder.iterdir()) == []
+    assert FilesLog(folder.with_name("on a local disk")).append(0, fence())
 
 
 @pytest.mark.parametrize("name", [".nfs00000000012d687f00000001", ".fuse_hidden0000001a00000001"])
@@ -511,12 +584,17 @@ def test_an_append_that_others_have_gone_past_is_told_taken_and_finds_its_own(fo
     assert list(FilesLog(folder).read()) == [*entries, Entry(2, commit(99)), Entry(3, fence(2))]
 
 
+@pytest.mark.remedy(
+    "the epoch log … changed during each of … readings",
+    "find out which processes append to it or compact it; only one query may do so",
+)
 def test_a_log_that_never_rests_is_a_named_error(folder: Path) -> None:
     log = FilesLog(folder)
     filled(log, 1)
     grow = (log.append(position, commit(0)) for position in itertools.count(1))
     with pytest.raises(SinkUnavailable, match=f"during each of {LISTINGS} readings"):
         FilesLog(folder, disk=Slow(lambda: next(grow))).read()
+    assert len(list(FilesLog(folder).read())) > LISTINGS, "read once nobody else appends"
 
 
 def test_a_draft_that_is_taken_away_again_and_again_is_a_named_error(

@@ -92,7 +92,7 @@ def test_every_error_has_its_messages_on_the_page() -> None:
     assert ("NonDeterministicReplay", "evaluated more than once, and not to the same rows: …") in known, "by cls()"
     assert ("Misconfigured", "mode … is not known") in known
     assert len(found) > 220
-    assert sum(bool(message.help) for message in found) > 0.9 * len(found)
+    assert sum(bool(message.helps) for message in found) > 0.9 * len(found)
 
 
 @pytest.mark.parametrize("name", generate.PUBLIC)

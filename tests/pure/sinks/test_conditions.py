@@ -143,6 +143,38 @@ def test_the_remedy_tells_a_newer_owner_from_lost_bookkeeping(fence: Actor | Non
     assert remedy in refused.value.help
 
 
+@pytest.mark.remedy(
+    "the sink is owned by …, not by …",
+    "another start of this query has taken over: let this one end, or stop the other and restart this",
+)
+@pytest.mark.remedy(
+    "the sink is owned by …, not by …",
+    "the sink's bookkeeping was deleted or restored from an older state: restore it",
+)
+@pytest.mark.remedy(
+    "the marker stands at position …, but position … was to be written",
+    "restore the sink to what the epoch log says it showed; nothing was written",
+)
+@pytest.mark.remedy(
+    "position … was to be written, and the sink shows …position …",
+    "run one query per app and sink; nothing was written",
+)
+def test_each_remedy_of_a_condition_lets_the_write_through() -> None:
+    """One start, or the restart of this one; the sink as it was restored; no other query that writes to it."""
+    restart, wanted = Actor(4, 2), Marker(3, THIS)
+    as_it_was = Holds(MINE, Marker(2, OTHER))
+    for damaged, error in (
+        (Holds(NEWER, Marker(2, OTHER)), Fenced),
+        (Holds(None, Marker(2, OTHER)), Fenced),
+        (Holds(MINE, Marker(1, OTHER)), MarkerLost),
+        (Holds(MINE, Marker(3, OTHER)), CheckpointMismatch),
+    ):
+        assert answer(CONDITIONS.already_committed, damaged, MINE, wanted, 4) is error
+    assert not CONDITIONS.check_fence(Holds(NEWER, Marker(2, OTHER)), restart)
+    assert not CONDITIONS.already_committed(Holds(restart, Marker(2, OTHER)), restart, wanted, 4)
+    assert not CONDITIONS.already_committed(as_it_was, MINE, wanted, 4)
+
+
 def test_what_was_not_looked_at_is_refused() -> None:
     assert looked("app", "out") == "app"
     with pytest.raises(Misconfigured, match="used before look"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -53,19 +54,29 @@ def test_a_registered_sink_is_imported_by_its_name(site: Path) -> None:
     assert made.name == "out"
 
 
+@pytest.mark.remedy("several packages register a sink …", "import it from its own package, or uninstall all but one")
 def test_a_name_that_two_packages_register_is_refused_with_both(site: Path) -> None:
     install(site, "theirs", {"SqliteSink": SQLITE})
     install(site, "others", {"SqliteSink": "elsewhere:SqliteSink"})
     with pytest.raises(Misconfigured, match="several packages register a sink SqliteSink") as refused:
         sinks.SqliteSink  # noqa: B018
     assert "['elsewhere:SqliteSink', 'sqlite_sink:SqliteSink']" in str(refused.value)
+    assert importlib.import_module("sqlite_sink").SqliteSink.__name__ == "SqliteSink"
+    shutil.rmtree(site / "others-1.0.dist-info")
+    importlib.invalidate_caches()
+    assert sinks.SqliteSink.__name__ == "SqliteSink"
 
 
 @pytest.mark.parametrize("value", ["not_there_at_all:SqliteSink", "sqlite_sink:NotThere"])
+@pytest.mark.remedy("the sink … is registered as … and is not there: …", "reinstall its package, with what it needs")
 def test_what_is_registered_and_not_there_is_named(site: Path, value: str) -> None:
     install(site, "theirs", {"SqliteSink": value})
     with pytest.raises(Misconfigured, match=f"is registered as {value} and is not there"):
         sinks.SqliteSink  # noqa: B018
+    shutil.rmtree(site / "theirs-1.0.dist-info")
+    install(site, "theirs", {"SqliteSink": SQLITE})
+    importlib.invalidate_caches()
+    assert sinks.SqliteSink.__name__ == "SqliteSink"
 
 
 def test_our_own_names_are_ours(site: Path) -> None:

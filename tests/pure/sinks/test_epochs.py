@@ -195,9 +195,14 @@ def test_it_is_looked_back_until_enough_is_found() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1])
+@pytest.mark.remedy("limit=… asks for no epoch", "give limit= a number from 1, or leave it out")
 def test_no_epochs_are_not_asked_for(limit: int) -> None:
     with pytest.raises(Misconfigured, match=f"limit={limit} asks for no epoch"):
         MemorySink("out", MemoryServer()).epochs("flights", limit=limit)
+    server = MemoryServer()
+    server.create("flights", "out")
+    assert list(MemorySink("out", server).epochs("flights", limit=1)) == []
+    assert list(MemorySink("out", server).epochs("flights")) == []
 
 
 # retention
@@ -310,7 +315,11 @@ def test_a_table_at_a_path_tells_its_epochs_without_spark(request: pytest.Fixtur
     ]
 
 
+@pytest.mark.remedy("pyarrow is missing: …", "pip install pyarrow, or use .rows, which needs nothing")
 def test_without_pyarrow_the_rows_are_told_how_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(Misconfigured, match="pyarrow is missing"):
         Epochs(()).arrow()
+    assert list(Epochs(()).rows) == []
+    monkeypatch.undo()  # as if it was installed
+    assert Epochs(()).arrow().num_rows == 0

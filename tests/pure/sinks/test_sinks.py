@@ -82,10 +82,14 @@ def test_an_app_that_not_every_sink_can_keep_is_refused_before_a_server_is_asked
         asked(Query("a b", "q1", "r1", "file:/checkpoint"))
 
 
+@pytest.mark.remedy("the marker topic's name … has more than … characters", "give the app or the sink a shorter name")
 def test_app_and_sink_that_are_too_long_for_a_topic_are_refused_before_a_broker_is_asked() -> None:
     sink = KafkaSink("127.0.0.1:1", topic="t", name="x" * 120)
     with pytest.raises(Misconfigured, match="has more than 249 characters"):
         sink.look(Query("y" * 120, "q1", "r1", "file:/checkpoint"))
+    for app, name in (("y" * 60, "x" * 120), ("y" * 120, "x" * 60)):
+        shorter = KafkaSink("127.0.0.1:1", topic="t", name=name)
+        assert len(shorter._core.marker_topic(Query(app, "q1", "r1", "file:/checkpoint")).topic) <= 249
 
 
 def test_options_of_a_function_are_checked_as_those_of_a_dictionary() -> None:
@@ -116,14 +120,19 @@ def test_a_sink_shows_what_it_is_and_no_secret() -> None:
     assert repr(DeltaSink("/lake/flights")) == "DeltaSink('/lake/flights', name='delta-flights')"
 
 
+@pytest.mark.remedy("…= names the column …, which is not in the rows", "select it in the query, or name another")
 def test_sql_for_a_key_that_the_table_does_not_have_is_refused() -> None:
     sink = PostgresSink(
         "postgresql://127.0.0.1:1/nowhere", table="flights", name="out", mode=Upsert(key="id", order_by="at")
     )
     with pytest.raises(Misconfigured, match=r"order_by= names the column 'at', which is not in the rows"):
         sink.script("app", StructType().add("id", LongType()))
+    assert sink.script("app", StructType().add("id", LongType()).add("at", LongType())).ddl
+    another = PostgresSink("host=h", table="flights", name="out", mode=Upsert(key="id"))
+    assert another.script("app", StructType().add("id", LongType())).ddl
 
 
+@pytest.mark.remedy("readers cannot filter by …: the table has no such columns", "name columns of the table")
 def test_sql_for_a_column_that_the_table_does_not_have_is_refused() -> None:
     schema = StructType().add("id", LongType())
     sink = PostgresSink("postgresql://127.0.0.1:1/nowhere", table="flights", name="out")

@@ -93,6 +93,9 @@ def test_spark_outside_the_table_is_refused_by_its_version(version: str, standin
         (versions.DELTA, ("4.4.0", "4.4.1"), ("4.3.1", "4.5.0")),
     ],
 )
+@pytest.mark.remedy(
+    "… … is outside what Epochal supports: … to below …, tested with … (…)", "use … … or newer, below …"
+)
 def test_a_start_refuses_what_the_table_refuses(
     part: versions.Part, good: tuple[str, ...], bad: tuple[str, ...]
 ) -> None:
@@ -103,6 +106,22 @@ def test_a_start_refuses_what_the_table_refuses(
             versions.check(part, version, sink="s")
         assert f"{part.name} {version} is outside what Epochal supports" in str(refused.value)
         assert (refused.value.sink, refused.value.state) == ("s", f"this is {part.name} {version}")
+        named = re.search(rf"use {part.name} (\S+) or newer", refused.value.help)
+        assert named is not None
+        versions.check(part, named[1])
+
+
+@pytest.mark.remedy(
+    "… … is outside what Epochal supports: … to below …, tested with … (…)",
+    "or go on without any promise, with …='… …' in the driver's environment",
+)
+def test_the_help_names_what_goes_on_without_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        versions.check(versions.SPARK, "4.9.1")
+    found = re.search(r"with (\w+)='(.*)' in the driver's environment", refused.value.help)
+    assert found is not None
+    monkeypatch.setenv(found[1], found[2])
+    versions.check(versions.SPARK, "4.9.1")
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,10 @@ def test_what_an_older_start_shows_after_the_first_look_is_not_committed_again()
     assert world.server.visible("app", "a") == [{"id": "row-0"}]
 
 
+@pytest.mark.remedy(
+    "position … of the epoch log holds another start's record",
+    "nothing to do if the other start is wanted; else stop it and restart this query",
+)
 def test_the_slower_of_two_starters_is_fenced() -> None:
     world = World()
     world.sink("a")
@@ -326,6 +330,8 @@ def test_the_slower_of_two_starters_is_fenced() -> None:
     with pytest.raises(Fenced, match="position 0 of the epoch log holds another start's record"):
         world.start(slow).run(Batch(0))
     assert world.server.table("app", "a").fence is None
+    world.start(MemorySink("a", world.server)).run(Batch(0))
+    assert world.server.visible("app", "a") == [{"id": "row-0"}]
 
 
 def test_a_refusal_is_judged_anew_when_the_log_has_grown_meanwhile() -> None:
@@ -339,6 +345,10 @@ def test_a_refusal_is_judged_anew_when_the_log_has_grown_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("kind", [Misconfigured, LogCorrupt])
+@pytest.mark.remedy(
+    "whether the … record at position … was written is not known",
+    "make the log reachable again and restart: the next start reads what was decided and settles it",
+)
 def test_whatever_the_log_says_a_decision_that_was_not_answered_is_in_doubt(kind: type[EpochalError]) -> None:
     world = World()
     world.log = BrokenLog()
@@ -346,6 +356,9 @@ def test_whatever_the_log_says_a_decision_that_was_not_answered_is_in_doubt(kind
     with pytest.raises(CommitInDoubt, match="the commit record at position 1 was written is not known"):
         world.start(world.sink("a")).run(Batch(0))
     assert world.server.table("app", "a").prepared, "nothing is aborted in doubt"
+    world.log.kind = type(None)
+    world.start(MemorySink("a", world.server)).run(Batch(0))
+    assert world.server.visible("app", "a") == [{"id": "row-0"}]
 
 
 def test_an_append_that_is_never_answered_says_why() -> None:
@@ -394,6 +407,7 @@ def test_of_several_errors_one_of_ours_is_raised_before_a_strangers() -> None:
     )
 
 
+@pytest.mark.remedy("…, and not yet visible in …: …", "…; then restart the query: it will finish this epoch first")
 def test_in_doubt_says_what_is_done_and_what_is_pending() -> None:
     world = World()
     failing = Failing("b", world.server)
@@ -451,20 +465,31 @@ def test_the_log_is_compacted_when_that_many_records_can_go() -> None:
     assert lengths == [2, 3, 4, 5, 3, 4, 5, 3, 4]
 
 
+@pytest.mark.remedy(
+    "commit answered …, which is no CommitOutcome", "have the sink's commit return COMMITTED or ALREADY_COMMITTED"
+)
 def test_a_sink_that_does_not_say_that_it_committed_is_in_doubt() -> None:
     world = World()
     world.sink("a")
     start = world.start(Mute("a", world.server))
     with pytest.raises(CommitInDoubt, match="commit answered None, which is no CommitOutcome"):
         start.run(Batch(0))
+    assert world.start(MemorySink("a", world.server)).run(Batch(0)).replayed
+    assert world.server.visible("app", "a") == [{"id": "row-0"}]
 
 
+@pytest.mark.remedy(
+    "voted for … rows…, and the durable copy has …",
+    "restart the query; if it happens again, the sink or the file system loses rows",
+)
 def test_a_vote_for_fewer_rows_than_the_copy_has_is_refused() -> None:
     world = World()
     world.sink("a")
     with pytest.raises(PrepareRefused, match="voted for 0 rows, and the durable copy has 1"):
         world.start(Loser("a", world.server, world.stage)).run(Batch(0))
     assert world.server.visible("app", "a") == []
+    world.start(MemoryRedoSink("a", world.server, world.stage)).run(Batch(0))
+    assert world.server.visible("app", "a") == [{"id": "row-0"}]
 
 
 def test_rows_that_a_sink_leaves_out_are_held_against_the_copy() -> None:
@@ -490,12 +515,18 @@ class Changed(Forgetful):
         return replace(super().prepare(epoch, taken, by), left_out=left)
 
 
+@pytest.mark.remedy(
+    "voted for … rows, but the decision on the same copy counts …",
+    "give the sink the where= and the target that it had when the epoch was decided; then restart",
+)
 def test_lost_rows_are_redone_as_they_were_decided_or_not_at_all() -> None:
     world = World()
     world.sink("a")
     with pytest.raises(CommitInDoubt, match="voted for 0 rows, but the decision on the same copy counts 1"):
         world.start(Changed("a", world.server), world.sink("b")).run(Batch(0))
     assert [len(world.server.visible("app", name)) for name in "ab"] == [0, 1]
+    world.start(MemorySink("a", world.server), MemorySink("b", world.server)).run(Batch(0))
+    assert [len(world.server.visible("app", name)) for name in "ab"] == [1, 1]
 
 
 class Filtered(Forgetful):
@@ -504,6 +535,10 @@ class Filtered(Forgetful):
     leaves_rows_out = True
 
 
+@pytest.mark.remedy(
+    "prepared rows were lost again and again",
+    "stop what deletes them in the sink (a clean-up job, VACUUM), and restart the query",
+)
 def test_an_epoch_with_a_copy_is_finished_from_it_by_a_start_that_makes_none_and_the_copy_goes() -> None:
     world = World()
     world.sink("a")
@@ -526,6 +561,10 @@ def test_rows_that_are_left_out_are_rows_of_the_epoch() -> None:
     assert (report.rows, dict(report.written)) == (1, {"a": 0})
 
 
+@pytest.mark.remedy(
+    "a second call came while the first is still running",
+    "call the pipeline in the batch function itself, and return only after it has returned",
+)
 def test_a_call_while_another_is_running_is_refused() -> None:
     world, inside, go = World(), threading.Event(), threading.Event()
 
@@ -661,12 +700,17 @@ def test_the_log_tells_the_mode_of_each_start() -> None:
     assert [type(r) for r in records if not isinstance(r, Fence)][-2:] == [Commit, Apply]
 
 
+@pytest.mark.remedy(
+    "the sink writes from a durable copy alone, and in idempotent mode there is none",
+    'leave mode="idempotent" out, or use a sink with apply (epochal.sinks.protocol.ApplySink)',
+)
 def test_a_sink_that_writes_from_a_copy_alone_is_refused_at_start() -> None:
     world = World()
     with pytest.raises(Misconfigured, match="FromCopyAlone has no method apply") as refused:
         world.apply(world.sink("a"), FromCopyAlone("b", world.server))
     assert refused.value.sink == "b"
     world.start(FromCopyAlone("b", world.server))
+    world.apply(world.sink("a"), world.redo("b")).run(Batch(0))
 
 
 class Found(MemoryRedoSink):
@@ -701,6 +745,10 @@ class Ended(MemoryRedoSink):
         raise RuntimeError("the driver is gone")
 
 
+@pytest.mark.remedy(
+    "an epoch was begun in idempotent mode and has to be finished in it: …",
+    "start once with this sink as it was then; change the sink after the epoch is committed",
+)
 def test_a_sink_that_cannot_finish_what_was_begun_without_a_copy_is_refused_before_it_is_fenced() -> None:
     """Two-phase mode finishes an epoch that one sink shows as it was begun."""
     world = World()

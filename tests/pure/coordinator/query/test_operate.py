@@ -117,6 +117,10 @@ def test_a_lost_log_is_begun_anew_behind_what_all_sinks_show(world: World) -> No
     assert [row["id"] for row in world.server.visible("app", "a")] == [0, 1, 2]
 
 
+@pytest.mark.remedy(
+    "the sinks show epochs of this very checkpoint, and Spark will ask for epoch …",
+    "restore the epoch log (the folder epochal of the checkpoint) from a backup",
+)
 def test_an_epoch_that_spark_will_replay_is_not_behind_the_sinks(world: World) -> None:
     old = world.checkpoint("old", "q1")
     world.run(old, [0, 1])
@@ -124,6 +128,24 @@ def test_an_epoch_that_spark_will_replay_is_not_behind_the_sinks(world: World) -
     (old / "commits" / "1").unlink()
     told = refused(world, CheckpointMismatch, operate.adopt, world.pipeline(), str(old), why="lost")
     assert "epochs of this very checkpoint, and Spark will ask for epoch 1" in told
+    (old / "lost").rename(old / "epochal")
+    world.run(old, [1, 2])
+    assert [row["id"] for row in world.server.visible("app", "a")] == [0, 1, 2]
+
+
+@pytest.mark.remedy(
+    "the sinks show epochs of this very checkpoint, and Spark will ask for epoch …",
+    "if it is lost, begin a new checkpoint where the sinks end: `epochal adopt --new`",
+)
+def test_a_lost_log_that_spark_has_left_behind_is_replaced_with_the_checkpoint(world: World) -> None:
+    old = world.checkpoint("old", "q1")
+    world.run(old, [0, 1])
+    world.lose_log(old)
+    (old / "commits" / "1").unlink()
+    refused(world, CheckpointMismatch, operate.adopt, world.pipeline(), str(old), why="lost")
+    operate.adopt(world.pipeline(), str(world.folder / "new"), why="the log was lost", new=True)
+    world.run(world.folder / "new", [0])
+    assert [row["id"] for row in world.server.visible("app", "a")] == [0, 1, 0]
 
 
 def test_sinks_of_a_lost_log_that_differ_are_not_adopted(world: World) -> None:
@@ -136,6 +158,10 @@ def test_sinks_of_a_lost_log_that_differ_are_not_adopted(world: World) -> None:
     assert operate.adopt(world.pipeline(), str(old), why="b goes without", uneven=True).stands
 
 
+@pytest.mark.remedy(
+    "the sinks do not all show the same epoch, so a new checkpoint cannot begin where all of them end",
+    "or go without them, and add --uneven",
+)
 def test_a_new_checkpoint_begins_where_all_sinks_end(world: World) -> None:
     world.run(world.checkpoint("old", "q1"), [0, 1])
     world.server.table("app", "b").audit.pop()
@@ -144,8 +170,14 @@ def test_a_new_checkpoint_begins_where_all_sinks_end(world: World) -> None:
     assert "the sinks do not all show the same epoch" in told
     assert not Path(new).exists(), "nothing is begun that is refused"
     assert operate.adopt(world.pipeline(), new, why="deleted", new=True, uneven=True).stands
+    world.run(Path(new), [0])
 
 
+@pytest.mark.remedy(
+    "no query has been started on …, so it is no checkpoint yet",
+    "to begin a new checkpoint on a local disk, `epochal adopt --new`",
+)
+@pytest.mark.remedy("… is no new checkpoint", "or name a folder that is empty or does not exist")
 def test_a_new_checkpoint_is_begun_only_when_it_is_said_and_is_not_there(world: World) -> None:
     world.run(world.checkpoint("old", "q1"), [0])
     new = world.folder / "new"
@@ -156,14 +188,33 @@ def test_a_new_checkpoint_is_begun_only_when_it_is_said_and_is_not_there(world: 
     assert "no checkpoint yet" in refused(
         world, Misconfigured, operate.retire, world.pipeline(), str(world.folder / "no"), "a", why="x"
     )
+    operate.adopt(world.pipeline(), str(world.folder / "no"), why="begun anew", new=True)
+    world.run(world.folder / "no", [0])
 
 
-def test_what_spark_has_planned_from_the_wrong_place_is_not_adopted(world: World) -> None:
+@pytest.mark.remedy(
+    "Spark has already planned epoch … of this new checkpoint, so the offsets where it begins are fixed",
+    "move this checkpoint away, have the query read from where the sinks end, and begin another one: `epochal adopt"
+    " --new`",
+)
+@pytest.mark.remedy(
+    "Spark has already planned epoch … of this new checkpoint, so the offsets where it begins are fixed",
+    "if the planned epoch begins exactly where the sinks end, add --uneven",
+)
+@pytest.mark.parametrize("exactly", [True, False])
+def test_what_spark_has_planned_from_the_wrong_place_is_not_adopted(world: World, exactly: bool) -> None:
     world.run(world.checkpoint("old", "q1"), [0, 1])
     new = world.checkpoint("new", "q2")
     world.plan(new, 0)
     told = refused(world, CheckpointMismatch, operate.adopt, world.pipeline(), str(new), why="deleted")
     assert "Spark has already planned epoch 0 of this new checkpoint" in told
+    if exactly:
+        operate.adopt(world.pipeline(), str(new), why="deleted", uneven=True)
+    else:
+        new.rename(world.folder / "away")
+        operate.adopt(world.pipeline(), str(new), why="deleted", new=True)
+    world.run(new, [0])
+    assert [row["id"] for row in world.server.visible("app", "a")] == [0, 1, 0]
 
 
 def test_sinks_that_move_while_a_person_is_heard_are_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +244,10 @@ def _only_once_even(epochs: Any) -> Any:
     return told
 
 
+@pytest.mark.remedy(
+    "the sink shows epoch … of this very query, and the log does not know the sink",
+    "the checkpoint was rolled back to before the sink joined: restore the newest one",
+)
 def test_a_sink_that_this_query_wrote_and_the_log_does_not_know_is_not_accepted(world: World) -> None:
     old = world.checkpoint("old", "q1")
     world.run(old, [0], names=["a"])
@@ -204,6 +259,8 @@ def test_a_sink_that_this_query_wrote_and_the_log_does_not_know_is_not_accepted(
         log.append(entry.position, entry.record)
     told = refused(world, CheckpointMismatch, operate.accept, world.pipeline(), str(older), "b", why="joined")
     assert "epoch 1 of this very query, and the log does not know the sink" in told
+    world.run(old, [2])
+    assert [row["id"] for row in world.server.visible("app", "b")] == [1, 2]
 
 
 def test_what_was_recorded_is_not_recorded_again(world: World) -> None:
@@ -260,7 +317,18 @@ class Unmarked(MemorySink):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [(WithoutRight, "no right to write the marker"), (Unmarked, "cannot be written by hand")]
+    ("kind", "told"),
+    [
+        (WithoutRight, "no right to write the marker"),
+        pytest.param(
+            Unmarked,
+            "cannot be written by hand",
+            marks=pytest.mark.remedy(
+                "the sink's marker cannot be written by hand",
+                "restore the sink, or give it that method (epochal.sinks.protocol.MarkedSink)",
+            ),
+        ),
+    ],
 )
 def test_a_marker_that_cannot_be_written_is_refused_before_anybody_is_fenced(
     world: World, kind: type[MemorySink], told: str
@@ -273,12 +341,16 @@ def test_a_marker_that_cannot_be_written_is_refused_before_anybody_is_fenced(
     assert operate.remark(world.pipeline(), str(checkpoint), "a", why="seen").why == "seen"
 
 
+@pytest.mark.remedy(
+    "the sink's marker cannot be written under another name", "give it that method (epochal.sinks.protocol.MarkedSink)"
+)
 def test_a_sink_without_a_marker_of_its_own_keeps_its_name(world: World) -> None:
     old = world.checkpoint("old", "q1")
     world.run(old, [0])
     pipeline = Pipeline(app="app", sinks=[Unmarked("a", world.server), MemorySink("b", world.server)])
     told = refused(world, Misconfigured, operate.rename, pipeline, str(old), "a", "c", why="nicer")
     assert "the sink's marker cannot be written under another name" in told
+    assert operate.rename(world.pipeline(), str(old), "a", "c", why="nicer").why == "nicer"
 
 
 class Holding(MemorySink):
@@ -289,29 +361,43 @@ class Holding(MemorySink):
         return SimpleNamespace(leftovers=lambda: [left], close=lambda: None)
 
 
+@pytest.mark.remedy(
+    "the sink holds what it does not show: …",
+    "if these rows were visible and only the marker is wrong, `epochal resolve --marker …`",
+)
+@pytest.mark.remedy("the sink holds what it does not show: …", "if the rows may be deleted, add --drop")
 def test_rows_that_were_visible_before_are_not_given_up_by_accepting_a_sink(world: World) -> None:
     old = world.checkpoint("old", "q1")
     world.run(old, [0])
     pipeline = Pipeline(app="app", sinks=[MemorySink("a", world.server), Holding("b", world.server)])
     told = refused(world, Misconfigured, operate.accept, pipeline, str(old), "b", why="as it is")
     assert "the sink holds what it does not show: prepared rows (7 rows)" in told
+    assert operate.remark(pipeline, str(old), "b", why="they were visible").why == "they were visible"
     assert operate.accept(pipeline, str(old), "b", why="as it is", drop=True).why == "as it is"
+    world.run(old, [1])
 
 
+@pytest.mark.remedy("the new checkpoint cannot be made: …", "name a folder that you may write to")
 def test_a_checkpoint_that_cannot_be_made_is_refused(world: World) -> None:
     world.run(world.checkpoint("old", "q1"), [0])
     (world.folder / "new" / ".metadata.epochal").mkdir(parents=True)  # where the file is written first
     at = str(world.folder / "new")
     told = refused(world, Misconfigured, operate.adopt, world.pipeline(), at, why="moved", new=True)
     assert "the new checkpoint cannot be made" in told
+    operate.adopt(world.pipeline(), str(world.folder / "newer"), why="moved", new=True)
+    world.run(world.folder / "newer", [0])
 
 
 @pytest.mark.parametrize("at", ["file", "file/new"])
+@pytest.mark.remedy("… cannot be a checkpoint", "name a folder that is empty or does not exist")
 def test_a_file_and_a_place_below_one_are_no_checkpoint(world: World, at: str) -> None:
     world.run(world.checkpoint("old", "q1"), [0])
     (world.folder / "file").write_text("")
     told = refused(world, Misconfigured, operate.adopt, world.pipeline(), str(world.folder / at), why="moved", new=True)
     assert "cannot be a checkpoint" in told
+    (world.folder / "empty").mkdir()
+    for folder in ("empty", "not there"):
+        assert operate.adopt(world.pipeline(), str(world.folder / folder), why="moved", new=True).why == "moved"
 
 
 SAID = {"why": "w", "at": "now"}

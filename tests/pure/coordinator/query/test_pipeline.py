@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 import epochal
 import epochal.sinks
 from epochal.checkpoints.memory import MemoryLog
+from epochal.checkpoints.postgres import PostgresLog
 from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import Query
 from epochal.coordinator.model.errors import CalledTwice, Interrupted, Misconfigured
@@ -209,10 +210,15 @@ def test_versions_that_a_start_refuses(part: str, version: str) -> None:
         inside.check_versions(**{**GOOD_VERSIONS, part: version})
 
 
+@pytest.mark.remedy(
+    "the query has no checkpointLocation: Spark made a temporary one, which no restart will find",
+    'give the query .option("checkpointLocation", "/a/durable/folder")',
+)
 def test_a_temporary_checkpoint_is_told_by_its_name() -> None:
     with pytest.raises(Misconfigured, match="no checkpointLocation"):
         inside.check_checkpoint("file:/var/folders/temporary-dd29333d-075f-416a-ab70-9a6259444c4a/")
     inside.check_checkpoint("file:/data/temporary-flights")
+    inside.check_checkpoint("file:/a/durable/folder")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
@@ -238,6 +244,10 @@ def test_the_default_log_lies_in_the_checkpoint(checkpoint: str, kind: str) -> N
 
 
 @pytest.mark.parametrize("scheme", ["s3a", "abfss", "gs", "never-heard-of"])
+@pytest.mark.remedy(
+    "the epoch log cannot lie on …://, which …",
+    "pass log=PostgresLog(dsn, name) from epochal.checkpoints.postgres, or put the checkpoint on HDFS or a local disk",
+)
 def test_a_checkpoint_where_no_log_can_lie_is_refused_unless_one_is_passed(scheme: str) -> None:
     checkpoint = f"{scheme}://bucket/checkpoint"
     with pytest.raises(Misconfigured, match=f"the epoch log cannot lie on {scheme}://") as refused:
@@ -245,6 +255,10 @@ def test_a_checkpoint_where_no_log_can_lie_is_refused_unless_one_is_passed(schem
     assert "log=PostgresLog" in refused.value.help
     passed = MemoryLog()
     assert Pipeline(app="app", sinks=sinks("a"), log=passed).log_at(checkpoint, SPARK) is passed
+    kept = PostgresLog("postgresql://user@host/db", "flights")
+    assert Pipeline(app="app", sinks=sinks("a"), log=kept).log_at(checkpoint, SPARK) is kept
+    for there in ("hdfs://cluster/checkpoint", "file:/checkpoint"):
+        assert Pipeline(app="app", sinks=sinks("a")).log_at(there, SPARK).describe().endswith("/checkpoint/epochal/log")
 
 
 BLOCKED = """
@@ -283,11 +297,22 @@ def test_a_sink_is_imported_when_it_is_asked_for() -> None:
         _ = epochal.sinks.NoSuchSink
 
 
+@pytest.mark.remedy(
+    "… needs the package …, which is not installed",
+    "pip install 'epochal[…]' (and epochal[spark] where there is no Spark yet)",
+)
 def test_a_missing_client_is_refused_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(epochal.sinks._MODULES, "OtherSink", ("no_such_client", "other"))
     with pytest.raises(Misconfigured, match=r"OtherSink needs the package no_such_client") as refused:
         _ = epochal.sinks.OtherSink
     assert "pip install 'epochal[other]'" in str(refused.value)
+    monkeypatch.setitem(
+        epochal.sinks._MODULES, "OtherSink", ("epochal.sinks.memory", "other")
+    )  # as if it was installed
+    with pytest.raises(AttributeError, match="OtherSink"):
+        _ = epochal.sinks.OtherSink
+    monkeypatch.setitem(epochal.sinks._MODULES, "MemorySink", ("epochal.sinks.memory", "other"))
+    assert epochal.sinks.MemorySink is MemorySink
 
 
 def test_what_an_epoch_is_decided_about_is_on_disk_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

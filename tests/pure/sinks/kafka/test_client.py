@@ -52,13 +52,20 @@ ONE, TWO = Actor(1, 11), Actor(2, 22)
 QUERY = Query("flights", "q1", "r1", "file:/checkpoint")
 
 
+@pytest.mark.remedy("the Kafka client library is missing: …", "pip install 'epochal[kafka]'")
 def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(Misconfigured, match="the Kafka client library is missing") as refused:
         client.kafka()
     assert refused.value.help == "pip install 'epochal[kafka]'"
+    monkeypatch.undo()  # as if it was installed
+    assert client.kafka().__name__ == "confluent_kafka"
 
 
+@pytest.mark.remedy(
+    "the function of options= raised ……",
+    "see that what it reads (the environment, a file, a vault) is there",
+)
 def test_a_function_of_options_that_fails_is_a_misconfiguration_without_its_text() -> None:
     def options() -> dict[str, Any]:
         raise ValueError("open-Sesame-42")
@@ -68,6 +75,8 @@ def test_a_function_of_options_that_fails_is_a_misconfiguration_without_its_text
     assert "Sesame" not in str(refused.value)
     with pytest.raises(Misconfigured, match="raised KeyError 'KAFKA_USER'"):
         client.read_options(lambda: dict[str, Any]()["KAFKA_USER"], "out")
+    there = {"KAFKA_USER": "me"}
+    assert client.read_options(lambda: {"sasl.username": there["KAFKA_USER"]}, "out") == {"sasl.username": "me"}
 
 
 def test_a_commit_without_a_spark_session_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +99,10 @@ def test_a_task_writes_for_the_owner_of_the_fence_alone() -> None:
         judge(State(TWO))
 
 
+@pytest.mark.remedy(
+    "two … are named … and …",
+    "rename one of them: a column with withColumnRenamed before a join, a field where its struct is made",
+)
 def test_two_fields_of_one_name_are_refused() -> None:
     """P9: Spark allows it in a struct; a JSON object has each name once, and so has what a function is given."""
     twice = StructType().add("a", LongType()).add("a", LongType())
@@ -175,6 +188,9 @@ def test_a_vote_of_a_newer_epochal_is_refused_before_a_broker_is_asked() -> None
         KafkaSink("127.0.0.1:1", topic="flights", name="out").commit(newer, ONE)
 
 
+@pytest.mark.remedy(
+    "another start fenced the sink at the same time, in each of … attempts", "start one query per app and sink"
+)
 def test_a_fence_that_others_always_overtake_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Actor] = []
 
@@ -189,8 +205,15 @@ def test_a_fence_that_others_always_overtake_is_an_error(monkeypatch: pytest.Mon
     with pytest.raises(SinkUnavailable, match="in each of 10 attempts"):
         sink.fence(QUERY, TWO)
     assert tried == [TWO] * fencing.FENCE_ATTEMPTS
+    monkeypatch.setattr(fencing, "write_fence", lambda *_: True)  # nobody else any more
+    monkeypatch.setattr(marker, "read", lambda *_, **__: State(TWO))
+    sink.fence(QUERY, TWO)
 
 
+@pytest.mark.remedy(
+    "the marker could not be written in … attempts",
+    "end what else uses the transactional id …, then repeat the command",
+)
 def test_a_marker_that_is_never_seen_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Marker | None] = []
 
@@ -204,6 +227,8 @@ def test_a_marker_that_is_never_seen_is_an_error(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SinkUnavailable, match="the marker could not be written in 10 attempts"):
         sink.mark(QUERY, Marker(1, 7), ONE)
     assert tried == [Marker(1, 7)] * fencing.FENCE_ATTEMPTS
+    monkeypatch.setattr(fencing, "has_marked", lambda *_: True)
+    sink.mark(QUERY, Marker(1, 7), ONE)
 
 
 # --- admin requests ----------------------------------------------------------------------------------------

@@ -25,6 +25,14 @@ def test_a_server_that_a_task_does_not_reach_is_an_unavailable_sink(kind: type[E
     assert (made.what, made.sink, made.epoch) == ("a task could not write: no route to host", "out", 7)
 
 
+def test_the_help_is_that_of_the_task_unless_it_speaks_of_an_outcome() -> None:
+    """What a task read is never in doubt, so what an unknown outcome asks for does not apply."""
+    slow = SinkUnavailable("too slow", state="SQLSTATE 57014", help="raise bulk_timeout=")
+    made = [error_of_a_task(SINK, as_spark_tells_it(error), 7) for error in (slow, OutcomeUnknown("lost", help="look"))]
+    told = "make the server reachable from the executors, and restart the query"
+    assert [error.help for error in made if error is not None] == ["raise bulk_timeout=", told]
+
+
 def test_a_worker_without_epochal_is_a_misconfiguration() -> None:
     made = error_of_a_task(SINK, as_spark_tells_it(ModuleNotFoundError("No module named 'epochal'")), 7)
     assert isinstance(made, Misconfigured)

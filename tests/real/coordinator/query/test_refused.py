@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.errors.exceptions.captured import IllegalArgumentException
 from pyspark.sql import functions as f
@@ -63,9 +66,21 @@ def test_random_values_upstream_of_state(job: Job, name: str) -> None:
     assert name in str(error.value)
 
 
+@pytest.mark.remedy(
+    "… feeds the stateful operator … and has another value when Spark replays an epoch, so operator state would not"
+    " match what the sinks show",
+    "compute it after the stateful operator, or inside your foreachBatch function before `pipeline(df, epoch)`, or take"
+    " it from the source's columns",
+)
 def test_random_values_upstream_of_state_are_refused_inside_too(job: Job) -> None:
     error = refused(job, job.pipeline(), RANDOM["rand("](job.df()), mode="update")
     assert "feeds the stateful operator Aggregate" in str(error)
+    pipeline = job.pipeline()
+    pipeline.check(job.df().groupBy("id").count().withColumn("x", f.rand()), output_mode="update")
+    pipeline.check(job.df().withColumn("x", f.col("name")).groupBy("x").count(), output_mode="update")
+    shutil.rmtree(job.checkpoint)
+    job.run(lambda df, epoch: pipeline(df.withColumn("x", f.rand()), epoch), job.df().dropDuplicates(["id"]))
+    assert job.ids() == [1, 2]
 
 
 def test_what_may_stand_upstream_of_state(job: Job) -> None:
@@ -124,12 +139,17 @@ def test_complete_mode(job: Job) -> None:
         job.pipeline().check(counts, output_mode="complete")
 
 
+@pytest.mark.remedy(
+    "the query has no checkpointLocation: Spark made a temporary one, which no restart will find",
+    'give the query .option("checkpointLocation", "/a/durable/folder")',
+)
 def test_no_checkpoint_location(job: Job) -> None:
     pipeline = job.pipeline()
     query = job.df().writeStream.foreachBatch(pipeline).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match="has no checkpointLocation"):
         query.awaitTermination(60)
     assert isinstance(pipeline.last_error, Misconfigured)
+    job.run(job.pipeline())
 
 
 def test_a_table_that_is_not_there(job: Job) -> None:
@@ -167,6 +187,10 @@ def test_two_fields_of_one_name_in_a_struct(job: Job, made: str, named: str, mod
 
 
 @pytest.mark.parametrize("made", ["parse_json(name)", "array(named_struct('v', parse_json(name)))"])
+@pytest.mark.remedy(
+    "column … has the type …, which has no digest",
+    'make text of the column in the query (to_json), or leave mode="idempotent" out',
+)
 def test_a_type_without_a_digest_in_idempotent_mode(job: Job, made: str) -> None:
     """D3: Spark hashes no VARIANT; what the help says works."""
     variant = job.df().select("id", f.expr(made).alias("v"))
@@ -177,9 +201,16 @@ def test_a_type_without_a_digest_in_idempotent_mode(job: Job, made: str) -> None
     job.pipeline(mode="idempotent").check(variant.select("id", f.to_json("v").alias("v")))
 
 
+@pytest.mark.remedy(
+    "the DataFrame is not streaming",
+    "read it with spark.readStream, and write it with writeStream.foreachBatch(pipeline)",
+)
 def test_a_dataframe_that_does_not_stream(job: Job) -> None:
     with pytest.raises(Misconfigured, match="is not streaming"):
         job.pipeline().check(job.spark.range(1))
+    job.pipeline().check(job.df())
+    job.run(job.pipeline())
+    assert job.ids() == [1, 2]
 
 
 def test_called_outside_a_micro_batch(job: Job) -> None:
@@ -192,10 +223,53 @@ def test_the_stream_itself_instead_of_the_batch(job: Job) -> None:
     assert "df.isStreaming=True" in str(refused_call(job, pipeline, lambda _, epoch: pipeline(stream, epoch)))
 
 
+@pytest.mark.remedy(
+    "the pipeline was called with epoch … inside batch …",
+    "pass on the epoch that Spark passed to your function: `pipeline(df, epoch)`",
+)
 def test_an_epoch_number_of_ones_own(job: Job) -> None:
     pipeline = job.pipeline()
     error = refused_call(job, pipeline, lambda df, epoch: pipeline(df, epoch + 7))
     assert "called with epoch 7 inside batch 0" in str(error)
+    again = job.pipeline()
+    job.run(lambda df, epoch: again(df, epoch))
+    assert job.ids() == [1, 2]
+
+
+@pytest.mark.remedy(
+    "the pipeline was called outside a micro-batch",
+    "in a thread of your own wrap the target in pyspark.inheritable_thread_target(df.sparkSession)",
+)
+@pytest.mark.remedy(
+    "the pipeline was called a second time in one batch",
+    "union what belongs to one epoch and call `pipeline(df, epoch)` once per batch",
+)
+def test_a_thread_of_ones_own_and_a_batch_in_parts(job: Job) -> None:
+    pipeline, errors = job.pipeline(), list[EpochalError]()
+
+    def write(df: DataFrame, epoch: int) -> None:
+        try:
+            pipeline(df, epoch)
+        except EpochalError as error:
+            errors.append(error)
+
+    def in_a_thread(df: DataFrame, epoch: int) -> None:
+        wrapped = inheritable_thread_target(df.sparkSession)(write)
+        for target in (write, wrapped):
+            thread = threading.Thread(target=target, args=(df, epoch))
+            thread.start()
+            thread.join(120)
+
+    job.run(in_a_thread)
+    assert [error.what for error in errors] == ["the pipeline was called outside a micro-batch"]
+    assert job.ids() == [1, 2]
+    job.add(3, 4)
+    with pytest.raises(StreamingQueryException, match="called a second time in one batch"):
+        job.run(lambda df, epoch: [pipeline(df.where(f"id % 2 = {part}"), epoch) for part in (0, 1)])
+    job.add(5, 6)
+    again = job.pipeline()
+    job.run(lambda df, epoch: again(df.where("id % 2 = 0").union(df.where("id % 2 = 1")), epoch))
+    assert job.ids()[-2:] == [5, 6]
 
 
 def refused_call(job: Job, pipeline: Pipeline, function: BatchFunction) -> EpochalError:
@@ -229,6 +303,10 @@ def test_spark_itself_refuses(
     assert called == []
 
 
+@pytest.mark.remedy(
+    "the trigger … has no micro-batches to make epochs of",
+    "use trigger(processingTime=...) or trigger(availableNow=True)",
+)
 def test_a_trigger_without_micro_batches_is_refused_by_us_too() -> None:
     from types import SimpleNamespace
 
@@ -239,6 +317,9 @@ def test_a_trigger_without_micro_batches_is_refused_by_us_too() -> None:
         with pytest.raises(Misconfigured, match="has no micro-batches"):
             check_query(query, [])
     assert hasattr(StreamingQuery, "trigger")
+    for trigger in ("ProcessingTimeTrigger(1000)", "AvailableNowTrigger"):
+        query = SimpleNamespace(checkpoint="file:/c", output_mode="append", trigger=trigger)
+        check_query(query, [])
 
 
 def test_check_writes_nothing(job: Job) -> None:
@@ -265,6 +346,18 @@ def test_check_holds_log_against_sinks(job: Job, tmp_path: Path) -> None:
     assert job.server.table(APP, "one").fence == fence
 
 
+@pytest.mark.remedy(
+    "Spark runs epoch … and its offsets file does not exist",
+    "restore the checkpoint, and let nothing delete files in it while the query runs",
+)
+@pytest.mark.remedy(
+    "Spark's offsets file is not as this Spark writes it",
+    "restore the checkpoint: a damaged file no longer says what the epoch has to read",
+)
+@pytest.mark.remedy(
+    "a file of Spark's checkpoint cannot be made durable: …",
+    "restore the checkpoint, and let nothing delete files in it while the query runs",
+)
 def test_a_missing_or_strange_offsets_file(spark: SparkSession, tmp_path: Path) -> None:
     from epochal.coordinator.model.epoch import Query
     from epochal.coordinator.query.spark import read_ask

@@ -198,6 +198,7 @@ def _refused_to_who_does_not_own(dsn: str, name: str, mode: Mode) -> None:
     assert refused.value.help.startswith(f"GRANT postgres TO {name}, or")
 
 
+@pytest.mark.remedy("schema_evolution=True, and the role … does not own …, which lacks …", "GRANT … TO …")
 def test_who_owns_the_table_alone_cannot_show_the_new_column(pg_database: str) -> None:
     needs = list(support.sink(pg_database).create(QUERY, SCHEMA))[-1]
     name = f"owns_rows_{pg_database.rpartition('_')[2]}"

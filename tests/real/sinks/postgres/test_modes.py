@@ -228,6 +228,9 @@ def test_a_partitioned_table(spark: SparkSession, pg_database: str, mode: Any) -
     assert visible(pg_database) == [1, 2, 11]
 
 
+@pytest.mark.remedy(
+    "column … of … compares by another collation than that of …", "ALTER TABLE … ALTER COLUMN … TYPE ……"
+)
 def test_keys_compare_by_the_tables_collation(spark: SparkSession, pg_database: str) -> None:
     """Two columns of different collations cannot be compared at all."""
     table = 'CREATE TABLE flights (id text COLLATE "POSIX" UNIQUE, n int)'

@@ -62,6 +62,7 @@ def test_a_right_on_a_table(sink: PostgresSink, pg_database: str, role: str, rig
 
 
 @pytest.mark.parametrize("right", ["USAGE ON SEQUENCE epochal.attempt", "EXECUTE ON FUNCTION pg_control_system()"])
+@pytest.mark.remedy("the role … lacks …", "… TO …")
 def test_a_right_on_something_else(sink: PostgresSink, pg_database: str, role: str, right: str) -> None:
     observe(pg_database, f"REVOKE {right} FROM public, {role}")
     with pytest.raises(Misconfigured, match=f"the role {role} lacks") as refused:
@@ -86,14 +87,20 @@ def test_the_size_of_a_table_is_asked_by_who_may(spark: SparkSession, pg_databas
     sink.close()
 
 
+@pytest.mark.remedy("… refused: …", "grant the right, or change the rows or the table, as the server's message says")
 def test_a_role_that_may_not_even_see_the_schema(sink: PostgresSink, pg_database: str, role: str) -> None:
     observe(pg_database, f"REVOKE USAGE ON SCHEMA epochal FROM {role}")
     with pytest.raises(Misconfigured, match="permission denied for schema epochal"):
         sink.check(QUERY, SCHEMA)
     with pytest.raises(Misconfigured, match="permission denied for schema epochal"):
         sink.look(QUERY)
+    observe(pg_database, f"GRANT USAGE ON SCHEMA epochal TO {role}")
+    sink.check(QUERY, SCHEMA)
 
 
+@pytest.mark.remedy(
+    "the reader view … names the sink, and belongs to …", "connect as …, or as a member of it, to rename the sink"
+)
 def test_a_rename_needs_rights_on_all_that_names_the_sink(sink: PostgresSink, pg_database: str, role: str) -> None:
     """The tables of Epochal, one after the other, then the reader view, which only its owner replaces."""
     observe(pg_database, f"REVOKE UPDATE ON epochal.sinks FROM {role}")
@@ -105,5 +112,7 @@ def test_a_rename_needs_rights_on_all_that_names_the_sink(sink: PostgresSink, pg
         observe(pg_database, refused.value.help)
     with pytest.raises(Misconfigured, match="names the sink, and belongs to postgres"):
         there.check_mark(QUERY)
-    observe(pg_database, f"ALTER VIEW flights OWNER TO {role}")
+    observe(pg_database, f"GRANT postgres TO {role}")
+    there.check_mark(QUERY)
+    observe(pg_database, f"REVOKE postgres FROM {role}; ALTER VIEW flights OWNER TO {role}")
     there.check_mark(QUERY)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import datetime
 import pickle
 
 import pytest
@@ -196,6 +198,11 @@ def test_what_is_encrypted_alike_every_time_is_allowed(spark: SparkSession, more
     assert made.apply(rows).collect() == made.apply(rows).collect()
 
 
+@pytest.mark.remedy(
+    "… has no result for a row of the epoch: …",
+    "write an expression that has one for every row (try_cast, try_divide, coalesce), or keep such rows out with"
+    " where=",
+)
 def test_a_value_without_a_result_is_a_refusal_in_sparks_words(spark: SparkSession) -> None:
     rows = spark.createDataFrame([("1",), ("x",)], "s string")
     made = projection(["cast(s AS int) AS n"])
@@ -208,6 +215,11 @@ def test_a_value_without_a_result_is_a_refusal_in_sparks_words(spark: SparkSessi
         raise ZeroDivisionError
     with pytest.raises(SinkUnavailable, match="no server"), made.evaluating(3):
         raise SinkUnavailable("no server", help="start it")
+    ways_out = (projection(["try_cast(s AS int) AS n"]), projection(["cast(s AS int) AS n"], "s <> 'x'"))
+    for made in ways_out:
+        made.check(rows.schema)
+        with made.evaluating(3):
+            assert made.apply(rows).collect()[0].n == 1
 
 
 def test_a_users_function_is_refused_also_where_its_name_did_not_tell_it(spark: SparkSession) -> None:
@@ -218,10 +230,14 @@ def test_a_users_function_is_refused_also_where_its_name_did_not_tell_it(spark: 
         projection(["n"])._check_repeatable(session.range(1).selectExpr("of_a_user(id) AS n"))
 
 
+@pytest.mark.remedy("… is read by Spark, and no Spark session runs in this process", "create a SparkSession first")
+@pytest.mark.usefixtures("spark")
 def test_without_a_session_a_projection_is_read_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("epochal.sinks.rows.projection.running_session", lambda: None)
     with pytest.raises(Misconfigured, match="no Spark session runs in this process"):
         columns(projection(["n"]))
+    monkeypatch.undo()
+    assert columns(projection(["n"]))
 
 
 def test_settings_come_back_as_they_were_meant(spark: SparkSession) -> None:
@@ -254,3 +270,104 @@ def test_a_projection_travels_as_plain_data(spark: SparkSession) -> None:  # noq
     assert Projection.from_json("out", projection().to_json()) == projection()
     with pytest.raises(CommitInDoubt, match="its projection is of version 2"):
         Projection.from_json("out", {**made.to_json(), "version": 2})
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        pytest.param(
+            projection(["my col + 1 AS x"], None),
+            projection(["`my col` AS x", "`a.b` AS b"], None),
+            marks=pytest.mark.remedy(
+                "… does not fit the rows: …", "name columns as they are spelled there, odd ones in `backquotes`"
+            ),
+        ),
+        pytest.param(
+            projection(["n AS q"], "q > 1"),
+            projection(["n AS q"], "n > 1"),
+            marks=pytest.mark.remedy(
+                "… does not fit the rows: …", "where= is a condition on the columns of the epoch, before select="
+            ),
+        ),
+        pytest.param(
+            projection(["id", "ID"], None),
+            projection(["id", "ID AS again"], None),
+            marks=pytest.mark.remedy("… names … twice", "give each a name of its own with AS"),
+        ),
+        pytest.param(
+            projection(["named_struct('a', 1, 'A', 2) AS s"], None),
+            projection(["named_struct('a', 1, 'b', 2) AS s"], None),
+            marks=pytest.mark.remedy("… names … twice", "and each field of a struct another name"),
+        ),
+    ],
+)
+def test_the_help_makes_a_projection_that_fits(wrong: Projection, right: Projection) -> None:
+    with pytest.raises(Misconfigured):
+        columns(wrong)
+    assert columns(right)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.remedy("…: the result of … has no name", "name it: …")
+def test_the_name_of_the_help_is_one() -> None:
+    with pytest.raises(Misconfigured) as refused:
+        columns(projection(["n * 2"]))
+    assert columns(projection([ast.literal_eval(refused.value.help.removeprefix("name it: "))]))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        pytest.param(
+            "rand()", marks=pytest.mark.remedy("… is not deterministic", "compute it in the query, before the pipeline")
+        ),
+        pytest.param(
+            "now()",
+            marks=pytest.mark.remedy(
+                "… has another value when it is evaluated again", "compute it in the query, before the pipeline"
+            ),
+        ),
+        pytest.param(
+            "(SELECT max(id) FROM range(3))",
+            marks=pytest.mark.remedy("… depends on more than the row", "compute it in the query, before the pipeline"),
+        ),
+        pytest.param(
+            "aes_encrypt('a', '0123456789abcdef')",
+            marks=pytest.mark.remedy(
+                "… is salted: it has another value in every evaluation", "compute it in the query, before the pipeline"
+            ),
+        ),
+        pytest.param(
+            "python(n)",
+            marks=pytest.mark.remedy(
+                "… is no function of Spark's own: at another start it may be missing or changed",
+                "compute it in the query, before the pipeline",
+            ),
+        ),
+        pytest.param(
+            "explode(array(n, n))",
+            marks=pytest.mark.remedy(
+                "… does not give one row for each row: Spark plans … for it",
+                "aggregate, explode and number rows in the query, before the pipeline",
+            ),
+        ),
+        pytest.param(
+            "window(at, '5 minutes')",
+            marks=pytest.mark.remedy(
+                "… drops rows that where= keeps: Spark adds a filter for it (window() has no row for a time that is"
+                " NULL)",
+                "compute it in the query, before the pipeline, where you see which rows it drops",
+            ),
+        ),
+    ],
+)
+def test_what_is_computed_in_the_query_is_a_column(spark: SparkSession, expression: str) -> None:
+    spark.udf.register("python", lambda n: n, "long")
+    rows = spark.createDataFrame([(1, datetime.datetime(2024, 1, 1))], "n long, at timestamp")
+    with pytest.raises(Misconfigured):
+        projection([f"{expression} AS x"]).check(rows.schema)
+    computed = rows.selectExpr("n", f"{expression} AS x")
+    made = projection(["x"])
+    made.check(computed.schema)
+    assert made.apply(computed).count() >= 1
