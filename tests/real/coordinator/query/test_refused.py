@@ -264,8 +264,13 @@ def test_a_thread_of_ones_own_and_a_batch_in_parts(job: Job) -> None:
     assert [error.what for error in errors] == ["the pipeline was called outside a micro-batch"]
     assert job.ids() == [1, 2]
     job.add(3, 4)
+
+    def in_parts(df: DataFrame, epoch: int) -> None:
+        for part in (0, 1):
+            pipeline(df.where(f"id % 2 = {part}"), epoch)
+
     with pytest.raises(StreamingQueryException, match="called a second time in one batch"):
-        job.run(lambda df, epoch: [pipeline(df.where(f"id % 2 = {part}"), epoch) for part in (0, 1)])
+        job.run(in_parts)
     job.add(5, 6)
     again = job.pipeline()
     job.run(lambda df, epoch: again(df.where("id % 2 = 0").union(df.where("id % 2 = 1")), epoch))
