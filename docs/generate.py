@@ -236,13 +236,13 @@ class _Calls:
             found = self._values(node.id, place)
             return [text for value, there in found for text in self._texts(value, there, steps - 1)]
         if isinstance(node, ast.Call):
-            return self._answers(node, follow, steps)
+            return self._answers(node, place.path, follow, steps)
         text = words(node)
         if isinstance(node, ast.JoinedStr) and text is not None and not _says_something(text):
             return _filled(node, follow)
         return [text] if text is not None else []
 
-    def _answers(self, node: ast.Call, follow: Callable[[ast.expr], list[str]], steps: int) -> list[str]:
+    def _answers(self, node: ast.Call, at: str, follow: Callable[[ast.expr], list[str]], steps: int) -> list[str]:
         """What a function of the package may return, or a dict may answer."""
         name = ast.unparse(node.func).rsplit(".", 1)[-1]
         if name in ("get", "fromkeys") and isinstance(node.func, ast.Attribute):
@@ -252,7 +252,7 @@ class _Calls:
         return [
             text
             for path, function in self._functions
-            if function.name == name
+            if function.name == name and (path == at or not name.startswith("_"))
             for line in ast.walk(function)
             if isinstance(line, ast.Return) and line.value is not None
             for text in self._texts(line.value, _Place((function,), path), steps - 1)

@@ -184,6 +184,9 @@ def test_a_table_of_another_sink_is_not_registered_again(pg_database: str) -> No
         sink.fence(QUERY, TWO)
 
 
+@pytest.mark.remedy(
+    "app … registered this sink with another table than …: that one is called … now", "or …rename … to …"
+)
 def test_a_table_that_was_renamed_away_is_named(pg_database: str) -> None:
     """P14: create makes no other in its place, and `look` says the same."""
     ready(pg_database)
@@ -195,8 +198,14 @@ def test_a_table_that_was_renamed_away_is_named(pg_database: str) -> None:
         assert 'rename away to "flights__rows"' in refused.value.help
     with pytest.raises(Misconfigured, match="that one is called away now"):
         sink.look(QUERY)
+    observe(pg_database, 'ALTER TABLE away RENAME TO "flights__rows"')
+    sink.check(QUERY, SCHEMA)
+    sink.look(QUERY)
 
 
+@pytest.mark.remedy(
+    "… does not exist", "call pipeline.create() once, or have the SQL run that PostgresSink.ddl(app, schema) returns"
+)
 def test_a_table_that_waits_for_its_adoption_has_not_moved(pg_database: str) -> None:
     """P14: `Plain()` became `Append()`; check asks for create, which adopts the very table."""
     before = ready(pg_database, mode=Plain()).look(QUERY).identity
