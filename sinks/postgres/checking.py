@@ -23,11 +23,10 @@ from epochal.sinks.postgres.ddl import (
     relation_alike,
     schema_alike,
 )
-from epochal.sinks.postgres.kinds import kinds_of
 from epochal.sinks.postgres.publications import refuse_publications
 from epochal.sinks.postgres.registering import refuse_other_table
 from epochal.sinks.postgres.rights import ON_SINKS, On
-from epochal.sinks.postgres.ways import into
+from epochal.sinks.postgres.ways import into, kinds_for
 from epochal.sinks.questions import Question, whats
 
 if TYPE_CHECKING:
@@ -186,8 +185,9 @@ def refuse_rows(
 
 def refuse_columns(session: Session, sink: str, name: str, found: Sequence[Found], columns: Sequence[PgColumn]) -> None:
     """Require that names match, in any order, that the types take the rows, and that other columns have a default."""
-    there = [column for column, *_ in found]
-    kinds = kinds_of(session, name)
+    shown = {column: kind for column, kind, _ in found}
+    there = list(shown)
+    kinds = kinds_for(session, name, columns, shown)
     for column in columns:
         if column.name not in there:
             raise no_column(sink, name, column, there, {each.name for each in columns})

@@ -39,8 +39,8 @@ _ROWS, _BYTES = 10_000, 32 << 20
 """A part of a batch that one statement gets has at most so many rows, and about so many bytes."""
 _TOLD = 200
 """How many characters of the server's message a reason has."""
-_OF_THE_VALUE = "^(22|23|42601|P0001|XX000)"
-"""SQLSTATEs that say that the value is wrong.  Input functions of extensions use the last three, too."""
+_OF_THE_VALUE = "^(22|23|0A000|42601|P0001|XX000)"
+"""SQLSTATEs that say that the value is wrong.  Input functions of odd types and of extensions use the last four."""
 
 
 def insertion(table: str, ways: Sequence[Way]) -> str:

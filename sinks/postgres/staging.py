@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres import checking, creating, ddl, publications, registering, rights
+from epochal.sinks.postgres.address import ServerRefused
 from epochal.sinks.postgres.ddl import Step, Target, quoted
-from epochal.sinks.postgres.kinds import kinds_of
 from epochal.sinks.postgres.modes import Staging, Upsert
 from epochal.sinks.postgres.publish import Publish, Staged
-from epochal.sinks.postgres.ways import into
+from epochal.sinks.postgres.ways import into, kinds_for
 from epochal.sinks.questions import Question, whats
 from epochal.sinks.rows import keyed
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 
+NO_OPERATOR = "42883"
 DEFAULT = ' COLLATE pg_catalog."default"'
 """The clause for a column that has no collation of its own."""
 
@@ -134,8 +135,7 @@ def questions(
     """Yield what a start asks the server for a sink in a mode that stages."""
 
     def plan(session: Session) -> None:
-        publish = plan_of(session, target, mode, columns(session))
-        publish.explain(Staged(session, target, sink, 0, 0, {}, 0))
+        _explain(session, sink, target, mode, columns(session))
 
     tables = tuple(f"table {name}" for name in (target.plain, target.rows))
     may = list(rights.questions(on, sink, target, (target.plain, table_rights(mode)), needs=tables))
@@ -154,6 +154,20 @@ def questions(
     yield Question("publications", on(lambda s: refuse_publications(s, sink, target, mode)), tables)
     yield Question("statements of a publish", on(lambda s: checking.explain(s, target)), mays)
     yield Question("statements that write the table", on(plan), (f"columns of {target.plain}", *mays))
+
+
+def _explain(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
+    try:
+        plan_of(session, target, mode, columns).explain(Staged(session, target, sink, 0, 0, {}, 0))
+    except ServerRefused as error:
+        if isinstance(mode, Upsert) and mode.order and NO_OPERATOR in str(error.state):
+            raise Misconfigured(
+                f"a column of order_by={list(mode.order)} has a type without an order: {error.what}",
+                sink=sink,
+                state=error.state,
+                help="name columns whose type has an order, for instance a number or a time",
+            ) from error
+        raise
 
 
 def refuse_rows(
@@ -228,8 +242,9 @@ def _refuse_relation(session: Session, sink: str, table: str) -> None:
 def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:
     """Require that the table has the written columns, of the same types and writable; other columns need a default."""
     table = {column.name: column for column in columns_of(session, target.plain)}
-    kinds = kinds_of(session, target.plain)
     written = plan_of(session, target, mode, columns).columns
+    rows = [column for column in columns if column.name in written]
+    kinds = kinds_for(session, target.plain, rows, {name: column.kind for name, column in table.items()})
     for column in columns:
         if column.name not in written:
             _refuse_other_case(sink, target, mode, column.name, list(table))

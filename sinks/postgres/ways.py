@@ -13,11 +13,11 @@ what the column's own input function makes of a text.  There are three ways:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epochal.sinks.postgres.ddl import PgColumn, Target, other_type, quoted
+from epochal.sinks.postgres.ddl import PgColumn, Target, columns_of, other_type, quoted
 from epochal.sinks.postgres.kinds import Kind, kinds_of
 from epochal.sinks.postgres.modes import Mode, Upsert
 from epochal.sinks.spark import names
@@ -44,6 +44,7 @@ _SPARKS = {
     "numeric": "decimal",
 }
 """Types that Spark has too.  A text does not go into them: Spark makes the value, and knows what it cannot make."""
+_SPARKS_DIGITS = 38
 _NUMBERS = ("smallint", "integer", "bigint", "real", "double precision", "numeric")
 _CASTS = {
     **dict.fromkeys(_NUMBERS, _NUMBERS),
@@ -138,18 +139,20 @@ def _array(column: PgColumn, base: Kind) -> tuple[str, str, Way] | None:
 
 def refused(sink: str, table: str, column: PgColumn, kind: Kind) -> Misconfigured:
     """Return the error for a column of the table that the rows cannot get into."""
-    return other_type(sink, table, column, kind.shown, _remedy(table, column, kind))
+    return other_type(sink, table, column, kind.shown, _way_out(table, column, kind))
 
 
-def _remedy(table: str, column: PgColumn, kind: Kind) -> str:
+def _way_out(table: str, column: PgColumn, kind: Kind) -> str:
     to = _cast_to(column, kind.base)
     name = names.quoted(column.name)
     if to is not None:
         made = "to_json({})" if to == "string" and column.types[0] == "json" else f"cast({{}} AS {to})"
         return f"convert it in the query: {made.format(name)} AS {name}"
+    there, made = quoted(column.name), column.types[0]
+    using = f"to_json({there})" if made == "json" else f"{there}::text::{made}"
     return (
-        f"ALTER TABLE {table} ALTER COLUMN {quoted(column.name)} TYPE {column.types[0]} USING ..., or keep the column"
-        " out of the rows with select=, if the table can fill it"
+        f"ALTER TABLE {table} ALTER COLUMN {there} TYPE {made} USING {using}; or keep the column out of the rows with"
+        " select=, if the table can fill it"
     )
 
 
@@ -158,9 +161,9 @@ def _cast_to(column: PgColumn, base: Kind) -> str | None:
     made = _plain(column)
     if column.item is not None and base.items is not None:
         inner = _cast_to(column.item, base.items.base)
-        return f"array<{inner}>" if inner is not None and column.item.types[0] != "json" else None
+        return f"array<{inner}>" if inner not in (None, "binary") and column.item.types[0] != "json" else None
     if base.plain in _CASTS.get(made, ()) and not _is_odd(base):
-        limits = ",".join(map(str, base.limits)) or "38,18"
+        limits = ",".join(str(min(limit, _SPARKS_DIGITS)) for limit in base.limits) or "38,18"
         return f"decimal({limits})" if base.plain == "numeric" else _SPARKS[base.plain]
     if made == "json":
         return "string" if base.plain in _TEXTS else None
@@ -179,13 +182,25 @@ def ways_of(
     """
     staged_only = mode.deletes if isinstance(mode, Upsert) else ()
     table = target.own
-    kinds = kinds_of(session, table)
+    kinds = kinds_for(session, table, columns, {name: kind for name, kind, _ in columns_of(session, table)})
     return tuple(
         Way.made(column)
         if column.name in staged_only or column.name not in kinds
         else into(sink, table, column, kinds[column.name])
         for column in columns
     )
+
+
+def kinds_for(
+    session: Session, table: str, columns: Sequence[PgColumn], shown: Mapping[str, str]
+) -> Mapping[str, Kind]:
+    """Return the types of the table's columns.  ``shown``: as format_type writes them.
+
+    The catalogue is asked for what is below them only if a type is not one that ``create`` makes.
+    """
+    if all(shown.get(column.name, column.types[0]) in column.types for column in columns):
+        return {name: Kind(kind) for name, kind in shown.items()}
+    return kinds_of(session, table)
 
 
 def into(sink: str, table: str, column: PgColumn, kind: Kind) -> Way:

@@ -21,8 +21,7 @@ from epochal.coordinator.model.failpoints import Point, hit
 from epochal.sinks.postgres import given
 from epochal.sinks.postgres.address import Address, Limits, ServerRefused
 from epochal.sinks.postgres.client import open_session
-from epochal.sinks.postgres.ddl import quoted
-from epochal.sinks.postgres.kinds import kinds_of
+from epochal.sinks.postgres.ddl import columns_of, quoted
 from epochal.sinks.postgres.ways import Way
 from epochal.sinks.spark.workers import answer, promptly
 
@@ -220,11 +219,11 @@ def _check_types(task: Task, session: Session) -> None:
 
     The check runs under COPY's own lock, so nobody can alter the table before this transaction ends.
     """
-    there = kinds_of(session, task.table)
+    there = {name: kind for name, kind, _ in columns_of(session, task.table)}
     for way in task.columns:
-        if there[way.name].shown not in way.types:
+        if there[way.name] not in way.types:
             raise Misconfigured(
-                f"column {quoted(way.name)} of {task.table} is {there[way.name].shown}, the rows need {way.kind.shown}",
+                f"column {quoted(way.name)} of {task.table} is {there[way.name]}, the rows need {way.kind.shown}",
                 sink=task.sink,
                 help="start the query again: the table was altered while the epoch was written",
             )

@@ -23,7 +23,9 @@ PASSED_ON = {
     ("sinks/kafka/objections.py", "refusal"),
     ("sinks/postgres/core.py", "reading"),
     ("sinks/postgres/cures.py", "raise_with_cure"),
+    ("sinks/postgres/judging.py", "answers"),
     ("sinks/postgres/preparing.py", "raise_refusals"),
+    ("sinks/spark/executors.py", "error_of_a_worker"),
 }
 """Functions that make an error of another one's words: these words are listed where they are written."""
 
