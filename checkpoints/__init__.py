@@ -2,4 +2,5 @@
 
 ``log.py`` defines the methods of an epoch log and its records.  ``memory.py``, ``files.py``, ``hadoop.py`` and
 ``postgres.py`` are the implementations.  ``names.py`` and ``rules.py`` hold what they share.
+``place.py`` says what is known of the disk that a checkpoint lies on.
 """

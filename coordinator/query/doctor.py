@@ -25,10 +25,14 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Part:
-    """Questions about one thing.  ``questions`` opens what it needs, and closes it when it is at its end."""
+    """Questions about one thing.  ``questions`` opens what it needs, and closes it when it is at its end.
+
+    ``named``: whether a logged caution has to say what it is about.
+    """
 
     of: str
     questions: Callable[[], Iterator[Question]]
+    named: bool = False
 
 
 def require_all(parts: Sequence[Part], warn: Callable[[str], None]) -> Diagnosis:
@@ -38,7 +42,7 @@ def require_all(parts: Sequence[Part], warn: Callable[[str], None]) -> Diagnosis
         for question in part.questions():
             finding = ask(part.of, question)
             for caution in finding.cautions:
-                warn(caution)
+                warn(f"{part.of}: {caution}" if part.named else caution)
             findings.append(finding)
     return Diagnosis(tuple(findings))
 

@@ -360,7 +360,10 @@ class Pipeline:
             Part("this process", of_process),
             Part("Spark", partial(of_session, spark)),
             Part("query", partial(asking.of_df, df, schema, spark, output_mode)),
-            *(Part(f"sink {s.name}", partial(of_sink, new, n, self._app, schema)) for n, s in enumerate(self._sinks)),
+            *(
+                Part(f"sink {sink.name}", partial(of_sink, new, number, self._app, schema), named=True)
+                for number, sink in enumerate(self._sinks)
+            ),
             *([Part("checkpoint", partial(self._of_checkpoint, where, spark))] if where is not None else []),
             *([Part("epoch log", partial(of_log, self._log))] if where is None and self._log is not None else []),
         ]

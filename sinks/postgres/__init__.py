@@ -6,9 +6,9 @@ On the driver: ``sink.py`` has the arguments and the methods of the sink.  ``sta
 ``preparing.py`` and ``committing.py`` implement these methods, and ``core.py`` has what they share.
 In a task: ``write.py`` copies rows and registers them, ``binary.py`` encodes rows for binary COPY.
 What Postgres holds: ``ddl.py`` the SQL of tables and view, ``creating.py`` makes them, ``checking.py`` refuses what
-can never work, ``rights.py`` the rights that a role needs; ``staging.py`` and ``publish.py`` the modes that stage
-(``modes.py``), ``audit.py`` past epochs, ``rows.py`` types and values, ``evolution.py`` new columns, ``advice.py`` SQL
-for a DBA.
+can never work, ``rights.py`` the rights that a role needs, ``settings.py`` what the server is set to; ``staging.py``
+and ``publish.py`` the modes that stage (``modes.py``), ``audit.py`` past epochs, ``rows.py`` types and values,
+``evolution.py`` new columns, ``advice.py`` SQL for a DBA.
 Connections: ``address.py``, ``client.py``, ``session.py`` (the only file that imports psycopg), ``blockers.py``.
 """
 

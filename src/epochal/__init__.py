@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from epochal.coordinator.model import events
     from epochal.coordinator.protocol.retry import Retry
     from epochal.coordinator.query.answers import Guarantee, PipelineStatus
+    from epochal.coordinator.query.diagnosis import Diagnosis
     from epochal.coordinator.query.pipeline import Pipeline
 else:
     __getattr__, __dir__ = when_asked(
         globals(),
         {
+            "Diagnosis": "epochal.coordinator.query.diagnosis",
             "Guarantee": "epochal.coordinator.query.answers",
             "Pipeline": "epochal.coordinator.query.pipeline",
             "PipelineStatus": "epochal.coordinator.query.answers",
@@ -52,6 +54,7 @@ __all__ = [
     "CalledTwice",
     "CheckpointMismatch",
     "CommitInDoubt",
+    "Diagnosis",
     "EpochalError",
     "Fenced",
     "Guarantee",

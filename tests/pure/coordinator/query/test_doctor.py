@@ -112,6 +112,14 @@ def test_a_check_raises_the_first_error_and_warns_of_what_it_has_seen_until_then
         assert (warned, asked) == (["beware"], [])
 
 
+def test_a_logged_caution_of_a_sink_names_the_sink() -> None:
+    warned: list[str] = []
+    questions = [Question("a", lambda: Answer(cautions=["beware"]))]
+    parts = [Part("query", lambda: iter(questions)), Part("sink s", lambda: iter(questions), named=True)]
+    require_all(parts, warned.append)
+    assert warned == ["beware", "sink s: beware"]
+
+
 # --- within a time limit -------------------------------------------------------------------------
 
 
