@@ -6,6 +6,8 @@ KEEP   ?=
 FULL   ?=
 ROWS   ?=
 ROUNDS ?=
+COUNT  ?= 2000
+SEED   ?= 29
 SHARD  ?=
 STAMP  := $(VENV)/.epochal-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
@@ -13,7 +15,7 @@ PYTEST := EPOCHAL_EVERY_TEST=1 $(BIN)/python -m pytest --durations=12 --duration
 SOURCE := coordinator checkpoints sinks chaos src tests examples docs $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-fast test-containers test-browser test-matrix chaos planted bench bench-quick bench-growth bench-consistency bench-page archives docs check format
+.PHONY: help venv demo test test-all test-fast test-containers test-browser test-matrix fuzz chaos planted bench bench-quick bench-growth bench-consistency bench-page archives docs check format
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' Makefile
@@ -46,6 +48,9 @@ test-browser: venv ## reports in a real headless Chromium; without one "Error 3"
 # The same: 3 where nothing failed and something is missing; ROWS are words that parts begin with (spark, kafka, ...).
 test-matrix: venv ## other versions of Spark, Kafka, Postgres, and pgbouncer; what is missing is named, "Error 3" (long)
 	$(BIN)/python -m tests.matrix $(ROWS)
+
+fuzz: venv       ## COUNT (2000) random pipelines of a SEED on real servers: right, or refused by name (about an hour)
+	$(BIN)/python -m tests.fuzz --count $(COUNT) --seed $(SEED)
 
 # Two million traces take most of an hour; each workload and each pipeline of the third tier a few minutes.
 chaos: venv      ## all four tiers against ourselves, the last one for MINUTES=n (10); long

@@ -42,6 +42,7 @@ from epochal.checkpoints.names import (
 )
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
 from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.errors import OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
 
@@ -54,6 +55,7 @@ class FilesLog:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, disk: Disk | None = None) -> None:
+        check_types(FilesLog.__init__.__annotations__, {"folder": folder})
         self._folder = os.path.abspath(folder)
         self._disk = disk if disk is not None else Disk()
         self._made = False

@@ -46,6 +46,7 @@ from epochal.checkpoints.names import (
 )
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
 from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
 
@@ -125,6 +126,7 @@ class HadoopLog:
     """
 
     def __init__(self, folder: str, hadoop: Callable[[], Hadoop] = running) -> None:
+        check_types(HadoopLog.__init__.__annotations__, {"folder": folder})
         check_scheme(folder)
         self._files = _Hdfs(folder.rstrip("/"), hadoop)
         self._made = False

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from epochal.checkpoints.log import Entry, LogPosition, Record, decode, encode
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
 from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import AnswerDropped, Point
 
@@ -61,6 +62,7 @@ class PostgresLog:
     """
 
     def __init__(self, dsn: str | Callable[[], str], name: str, *, timeout: float = 30.0) -> None:
+        check_types(PostgresLog.__init__.__annotations__, {"dsn": dsn, "name": name, "timeout": timeout})
         self._dsn = dsn
         self._name = name
         self._timeout = timeout

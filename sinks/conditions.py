@@ -168,12 +168,12 @@ def check_above_zero(sink: str, **given: float | None) -> None:
             )
 
 
-def check_name(what: str, name: str, sink: str | None = None) -> None:
+def check_name(what: str, name: object, sink: str | None = None) -> None:
     """Raise ``Misconfigured`` unless ``name`` is a valid name of an app or a sink.
 
     ``what``: the user's word for it, for the message.
     """
-    if NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
         raise Misconfigured(
             f"{what} {name!r} is not of the form {NAME.pattern}",
             sink=sink,

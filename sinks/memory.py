@@ -442,7 +442,7 @@ class MemoryRedoSink(_MemoryClient):
                 epoch=epoch.number,
                 help="give the coordinator a stage",
             )
-        read = len(as_rows(self._stage.read(epoch.copy)))
+        read = len(as_rows(self._stage.read(epoch.copy), self._name, epoch.number))
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
         payload = {"copy": epoch.copy.to_json(), **_about(epoch)}
         return Committable(self._name, epoch.decision, epoch.position, read, payload)
@@ -517,12 +517,26 @@ class MemoryStage:
         return [(epoch, owner) for epoch, owner, _ in self._copies.values()]
 
 
-def as_rows(rows: Rows) -> tuple[Row, ...]:
+def as_rows(rows: Rows, sink: str | None = None, epoch: EpochNumber | None = None) -> tuple[Row, ...]:
     """Evaluate ``rows`` once: a DataFrame is collected, anything else is iterated."""
     if hasattr(rows, "collect"):
-        return tuple(row.asDict(recursive=True) for row in rows.collect())
+        return _collected(rows, sink, epoch)
     iterable: Iterable[Row] = rows
     return tuple(dict(row) for row in iterable)
+
+
+def _collected(rows: Any, sink: str | None, epoch: EpochNumber | None) -> tuple[Row, ...]:
+    try:
+        return tuple(row.asDict(recursive=True) for row in rows.collect())
+    except (ValueError, OverflowError) as error:  # what pyspark raises for a value that Python does not have
+        raise PrepareRefused(
+            f"a row has a value that Python cannot hold: {error}",
+            sink=sink,
+            epoch=epoch,
+            state="nothing of the epoch was decided",
+            help="leave such rows out in the query: a sink in memory holds Python's own values (years 1 to 9999,"
+            " texts in UTF-8)",
+        ) from error
 
 
 def digest_of(rows: Iterable[Row]) -> Digest:
@@ -537,7 +551,7 @@ def _hash(text: str) -> int:
 def _written(rows: Rows, sink: str, epoch: EpochNumber) -> tuple[Row, ...]:
     """Evaluate the rows and write them one after another, as a task of Spark does."""
     written = []
-    for row in as_rows(rows):
+    for row in as_rows(rows, sink, epoch):
         written.append(row)
         failpoints.hit(Point.IN_WRITE, sink, epoch)
     return tuple(written)

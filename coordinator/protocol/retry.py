@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.errors import Misconfigured
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class Retry:
     sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
+        check_types(Retry.__annotations__, vars(self))
         if self.attempts < 1:
             raise Misconfigured(f"Retry(attempts={self.attempts!r})", help="the first attempt counts: give at least 1")
 

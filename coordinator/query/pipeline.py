@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.checkpoints.hadoop import of_session as hadoop_of
 from epochal.checkpoints.log import EpochLog
+from epochal.coordinator.model.arguments import are_texts, check_types
 from epochal.coordinator.model.epoch import IDEMPOTENT, MODES, TWO_PHASE, EpochNumber, Phase, Query
 from epochal.coordinator.model.errors import CalledTwice, Misconfigured
 from epochal.coordinator.model.events import Consumer, EventPublisher
@@ -155,14 +156,22 @@ class Pipeline:
         compact_every: int = COMPACT_EVERY,
         on_event: Consumer | None = None,
     ) -> None:
+        check_types(Pipeline.__init__.__annotations__, {k: v for k, v in locals().items() if k != "self"})
         check_name("app", app)
-        given, sinks = tuple(sinks), with_rejects(sinks)
+        given = tuple(sinks)
+        sinks = with_rejects(given)
         _check_sinks(sinks)
         _check_mode(mode, deterministic)
         if mode == IDEMPOTENT:
             check_appliable(sinks)
         if compact_every < 1:
             raise Misconfigured(f"compact_every={compact_every}", help="pass a number of records, 1 or more")
+        if retry is not None and not isinstance(retry, Retry):
+            raise Misconfigured(f"retry={retry!r} is no Retry", help="pass an epochal.Retry, or leave it out")
+        if log is not None and not callable(getattr(log, "read", None)):
+            raise Misconfigured(
+                f"log={log!r} is no epoch log", help="pass a PostgresLog, FilesLog or HadoopLog, or leave it out"
+            )
         if on_event is not None and not callable(on_event):
             raise Misconfigured(f"on_event={on_event!r} cannot be called", help="pass a function of one argument")
         self._app = app
@@ -532,7 +541,7 @@ def _conditions(plan: PlanFacts) -> list[str]:
 def _check_mode(mode: str, deterministic: Sequence[str]) -> None:
     if mode not in MODES:
         raise Misconfigured(f"mode {mode!r} is not known", help=f"leave mode out, or pass one of {', '.join(MODES)}")
-    if isinstance(deterministic, str) or not all(isinstance(name, str) for name in deterministic):
+    if not are_texts(deterministic):
         raise Misconfigured(
             f"deterministic={deterministic!r} is no list of names",
             help='pass the names of functions: deterministic=["parse"]',

@@ -31,6 +31,8 @@ ATTEMPTS = 10
 
 PAYLOAD_VERSION = 2
 """The version of a vote's payload.  Version 2 has a mode.  An append is written as version 1 for older readers."""
+NO_CAST = "column {}: it is NOT NULL inside a column, and Delta's MERGE takes no rows for it"
+"""Why a sink that merges refuses a table; ``{}``: the path of a field or element."""
 MARKER_VERSION = 1
 """The version of the transaction ids."""
 
@@ -150,6 +152,14 @@ class Core:
     def as_text(self, names: Sequence[str]) -> str:
         """Return the statements that make these columns of the table STRING, which Delta does without rewriting."""
         return "; ".join(f"ALTER TABLE {self.target.sql} ALTER COLUMN {quoted(name)} TYPE STRING" for name in names)
+
+    def inner_not_null(self, metadata: Json, names: Sequence[str]) -> list[str]:
+        """Return what is NOT NULL inside columns that a MERGE writes; nothing in another mode."""
+        return gates.inner_not_null(jvm.schema_of(metadata), names) if isinstance(self.mode, Merge) else []
+
+    def without_not_null(self, paths: Sequence[str]) -> str:
+        """Return the statements that let these parts of columns be NULL."""
+        return "; ".join(f"ALTER TABLE {self.target.sql} ALTER COLUMN {path} DROP NOT NULL" for path in paths)
 
     def add_columns(self, added: StructType) -> str:
         return f"ALTER TABLE {self.target.sql} ADD COLUMNS ({jvm.ddl(jvm.session(self.name), added)})"

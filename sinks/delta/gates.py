@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import Json
 from epochal.sinks.delta.jvm import schema_of
-from epochal.sinks.spark.names import twins
+from epochal.sinks.spark.names import quoted, twins
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -108,6 +108,26 @@ def char_keys(metadata: Json, key: Sequence[str]) -> list[str]:
     """Return the columns of the key that are CHAR(n) in the table.  Spark keeps this type beside that of a string."""
     kinds = {field.name.lower(): str(field.metadata.get(_DECLARED, "")) for field in schema_of(metadata).fields}
     return [name for name in key if kinds.get(name.lower(), "").startswith("char(")]
+
+
+def inner_not_null(table: StructType, names: Sequence[str]) -> list[str]:
+    """Return the paths inside the columns ``names`` of the table that cannot be NULL.
+
+    Delta's MERGE casts each column of the rows to the type of the table's, and Spark casts nothing that may be NULL to
+    what may not.  The rows come from a copy, of which Spark says that each part of a column may be NULL.
+    """
+    wanted = {name.lower() for name in names}
+    return [path for f in table.fields if f.name.lower() in wanted for path in _not_null(quoted(f.name), f.dataType)]
+
+
+def loosened(schema: StructType) -> StructType:
+    """Return the columns of a new table: as in ``schema``, but inside a column everything may be NULL.
+
+    Delta refuses a NULL struct if a field of it is NOT NULL.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(f.name, _relaxed(f.dataType, True), f.nullable, f.metadata) for f in schema.fields])
 
 
 def row_problems(rows: StructType, table: StructType, *, case_sensitive: bool) -> list[str]:
@@ -288,13 +308,38 @@ def _names(path: str, kind: DataType) -> Iterator[str]:
         yield from _names(path, kind.valueType)
 
 
-def _relaxed(kind: DataType) -> DataType:
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+def _not_null(path: str, kind: DataType) -> Iterator[str]:
+    """Yield the paths inside a column that cannot be NULL, as SQL names them."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _relaxed(f.dataType), nullable=True) for f in kind.fields])
+        for field in kind.fields:
+            inner = f"{path}.{quoted(field.name)}"
+            yield from () if field.nullable else (inner,)
+            yield from _not_null(inner, field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from () if kind.containsNull else (f"{path}.element",)
+        yield from _not_null(f"{path}.element", kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from () if kind.valueContainsNull else (f"{path}.value",)
+        yield from _not_null(f"{path}.key", kind.keyType)
+        yield from _not_null(f"{path}.value", kind.valueType)
+
+
+def _relaxed(kind: DataType, with_metadata: bool = False) -> DataType:
+    """Return the type, with everything inside it nullable."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    def relaxed(part: DataType) -> DataType:
+        return _relaxed(part, with_metadata)
+
+    def told(field: StructField) -> dict[str, Any] | None:
+        return field.metadata if with_metadata else None
+
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, relaxed(f.dataType), True, told(f)) for f in kind.fields])
     if isinstance(kind, ArrayType):
-        return ArrayType(_relaxed(kind.elementType), containsNull=True)
+        return ArrayType(relaxed(kind.elementType), containsNull=True)
     if isinstance(kind, MapType):
-        return MapType(_relaxed(kind.keyType), _relaxed(kind.valueType), valueContainsNull=True)
+        return MapType(relaxed(kind.keyType), relaxed(kind.valueType), valueContainsNull=True)
     return kind

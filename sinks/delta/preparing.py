@@ -12,7 +12,7 @@ from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, E
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, jvm, modes, renames
-from epochal.sinks.delta.core import PAYLOAD_VERSION, Core, UncommittedMerge
+from epochal.sinks.delta.core import NO_CAST, PAYLOAD_VERSION, Core, UncommittedMerge
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, Work
 from epochal.sinks.delta.modes import Merge
@@ -114,6 +114,8 @@ def prepare_merge(
     table_names = jvm.schema_of(metadata).names
     plan = sink.planned(mode, sink.projection.check(rows.schema).names, table_names)
     work = Work.of(epoch.copy, sink.projection, plan, rows.sparkSession)
+    if inner := sink.inner_not_null(metadata, plan.columns):
+        raise sink.say.refused("; ".join(map(NO_CAST.format, inner)), epoch.number, help=sink.without_not_null(inner))
     session = work.session(rows.sparkSession)
     with sink.projection.evaluating(epoch.number):
         given = work.rows(session)

@@ -37,6 +37,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Marker, Position, Query, SinkState
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import check_name
@@ -85,6 +86,7 @@ class DeltaSink(SessionSink):
         where: str | None = None,
     ) -> None:
         self._made_with = {what: value for what, value in locals().items() if what != "self"}
+        check_types(DeltaSink.__init__.__annotations__, self._made_with)
         self._core = Core(**self._made_with)
         self.leaves_rows_out = where is not None  # a FilteringSink
         if isinstance(mode, Merge):

@@ -11,7 +11,7 @@ from epochal.coordinator.model.epoch import Json, Query
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import check_name
 from epochal.sinks.delta import gates, jvm, renames
-from epochal.sinks.delta.core import Core
+from epochal.sinks.delta.core import NO_CAST, Core
 from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.delta.modes import Merge
 from epochal.sinks.delta.staged import Staged
@@ -58,7 +58,7 @@ def create_table(sink: Core, schema: StructType) -> None:
     session = clone(jvm.session(sink.name))
     session.catalog.setCurrentCatalog(SESSION_CATALOG)
     session.conf.unset(gates.RETENTION_DEFAULT)  # a table with this setting is refused by check
-    table = DeltaTable.createIfNotExists(session).addColumns(schema)
+    table = DeltaTable.createIfNotExists(session).addColumns(gates.loosened(schema))
     table = sink.target.named(table)
     if sink.partition_by:
         table = table.partitionedBy(*sink.partition_by)
@@ -147,6 +147,8 @@ def _refuse_columns(sink: Core, metadata: Json, schema: StructType) -> None:
     sink.say.refuse_set_up(renames.problems(old), renames.remedy(old))
     rows = sink.written(given, jvm.schema_of(metadata).names)
     sink.say.refuse_set_up(sink.row_problems(rows, metadata), sink.remedy(sink.added(rows, metadata)))
+    inner = sink.inner_not_null(metadata, rows.names)
+    sink.say.refuse_set_up(list(map(NO_CAST.format, inner)), sink.without_not_null(inner))
 
 
 def refuse_forgetful(sink: Core, metadata: Json) -> None:

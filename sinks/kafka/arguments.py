@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from epochal.coordinator.model.arguments import are_texts
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.kafka import encode, topics
 from epochal.sinks.kafka.encode import MakeValue
@@ -26,7 +27,7 @@ def declared_topics(topic: str, several: Sequence[str] | None, sink: str, *, nam
     if several is None:
         topics.check_topic(topic, sink)
         return Declared((topic,))
-    if isinstance(several, str) or not several or len(set(several)) < len(several):
+    if not are_texts(several) or not several or len(set(several)) < len(several):
         raise Misconfigured(
             f"topics={several!r} is not a list of different topics",
             sink=sink,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, Json, Marker, Position, Query, SinkState
 from epochal.sinks.epochs import Epochs, Wanted
 from epochal.sinks.kafka import applying, audit, committing, fencing, judging, preparing, slots, starting
@@ -94,6 +95,7 @@ class KafkaSink:
         keep_days: float | None = None,
     ) -> None:
         self._made_with = {what: value for what, value in locals().items() if what != "self"}
+        check_types(KafkaSink.__init__.__annotations__, self._made_with)
         self._core = Core(**self._made_with)
         self.bad_rows = self._core.bad_rows
 

@@ -7,7 +7,7 @@ psycopg is not installed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
@@ -44,7 +44,24 @@ class Connector:
 
     def address(self) -> Address:
         """Return the address of the server.  A DSN that is a function is called each time, as its secret may change."""
-        return Address(self._dsn() if callable(self._dsn) else self._dsn)
+        return Address(self._called(self._dsn) if callable(self._dsn) else self._dsn)
+
+    def _called(self, dsn: Callable[[], str]) -> str:
+        """Return what the user's function returns.  What it raises may hold a secret, so no error shows its text."""
+        try:
+            given: object = dsn()
+        except Exception as error:
+            said = f"raised {type(error).__name__}"
+        else:
+            if isinstance(given, str):
+                return given
+            said = f"returned {type(given).__name__}, not a text"
+        raise Misconfigured(
+            f"the function of dsn= {said}",
+            sink=self._sink,
+            help="it is called in the driver whenever Postgres is reached, and returns a connection string: see that"
+            " what it reads (the environment, a file, a vault) is there",
+        )
 
     def open(self) -> Session:
         """Open a new session, which the caller closes."""

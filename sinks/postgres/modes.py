@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.rows import keyed
 from epochal.sinks.rows.keyed import Keyed
@@ -67,5 +68,7 @@ def check(mode: Mode, view: str | None, sink: str) -> None:
             sink=sink,
             help="leave view= out; a view of your own on top of the table is fine",
         )
+    if isinstance(mode, Plain | Upsert):
+        check_types({"trial": "bool"}, vars(mode), sink)
     if isinstance(mode, Upsert):
         keyed.check(mode, sink)

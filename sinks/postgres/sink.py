@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Wanted
 from epochal.sinks.pickles import take_state
@@ -69,6 +70,7 @@ class PostgresSink:
         keep_days: float | None = None,
     ) -> None:
         self._made_with = {what: value for what, value in locals().items() if what != "self"}
+        check_types(PostgresSink.__init__.__annotations__, self._made_with)
         self._core = Core(**self._made_with)
         self.bad_rows = self._core.bad_rows
         self.leaves_rows_out = where is not None or self.bad_rows is not None  # a FilteringSink

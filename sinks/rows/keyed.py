@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 
@@ -98,6 +99,7 @@ class Upsertion:
 
 def check(mode: Keyed, sink: str) -> None:
     """Raise ``Misconfigured`` for a mode that cannot work with any rows."""
+    check_types(Keyed.__annotations__, vars(mode), sink)
     if not mode.keys:
         raise Misconfigured(
             f"{type(mode).__name__}(key=...) names no column", sink=sink, help="name the columns that identify a row"

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from epochal.coordinator.model.arguments import are_texts
 from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.questions import NotAsked, known
@@ -85,7 +86,7 @@ class Projection:
     def of(cls, sink: str, select: Sequence[str] | None, where: object) -> Projection:
         """Make a projection from the user's arguments; raise ``Misconfigured`` if it is invalid for any rows."""
         if select is not None:
-            if isinstance(select, str) or not all(isinstance(item, str) for item in select):
+            if not are_texts(select):
                 raise _invalid(sink, f"select={select!r} is not a list of texts")
             if not select or not all(item.strip() for item in select):
                 raise _invalid(sink, f"select={list(select)!r} {'holds an empty text' if select else 'is empty'}")

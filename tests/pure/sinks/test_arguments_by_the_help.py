@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.postgres import PostgresLog
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.coordinator.protocol.retry import Retry
 from epochal.coordinator.query.pipeline import Pipeline
@@ -319,6 +321,26 @@ def sinks(*names: str) -> list[MemorySink]:
             {"compact_every": 0},
             [{"compact_every": 1}],
             marks=pytest.mark.remedy("compact_every=…", "pass a number of records, 1 or more"),
+        ),
+        pytest.param(
+            pipeline,
+            {"log": "/checkpoint/log"},
+            [{}, {"log": PostgresLog("host=h", "log")}, {"log": FilesLog("/log")}],
+            marks=pytest.mark.remedy(
+                "log=… is no epoch log", "pass a PostgresLog, FilesLog or HadoopLog, or leave it out"
+            ),
+        ),
+        pytest.param(
+            pipeline,
+            {"retry": 3},
+            [{}, {"retry": Retry(attempts=3)}],
+            marks=pytest.mark.remedy("retry=… is no Retry", "pass an epochal.Retry, or leave it out"),
+        ),
+        pytest.param(
+            in_postgres,
+            {"connections": "4"},
+            [{"connections": 4}],
+            marks=pytest.mark.remedy("…=… is not …", "give …= …"),
         ),
         pytest.param(
             pipeline,

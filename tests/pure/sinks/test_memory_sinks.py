@@ -25,6 +25,7 @@ from epochal.sinks.memory import (
     MemoryStage,
     Prepared,
     Row,
+    as_rows,
     deliver,
     digest_of,
 )
@@ -247,3 +248,17 @@ def test_the_reference_that_redoes_votes_for_a_copy_alone() -> None:
 def test_a_sink_that_forwards_says_where() -> None:
     with pytest.raises(NotImplementedError):
         _ = ForwardingSink().into
+
+
+class FarAway:
+    """Rows as pyspark gives them if one has a date of the year 10000."""
+
+    def collect(self) -> list[object]:
+        raise ValueError("year 10000 is out of range")
+
+
+def test_a_value_that_python_does_not_have_refuses_the_epoch() -> None:
+    """The ValueError came out as it was."""
+    with pytest.raises(PrepareRefused, match="cannot hold: year 10000 is out of range") as refused:
+        as_rows(FarAway(), "out", 3)
+    assert (refused.value.sink, refused.value.epoch) == ("out", 3)

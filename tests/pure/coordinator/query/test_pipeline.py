@@ -69,6 +69,8 @@ def sinks(*names: str) -> list[MemorySink]:
         ({"mode": "idempotent", "deterministic": [len]}, "is no list of names"),
         ({"compact_every": 0}, "compact_every=0"),
         ({"deterministic": ["parse"]}, "has no effect in mode 'two-phase'"),
+        ({"retry": 3}, "retry=3 is no Retry"),
+        ({"log": "/a/folder"}, "log='/a/folder' is no epoch log"),
         ({"on_event": "print"}, "on_event='print' cannot be called"),
         ({"mode": "idempotent", "sinks": [FromCopyAlone("a", SERVER)]}, "FromCopyAlone has no method apply"),
     ],
