@@ -212,6 +212,17 @@ class PairedSink(Sink, Protocol):
 
 
 @runtime_checkable
+class NeighbourSink(Sink, Protocol):
+    """A sink whose target may depend on the targets of other sinks of the same pipeline."""
+
+    def check_beside(self, schema: Schema, others: Sequence[Sink]) -> None:
+        """Raise ``Misconfigured`` if this sink could not take an epoch before another of these sinks shows it.
+
+        A start asks this after ``check`` of all sinks.  Write nothing.
+        """
+
+
+@runtime_checkable
 class AuditedSink(Sink, Protocol):
     """A sink with an audit: it can list the epochs that it shows."""
 

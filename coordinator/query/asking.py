@@ -35,8 +35,8 @@ from epochal.coordinator.query.spark import (
     questions_of_versions,
 )
 from epochal.sinks.inspection import written
-from epochal.sinks.protocol import Schema, SessionSink, Sink
-from epochal.sinks.questions import NO_COLUMNS, Answer, NotAsked, Question, questions_of
+from epochal.sinks.protocol import NeighbourSink, Schema, SessionSink, Sink
+from epochal.sinks.questions import NO_COLUMNS, Answer, NotAsked, Question, known, questions_of
 from epochal.sinks.rows.digest import check_digestible
 from epochal.sinks.spark.executors import running_session
 from epochal.sinks.spark.names import check_names
@@ -155,6 +155,33 @@ def of_sink(new: Callable[[], Sequence[Sink]], number: int, app: str, schema: Sc
             yield from questions_of(sink, Query(app, "", "", ""), schema)
     finally:
         sink.close()
+
+
+def neighbours(sinks: Sequence[Sink]) -> Sequence[NeighbourSink]:
+    """Return the sinks that may depend on one another; none if there is only one of them."""
+    found = [sink for sink in sinks if isinstance(sink, NeighbourSink)]
+    return found if len(found) > 1 else []
+
+
+def of_neighbours(sinks: Sequence[Sink], schema: Schema | None) -> Iterator[Question]:
+    """Ask each sink that may depend on the other sinks whether it can take an epoch together with them."""
+    for sink in neighbours(sinks):
+        others = [other for other in sinks if other is not sink]
+        yield Question(f"{sink.name} beside the others", partial(_beside, sink, schema, others))
+
+
+def _beside(sink: NeighbourSink, schema: Schema | None, others: Sequence[Sink]) -> None:
+    sink.check_beside(known(schema), others)
+
+
+def of_new_neighbours(new: Callable[[], Sequence[Sink]], schema: Schema | None) -> Iterator[Question]:
+    """Ask as :func:`of_neighbours` does, with connections of their own."""
+    sinks = new()
+    try:
+        yield from of_neighbours(sinks, schema)
+    finally:
+        for sink in sinks:
+            sink.close()
 
 
 def unless_spark_is_needed(look: Callable[[], None], where: str, sinks: Sequence[Sink]) -> None:

@@ -31,8 +31,11 @@ from epochal.coordinator.query.answers import Guarantee, PipelineStatus
 from epochal.coordinator.query.asking import (
     LOG,
     OfQuery,
+    neighbours,
     of_checkpoint,
     of_log,
+    of_neighbours,
+    of_new_neighbours,
     of_process,
     of_session,
     of_sink,
@@ -278,6 +281,7 @@ class Pipeline:
         require(self._asking.of_rows(df.schema, df.sparkSession), self._warn)
         for sink in run.sinks:
             sink.check(identity, df.schema)
+        require(of_neighbours(run.sinks, df.schema), self._warn)
         run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark, run.telling, query.explain)
 
     def consumers(self) -> list[Consumer]:
@@ -373,6 +377,7 @@ class Pipeline:
                 Part(f"sink {sink.name}", partial(of_sink, new, number, self._app, schema), named=True)
                 for number, sink in enumerate(self._sinks)
             ),
+            *([Part("sinks together", partial(of_new_neighbours, new, schema))] if neighbours(self._sinks) else []),
             *([Part("checkpoint", partial(self._of_checkpoint, where, spark))] if where is not None else []),
             *([Part("epoch log", partial(of_log, self._log))] if where is None and self._log is not None else []),
         ]

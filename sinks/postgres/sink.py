@@ -12,7 +12,7 @@ from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Wanted
 from epochal.sinks.pickles import take_state
-from epochal.sinks.postgres import audit, committing, ddl, fencing, judging, preparing, staging, starting
+from epochal.sinks.postgres import audit, committing, ddl, fencing, judging, neighbours, preparing, staging, starting
 from epochal.sinks.postgres.address import Dsn
 from epochal.sinks.postgres.advice import Script
 from epochal.sinks.postgres.core import Core
@@ -103,6 +103,11 @@ class PostgresSink:
     def questions(self, query: Query, schema: Schema | None) -> Iterator[Question]:
         """See ``epochal.sinks.questions.Questioned``."""
         return starting.questions(self._core, query, schema)
+
+    def check_beside(self, schema: Schema, others: Sequence[Sink]) -> None:
+        """See :class:`~epochal.sinks.protocol.NeighbourSink`: refuse a foreign key to the table of another sink."""
+        cores = [other._core for other in others if isinstance(other, PostgresSink)]
+        neighbours.refuse_foreign_keys(self._core, schema, cores)
 
     def script(self, app: str, schema: Schema | None = None, filters: Sequence[str] = ()) -> Script:
         """Return SQL for a DBA.  Without ``schema`` the columns are read from the existing table."""
