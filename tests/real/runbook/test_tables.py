@@ -110,11 +110,11 @@ def test_another_name_leads_out_too(corner: MakeCorner, way: str) -> None:
     if way == "rename":
         job.command(["rename", str(job.checkpoint), "table", "new", "--why", "x", "--yes"])
     else:
-        refused = job.command(["retire", str(job.checkpoint), "table", "--why", "x", "--yes"], 1)
+        refused = job.command(["retire", str(job.checkpoint), "table", "--why", "x", "--yes"], 2)
         assert "epochal retire --unreachable" in refused
         if way == "back again":
             job.edit('name="new"', 'name="table"')
-            refused = job.command(["resolve", str(job.checkpoint), "--accept", "table", "--why", "x", "--yes"], 1)
+            refused = job.command(["resolve", str(job.checkpoint), "--accept", "table", "--why", "x", "--yes"], 2)
             assert "belongs to sink 'new'" in refused
             job.edit('name="table"', 'name="new"')
         job.follow(RETIRE, SINK="table")
