@@ -448,10 +448,9 @@ def test_a_table_of_exact_types_is_judged_as_by_an_older_version(spark: SparkSes
 
 @pytest.mark.remedy("a column of order_by=… has a type without an order: …", "name columns whose type has an order")
 def test_an_order_by_a_type_that_has_none_is_refused(spark: SparkSession, pg_database: str) -> None:
-    observe(pg_database, "CREATE TABLE flights (k int PRIMARY KEY, doc json)")
-    given = spark.sql("SELECT 1 AS k, '{}' AS doc")
+    observe(pg_database, "CREATE TABLE flights (k int PRIMARY KEY, doc json, at timestamptz)")
+    given = spark.sql("SELECT 1 AS k, '{}' AS doc, timestamp_millis(0) AS at")
     with pytest.raises(Misconfigured, match=r"order_by=\['doc'\] has a type without an order") as refused:
-        started(pg_database, given, mode=Upsert(key="k", order_by="doc"))
+        started(pg_database, given, mode=Upsert(key="k", order_by=["doc"]))
     assert "for instance a number or a time" in refused.value.help
-    timed = spark.sql("SELECT 1 AS k, '{}' AS doc, timestamp_millis(0) AS at")
-    started(pg_database, timed, mode=Upsert(key="k", order_by="at"))
+    started(pg_database, given, mode=Upsert(key="k", order_by="at"))
