@@ -16,9 +16,9 @@ _LIMITS = re.compile(r"\((\d+(?:,-?\d+)?)\)")
 class Kind:
     """The type of a column, of an array's items, or below a domain.
 
-    ``by_text``: the type's own input function reads a text, and the same text always gives the same value.  It is false
-    for types whose input depends on settings or on the clock (Postgres calls their input function stable), and for
-    types that Postgres makes of a text by something else than the input function.
+    ``by_text``: the type's own input function reads a text, or its own cast from text (as PostGIS has one), and the
+    same text always gives the same value.  It is false for types whose input depends on settings or on the clock
+    (Postgres calls their input function stable), and where Postgres itself has a cast from text, which may cut it.
     """
 
     shown: str  # as format_type writes it
@@ -62,8 +62,9 @@ WITH RECURSIVE down (attnum, depth, type, mod) AS (
     FROM down JOIN pg_type t ON t.oid = type WHERE typtype = 'd'
         OR EXISTS (SELECT FROM pg_type item WHERE item.oid = t.typelem AND item.typarray = t.oid))
 SELECT attname, format_type(type, mod),
-    typtype = 'e' OR typtype = 'b' AND provolatile = 'i' AND NOT EXISTS (SELECT FROM pg_cast
-        WHERE castsource = 'text'::regtype AND casttarget = t.oid AND castmethod = 'f'),
+    typtype = 'e' OR typtype = 'b' AND pg_proc.provolatile = 'i' AND NOT EXISTS (SELECT FROM pg_cast
+        JOIN pg_proc made ON made.oid = castfunc WHERE castsource = 'text'::regtype AND casttarget = t.oid
+        AND (made.provolatile <> 'i' OR made.pronamespace = 'pg_catalog'::regnamespace)),
     CASE typtype WHEN 'e' THEN (SELECT string_agg(enumlabel, ', ' ORDER BY enumsortorder) FROM pg_enum
             WHERE enumtypid = t.oid)
         WHEN 'd' THEN concat_ws(' ', CASE WHEN typnotnull THEN 'NOT NULL' END, (SELECT string_agg(

@@ -42,8 +42,19 @@ CREATE OPERATOR CLASS caseless_ops DEFAULT FOR TYPE caseless USING btree AS OPER
 """
 """A type like citext, which is an extension that a server may lack."""
 
+SHAPE = """
+CREATE TYPE shape;
+CREATE FUNCTION shape_in(cstring) RETURNS shape LANGUAGE internal IMMUTABLE STRICT AS 'textin';
+CREATE FUNCTION shape_out(shape) RETURNS cstring LANGUAGE internal IMMUTABLE STRICT AS 'textout';
+CREATE TYPE shape (INPUT = shape_in, OUTPUT = shape_out, LIKE = text);
+CREATE FUNCTION shape(text) RETURNS shape LANGUAGE sql IMMUTABLE AS 'SELECT shape_in(textout(upper($1)))';
+CREATE CAST (text AS shape) WITH FUNCTION shape(text) AS IMPLICIT;
+"""
+"""A type with a cast of its own from text, like those of PostGIS."""
+
 TYPES = f"""
 {CASELESS}
+{SHAPE}
 CREATE TYPE mood AS ENUM ('sad', 'happy');
 CREATE DOMAIN zip AS varchar(5) CHECK (VALUE ~ '^[0-9]+$');
 CREATE DOMAIN positive AS integer NOT NULL CHECK (VALUE > 0);
@@ -96,6 +107,7 @@ CASES = {
     ),
     "mood": Case("mood", "'sad'", "sad", refused=["'angry'"]),
     "mail": Case("caseless", "'Ann@X.org'", "Ann@X.org", [_NUL]),
+    "place": Case("shape", "'point(1 2)'", "POINT(1 2)"),
     "ip": Case("inet", "'10.0.0.1/8'", "10.0.0.1/8", refused=["'10.0.0.300'"]),
     "bits": Case("bit(3)", "'101'", "101", ["'10'", "'1010'"], ["'102'"]),
     "zip": Case("zip", "'01234'", "01234", ["'012345'"], ["'abc'"]),
