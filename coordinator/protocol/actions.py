@@ -274,7 +274,7 @@ class Evaluate(_Said):
             raise Misconfigured(
                 "the log's last epoch was not begun in idempotent mode, so it has no evaluations to compare",
                 state=f"last epoch {last.number if last is not None else None}",
-                help="see `epochal status` for what stops the query",
+                help="start the query: it has nothing of this kind to decide; `epochal status` says what else stops it",
             )
         for name in self.sinks:
             _member(case, name)

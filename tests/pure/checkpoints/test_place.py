@@ -31,10 +31,12 @@ def test_the_file_system_is_that_of_the_nearest_mount() -> None:
     assert any("may be gone after a restart" in caution for caution in found.cautions())
 
 
+@pytest.mark.remedy("… is a file, so no folder can be there", "name a folder")
 def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Misconfigured, match="is a file, so no folder can be there"):
         place.of(str(tmp_path / "file" / "checkpoint"))
+    assert place.of(str(tmp_path / "folder" / "checkpoint")).free > 0
 
 
 @pytest.fixture

@@ -279,6 +279,10 @@ def test_status_says_that_sparks_metadata_is_missing(checkpoint: Path, job: Path
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"id"'])
+@pytest.mark.remedy(
+    "Spark's file metadata is not as Spark writes it",
+    'or write {"id":"..."} into it, with the id of the query that `epochal log` shows',
+)
 def test_status_names_a_metadata_file_that_is_damaged(checkpoint: Path, job: Path, text: str) -> None:
     """S3: and the log names the query whose id belongs into it."""
     (checkpoint / "metadata").write_text(text)
@@ -289,6 +293,8 @@ def test_status_names_a_metadata_file_that_is_damaged(checkpoint: Path, job: Pat
     assert (
         "app app, query q1, run r1" in json.loads(run("log", checkpoint, "--json", code=FINE))["records"][0]["summary"]
     )
+    (checkpoint / "metadata").write_text('{"id":"q1"}')
+    assert json.loads(run("status", checkpoint, "--json", code=FINE))["spark"]["committed"] == 1
 
 
 def test_an_epoch_that_a_person_closed_for_a_sink_is_not_in_doubt_there() -> None:

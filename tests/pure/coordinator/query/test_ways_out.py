@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,20 @@ import pytest
 
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
-from epochal.coordinator.model.epoch import Actor, EpochRequest, Marker, Query
+from epochal.coordinator.model.epoch import Actor, Digest, Epoch, EpochRequest, Marker, Query
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
+    CommitInDoubt,
     Fenced,
     MarkerLost,
     Misconfigured,
+    SinkUnavailable,
 )
 from epochal.coordinator.protocol.coordinator import Coordinator
+from epochal.coordinator.protocol.retry import Retry
 from epochal.coordinator.query import operate
-from epochal.sinks.memory import MemorySink
+from epochal.sinks.memory import MemoryRedoSink, MemorySink
+from epochal.sinks.protocol import Applied, Rows
 from tests.pure.coordinator.query.test_operate import OFFSETS, Batch, Holding, World
 
 
@@ -238,6 +243,50 @@ def test_a_checkpoint_that_is_older_than_its_sinks(world: World, here: Path) -> 
     assert shows(world) == [0, 1, 2, 3]
 
 
+@pytest.mark.remedy(
+    "Spark's file metadata is missing in the checkpoint; the epoch log was written by query …",
+    'or make it anew in the checkpoint\'s folder, with exactly this text: {"id":"…"}',
+)
+def test_a_metadata_file_that_is_gone(world: World, here: Path) -> None:
+    (here / "metadata").unlink()
+    start, query = coordinator(world, here, query_id="")
+    with pytest.raises(CheckpointMismatch) as refused:
+        start.check(asked(query, 2).ask)
+    text = re.search(r"exactly this text: (\S+)", refused.value.help)
+    assert text is not None
+    (here / "metadata").write_text(text[1])
+    world.run(here, [2])
+    assert shows(world) == [0, 1, 2]
+
+
+@pytest.mark.remedy(
+    "the sink's marker (…) belongs to no epoch that this checkpoint's log knows, and it is not older than the log's"
+    " last epoch, at position …",
+    "restore the newest checkpoint",
+)
+@pytest.mark.remedy(
+    "the sink's marker (…) belongs to no epoch that this checkpoint's log knows, and it is not older than the log's"
+    " last epoch, at position …",
+    "if it is lost, begin a new one that reads from where the sinks end, with `epochal adopt`",
+)
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_sink_that_is_ahead_is_not_accepted(world: World, here: Path, lost: bool) -> None:
+    backup = Path(shutil.copytree(here, world.folder / "backup"))
+    world.run(here, [2, 3])
+    newest = here.rename(world.folder / "newest")
+    backup.rename(here)
+    with pytest.raises(CheckpointMismatch):
+        operate.accept(world.pipeline(), str(here), "a", why="as it is")
+    here.rename(world.folder / "put aside")
+    if lost:
+        operate.adopt(world.pipeline(), str(world.folder / "new"), why="lost", new=True)
+        world.run(world.folder / "new", [0])
+    else:
+        newest.rename(here)
+        world.run(here, [4])
+    assert shows(world) == [0, 1, 2, 3, 0 if lost else 4]
+
+
 # --- the sinks -----------------------------------------------------------------------------------
 
 
@@ -402,6 +451,90 @@ def test_a_start_that_another_overtakes(world: World, here: Path, monkeypatch: p
     again, query = coordinator(world, here)
     again.run(asked(query, 4))
     assert shows(world) == [0, 1, 2, 3, 4]
+
+
+# --- idempotent mode -----------------------------------------------------------------------------
+
+
+class NotReached(MemoryRedoSink):
+    """A sink whose server does not answer when an epoch is to be written."""
+
+    def apply(self, epoch: Epoch, rows: Rows, by: Actor, agreed: Digest | None) -> Applied:  # noqa: ARG002
+        raise SinkUnavailable("no answer", sink=self.name, help="start it")
+
+
+def idempotent(world: World, checkpoint: Path, *, reached: bool = True) -> tuple[Coordinator, Query]:
+    """A start in idempotent mode; without ``reached`` the second sink gets no rows."""
+    query = Query("app", "q1", "run", f"file:{checkpoint}")
+    second = MemoryRedoSink if reached else NotReached
+    sinks = [MemoryRedoSink("a", world.server, world.stage), second("b", world.server, world.stage)]
+    log = FilesLog(str(checkpoint / "epochal" / "log"))
+    once = Retry(attempts=1)
+    return Coordinator(query=query, sinks=sinks, log=log, stage=world.stage, mode="idempotent", retry=once), query
+
+
+@pytest.fixture
+def half(world: World, here: Path) -> Path:
+    """A checkpoint whose epoch 2 was begun in idempotent mode, and is visible in the first sink alone."""
+    start, query = idempotent(world, here, reached=False)
+    world.plan(here, 2)
+    with pytest.raises(CommitInDoubt):
+        start.run(asked(query, 2))
+    return here
+
+
+@pytest.mark.remedy(
+    "epoch … was begun in idempotent mode and is not visible in …",
+    "restart the query, wait until this epoch is committed, then run the command again",
+)
+def test_nobody_leaves_while_an_epoch_is_under_way(world: World, half: Path) -> None:
+    with pytest.raises(CheckpointMismatch):
+        operate.retire(world.pipeline(), str(half), "b", why="nobody reads it")
+    start, query = idempotent(world, half)
+    start.run(asked(query, 2))
+    world.commit(half, 2)
+    operate.retire(world.pipeline(), str(half), "b", why="nobody reads it")
+    world.run(half, [3], names=["a"])
+    assert (shows(world), shows(world, "b")) == ([0, 1, 2, 3], [0, 1, 2])
+
+
+@pytest.mark.remedy("the sink does not show epoch …, so there are no rows to keep", "name the sinks that show it")
+def test_only_a_sink_that_shows_the_epoch_keeps_its_rows(world: World, half: Path) -> None:
+    with pytest.raises(Misconfigured):
+        operate.evaluate(world.pipeline(), str(half), ["b"], why="the file is gone")
+    operate.evaluate(world.pipeline(), str(half), ["a"], why="the file is gone")
+    start, query = idempotent(world, half)
+    start.run(asked(query, 2))
+    assert (shows(world), shows(world, "b")) == ([0, 1, 2], [0, 1, 2])
+
+
+@pytest.mark.remedy(
+    "the sink does not show epoch …, which was applied, and Spark asks for epoch …: only a replay of epoch … can give"
+    " the sink its rows",
+    "else stop the query and delete commits/… and offsets/… in the checkpoint, …: Spark then replays epoch …, and the"
+    " sink gets its rows",
+)
+def test_an_epoch_that_only_spark_can_give_is_replayed(world: World, half: Path) -> None:
+    world.commit(half, 2)
+    start, query = idempotent(world, half)
+    with pytest.raises(MarkerLost, match="delete commits/2 and offsets/3"):
+        start.run(asked(query, 3))
+    (half / "commits" / "2").unlink()
+    start, query = idempotent(world, half)
+    for epoch in (2, 3):
+        start.run(asked(query, epoch))
+    assert shows(world, "b") == [0, 1, 2, 3]
+
+
+@pytest.mark.remedy(
+    "the log's last epoch was not begun in idempotent mode, so it has no evaluations to compare",
+    "start the query: it has nothing of this kind to decide",
+)
+def test_an_epoch_that_was_decided_has_one_evaluation(world: World, here: Path) -> None:
+    with pytest.raises(Misconfigured):
+        operate.evaluate(world.pipeline(), str(here), ["a"], why="the file is gone")
+    world.run(here, [2])
+    assert shows(world) == [0, 1, 2]
 
 
 # --- what a person says --------------------------------------------------------------------------
