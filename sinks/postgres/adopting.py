@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.address import ServerRefused
 from epochal.sinks.postgres.checking import refuse_columns, refuse_relation
-from epochal.sinks.postgres.ddl import PgColumn, Target, columns_of, literal, quoted
+from epochal.sinks.postgres.ddl import MOST_COLUMNS, PgColumn, Target, columns_of, literal, quoted
 from epochal.sinks.postgres.publications import publishing
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 _OURS = ("_epoch", "_attempt")
-_MOST_COLUMNS = 1600
-"""How many columns Postgres gives a table, dropped ones included."""
 _STAGING = "or give mode=Plain() or mode=Upsert(key=...), which leave the table as it is"
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -116,9 +114,9 @@ def _refuse_no_room(session: Session, sink: str, name: str) -> None:
         why = f"its column {quoted(taken[0])} has the name of a column of Epochal's own"
         raise _cannot(name, why, sink, f"all such columns: {taken}", f"rename that column, {_STAGING}")
     ((used,),) = session.run("SELECT relnatts::int FROM pg_class WHERE oid = to_regclass($1)", name)
-    if used + len(_OURS) > _MOST_COLUMNS:
+    if used + len(_OURS) > MOST_COLUMNS:
         why = f"it has {used} columns, dropped ones included, and gets {len(_OURS)} more"
-        raise _cannot(name, why, sink, f"Postgres takes {_MOST_COLUMNS}", f"name another table=, {_STAGING}")
+        raise _cannot(name, why, sink, f"Postgres takes {MOST_COLUMNS}", f"name another table=, {_STAGING}")
 
 
 def bound(session: Session, name: str) -> list[str]:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
 
+ISOLATION = ("_epoch", "_attempt")
+"""Columns of the rows table that the reader view does not show."""
+MOST_COLUMNS = 1600
+"""How many columns a table of Postgres can have: https://www.postgresql.org/docs/18/limits.html."""
 VERSION = 1
 """Version of what Epochal's tables hold for a sink.  Each fence writes it into the sink's row."""
 HOUSEKEEPING = (
@@ -251,6 +255,24 @@ def columns_of(session: Session, name: str) -> list[Found]:
             name,
         )
     ]
+
+
+def refuse_full(session: Session, sink: str, table: str, more: Sequence[str]) -> None:
+    """Refuse to add the columns ``more`` to a table if Postgres would not take so many.  It counts dropped ones too."""
+    ((there, dropped),) = session.run(
+        "SELECT count(*), count(*) FILTER (WHERE attisdropped) FROM pg_attribute"
+        " WHERE attrelid = to_regclass($1) AND attnum > 0",
+        table,
+    )
+    if there + len(more) > MOST_COLUMNS:
+        raise Misconfigured(
+            f"{table} has {there} columns, and a table of Postgres has at most {MOST_COLUMNS}: {len(more)} more do not"
+            " fit",
+            sink=sink,
+            state=f"to be added: {', '.join(map(quoted, more[:3]))}{', ...' if len(more) > 3 else ''}; of the columns"
+            f" {dropped} are dropped, and count until the table is made again",
+            help="select fewer columns, or put some into a struct, which becomes one column of JSON",
+        )
 
 
 def has_housekeeping(session: Session) -> bool:

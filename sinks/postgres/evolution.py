@@ -38,6 +38,7 @@ class Evolution:
             new = [column for column in columns if column.name not in there]
             self._refuse_misspelt(table, new, there)
             if there and new:
+                ddl.refuse_full(session, self.sink, table, [column.name for column in new])
                 found[table] = new
         return found
 

@@ -14,14 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.postgres.ddl import PgColumn
+from epochal.sinks.postgres.ddl import ISOLATION, MOST_COLUMNS, PgColumn
 from epochal.sinks.postgres.kinds import Kind
 from epochal.sinks.postgres.ways import Way
 from epochal.sinks.spark.names import check_names, column_of, parts
 from epochal.sinks.spark.settings import TIME_POLICY, changes_times
-
-ISOLATION = ("_epoch", "_attempt")
-"""Columns of the rows table that the reader view does not show."""
 
 _NAME_BYTES = 63
 _SYSTEM = (
@@ -81,6 +78,14 @@ def columns(schema: T.StructType, sink: str) -> list[PgColumn]:
     """
     if not schema.fields:
         raise Misconfigured("the rows have no columns", sink=sink, help="select at least one column")
+    if len(schema.fields) > MOST_COLUMNS - len(ISOLATION):
+        raise Misconfigured(
+            f"the rows have {len(schema.fields)} columns, and a table of Postgres has at most {MOST_COLUMNS}, of which"
+            f" Epochal adds {len(ISOLATION)}",
+            sink=sink,
+            state=f"the table that holds rows until they are published also has the columns {' and '.join(ISOLATION)}",
+            help="select fewer columns, or put some into a struct, which becomes one column of JSON",
+        )
     seen: set[str] = set()
     for name in schema.names:
         why = "occurs twice" if name in seen else _why_no_name(name)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from epochal.coordinator.model.epoch import Query
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
-from epochal.sinks.postgres import PostgresSink
+from epochal.sinks.postgres import Append, Plain, PostgresSink, Upsert
+from epochal.sinks.postgres.modes import Mode
 from epochal.sinks.postgres.write import write_partition
 from tests.real.sinks.postgres import support
 from tests.real.sinks.postgres.support import ONE, QUERY, batches, epoch, observe, task, visible, voted
@@ -256,3 +257,19 @@ def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     with pytest.raises(SinkUnavailable, match=r"cannot connect to Postgres at 127\.0\.0\.1:1, database x") as error:
         support.sink("postgresql://postgres@127.0.0.1:1/x").check(QUERY, SCHEMA)
     assert support.PASSWORD not in str(error.value)
+
+
+def wide(columns: int) -> StructType:
+    return StructType([SCHEMA["id"], *(StructField(f"c{n}", LongType()) for n in range(1, columns))])
+
+
+@pytest.mark.parametrize("mode", [Append(), Plain(), Upsert(key="id")], ids=str)
+def test_a_table_takes_all_columns_that_postgres_allows_and_epochal_does_not_need(pg_database: str, mode: Mode) -> None:
+    """P15: 1,599 columns were a raw error of the server, which did not say that Epochal adds two."""
+    sink = support.sink(pg_database, mode=mode)
+    for call in (sink.create, sink.check):
+        with pytest.raises(Misconfigured, match=r"1599 columns, .* at most 1600, of which Epochal adds 2") as refused:
+            call(QUERY, wide(1_599))
+        assert "_epoch and _attempt" in str(refused.value)
+    sink.create(QUERY, wide(1_598))
+    sink.check(QUERY, wide(1_598))

@@ -45,6 +45,18 @@ def columns(dsn: str, table: str) -> list[str]:
     return [name for (name,) in found]
 
 
+def test_a_full_table_gets_no_new_column(pg_database: str) -> None:
+    """P15: it was a raw error of the server; columns that were dropped count, too."""
+    sink = support.sink(pg_database, schema_evolution=True)
+    sink.create(QUERY, SCHEMA)
+    dropped = ", ".join(f"ADD COLUMN d{n} int" for n in range(1_596))
+    observe(pg_database, f"ALTER TABLE flights__rows {dropped}")
+    observe(pg_database, f"ALTER TABLE flights__rows {dropped.replace('ADD', 'DROP').replace(' int', '')}")
+    for call in (sink.check, sink.create):
+        with pytest.raises(Misconfigured, match=r'"flights__rows" has 1600 columns, .* 1 more do not fit'):
+            call(QUERY, WIDER)
+
+
 @pytest.mark.parametrize(
     ("mode", "tables"),
     [(Append(), ["flights__rows"]), *((mode, ["flights", "flights__staged"]) for mode in MODES[1:])],
