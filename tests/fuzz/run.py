@@ -79,6 +79,8 @@ def run(bounded: Bounded, seed: int, numbers: Sequence[int], tell: Tell, *, shri
     for done, number in enumerate(numbers, 1):
         outcome = bounded.run(made := plan(seed, number))
         report.add(number, made, outcome)
+        if outcome.verdict is Verdict.REFUSED:
+            tell(f"pipeline {number} refused in {outcome.stage}: {outcome.told[:300]}")
         if not outcome.fine:
             tell(
                 f"pipeline {number}: {outcome.verdict.value} in {outcome.stage}: {outcome.told[:3000]}\n{outcome.trace}"

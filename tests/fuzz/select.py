@@ -71,7 +71,7 @@ def projected(choose: Random, columns: Sequence[Column], serial: str) -> Project
     """A random list for ``select=``."""
     if choose.random() < 0.1:
         return Projected((choose.choice(WRONG),), (), wrong=True)
-    star = choose.random() < 0.4
+    star = choose.random() < 0.4 and "*" not in (c.name for c in columns)  # else it means that column
     taken = {c.name.lower() for c in columns}
     new = next(f"other{n}" for n in range(99) if f"other{n}" not in taken)
     texts: list[str] = ["*"] if star else []
