@@ -215,9 +215,9 @@ def _json_row(value: bytes, columns: Sequence[Column]) -> Any:
 
 
 def memory(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> list[Found]:
-    """The rows of a memory sink, whose values are those of pyspark."""
+    """The rows of a memory sink, whose values are those of pyspark; a column that came later is NULL in older rows."""
     kinds = {c.name: c for c in columns if c.exotic is None}
-    return [{n: _of_python(v, kinds[n].kind) for n, v in row.items() if n in kinds} for row in rows]
+    return [{n: _of_python(row.get(n), column.kind) for n, column in kinds.items()} for row in rows]
 
 
 def _of_python(value: Any, kind: t.DataType) -> Value:
