@@ -192,12 +192,13 @@ def kept_in_partitions(sink: Core, rows: DataFrame, metadata: Json) -> DataFrame
     """
     from pyspark.sql import functions as f
 
+    checked = {}
     for field in gates.partitions(metadata):
         for name in gates.in_both(rows.columns, [field.name], case_sensitive=sink.case_sensitive()):
             column = column_of(name)
             if (unkept := gates.is_unkept(column, field.dataType)) is not None:
-                rows = rows.withColumn(name, f.when(unkept, f.raise_error(f.lit(UNKEPT))).otherwise(column))
-    return rows
+                checked[name] = f.when(unkept, f.raise_error(f.lit(UNKEPT))).otherwise(column)
+    return rows.withColumns(checked) if checked else rows
 
 
 def refuse_rows(sink: Core, rows: StructType, metadata: Json, epoch: EpochNumber) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,13 @@ from epochal.sinks.kafka.core import Core, Judging, Watched
 from epochal.sinks.kafka.encode import SLOT
 from epochal.sinks.kafka.fencing import what_topics
 from epochal.sinks.kafka.objections import Objection
-from epochal.sinks.kafka.rows import HASH, KEPT, MET, ROUTES, WHOLE_ROW, Encoding
+from epochal.sinks.kafka.rows import BAD, HASH, KEPT, MET, ROUTES, WHOLE_ROW, Encoding
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.spark import stage
-from epochal.sinks.spark.names import column_of, twins
+from epochal.sinks.spark.expressions import first_true, of_text, struct_of
+from epochal.sinks.spark.names import twins
 from epochal.sinks.spark.settings import changes_times
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ def record_columns(records: DataFrame) -> list[str]:
     return [name for name in ("key", "value", *ROUTES) if name in records.columns]
 
 
-def refusals_of(encoding: Encoding, schema: StructType) -> dict[str, tuple[str, Column]]:
-    """Return, for each column whose values JSON may be unable to hold, a name for a new column and its condition."""
-    return {column: (f"bad{n}", bad) for n, (column, bad) in enumerate(encoding.refusals(schema))}
+def bad_column(refusals: Mapping[str, str]) -> list[Column]:
+    """Return the column ``BAD``; no column if JSON can hold all values."""
+    return [of_text(first_true([*refusals.values()])).alias(BAD)] if refusals else []
 
 
 def watch(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
@@ -59,14 +60,11 @@ def watch(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
 
 
 def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
-    from pyspark.sql import functions as f
-
     sink.encoding.check(schema, sink.name)
-    refusals = refusals_of(sink.encoding, schema)
-    found = all_objections(sink, {column: name for column, (name, _) in refusals.items()}, now)
-    whole = f.struct(*map(column_of, schema.names)).alias(WHOLE_ROW)
-    bad = [condition.alias(name) for name, condition in refusals.values()]
-    record = [*sink.encoding.columns(schema.names), whole, *bad]
+    refusals = sink.encoding.refusals(schema)
+    found = all_objections(sink, [*refusals], now)
+    whole = of_text(struct_of(schema.names)).alias(WHOLE_ROW)
+    record = [*sink.encoding.columns(schema.names), whole, *bad_column(refusals)]
     return Judging(schema, now.targets, sink.link().queue_bytes, record, found, objections.figures(found))
 
 
@@ -118,7 +116,7 @@ def reasons(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
 
     if epoch.copy is not None:
         rows = stage.read_copy(sink.own_session(sink.meant(rows.sparkSession).settings), epoch.copy)
-    whole = f.struct(*map(column_of, rows.columns)).alias(WHOLE_ROW)
+    whole = of_text(struct_of(rows.columns)).alias(WHOLE_ROW)
     records, found = marked_records(sink, rows, topics_of(sink, epoch), whole)
     reason = f.when(f.col(KEPT), objections.reason_of_each(found)).alias(rejects.REASON)
     return records.select(WHOLE_ROW, reason).select(f"{WHOLE_ROW}.*", rejects.REASON)
@@ -156,10 +154,10 @@ def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     """
     schema = encoding.projection.check(copied.schema)
     encoding.check(schema, sink.name)
-    refusals = refusals_of(encoding, schema)
+    refusals = encoding.refusals(schema)
     rows = encoding.projection.apply(copied)
-    records = encoding.apply(rows, *(bad.alias(name) for name, bad in refusals.values()))
-    found = all_objections(sink, {column: name for column, (name, _) in refusals.items()}, now)
+    records = encoding.apply(rows, *bad_column(refusals))
+    found = all_objections(sink, [*refusals], now)
     if sink.bad_rows is not None:
         records = records.where(objections.reason_of_each(found).isNull())
     staged: list[Copy] = []
@@ -172,12 +170,12 @@ def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     return objections.count(records, found, sink.name, epoch.number), staged
 
 
-def all_objections(sink: Core, refusals: Mapping[str, str], now: Topics) -> list[Objection]:
-    """Return all objections.  ``refusals``: a column of the rows to the column of the records with its condition."""
+def all_objections(sink: Core, refused: Sequence[str], now: Topics) -> list[Objection]:
+    """Return all objections.  ``refused``: the columns whose values JSON may be unable to hold."""
     link = sink.link()
     return [
         *([objections.of_values(link.scrub)] if sink.make_value is not None else []),
-        *(objections.of_json(column, name) for column, name in refusals.items()),
+        *([objections.of_json(refused)] if refused else []),
         *objections.of_records(sink.encoding, now.targets, sink.tombstones, link.queue_bytes),
     ]
 
@@ -201,10 +199,9 @@ def marked_records(sink: Core, rows: DataFrame, now: Topics, more: Column) -> tu
     encoding = sink.encoding
     schema = encoding.projection.check(rows.schema)
     encoding.check(schema, sink.name)
-    refusals = refusals_of(encoding, schema)
+    refusals = encoding.refusals(schema)
     marked = encoding.projection.marked(rows, KEPT, more)
-    bad = [condition.alias(name) for name, condition in refusals.values()]
-    records = encoding.apply(marked, f.col(marked.columns[-1]), f.col(KEPT), *bad)
+    records = encoding.apply(marked, f.col(marked.columns[-1]), f.col(KEPT), *bad_column(refusals))
     if sink.make_value is not None:
         records = sink.encoder(now).records(records)
-    return records, all_objections(sink, {column: name for column, (name, _) in refusals.items()}, now)
+    return records, all_objections(sink, [*refusals], now)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.errors import PrepareRefused
 from epochal.sinks.kafka.encode import FAILURE
-from epochal.sinks.kafka.rows import Encoding
+from epochal.sinks.kafka.rows import BAD, Encoding
 from epochal.sinks.kafka.topics import Topic
 from epochal.sinks.spark.executors import await_observation
+from epochal.sinks.spark.expressions import texts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,7 +34,7 @@ class Objection:
     """A kind of rows that cannot be written: the condition, and the words of the error."""
 
     bad: Column
-    reason: str  # why one such row cannot be written
+    reason: str | Column  # why one such row cannot be written
     tell: Callable[[int, Any], str]  # makes the error's text from the number of rows and a value of `shown`
     help: str
     shown: Column | None = None  # a value of each such row; the error shows the smallest
@@ -96,11 +97,11 @@ def of_each(objections: Sequence[Objection]) -> Column:
     """
     from pyspark.sql import functions as f
 
-    cases = f.lit(None)
-    for number, objection in reversed(list(enumerate(objections))):
-        met = f.struct(f.lit(number).alias("number"), _shown(objection).cast("string").alias("shown"))
-        cases = f.when(objection.bad, met).otherwise(cases)
-    return cases
+    def met(number: int, objection: Objection) -> Column:
+        told = f.struct(f.lit(number).alias("number"), _shown(objection).cast("string").alias("shown"))
+        return f.when(objection.bad, told)
+
+    return f.coalesce(f.lit(None), *(met(number, objection) for number, objection in enumerate(objections)))
 
 
 def reason_of_each(objections: Sequence[Objection]) -> Column:
@@ -128,16 +129,18 @@ def _shown(objection: Objection) -> Column:
     return objection.shown if objection.shown is not None else f.lit(None).cast("string")
 
 
-def of_json(column: str, bad: str) -> Objection:
-    """Values of a column that JSON cannot hold; the column ``bad`` of the records is true for these rows."""
+def of_json(columns: Sequence[str]) -> Objection:
+    """Values that JSON cannot hold; the column ``BAD`` of the records counts in ``columns``."""
     from pyspark.sql import functions as f
 
+    column = f.get(texts(list(map(repr, columns))), f.col(BAD).cast("int") - 1)
     return Objection(
-        f.col(bad),
-        f"JSON cannot hold the value of column {column!r} exactly",
-        lambda rows, _: f"JSON cannot hold these values exactly: column {column!r} in {rows} rows",
+        f.col(BAD) > 0,
+        f.concat(f.lit("JSON cannot hold the value of column "), column, f.lit(" exactly")),
+        lambda rows, shown: f"JSON cannot hold these values exactly: {rows} rows, for instance in column {shown}",
         "NaN, infinities, years outside 0001 to 9999 and text that is not UTF-8 have no place in JSON: "
         "replace them, cast the column to string, or encode the row yourself with value=",
+        column,
     )
 
 

@@ -20,15 +20,16 @@ record are found at prepare, in one pass (``objections.py``); in idempotent mode
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.rows.projection import Projection
-from epochal.sinks.spark.names import check_names, column_of
+from epochal.sinks.spark.expressions import is_any, of_text, struct_of
+from epochal.sinks.spark.names import check_names, column_of, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -40,6 +41,8 @@ ROUTES = ("topic", "partition", "headers")
 """What a row may say itself about where it goes; also the names of these columns of a record."""
 HASH, KEPT, MET, WHOLE_ROW = "__epochal_hash", "__epochal_kept", "__epochal_met", "__epochal_row"
 """Epochal's own columns: a row's hash, whether the sink gets the row, what is objected to it, the row itself."""
+BAD = "bad"
+"""A column of records: which is the first column that JSON cannot hold, counted from 1; 0 if JSON holds all."""
 HEADERS = "array<struct<key:string,value:binary>>"
 
 _JSON = {
@@ -124,7 +127,7 @@ class Encoding:
         if self.value is not None:
             value = column_of(self.value).cast("binary")
         else:
-            row = f.struct(*map(column_of, self._valued(names)))
+            row = of_text(struct_of(self._valued(names)))
             value = row if self.made else f.to_json(row, _JSON).cast("binary")
         if KEPT in names:
             value = f.when(f.col(KEPT), value)
@@ -148,19 +151,17 @@ class Encoding:
                     help="select more columns, or name the value's column with value=",
                 )
             check_names(schema, case_sensitive=True, sink=sink)
+            kinds = {field.name: field.dataType for field in schema.fields}
             for name in valued if not self.made else ():
-                _check_type(name, schema[name].dataType, sink)
+                _check_type(name, kinds[name], sink)
 
-    def refusals(self, schema: StructType) -> Iterator[tuple[str, Column]]:
-        """Yield (column, condition): rows for which the condition is true cannot be held."""
+    def refusals(self, schema: StructType) -> dict[str, str]:
+        """Return column -> condition, as text: rows for which a condition is true cannot be held."""
         if self.value is not None or self.made:
-            return
-        from pyspark.sql import functions as f
-
-        for name in self._valued(schema.names):
-            bad = _bad(column_of(name), schema[name].dataType)
-            if bad is not None:
-                yield name, f.coalesce(bad, f.lit(False))
+            return {}
+        kinds = {field.name: field.dataType for field in schema.fields}
+        found = {name: _bad(quoted(name), kinds[name]) for name in self._valued(schema.names)}
+        return {name: bad for name, bad in found.items() if bad is not None}
 
     def _valued(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that make up a row's value."""
@@ -243,57 +244,44 @@ def _check_type(path: str, kind: DataType, sink: str) -> None:
         _check_type(f"{path}.value", kind.valueType, sink)
 
 
-def _bad(column: Column, kind: DataType) -> Column | None:
-    """Return the condition that JSON cannot hold a value; None: JSON can hold every value of this type."""
-    from pyspark.sql import functions as f
+def _bad(value: str, kind: DataType, depth: int = 0) -> str | None:
+    """Return the condition that JSON cannot hold a value; None: JSON can hold every value of this type.
+
+    All are texts.  ``depth``: in how many arrays the value lies.
+    """
     from pyspark.sql import types as t
 
     if isinstance(kind, t.StructType):
-        return _any(_bad(column[field.name], field.dataType) for field in kind.fields)
+        found = [_bad(f"{value}.{quoted(field.name)}", field.dataType, depth) for field in kind.fields]
+        return _any(found)
     if isinstance(kind, t.ArrayType):
-        return _exists(column, kind.elementType)
+        return _exists(value, kind.elementType, depth)
     if isinstance(kind, t.MapType):
-        parts = ((f.map_keys(column), kind.keyType), (f.map_values(column), kind.valueType))
-        return _any(_exists(part, inner) for part, inner in parts)
+        parts = ((f"map_keys({value})", kind.keyType), (f"map_values({value})", kind.valueType))
+        return _any([_exists(part, inner, depth) for part, inner in parts])
     if isinstance(kind, (t.DoubleType, t.FloatType)):
-        return f.isnan(column) | (f.abs(column) == f.lit(float("inf")))
+        return f"(isnan({value}) OR abs({value}) = CAST('inf' AS DOUBLE))"
     if isinstance(kind, t.DateType):
-        return _outside(column, lambda micros: f.date_from_unix_date(f.lit(micros // _DAY)))
+        return _outside(value, lambda micros: f"date_from_unix_date({micros // _DAY})")
     if isinstance(kind, t.TimestampType):
-        return _outside(column, lambda micros: f.timestamp_micros(f.lit(micros)))
+        return _outside(value, lambda micros: f"timestamp_micros({micros}L)")
     if isinstance(kind, t.TimestampNTZType):
-        return _outside(column, lambda micros: f.lit(_NAIVE[micros]).cast("timestamp_ntz"))
+        return _outside(value, lambda micros: f"CAST('{_NAIVE[micros]}' AS TIMESTAMP_NTZ)")
     if isinstance(kind, t.StringType):
-        return ~f.is_valid_utf8(column)
+        return f"NOT is_valid_utf8({value})"
     return None
 
 
-def _exists(array: Column, inner: DataType) -> Column | None:
-    from pyspark.sql import functions as f
-
-    probe = _bad(array, inner)  # only to learn whether there is a condition
-    if probe is None:
-        return None
-
-    def condition(element: Column) -> Column:
-        bad = _bad(element, inner)
-        assert bad is not None
-        return f.coalesce(bad, f.lit(False))
-
-    return f.exists(array, condition)
+def _exists(array: str, inner: DataType, depth: int) -> str | None:
+    element = f"x{depth}"
+    bad = _bad(element, inner, depth + 1)
+    return f"exists({array}, {element} -> coalesce({bad}, false))" if bad is not None else None
 
 
-def _outside(column: Column, literal: Callable[[int], Column]) -> Column:
-    return (column < literal(_FIRST)) | (column > literal(_LAST))
+def _outside(value: str, literal: Callable[[int], str]) -> str:
+    return f"({value} < {literal(_FIRST)} OR {value} > {literal(_LAST)})"
 
 
-def _any(conditions: Iterator[Column | None]) -> Column | None:
-    from pyspark.sql import functions as f
-
-    found: Any = [f.coalesce(c, f.lit(False)) for c in conditions if c is not None]
-    if not found:
-        return None
-    result = found[0]
-    for condition in found[1:]:
-        result = result | condition
-    return result  # type: ignore[no-any-return]
+def _any(conditions: Sequence[str | None]) -> str | None:
+    found = [condition for condition in conditions if condition is not None]
+    return is_any(found) if found else None

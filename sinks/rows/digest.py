@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from epochal.coordinator.model.epoch import Digest
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.spark.executors import await_observation
-from epochal.sinks.spark.names import column_of, parts
+from epochal.sinks.spark.expressions import of_text
+from epochal.sinks.spark.names import parts, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,10 +43,8 @@ def _unhashable(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
 
 def row_hash(rows: DataFrame) -> Column:
     """Return a column with the 64-bit hash of each row, of type bigint."""
-    from pyspark.sql import functions as f
-
-    columns = [_hash(column_of(field.name), field.dataType) for field in rows.schema.fields]
-    return f.xxhash64(f.lit(len(columns)), *columns)
+    columns = [_hash(quoted(field.name), field.dataType) for field in rows.schema.fields]
+    return of_text(f"xxhash64({', '.join([str(len(columns)), *columns])})")
 
 
 def watched(rows: DataFrame) -> tuple[DataFrame, Callable[[], Digest]]:
@@ -82,30 +81,29 @@ def _digest(found: Mapping[str, Any]) -> Digest:
     return Digest(int(found["rows"]), whole.sum)
 
 
-def _hash(column: Column, kind: DataType) -> Column:
-    from pyspark.sql import functions as f
+def _hash(value: str, kind: DataType, depth: int = 0) -> str:
+    """Return the hash of a value; both are texts.  ``depth``: in how many arrays or maps the value lies."""
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
-    hashed = [column]
+    item = f"x{depth}"
+    hashed = [value]
     if isinstance(kind, StructType):
-        hashed = [_hash(column.getField(field.name), field.dataType) for field in kind.fields]
+        hashed = [_hash(f"{value}.{quoted(field.name)}", field.dataType, depth) for field in kind.fields]
     elif isinstance(kind, ArrayType):
-        hashed = [_size(column), f.transform(column, lambda item: _hash(item, kind.elementType))]
+        hashed = [_size(value), f"transform({value}, {item} -> {_hash(item, kind.elementType, depth + 1)})"]
     elif isinstance(kind, MapType):
-        hashed = [_size(column), f.array_sort(f.transform(f.map_entries(column), lambda entry: _entry(entry, kind)))]
+        entries = f"transform(map_entries({value}), {item} -> {_entry(item, kind, depth + 1)})"
+        hashed = [_size(value), f"array_sort({entries})"]
     elif isinstance(kind, StringType):
-        hashed = [column.cast("binary")]
-    return f.xxhash64(f.isnull(column), *hashed)
+        hashed = [f"CAST({value} AS BINARY)"]
+    return f"xxhash64({', '.join([f'isnull({value})', *hashed])})"
 
 
-def _size(column: Column) -> Column:
+def _size(value: str) -> str:
     """Return the number of elements, NULL for NULL.  For Spark's own ``size`` the session says whether that is -1."""
-    from pyspark.sql import functions as f
-
-    return f.when(f.isnotnull(column), f.size(column))
+    return f"CASE WHEN isnotnull({value}) THEN size({value}) END"
 
 
-def _entry(entry: Column, kind: Any) -> Column:
-    from pyspark.sql import functions as f
-
-    return f.xxhash64(_hash(entry["key"], kind.keyType), _hash(entry["value"], kind.valueType))
+def _entry(entry: str, kind: Any, depth: int) -> str:
+    hashed = [_hash(f"{entry}.key", kind.keyType, depth), _hash(f"{entry}.value", kind.valueType, depth)]
+    return f"xxhash64({', '.join(hashed)})"

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,8 @@ from epochal.coordinator.model.errors import EpochalError, Misconfigured, Prepar
 from epochal.sinks.questions import NotAsked, known
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.spark.executors import first_cause, running_session
-from epochal.sinks.spark.names import column_of, free, twins
+from epochal.sinks.spark.expressions import of_text, selected, struct_of
+from epochal.sinks.spark.names import column_of, free, quoted, twins
 from epochal.sinks.spark.settings import is_case_sensitive
 
 if TYPE_CHECKING:
@@ -141,21 +142,28 @@ class Projection:
         if self.where is not None:
             rows = rows.where(self.where)
         if self.select is not None:
-            rows = rows.select(*(_item(item, rows.columns) for item in self.select))
+            rows = self._selected(rows, self.select)
         return rows
+
+    def _selected(self, rows: DataFrame, items: Sequence[str]) -> DataFrame:
+        names = {*rows.columns}
+        if any("${" in item for item in items):  # in an expression, Spark replaces it; in a name it must not
+            return rows.select(*(_item(item, names) for item in items))
+        return selected(rows, [quoted(item) if item in names else item for item in items])
 
     def beside(self, rows: DataFrame, name: str, tell: Callable[[StructType], Column]) -> DataFrame:
         """Return the rows that ``where`` lets pass, with all their columns and one more column, ``name``.
 
         That column is computed by ``tell`` from the columns that the sink gets.
         """
-        from pyspark.sql import functions as f
-
         schema = self.check(rows.schema)
-        whole = free(_WHOLE, schema.names)
-        items = [f.expr("*")] if self.select is None else [_item(item, rows.columns) for item in self.select]
         passed = rows.where(self.where) if self.where is not None else rows
-        given = passed.select(*items, f.struct(*map(column_of, rows.columns)).alias(whole))
+        if self.select is None:
+            return passed.select("*", tell(schema).alias(name))
+        whole = free(_WHOLE, schema.names)
+        names = {*rows.columns}
+        items = [_item(item, names) for item in self.select]
+        given = passed.select(*items, of_text(struct_of(rows.columns)).alias(whole))
         return given.select(whole, tell(schema).alias(name)).select(f"{whole}.*", name)
 
     def marked(self, rows: DataFrame, kept: str, *more: Column) -> DataFrame:
@@ -167,14 +175,15 @@ class Projection:
         from pyspark.sql import functions as f
 
         gets = f.coalesce(f.expr(self.where), f.lit(False)) if self.where is not None else f.lit(True)
-        items = [f.expr("*")] if self.select is None else [self._where(gets, item, rows) for item in self.select]
+        names = {*rows.columns}
+        items = [f.expr("*")] if self.select is None else [self._where(gets, item, rows, names) for item in self.select]
         return rows.select(*items, gets.alias(kept), *more)
 
-    def _where(self, gets: Column, item: str, rows: DataFrame) -> Column:
+    def _where(self, gets: Column, item: str, rows: DataFrame, names: Collection[str]) -> Column:
         """Return the column of one item of ``select``.  An expression is computed only for rows that the sink gets."""
         from pyspark.sql import functions as f
 
-        if item in rows.columns:
+        if item in names:
             return column_of(item)
         parsed = self._parsed(rows.sparkSession, self, item)
         return f.when(gets, f.expr(item)).alias(parsed.name()) if _class(parsed) == "Alias" else f.expr(item)
@@ -380,7 +389,7 @@ def _legacy(spark: SparkSession) -> list[str]:
     return sorted(name for name in names if name.startswith(_LEGACY) and spark.conf.isModifiable(name))
 
 
-def _item(item: str, columns: Sequence[str]) -> Column:
+def _item(item: str, columns: Collection[str]) -> Column:
     """Return the column of one item of ``select``."""
     from pyspark.sql import functions as f
 

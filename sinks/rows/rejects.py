@@ -30,7 +30,6 @@ from epochal.sinks.protocol import (
 from epochal.sinks.questions import Question, questions_of
 from epochal.sinks.rows.digest import watched
 from epochal.sinks.spark.executors import telling
-from epochal.sinks.spark.names import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -158,7 +157,7 @@ class Rejects(ForwardingSink):
         from pyspark.sql import functions as f
 
         reasoned: DataFrame = self._of.reasons(epoch, rows).where(f.isnotnull(REASON))
-        return reasoned.select(*map(column_of, rows.columns), f.lit(self._of.name).alias(SINK), REASON)
+        return reasoned.select(f.expr(f"* EXCEPT ({REASON})"), f.lit(self._of.name).alias(SINK), REASON)
 
     def _schema(self, schema: Schema) -> Schema:
         """Return the schema of the epoch with the two added columns."""

@@ -201,7 +201,7 @@ REFUSED: dict[
         {},
         ["double(id) AS d"],
         ["IF(id < 2, double('NaN'), 1.0D) AS d"],
-        "JSON cannot hold these values exactly: column 'd' in 2 rows",
+        "JSON cannot hold these values exactly: 2 rows, for instance in column 'd'",
     ),
     "tombstone": (
         {"value": "v"},

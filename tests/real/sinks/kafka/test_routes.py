@@ -197,7 +197,11 @@ def test_topics_with_limits_of_their_own_take_what_each_allows(
             "1 rows have no value (column 'v' is NULL): each would be a tomb",
         ),
         ({"headers": "h"}, "map_entries(map('a', repeat('x', 1100000))) AS h", "1 rows are larger than topic"),
-        ({"slots": 2}, "double('NaN') AS v", "JSON cannot hold these values exactly: column 'v' in 1 rows"),
+        (
+            {"slots": 2},
+            "double('NaN') AS v",
+            "JSON cannot hold these values exactly: 1 rows, for instance in column 'v",
+        ),
         ({"slots": 2, "topic": "dest"}, "'elsewhere' AS dest", "topics that are not declared (column 'dest'): 'else"),
         ({"slots": 2, "partition": "p"}, "4294967296 AS p", "(column 'p'): 4294967296; "),
         ({"slots": 2, "value": "v"}, "cast(null AS string) AS v", "1 rows have no value (column 'v' is NULL)"),

@@ -1,0 +1,75 @@
+"""Expressions over all columns of a row: short to make, and never deeper because a row is wider.
+
+Spark walks an expression by recursion, and copies every level above a part that changes.  A chain over the columns
+(``a OR (b OR (c ...))``, ``when(a).otherwise(when(b) ...)``) is as deep as the row is wide: it costs the square of the
+columns, and in the end the JVM's stack.  Here all columns are children of one array.
+
+Each call of a function of ``pyspark.sql.functions`` takes about ten calls into the JVM.  A text takes three, whatever
+its length.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from epochal.sinks.spark.names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_CUT = "\0"
+
+
+def of_text(text: str) -> Column:
+    """Return the column of an expression in Spark's SQL.
+
+    ``f.expr`` replaces ``${...}`` by a setting of the session, even in a name that is quoted.  Here a text is read as
+    it stands.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    context = SparkContext._active_spark_context
+    assert context is not None, "columns are made for rows, and rows have a session"
+    jvm: Any = context._jvm
+    parser = getattr(jvm, "org.apache.spark.sql.catalyst.parser.CatalystSqlParser")()
+    utils = getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
+    return cast("Column", ClassicColumn(utils.column(parser.parseExpression(text))))
+
+
+def selected(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
+    """Return the rows with these columns, each of which is an expression in Spark's SQL.
+
+    All go into the JVM as one text, which is cut there.
+    """
+    if any("${" in expression for expression in expressions):
+        return rows.select(*map(of_text, expressions))
+    from pyspark.sql import DataFrame as AnyDataFrame
+
+    cut: Any = rows.sparkSession._jvm
+    parts = cut.java.util.regex.Pattern.compile(_CUT).split("\0".join(expressions))
+    return AnyDataFrame(rows._jdf.selectExpr(parts), rows.sparkSession)
+
+
+def struct_of(names: Iterable[str]) -> str:
+    """Return the text of a struct of these columns, whose fields have the columns' names."""
+    return f"struct({', '.join(map(quoted, names))})"
+
+
+def is_any(conditions: Sequence[str]) -> str:
+    """Return the text of a condition: one of the ``conditions`` is true.  It is false or NULL if none is."""
+    return conditions[0] if len(conditions) == 1 else f"array_contains(array({', '.join(conditions)}), true)"
+
+
+def first_true(conditions: Sequence[str]) -> str:
+    """Return the text of a number: which of the ``conditions`` is the first that is true, from 1.  0 if none is."""
+    return f"array_position(array({', '.join(conditions)}), true)"
+
+
+def texts(values: Sequence[str]) -> Column:
+    """Return an array of constant texts.  It is one constant in the plan, however many texts it has."""
+    from pyspark.sql import functions as f
+
+    return f.from_json(f.lit(json.dumps(list(values))), "array<string>")
