@@ -35,6 +35,7 @@ GOALS: Mapping[str, Goal] = {
     "three-sum": Goal("three sinks in one epoch / sum of the three alone, seconds", most=1.15),
     "small-one": Goal("epoch of 1,000 rows over a bare foreachBatch, one Postgres sink", "s more", most=0.1),
     "small-three": Goal("epoch of 1,000 rows over a bare foreachBatch, three sinks", "s more", most=1.0),
+    "width": Goal("epoch of 1,500 columns, or of a struct of 1,500 fields / Spark's own writer, seconds", most=2.0),
     "view": Goal("reader view / plain scan, processor time", most=1.1),
     "recovery": Goal("recovery over Spark's restart", "s more", most=1.0),
     "growth": Goal("growth from epoch 10 to 100,000, seconds of an epoch", most=1.1),

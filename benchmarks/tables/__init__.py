@@ -13,6 +13,7 @@ TABLES: Mapping[str, str] = {
     "throughput": "rows per second of each sink and of three together, beside each peer",
     "small": "time of a small epoch over a bare foreachBatch, phase by phase",
     "modes": "each mode of each sink, beside a plain append",
+    "width": "rows of 1,500 columns, and of a struct of 1,500 fields, beside Spark's own writer of each system",
     "reader-view": "scans and look-ups through a Postgres sink's view, beside a plain table",
     "flink": "rows per second into Kafka beside Flink's KafkaSink, exactly-once and at-least-once, 8 million rows",
     "recovery": "from the start of a driver to its first new commit after each kind of fault, beside Spark alone",
