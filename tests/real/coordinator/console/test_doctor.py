@@ -386,7 +386,7 @@ def test_no_secret_is_told_wherever_it_stands(
             found = pipeline.doctor(console.rows(), checkpoint)
             shown = f"{found}{found!r}{found.findings!r}{json.dumps([f.to_json() for f in found.findings])}"
             assert SECRET not in shown
-            assert len({f.of for f in found.findings}) == len(sinks) + 4
+            assert len({f.of for f in found.findings}) == len(sinks) + 5
     finally:
         console.spark.conf.unset("spark.hadoop.fs.s3a.secret.key")
 
