@@ -72,7 +72,7 @@ def is_committed(sink: Core, txn: Transaction, c: Committable, by: Actor) -> boo
             sink=sink.name,
             epoch=c.decision.epoch,
             state=f"Delta table {sink.target}",
-            help="the table was dropped and made again; the decided rows belong to the old one: restore it",
+            help="put the table of before back in its place (its folder, or its name in the catalog), and start again",
         )
     return sink.conditions.already_committed(state, by, marker_of(c), c.decision.epoch)
 

@@ -31,6 +31,8 @@ ATTEMPTS = 10
 
 PAYLOAD_VERSION = 2
 """The version of a vote's payload.  Version 2 has a mode.  An append is written as version 1 for older readers."""
+CAST = "cast or rename in the query"
+"""The way out of what no Delta table can hold."""
 NO_CAST = "column {}: it is NOT NULL inside a column, and Delta's MERGE takes no rows for it"
 """Why a sink that merges refuses a table; ``{}``: the path of a field or element."""
 MARKER_VERSION = 1
@@ -134,20 +136,36 @@ class Core:
     def row_problems(self, rows: StructType, metadata: Json) -> list[str]:
         """Return why such rows do not fit the table, a sentence each.  A column that prepare will add is no problem."""
         case_sensitive, table = self.case_sensitive(), jvm.schema_of(metadata)
+        added = self.added(rows, metadata)
+        if unnamed := self._unnamed(added, metadata):
+            return unnamed
         if self.merge_schema:
-            added = self.added(rows, metadata)
-            if not gates.is_mapped(metadata) and (unnamed := gates.unnamed(added)):
-                return unnamed
             table = gates.with_columns(table, added)
         return gates.row_problems(rows, table, case_sensitive=case_sensitive)
+
+    def _unnamed(self, added: StructType, metadata: Json) -> list[str]:
+        return [] if gates.is_mapped(metadata) else gates.unnamed(added)
 
     def added(self, rows: StructType, metadata: Json) -> StructType:
         return gates.added(rows, jvm.schema_of(metadata))
 
-    def remedy(self, added: StructType) -> str:
-        if not added.fields or self.merge_schema:
-            return f"cast or rename in the query, or alter the table {self.target}"
-        return f"{self.add_columns(added)}, or give the sink merge_schema=True, or leave the columns out with select="
+    def remedy(self, rows: StructType, metadata: Json) -> str:
+        """Return the way out of :meth:`row_problems`; a statement is one that Delta takes."""
+        added, table = self.added(rows, metadata), jvm.schema_of(metadata)
+        if self._unnamed(added, metadata):
+            return f"give them other names with select=, or let the table have them: {self.mapping()}"
+        if gates.unholdable(rows):
+            return CAST
+        if added.fields and not self.merge_schema:
+            adding = self.add_columns(added)
+            return f"{adding}, or give the sink merge_schema=True, or leave the columns out with select="
+        if lacked := gates.lacked(rows, table, case_sensitive=self.case_sensitive()):
+            return f"{self.without_not_null([quoted(name) for name in lacked])}, or give the rows {', '.join(lacked)}"
+        return f"cast or rename in the query, or give the column of {self.target} that type or name"
+
+    def mapping(self, mode: str = "name") -> str:
+        """Return the statement after which names of columns are only names."""
+        return f"ALTER TABLE {self.target.sql} SET TBLPROPERTIES ('{gates.MAPPING}' = '{mode}')"
 
     def as_text(self, names: Sequence[str]) -> str:
         """Return the statements that make these columns of the table STRING, which Delta does without rewriting."""

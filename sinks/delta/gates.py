@@ -70,7 +70,12 @@ def unnamed(schema: StructType) -> list[str]:
 
 def names_of_merge(columns: Iterable[str]) -> list[str]:
     """Return the columns that a MERGE cannot have in its rows or its table, a sentence each."""
-    return [f"column {name}: Delta's MERGE adds one of that name" for name in columns if name.lower() in _OF_MERGE]
+    return [f"column {name}: Delta's MERGE adds one of that name" for name in of_merge(columns)]
+
+
+def of_merge(columns: Iterable[str]) -> list[str]:
+    """Return the names that Delta's MERGE needs for itself."""
+    return [name for name in columns if name.lower() in _OF_MERGE]
 
 
 def is_mapped(metadata: Json) -> bool:
@@ -84,16 +89,20 @@ def forgets(metadata: Json) -> str | None:
     return f"{RETENTION} = {kept!r} lets Delta forget the marker and the fence" if kept is not None else None
 
 
-def table_problems(metadata: Json, adds_only: bool) -> list[str]:
-    """Return why no rows at all can be written to this table exactly once, a sentence each."""
-    problems = [
+def identities(metadata: Json) -> list[str]:
+    """Return the columns that Delta numbers itself, a sentence each."""
+    return [
         f"column {field.name}: an identity column gets repeated values when rows are prepared before they are committed"
         for field in schema_of(metadata).fields
         if any(key.startswith("delta.identity.") for key in field.metadata)
     ]
-    if metadata["configuration"].get(APPEND_ONLY) == "true" and not adds_only:
-        problems.append(f"{APPEND_ONLY} = 'true': rows that are there can be neither replaced nor changed")
-    return problems
+
+
+def append_only(metadata: Json) -> list[str]:
+    """Return why rows of the table can be neither replaced nor changed, as a sentence; none if they can."""
+    if metadata["configuration"].get(APPEND_ONLY) != "true":
+        return []
+    return [f"{APPEND_ONLY} = 'true': rows that are there can be neither replaced nor changed"]
 
 
 def key_problems(metadata: Json, key: Sequence[str]) -> list[str]:
@@ -143,6 +152,16 @@ def added(rows: StructType, table: StructType) -> StructType:
     new = _relaxed(StructType([f for f in rows.fields if f.name.lower() not in there]))
     assert isinstance(new, StructType)
     return new
+
+
+def lacked(rows: StructType, table: StructType, *, case_sensitive: bool) -> list[str]:
+    """Return the columns that the table needs a value for and the rows do not have."""
+    given = {_key(field.name, case_sensitive) for field in rows.fields}
+    return [field.name for field in table.fields if _key(field.name, case_sensitive) not in given and _is_needed(field)]
+
+
+def _is_needed(field: StructField) -> bool:
+    return not field.nullable and not {_GENERATED, _DEFAULT} & field.metadata.keys()
 
 
 def in_both(rows: Sequence[str], table: Sequence[str], *, case_sensitive: bool) -> list[str]:
@@ -247,7 +266,7 @@ def _struct_problems(path: str, rows: StructType, table: StructType, case_sensit
             yield from _type_problems(name, field.dataType, wanted[key].dataType, case_sensitive)
     for key in wanted.keys() - {_key(field.name, case_sensitive) for field in rows.fields}:
         field = wanted[key]
-        if not field.nullable and not {_GENERATED, _DEFAULT} & field.metadata.keys():
+        if _is_needed(field):
             yield f"column {path}{field.name}: it is NOT NULL in the table, and the rows do not have it"
 
 

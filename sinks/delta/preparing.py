@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, EpochNumber, Json
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.delta import gates, jvm, modes, renames
@@ -16,8 +17,9 @@ from epochal.sinks.delta.core import NO_CAST, PAYLOAD_VERSION, Core, Uncommitted
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.merge import SOURCE, Work
 from epochal.sinks.delta.modes import Merge
-from epochal.sinks.delta.refusals import AS_DELTA_SAYS
+from epochal.sinks.delta.refusals import ANOTHER_DELTA, AS_DELTA_SAYS
 from epochal.sinks.delta.staged import Note, Staged
+from epochal.sinks.delta.starting import refuse_forgetful, refuse_properties
 from epochal.sinks.rows.digest import watched
 from epochal.sinks.spark.names import column_of, numbered
 from epochal.sinks.spark.stage import read_copy
@@ -144,16 +146,16 @@ def vote_for(
 
 def check_table(sink: Core, txn: Transaction, metadata: Json, epoch: EpochNumber) -> None:
     """Repeat checks of the start: the table may have changed since.  Raise ``PrepareRefused``."""
-    forgets = gates.forgets(metadata)
-    problems = [*([forgets] if forgets else []), *gates.table_problems(metadata, sink.adds_only)]
-    problems += gates.key_problems(metadata, sink.key)
-    if problems:
-        raise sink.say.refused("; ".join(problems), epoch, help="undo this in the table, and restart the query")
+    try:
+        refuse_forgetful(sink, metadata)
+        refuse_properties(sink, metadata)
+    except Misconfigured as error:
+        raise sink.say.refused(error.what, epoch, help=error.help) from error
     try:
         txn.check_writable()
     except JavaFailure as failure:
         what = "Delta refuses to write to the table"
-        raise sink.say.refused(what, epoch, failure.message, help=AS_DELTA_SAYS) from failure
+        raise sink.say.refused(what, epoch, failure.message, help=ANOTHER_DELTA) from failure
 
 
 def with_columns(sink: Core, table: Table, txn: Transaction, added: StructType, epoch: Epoch, by: Actor) -> Transaction:
@@ -204,7 +206,7 @@ def kept_in_partitions(sink: Core, rows: DataFrame, metadata: Json) -> DataFrame
 def refuse_rows(sink: Core, rows: StructType, metadata: Json, epoch: EpochNumber) -> None:
     problems = sink.row_problems(rows, metadata)
     if problems:
-        raise sink.say.refused("; ".join(problems), epoch, help=sink.remedy(sink.added(rows, metadata)))
+        raise sink.say.refused("; ".join(problems), epoch, help=sink.remedy(rows, metadata))
 
 
 def with_failpoint(sink: Core, rows: DataFrame, epoch: EpochNumber) -> DataFrame:

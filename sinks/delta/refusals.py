@@ -19,7 +19,11 @@ from epochal.coordinator.model.errors import (
 from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.delta.target import Target
 
-AS_DELTA_SAYS = "change the table or the session as Delta's message asks (State:), and start again"
+AS_DELTA_SAYS = "change the table, the session or the sink's arguments as Delta's message asks (State:); start again"
+ANOTHER_DELTA = (
+    "start the session with a Delta that knows these features (State:), or let a client that knows them take them out"
+    " of the table (ALTER TABLE ... DROP FEATURE); start again"
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,10 @@ class Refusals:
 
     def misconfigured(self, what: str, state: str) -> Misconfigured:
         return Misconfigured(what, sink=self.sink, state=_first_line(state), help=AS_DELTA_SAYS)
+
+    def unwritable(self, failure: JavaFailure) -> Misconfigured:
+        what = "Delta refuses to write to the table"
+        return Misconfigured(what, sink=self.sink, state=_first_line(failure.message), help=ANOTHER_DELTA)
 
     def refused(
         self,

@@ -11,13 +11,14 @@ from epochal.coordinator.model.epoch import Json, Query
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import check_name
 from epochal.sinks.delta import gates, jvm, renames
-from epochal.sinks.delta.core import NO_CAST, Core
+from epochal.sinks.delta.core import CAST, NO_CAST, Core
 from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.delta.modes import Merge
 from epochal.sinks.delta.staged import Staged
 from epochal.sinks.delta.target import SESSION_CATALOG
 from epochal.sinks.questions import Question, known, require
 from epochal.sinks.spark.executors import clone
+from epochal.sinks.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,7 +33,7 @@ def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
     check_name("app", query.app, sink.name)
     rows = sink.projected(schema)
     schema = sink.written(rows, rows.names)
-    sink.say.refuse_set_up(gates.unholdable(schema), "cast or rename in the query")
+    sink.say.refuse_set_up(gates.unholdable(schema), CAST)
     table = sink.find()
     if table is not None and sink.begin(table).exists:
         return []
@@ -81,7 +82,7 @@ def questions(sink: Core, query: Query, schema: StructType | None) -> Iterator[Q
     there = There(sink)
     yield Question(TABLE, there.told)
     yield Question("transaction ids are kept", lambda: refuse_forgetful(sink, there.metadata), (TABLE,))
-    yield Question("properties of the table", lambda: _refuse_properties(sink, there.metadata), (TABLE,))
+    yield Question("properties of the table", lambda: refuse_properties(sink, there.metadata), (TABLE,))
     yield Question("columns", lambda: _refuse_columns(sink, there.metadata, known(schema)), (TABLE,))
     yield Question("features of the table", there.refuse_unwritable, (TABLE,))
     yield Question("spelling of app and sink", lambda: there.refuse_twins(query.app), (TABLE,))
@@ -115,7 +116,7 @@ class There:
         try:
             self.txn.check_writable()
         except JavaFailure as failure:
-            raise self._sink.say.misconfigured("Delta refuses to write to the table", failure.message) from failure
+            raise self._sink.say.unwritable(failure) from failure
 
     def refuse_twins(self, app: str) -> None:
         with self._sink.say.unavailable("the table"):
@@ -133,10 +134,17 @@ class There:
             )
 
 
-def _refuse_properties(sink: Core, metadata: Json) -> None:
-    sink.say.refuse_set_up(gates.table_problems(metadata, sink.adds_only), "write to a table without it")
+def refuse_properties(sink: Core, metadata: Json) -> None:
+    """Raise ``Misconfigured`` if no rows at all can be written to this table exactly once."""
+    sink.say.refuse_set_up(gates.identities(metadata), "write to a table without it")
+    if not sink.adds_only:
+        statement = f"ALTER TABLE {sink.target.sql} SET TBLPROPERTIES ('{gates.APPEND_ONLY}' = 'false')"
+        sink.say.refuse_set_up(gates.append_only(metadata), f"{statement}, or give the sink mode=Append()")
     if isinstance(sink.mode, Merge):
-        sink.say.refuse_set_up(gates.names_of_merge(jvm.schema_of(metadata).names), "rename it in the table")
+        for name in gates.of_merge(jvm.schema_of(metadata).names):
+            mapped = sink.mapping(metadata["configuration"][gates.MAPPING] if gates.is_mapped(metadata) else "name")
+            statements = f"{mapped}; ALTER TABLE {sink.target.sql} RENAME COLUMN {quoted(name)} TO {name}_"
+            sink.say.refuse_set_up(gates.names_of_merge([name]), statements)
     chars = gates.char_keys(metadata, sink.key)
     sink.say.refuse_set_up(gates.key_problems(metadata, sink.key), sink.as_text(chars))
 
@@ -146,7 +154,7 @@ def _refuse_columns(sink: Core, metadata: Json, schema: StructType) -> None:
     old = renames.renamed(sink, given, metadata)
     sink.say.refuse_set_up(renames.problems(old), renames.remedy(old))
     rows = sink.written(given, jvm.schema_of(metadata).names)
-    sink.say.refuse_set_up(sink.row_problems(rows, metadata), sink.remedy(sink.added(rows, metadata)))
+    sink.say.refuse_set_up(sink.row_problems(rows, metadata), sink.remedy(rows, metadata))
     inner = sink.inner_not_null(metadata, rows.names)
     sink.say.refuse_set_up(list(map(NO_CAST.format, inner)), sink.without_not_null(inner))
 

@@ -84,6 +84,6 @@ class Target:
                 f"{self.table} is no Delta table",
                 sink=sink,
                 state=f"the catalog says: {found.kind}, provider {found.provider}",
-                help="name a Delta table, or its path",
+                help="give table= the name of a Delta table, or give the path of one in its place",
             )
         return found.location

@@ -160,15 +160,14 @@ def test_what_makes_prepared_files_unfit(now: Json, named: list[str]) -> None:
     assert gates.changes(table(field("a")), now) == named
 
 
-def test_identity_columns_are_refused_and_tables_that_only_grow_where_rows_are_taken_away() -> None:
+def test_identity_columns_are_told_and_tables_that_only_grow() -> None:
     schema = json.dumps({"type": "struct", "fields": [field("a", metadata={"delta.identity.start": 1})]})
     grows: Json = {"schemaString": schema, "configuration": {gates.APPEND_ONLY: "true"}}
-    found = gates.table_problems(grows, adds_only=False)
-    assert [problem.partition(" =")[0] for problem in found] == [
-        "column a: an identity column gets repeated values when rows are prepared before they are committed",
-        gates.APPEND_ONLY,
+    assert gates.identities(grows) == [
+        "column a: an identity column gets repeated values when rows are prepared before they are committed"
     ]
-    assert gates.table_problems(grows, adds_only=True) == found[:1]
+    assert gates.append_only(grows)[0].startswith(f"{gates.APPEND_ONLY} = 'true'")
+    assert gates.append_only({"configuration": {}}) == []
 
 
 def test_a_table_that_forgets_its_transaction_ids_says_so() -> None:

@@ -56,6 +56,10 @@ def filled(app: str, sink: str, *, fold: bool) -> Folder:
     return folder
 
 
+@pytest.mark.remedy(
+    "… writes to this table, too, and this file system takes … for the same name",
+    "write … if you mean it; else take a name that differs in more than case",
+)
 @pytest.mark.parametrize(("app", "sink"), [("Flights", "lake"), ("flights", "Lake")])
 def test_what_somebody_else_prepared_is_left_alone(app: str, sink: str) -> None:
     folder = filled(app, sink, fold=True)
@@ -65,6 +69,8 @@ def test_what_somebody_else_prepared_is_left_alone(app: str, sink: str) -> None:
         with pytest.raises(Misconfigured, match="writes to this table, too, and this file system takes") as raised:
             verb()
         assert repr(app if app != "flights" else sink) in raised.value.help
+    for names in ((app, sink), ("flights-2", "lake") if sink == "lake" else ("flights", "lake-2")):
+        Staged(folder, *names).check_spelling()
     assert folder.files == before
 
 

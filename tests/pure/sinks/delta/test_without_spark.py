@@ -19,6 +19,7 @@ from epochal.sinks.delta.target import Target
 
 ONE, TWO = Actor(1, 11), Actor(2, 22)
 QUERY = Query("app", "q1", "r1", "file:/checkpoint")
+TABLE = Path(__file__).parents[3] / "real" / "sinks" / "formats" / "delta-v1"
 NAMED = Target.of(None, "lake.flights")
 
 
@@ -28,16 +29,33 @@ def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "running_session", lambda: None)
 
 
+@pytest.mark.remedy(
+    "table=… is a name in Spark's catalog, and no Spark runs in this process",
+    "ask from a process with a SparkSession, or give the sink the path of the table and its own name=",
+)
+@pytest.mark.remedy(
+    "… is a name in Spark's session catalog, and no Spark runs in this process",
+    "start a SparkSession, or give the path of the table: DeltaSink(path, name=…)",
+)
 def test_a_name_of_a_catalog_is_read_by_spark_alone() -> None:
     with pytest.raises(SinkUnavailable, match=r"table='lake.flights' is a name in Spark's catalog"):
         without_spark.located(NAMED, "out")
-    with pytest.raises(Misconfigured, match=r"lake.flights is a name in Spark's session catalog"):
+    with pytest.raises(Misconfigured, match=r"lake.flights is a name in Spark's session catalog") as refused:
         DeltaSink(table="lake.flights", name="out").epochs("app")
+    assert refused.value.help.endswith("DeltaSink(path, name='out')")
+    by_path = DeltaSink(str(TABLE), name="out")
+    assert [row.position for row in by_path.epochs("app")] == [1]
+    assert without_spark.located(Target.of(str(TABLE), None), "out") == str(TABLE)
 
 
+@pytest.mark.remedy(
+    "delta-rs reads no Delta table at …",
+    "name the path of a table, on a file system that delta-rs knows; or start a SparkSession",
+)
 def test_a_folder_without_a_table_has_no_epochs(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="delta-rs reads no Delta table at"):
         DeltaSink(str(tmp_path), name="out").epochs("app")
+    assert DeltaSink(str(TABLE), name="out").epochs("app").rows
 
 
 def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,10 @@ from epochal.sinks.delta.modes import Mode
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import TWO, Start, query
 
+DOES_NOT_ADD = pytest.mark.remedy(
+    "Delta does not add the columns …",
+    "change the table, the session or the sink's arguments as Delta's message asks (State:); start again",
+)
 OLD, NEW = "id string", "id string, `a b` struct<`x y`: int, z: array<string>>, n bigint"
 
 
@@ -107,7 +111,8 @@ def test_an_older_start_adds_nothing(spark: SparkSession, path: Path, grown: Dat
 
 
 @pytest.mark.parametrize(
-    ("theirs", "fits"), [("`a b` struct<`x y`: int, z: array<string>>, n bigint", True), ("n int", False)]
+    ("theirs", "fits"),
+    [("`a b` struct<`x y`: int, z: array<string>>, n bigint", True), pytest.param("n int", False, marks=DOES_NOT_ADD)],
 )
 def test_another_adds_it_at_the_same_time(
     spark: SparkSession, path: Path, grown: DataFrame, theirs: str, fits: bool, monkeypatch: pytest.MonkeyPatch
@@ -127,3 +132,6 @@ def test_another_adds_it_at_the_same_time(
     else:
         with pytest.raises(PrepareRefused, match="Delta does not add the columns"):
             start.prepare(grown)
+        support.sql(spark, path, "ALTER TABLE {t} DROP COLUMN n")  # Delta says that it is there already
+        Start(spark, path, merge_schema=True).show(grown)
+        assert seen(spark, path) == [("new", 1, 2), ("old", None, None)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,6 +128,10 @@ VIOLATIONS = {
 }
 
 
+@pytest.mark.remedy(
+    "rows violate a constraint of the table",
+    "correct these rows in the query, keep them out with where=, or drop the constraint (ALTER TABLE …",
+)
 @pytest.mark.parametrize(("shape", "schema", "row", "named"), VIOLATIONS.values(), ids=VIOLATIONS)
 def test_what_the_table_does_not_take_is_refused_before_the_decision(
     spark: SparkSession, path: Path, shape: str, schema: str, row: tuple[Any, ...], named: str
@@ -137,6 +142,17 @@ def test_what_the_table_does_not_take_is_refused_before_the_decision(
         start.prepare(rows(spark, row, shape=schema))
     assert named in str(refused.value.state)
     assert seen(spark, path) == []
+    start.show(rows(spark, ("a", 1)))
+    if shape in ("check", "not null"):
+        Start(spark, path, where="id IS NOT NULL AND n < 100").show(rows(spark, row, shape=schema), 2)
+        by_name = re.search(
+            r"\((ALTER TABLE .* DROP CONSTRAINT) name, or (ALTER COLUMN) name (.*)\)", refused.value.help
+        )
+        assert by_name is not None
+        dropping, altering, null = by_name.groups()
+        table = dropping.removesuffix("DROP CONSTRAINT")
+        spark.sql(f"{dropping} small" if shape == "check" else f"{table} {altering} id {null}")
+        start.show(rows(spark, row, shape=schema), 3)
 
 
 @pytest.mark.parametrize("mode", [Append(), Merge(key="id")], ids=["append", "merge"])
@@ -192,6 +208,10 @@ def test_tables_that_epochal_makes_are_partitioned_as_asked(spark: SparkSession,
 # --- the marker must last -------------------------------------------------------------------------
 
 
+@pytest.mark.remedy(
+    "the Delta table … cannot hold the rows exactly: …",
+    "…; a marker that is gone already is then refused as lost",
+)
 @pytest.mark.parametrize("kept", ["interval 1 day", "interval 36500 days"])
 def test_a_table_that_forgets_transaction_ids_is_refused_with_the_statement_that_mends_it(
     spark: SparkSession, path: Path, kept: str
@@ -201,8 +221,9 @@ def test_a_table_that_forgets_transaction_ids_is_refused_with_the_statement_that
     start = Start(spark, path)
     with pytest.raises(Misconfigured, match=f"{gates.RETENTION} = '{kept}' lets Delta forget the marker") as refused:
         start.sink.check(query("app"), schema)
-    with pytest.raises(PrepareRefused, match="lets Delta forget the marker"):
+    with pytest.raises(PrepareRefused, match="lets Delta forget the marker") as voted:
         start.fenced().prepare(rows(spark, ("a", 1)))
+    assert voted.value.help == refused.value.help
     statement = f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{gates.RETENTION}')"
     assert statement in refused.value.help
     spark.sql(statement)
@@ -220,6 +241,7 @@ def test_a_default_of_the_session_does_not_make_a_table_forgetful(spark: SparkSe
     assert gates.RETENTION not in configuration
 
 
+@pytest.mark.remedy("the Delta table … cannot hold the rows exactly: …", "ALTER TABLE … ALTER COLUMN … TYPE STRING")
 def test_a_key_of_the_type_char_is_refused_with_the_statement_that_mends_it(spark: SparkSession, path: Path) -> None:
     """D2: the check passed, and Delta's MERGE failed in the first epoch with an error of its own."""
     make(spark, path, table(columns="id char(5), n char(3)"))
@@ -228,9 +250,10 @@ def test_a_key_of_the_type_char_is_refused_with_the_statement_that_mends_it(spar
     told = "column id: Delta merges on no key of the type CHAR"
     with pytest.raises(Misconfigured, match=told) as refused:
         start.sink.check(query("app"), given.schema)
-    with pytest.raises(PrepareRefused, match=told):
+    with pytest.raises(PrepareRefused, match=told) as voted:
         start.prepare(given)
-    spark.sql(refused.value.help)
+    assert voted.value.help == refused.value.help
+    spark.sql(voted.value.help)
     start.sink.check(query("app"), given.schema)
     start.show(given)
     start.show(given, 2)
@@ -271,6 +294,10 @@ def rename(spark: SparkSession, path: Path, old: str, new: str) -> None:
     support.sql(spark, path, f"ALTER TABLE {{t}} RENAME COLUMN `{old}` TO `{new}`")
 
 
+@pytest.mark.remedy(
+    "the Delta table … cannot hold the rows exactly: …",
+    "rename it in the query too: df…; if you mean another column, add it with ALTER TABLE ... ADD COLUMNS",
+)
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("adds", [True, False])
 def test_a_column_that_the_table_has_renamed_is_told_with_its_new_name(
@@ -320,6 +347,10 @@ def test_a_renamed_column_that_only_the_mode_reads_is_told_too(spark: SparkSessi
         start.sink.check(query("app"), rows(spark).schema)
 
 
+@pytest.mark.remedy(
+    "the table does not take the decided rows: …",
+    "undo what was changed in the table since the epoch was prepared (see its history)",
+)
 def test_a_column_that_is_renamed_before_the_commit_of_a_merge_is_told(spark: SparkSession, path: Path) -> None:
     """D5: the epoch is decided, and waits until the column has its name back."""
     mapped(spark, path, at_once=True)

@@ -146,6 +146,10 @@ def test_a_put_that_may_still_arrive_is_unknown_and_not_made_again(
     assert one.commit(committable) is CommitOutcome.COMMITTED
 
 
+@pytest.mark.remedy(
+    "each of … commits in a row ended with a conflict",
+    "end what else changes the table or writes this app's sink (DESCRIBE HISTORY names it), then restart",
+)
 def test_a_table_that_others_keep_changing_is_given_up_by_name(one: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     committable = one.of("a")
 
@@ -270,6 +274,10 @@ def test_a_recreated_table_is_another_one(spark: SparkSession, path: Path, one: 
     assert support.column(path, "id") == []
 
 
+@pytest.mark.remedy(
+    "the prepared epoch cannot be shown any more, and nothing of it is visible: …",
+    "start the query again: the rows are redone",
+)
 def test_vacuumed_files_are_noticed_and_nothing_is_shown(spark: SparkSession, path: Path, one: Start) -> None:
     committable = one.of("a")
     support.vacuum_everything(spark, path)
