@@ -159,7 +159,9 @@ def plan_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Comm
             sink=sink.name,
             epoch=decision.epoch,
             state=f"was {payload['identity']}, {ids}; is {now.identity}, {now.ids}",
-            help="the topic was dropped and made again; the decided rows belong to the old one",
+            help="the topic was dropped and made again, and the decided rows belong to the old one:"
+            f' `epochal resolve --accept {sink.name}` goes on without this epoch (docs/runbook.md, "Kafka topic'
+            ' recreated")',
         )
     about: Json = {"decision": decision.to_json(), "rows": committable.rows, **payload["about"]}
     return Plan(

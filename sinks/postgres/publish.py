@@ -209,7 +209,8 @@ def _rows_left_out(staged: Staged, what: str) -> ServerRefused:
     return ServerRefused(
         f"{staged.target.plain} {what}",
         state="a trigger or a rule of the table caused this, and raised no error",
-        help="drop it, or have it raise an error",
+        help=f"find the trigger or the rule that leaves rows out (psql: \\d {staged.target.plain}); drop it, or have it"
+        " raise an error",
         **staged.where,
     )
 

@@ -230,13 +230,17 @@ def _refuse_relation(session: Session, sink: str, table: str) -> None:
             why = f"is {checking.KINDS.get(kind, 'no table')}"
         elif persistence != "p":
             why = "is unlogged or temporary: a crash of the server would empty it"
-        elif root and secured:
-            why = "has row-level security for this role, which leaves out rows without an error"
-        elif root and (inherits or (kind == "r" and len(tree) > 1)):
-            why = "is part of an inheritance tree"
         if why is not None:
             what = table if root else f"{table}: its partition {name}"
             raise Misconfigured(f"{what} {why}", sink=sink, help="name another table=")
+        if root and secured:
+            raise Misconfigured(
+                f"{table} has row-level security for this role, which leaves out rows without an error",
+                sink=sink,
+                help="name another table=",
+            )
+        if root and (inherits or (kind == "r" and len(tree) > 1)):
+            raise Misconfigured(f"{table} is part of an inheritance tree", sink=sink, help="name another table=")
 
 
 def _refuse_columns(session: Session, sink: str, target: Target, mode: Staging, columns: Sequence[PgColumn]) -> None:

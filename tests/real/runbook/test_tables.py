@@ -39,6 +39,11 @@ def create(job: Corner) -> list[str]:
     return job.made().create(job.rows().schema)
 
 
+@pytest.mark.remedy(
+    "… is not the table that this start has looked at: it was dropped and created again, or another table has its name"
+    " now",
+    "or go on with the one that is there: `epochal resolve --accept …`",
+)
 def test_a_table_that_is_made_again_while_the_query_runs(corner: MakeCorner) -> None:
     """P14: neither create nor retire leads round in a circle: both lead to the page's command."""
     job = corner(TITLE, mode="Plain()")
@@ -66,6 +71,11 @@ def test_a_table_that_is_made_again_is_accepted_without_create(corner: MakeCorne
 
 
 @pytest.mark.wide
+@pytest.mark.remedy(
+    "the table … does not exist any more",
+    "or call pipeline.create(), which makes it anew, and then, if the query has run before, `epochal resolve"
+    " --accept …`",
+)
 @pytest.mark.parametrize("mode", ["Append()", "Plain()"])
 def test_a_table_that_is_gone(corner: MakeCorner, mode: str) -> None:
     """P14: create makes it."""

@@ -812,6 +812,16 @@ def test_rows_that_nobody_can_tell_apart_refuse_an_epoch_that_no_sink_shows(befo
     assert len(applied) == before
 
 
+@pytest.mark.remedy(
+    "when the epoch was begun, … got only the rows that another sink could not hold; now … would get all rows, but …"
+    " keep the rows that they got then",
+    "give the other sink its bad_rows= again until this epoch is committed",
+)
+@pytest.mark.remedy(
+    "the condition for rows that sink … cannot hold has changed, and one of the two sinks keeps the rows that it has",
+    "undo what has changed (the topic's settings, select=, where= or another argument of the sink, the session's"
+    " settings) until this epoch is committed",
+)
 def test_a_pair_that_is_torn_apart_while_one_of_it_keeps_its_rows_is_refused() -> None:
     """What the other one had is no longer known, and a row would be in both."""
     world = World()

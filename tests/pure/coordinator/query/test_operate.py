@@ -51,7 +51,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.server = MemoryServer()
-        self.names = ("a", "b")
+        self.names: tuple[str, ...] = ("a", "b")
         self.folder = folder
         self.stage = MemoryStage()
         for name in self.names:

@@ -11,7 +11,7 @@ import pytest
 
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
-from epochal.coordinator.model.epoch import Actor, Digest, Epoch, EpochRequest, Marker, Query
+from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, EpochRequest, Marker, Query
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     CommitInDoubt,
@@ -24,7 +24,7 @@ from epochal.coordinator.protocol.coordinator import Coordinator
 from epochal.coordinator.protocol.retry import Retry
 from epochal.coordinator.query import operate
 from epochal.sinks.memory import MemoryRedoSink, MemorySink
-from epochal.sinks.protocol import Applied, Rows
+from epochal.sinks.protocol import Applied, CommitOutcome, Rows
 from tests.pure.coordinator.query.test_operate import OFFSETS, Batch, Holding, World
 
 
@@ -535,6 +535,64 @@ def test_an_epoch_that_was_decided_has_one_evaluation(world: World, here: Path) 
         operate.evaluate(world.pipeline(), str(here), ["a"], why="the file is gone")
     world.run(here, [2])
     assert shows(world) == [0, 1, 2]
+
+
+# --- a decided epoch whose rows are lost ---------------------------------------------------------
+
+
+class NeverCommits(MemorySink):
+    """A sink whose server does not answer when an epoch is to be shown."""
+
+    def commit(self, committable: Committable, by: Actor) -> CommitOutcome:  # noqa: ARG002
+        raise SinkUnavailable("no answer", sink=self.name, help="start it")
+
+
+@pytest.fixture
+def lost(world: World) -> Path:
+    """A checkpoint with one sink.  Its epoch 2 is decided, not shown and without a copy; its prepared rows are gone."""
+    world.names = ("a",)
+    checkpoint = world.checkpoint("here", "q1")
+    world.run(checkpoint, [0, 1])
+    query, log = Query("app", "q1", "run", f"file:{checkpoint}"), FilesLog(str(checkpoint / "epochal" / "log"))
+    sink = NeverCommits("a", world.server)
+    world.plan(checkpoint, 2)
+    with pytest.raises(CommitInDoubt):
+        Coordinator(query=query, sinks=[sink], log=log, retry=Retry(attempts=1)).run(asked(query, 2))
+    world.server.table("app", "a").prepared.clear()
+    return checkpoint
+
+
+@pytest.mark.remedy(
+    "epoch … is decided, its prepared rows are lost and nothing of it is visible; Spark is already at epoch …, so epoch"
+    " … cannot be evaluated again",
+    "stop the query and delete commits/… and offsets/… in the checkpoint: Spark then plans epoch … anew after it has"
+    " replayed epoch …; then restart",
+)
+def test_lost_rows_of_an_epoch_that_spark_has_left_behind(world: World, lost: Path) -> None:
+    world.commit(lost, 2)
+    world.plan(lost, 3)
+    start, query = coordinator(world, lost)
+    with pytest.raises(CommitInDoubt) as refused:
+        start.run(asked(query, 3))
+    named = re.findall(r"(?:commits|offsets)/\d+", refused.value.help)
+    assert named == ["commits/2", "offsets/3"]
+    for file in named:
+        (lost / file).unlink()
+    world.run(lost, [2, 3])
+    assert shows(world) == [0, 1, 2, 3]
+
+
+@pytest.mark.remedy(
+    "epoch … is decided, its prepared rows are lost and there is no copy of them",
+    "restart the query, which evaluates the epoch again; then run the command again",
+)
+def test_lost_rows_of_an_epoch_that_a_command_cannot_finish(world: World, lost: Path) -> None:
+    with pytest.raises(CommitInDoubt):
+        operate.rename(pipeline(world, "new"), str(lost), "a", "new", why="a better name")
+    world.run(lost, [2])
+    operate.rename(pipeline(world, "new"), str(lost), "a", "new", why="a better name")
+    world.run(lost, [3], names=["new"])
+    assert shows(world, "new") == [0, 1, 2, 3]
 
 
 # --- what a person says --------------------------------------------------------------------------

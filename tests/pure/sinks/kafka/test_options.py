@@ -99,6 +99,8 @@ def test_what_is_ours_is_refused_by_name(option: str) -> None:
         client.check_options({option: "no value that is allowed"}, "out")
 
 
+@pytest.mark.remedy("the option …=… is not a whole number", "see librdkafka's CONFIGURATION.md for its values")
 def test_a_number_that_is_none_is_named() -> None:
     with pytest.raises(Misconfigured, match=r"the option batch\.size='many' is not a whole number"):
         client.Link("127.0.0.1:1", "out", 1, {"batch.size": "many"}).number("batch.size", 1)
+    assert client.Link("127.0.0.1:1", "out", 1, {"batch.size": "2147483647"}).number("batch.size", 1) == 2147483647

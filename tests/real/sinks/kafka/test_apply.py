@@ -34,6 +34,7 @@ from epochal.sinks.kafka.rows import HASH, KEPT, MET
 from epochal.sinks.kafka.transaction import Transaction
 from epochal.sinks.protocol import Applied, CommitOutcome
 from epochal.sinks.rows.digest import row_hash
+from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO, Target, rows
 from tests.real.sinks.kafka.support import hanging, read_topic, set_max_message_bytes
 from tests.real.sinks.kafka.test_attempt import once, raising, seen, until_expired
@@ -292,6 +293,11 @@ def test_a_query_that_fails_is_refused_and_nothing_is_visible(spark: SparkSessio
     assert len(calls.read_text()) == LOSSES * FAILURES
 
 
+@pytest.mark.remedy(
+    "slots=… would write an epoch in … transactions, and in idempotent mode there is no decision that holds them"
+    " together",
+    'take slots=1, with a transaction_timeout= that an epoch fits in, or leave mode="idempotent" out',
+)
 def test_slots_are_refused_when_the_pipeline_is_made(make: Make, topic: str) -> None:
     with pytest.raises(Misconfigured, match="slots=2 would write an epoch in 2 transactions") as refused:
         Pipeline(app="flights", sinks=[make(slots=2).sink], mode="idempotent")
@@ -300,15 +306,29 @@ def test_slots_are_refused_when_the_pipeline_is_made(make: Make, topic: str) -> 
     Pipeline(app="flights", sinks=[make().sink], mode="idempotent")
 
 
-def test_a_sink_that_was_written_in_slots_is_refused(spark: SparkSession, make: Make) -> None:
+@pytest.mark.remedy(
+    "the sink was written in … slots before, each of which has a marker of its own, and in idempotent mode there is no"
+    " decision that holds them together",
+    'leave mode="idempotent" out, or give the sink another name= (its readers are the same)',
+)
+def test_a_sink_that_was_written_in_slots_is_refused(
+    spark: SparkSession, make: Make, stage: SparkStage, topic: str
+) -> None:
     df = spark.range(2).toDF("id")
     make(slots=2).start(df)
     job = make()
     assert "was written in 2 slots before" in job.refuses(df)
     with pytest.raises(Misconfigured, match="was written in 2 slots before"):
         job.sink.check_apply()  # as a start asks after its look
+    epoch = Epoch(Decision("q1", 0, ONE, "f0"), 1, copy=(copy := stage.write(0, ONE, df)))
+    assert job.sink.commit(job.sink.prepare(epoch, stage.read(copy), ONE), ONE) is COMMITTED
+    assert make(name=f"{topic}-2").give(df).outcome is COMMITTED
+    assert len(job.values()) == 4
 
 
+@pytest.mark.remedy(
+    "under …=… times have another text than the one that is promised", 'set … to …, or leave mode="idempotent" out'
+)
 def test_another_text_of_times_is_refused(spark: SparkSession, make: Make) -> None:
     key = "spark.sql.legacy.timeParserPolicy"
     df = spark.range(1).selectExpr("timestamp_micros(id + 123456) AS at", "'x' AS v")
@@ -318,9 +338,10 @@ def test_another_text_of_times_is_refused(spark: SparkSession, make: Make) -> No
         assert f"under {key}=LEGACY" in job.refuses(df)
         assert make(value="v").give(df).outcome is COMMITTED  # of bytes nothing else can be made
         assert "LEGACY" in make(value="v", where="at > '2000'").refuses(df, number=1)
+        spark.conf.set(key, "CORRECTED")
+        assert job.give(df, 1).outcome is COMMITTED
     finally:
         spark.conf.unset(key)
-    assert job.give(df, 1).outcome is COMMITTED
     assert job.values() == ["x", '{"at":"1970-01-01T00:00:00.123456Z","v":"x"}']
 
 
@@ -416,12 +437,18 @@ def test_what_fails_before_the_commit_leaves_nothing(
     assert nothing(target)
 
 
+@pytest.mark.remedy(
+    "the rows cannot be produced into …: …",
+    "remove what the broker objects to (rights, settings of the topic), then restart the query",
+)
 def test_what_the_broker_takes_no_more_is_refused(target: Target) -> None:
     set_max_message_bytes(target.bootstrap, target.topic, 3_000)
     answer = tried(target, "a", "b" * 10_000)
     assert isinstance(answer.error, PrepareRefused)
     assert "MSG_SIZE_TOO_LARGE" in str(answer.error)
     assert nothing(target)
+    set_max_message_bytes(target.bootstrap, target.topic, 1_000_000)
+    assert tried(target, "a", "b" * 10_000).outcome is Outcome.COMMITTED
 
 
 @pytest.mark.parametrize("error", [AnswerDropped("gone"), FailpointError("boom")])

@@ -191,6 +191,10 @@ def test_a_task_that_dies_again_and_again_leaves_the_outcome_unknown(target: Tar
 # what is decided is all written, or nothing is
 
 
+@pytest.mark.remedy(
+    "the durable copy gave … rows, and … were voted for",
+    "bring the copy back as it was (from a backup of the checkpoint), then restart the query",
+)
 @pytest.mark.parametrize("more", [-1, 1])
 def test_another_number_of_rows_than_voted_for_is_not_committed(target: Target, more: int) -> None:
     plan = replace(target.plan(0, rows("a", "b")), rows=2 + more)
@@ -199,8 +203,13 @@ def test_another_number_of_rows_than_voted_for_is_not_committed(target: Target, 
     assert f"gave 2 rows, and {2 + more} were voted for" in str(answer.error)
     assert (seen(target), target.position()) == ([], 0)
     assert hanging(target.bootstrap, target.topic) == []
+    assert produce.attempt(plan, [rows(*"abc"[: 2 + more])]).outcome is Outcome.COMMITTED
 
 
+@pytest.mark.remedy(
+    "… rows that were voted for cannot be produced into …: …",
+    "remove what the broker objects to (rights, settings of the topic), then restart the query",
+)
 def test_a_failed_delivery_fails_the_epoch(target: Target) -> None:
     set_max_message_bytes(target.bootstrap, target.topic, 3_000)
     big = "x" * 10_000

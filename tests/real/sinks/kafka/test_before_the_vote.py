@@ -84,6 +84,10 @@ def refusal(call: Callable[[], object], kind: type[EpochalError] = Misconfigured
 # the client's queue
 
 
+@pytest.mark.remedy(
+    "the client's queue holds … kB, and the records of the marker topic need …",
+    "set queue.buffering.max.kbytes in options= to … or more, and above the largest row in kilobytes",
+)
 def test_a_queue_that_holds_no_marker_is_refused_at_start(job: Job) -> None:
     """K1: an option that bounds the client's queue."""
     sink = job.sink(options={"queue.buffering.max.kbytes": 1})
@@ -91,8 +95,13 @@ def test_a_queue_that_holds_no_marker_is_refused_at_start(job: Job) -> None:
     told = refusal(lambda: sink.check(QUERY, SCHEMA))
     assert told.what == "the client's queue holds 1 kB, and the records of the marker topic need 16"
     assert "set queue.buffering.max.kbytes in options= to 16 or more" in told.help
+    job.sink(options={"queue.buffering.max.kbytes": 16}).check(QUERY, SCHEMA)
 
 
+@pytest.mark.remedy(
+    "… rows are larger than the client's queue: the largest has … bytes, the queue holds …",
+    "raise queue.buffering.max.kbytes in options= (it is …), or make rows smaller",
+)
 def test_a_row_that_is_larger_than_the_queue_is_refused_before_the_vote(job: Job) -> None:
     """K1: a queue that is smaller than a row."""
     sink = job.fenced(options={"queue.buffering.max.kbytes": 16})
@@ -102,8 +111,14 @@ def test_a_row_that_is_larger_than_the_queue_is_refused_before_the_vote(job: Job
     )
     assert told.help.startswith("raise queue.buffering.max.kbytes in options= (it is 16), or make rows smaller")
     assert job.commits(sink, job.rows(16_384, 3)) == 3
+    larger = job.fenced(options={"queue.buffering.max.kbytes": 20})
+    job.vote(larger, job.rows(20_000))
 
 
+@pytest.mark.remedy(
+    "the marker's record takes … bytes, most of them offsets, and the client's queue holds …",
+    "raise queue.buffering.max.kbytes in options= (it is …), or read fewer partitions",
+)
 def test_a_marker_that_is_larger_than_the_queue_is_refused_before_the_vote(job: Job) -> None:
     """K1: source offsets of many partitions."""
     sink = job.fenced(options={"queue.buffering.max.kbytes": 16})
@@ -111,8 +126,14 @@ def test_a_marker_that_is_larger_than_the_queue_is_refused_before_the_vote(job: 
     epoch = replace(another_epoch(), copy=copy, offsets="x" * 20_000)
     told = refusal(lambda: sink.prepare(epoch, job.stage.read(copy), ONE), PrepareRefused)
     assert "most of them offsets, and the client's queue holds 16384" in told.what
+    sink.prepare(replace(epoch, offsets="x" * 10_000), job.stage.read(copy), ONE)
+    job.fenced(options={"queue.buffering.max.kbytes": 32}).prepare(epoch, job.stage.read(copy), ONE)
 
 
+@pytest.mark.remedy(
+    "a record of … bytes for topic … does not fit into the client's queue",
+    "raise queue.buffering.max.kbytes in options=",
+)
 def test_a_queue_that_shrinks_after_the_vote_is_named_at_once(job: Job) -> None:
     """K1: the options are made anew for each connection.  Nobody waits until the transaction expires."""
     kilobytes = [1_000]
@@ -138,6 +159,9 @@ def test_a_queue_of_one_message_is_slow_and_works(job: Job) -> None:
 BEFORE, AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 
 
+@pytest.mark.remedy(
+    "topic … may refuse records for their timestamps: …=… ms, and it must be … ms or more", "raise … of the topic"
+)
 @pytest.mark.parametrize(
     ("setting", "few", "enough"), [(BEFORE, "1", "310000"), (BEFORE, "309999", "310000"), (AFTER, "9999", "10000")]
 )
@@ -153,6 +177,10 @@ def test_a_topic_that_may_refuse_timestamps_is_refused(job: Job, setting: str, f
     assert job.commits(sink, job.rows(1)) == 1
 
 
+@pytest.mark.remedy(
+    "topic … may refuse records for their timestamps: …=… ms, and it must be … ms or more",
+    "or set its message.timestamp.type to LogAppendTime",
+)
 def test_what_a_refusal_of_timestamps_advises_helps(job: Job) -> None:
     """K2: the broker's own time, or a shorter transaction."""
     job.fenced()
@@ -249,19 +277,36 @@ def test_in_idempotent_mode_nothing_of_the_epoch_is_visible(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
+    ("options", "what", "right"),
     [
-        ({"topic.blacklist": ".*"}, "topic.blacklist would hide a topic from the producer"),
-        ({"default.topic.config": {"message.timeout.ms": 1}}, "default.topic.config would overrule the fixed options"),
-        ({"queue.buffering.max.kbytes": "many"}, 'property "queue.buffering.max.kbytes"'),
-        ({"stats_cb": partial(print, threading.Lock())}, "options= cannot be sent to a task: "),
+        ({"topic.blacklist": ".*"}, "topic.blacklist would hide a topic from the producer", {}),
+        (
+            {"default.topic.config": {"message.timeout.ms": 1}},
+            "default.topic.config would overrule the fixed options",
+            {},
+        ),
+        (
+            {"queue.buffering.max.kbytes": "many"},
+            'property "queue.buffering.max.kbytes"',
+            {"queue.buffering.max.kbytes": "1000"},
+        ),
+        pytest.param(
+            {"stats_cb": partial(print, threading.Lock())},
+            "options= cannot be sent to a task: ",
+            {"stats_cb": partial(print, "statistics:")},
+            marks=pytest.mark.remedy(
+                "options= cannot be sent to a task: …",
+                "pass callbacks that can be pickled: functions that hold no lock, socket, file or client",
+            ),
+        ),
     ],
 )
 def test_an_option_that_only_a_task_would_stumble_over_is_refused_at_start(
-    job: Job, options: dict[str, Any], what: str
+    job: Job, options: dict[str, Any], what: str, right: dict[str, Any]
 ) -> None:
     job.sink().create(QUERY, SCHEMA)
     assert what in refusal(lambda: job.sink(options=options).check(QUERY, SCHEMA)).what
+    job.sink(options=right).check(QUERY, SCHEMA)
 
 
 def test_settings_that_cannot_be_read_get_a_warning(

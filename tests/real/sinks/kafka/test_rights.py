@@ -55,6 +55,10 @@ def refusal(call: Callable[[], object]) -> Misconfigured:
     return refused.value
 
 
+@pytest.mark.remedy(
+    "the user lacks the rights … on topic …", "grant them, and WRITE and DESCRIBE on the transactional id …"
+)
+@pytest.mark.remedy("Kafka refuses the request …: …", "correct what Kafka names: the user's rights (ACLs)")
 def test_a_user_is_told_which_rights_it_lacks_until_it_has_them_all(
     kafka: GuardedKafka, topic: str, spark: SparkSession, stage: SparkStage
 ) -> None:

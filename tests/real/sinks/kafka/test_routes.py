@@ -219,6 +219,15 @@ def test_rows_that_cannot_be_written_are_refused(
     assert read_topic(job.server.bootstrap, topic) == []
 
 
+@pytest.mark.remedy(
+    "… is not the one that was looked at",
+    "the topic was dropped and made again; restart the query to have it looked at",
+    over=["topic … is not the one that the newest epoch was written to"],
+)
+@pytest.mark.remedy(
+    "topic … is not the one that the newest epoch was written to",
+    "it was dropped and made again, and its rows are lost; if that was meant, leave it out of topics= for one epoch",
+)
 def test_a_topic_that_is_gone_is_named_before_the_decision(spark: SparkSession, make: Make, both: list[str]) -> None:
     job = make(topic="dest", topics=both)
     rows = spark.sql(f"select 1 AS id, '{both[0]}' AS dest")
@@ -231,6 +240,13 @@ def test_a_topic_that_is_gone_is_named_before_the_decision(spark: SparkSession, 
         job.prepare(rows)
     with pytest.raises(CheckpointMismatch, match=f"topic '{both[1]}' is not the one that the newest epoch was written"):
         job.sink.look(QUERY)
+    for epoch, names in enumerate([both[:1], both], start=1):
+        again = make(topic="dest", topics=names)
+        again.sink.check(QUERY, rows.schema)
+        again.sink.look(QUERY)
+        again.epoch = epoch
+        again.write(rows)
+    assert [len(values(job, name)) for name in both] == [3, 0]
 
 
 def test_a_decided_epoch_of_a_topic_that_was_made_anew_is_refused(

@@ -244,6 +244,10 @@ def test_epochs_follow_each_other_in_a_partition(spark: SparkSession, job: Job) 
 # sizes and keys that the topic does not take
 
 
+@pytest.mark.remedy(
+    "… rows are larger than topic … takes: the largest has … bytes, the limit is …",
+    "raise … of the topic (it is …), or make rows smaller",
+)
 def test_rows_larger_than_the_topic_takes_are_refused_before_the_decision(
     spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
 ) -> None:
@@ -255,6 +259,8 @@ def test_rows_larger_than_the_topic_takes_are_refused_before_the_decision(
     assert "the largest has 9000 bytes, the limit is 4900" in str(refused.value)
     fits = spark.range(3).selectExpr("repeat('x', 4900) as v")
     assert [len(r.value or b"") for r in job.write(fits)] == [4900] * 3
+    set_max_message_bytes(kafka_server.bootstrap, topic, 10_000)
+    assert len(job.write(rows)) == 13
 
 
 def test_a_smaller_batch_of_the_users_is_kept(spark: SparkSession, job: Job) -> None:
@@ -284,6 +290,10 @@ def test_the_offsets_of_a_wide_source_go_with_rows_of_a_narrow_topic(
     assert len(job.write(rows.where("false"), OFFSETS)) == 50
 
 
+@pytest.mark.remedy(
+    "the marker's record takes … bytes, most of them offsets, and its topic … takes …",
+    "raise max.message.bytes of that topic, to … at most, or read fewer partitions",
+)
 def test_offsets_that_the_marker_topic_does_not_take_are_refused_before_the_decision(
     spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
 ) -> None:
@@ -296,8 +306,14 @@ def test_offsets_that_the_marker_topic_does_not_take_are_refused_before_the_deci
         job.write(rows, OFFSETS)
     assert f"its topic '{marker}' takes 20000" in refused.value.what
     assert len(read_topic(kafka_server.bootstrap, topic)) == 1
+    assert len(job.write(rows, OFFSETS[:10_000])) == 2
+    set_max_message_bytes(kafka_server.bootstrap, marker, 100_000)
+    assert len(job.write(rows, OFFSETS)) == 3
 
 
+@pytest.mark.remedy(
+    "… rows have no key (column … is null), and topic … is compacted", "give these rows a key, or filter them out"
+)
 def test_a_compacted_topic_takes_no_row_without_a_key(
     spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
 ) -> None:
@@ -306,6 +322,7 @@ def test_a_compacted_topic_takes_no_row_without_a_key(
     with pytest.raises(PrepareRefused, match="1 rows have no key"):
         job.write(rows)
     assert len(job.write(rows.where("k is not null"))) == 1
+    assert len(job.write(rows.fillna("none"))) == 3
 
 
 def test_the_first_and_the_last_microsecond() -> None:

@@ -159,6 +159,10 @@ def _not_callable() -> Any:
         (_not_callable, "it returned bytes, not a function"),
     ],
 )
+@pytest.mark.remedy(
+    "the function of value= cannot be used in a task: …",
+    "it is called once per task, and returns a function of a row (a dict) and a topic; make clients in it",
+)
 def test_a_function_that_cannot_work_is_refused_at_start(
     make: Callable[..., KafkaSink], spark: SparkSession, encoder: Callable[[], Any], said: str
 ) -> None:
@@ -168,8 +172,10 @@ def test_a_function_that_cannot_work_is_refused_at_start(
         sink.check(QUERY, schema)
     assert said in str(refused.value)
     assert SECRET not in str(refused.value)
+    make(lambda: told).check(QUERY, schema)
 
 
+@pytest.mark.remedy("the function of value= cannot be used in a task: …", "make clients in it")
 def test_a_function_that_cannot_be_sent_is_refused_at_start(
     make: Callable[..., KafkaSink], spark: SparkSession
 ) -> None:
@@ -185,6 +191,12 @@ def test_a_function_that_cannot_be_sent_is_refused_at_start(
     sink.create(QUERY, schema)
     with pytest.raises(Misconfigured, match=r"cannot be used in a task: .*[Pp]ickl"):
         sink.check(QUERY, schema)
+
+    def makes_its_own() -> Value:
+        with threading.Lock():
+            return told
+
+    make(makes_its_own).check(QUERY, schema)
 
 
 def test_an_older_version_reads_no_committable_of_made_values(

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import CalendarIntervalType, DoubleType, LongType, StringType, StructType
+from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
 
+from epochal import Pipeline
 from epochal.chaos import servers
-from epochal.coordinator.model.epoch import Query
-from epochal.coordinator.model.errors import Misconfigured
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import Committable, Decision, Epoch, Query
+from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
+from epochal.coordinator.model.failpoints import Point
+from epochal.coordinator.query import operate
 from epochal.sinks import KafkaSink
-from tests.real.sinks.kafka.support import APP, set_config
+from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.spark.stage import SparkStage
+from tests.real.coordinator.query.support import FAST, Job
+from tests.real.sinks.kafka.attempts import ONE
+from tests.real.sinks.kafka.support import APP, read_topic, set_config
 
 QUERY = Query(APP, "q1", "r1", "file:/checkpoint")
 SCHEMA = StructType().add("id", StringType()).add("n", LongType())
@@ -183,3 +204,261 @@ def test_a_type_that_json_does_not_hold(kafka_server: servers.Kafka, topic: str)
     sink.create(QUERY, StructType().add("id", StringType()).add("b", DoubleType()))
     sink.check(QUERY, StructType().add("id", StringType()).add("b", StringType()))
     KafkaSink(kafka_server.bootstrap, topic=topic, name=topic, value=lambda: as_text).check(QUERY, interval)
+
+
+# --- columns and rows ----------------------------------------------------------------------------
+
+PAIRS = ArrayType(StructType().add("key", StringType(), False).add("value", StringType()))
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong", "right"),
+    [
+        pytest.param(
+            {"headers": "h"},
+            StructType().add("id", StringType()).add("h", MapType(StringType(), StringType())),
+            StructType().add("id", StringType()).add("h", PAIRS),
+            marks=pytest.mark.remedy(
+                "column … cannot be the …: it has the type …",
+                "headers have Spark's type …, or string values; map_entries(...) makes them from a map",
+            ),
+            id="headers",
+        ),
+        pytest.param(
+            {"topic": "dest"},
+            StructType().add("id", StringType()).add("dest", IntegerType()),
+            StructType().add("id", StringType()).add("dest", StringType()),
+            marks=pytest.mark.remedy(
+                "column … cannot be the …: it has the type …",
+                "the name of a topic is text: cast the column to string",
+            ),
+            id="topic",
+        ),
+        pytest.param(
+            {"partition": "p"},
+            StructType().add("id", StringType()).add("p", StringType()),
+            StructType().add("id", StringType()).add("p", IntegerType()),
+            marks=pytest.mark.remedy(
+                "column … cannot be the …: it has the type …",
+                "the number of a partition is an integer: cast the column to int",
+            ),
+            id="partition",
+        ),
+        pytest.param(
+            {},
+            StructType().add("__epochal_hash", StringType()),
+            StructType().add("hash", StringType()),
+            marks=pytest.mark.remedy("the column name … is Epochal's own", "rename the column"),
+            id="a name of ours",
+        ),
+    ],
+)
+def test_columns_that_the_help_names_are_taken(
+    kafka_server: servers.Kafka, topic: str, given: Given, wrong: StructType, right: StructType
+) -> None:
+    lists = {"topics": [topic]} if "topic" in given else {}
+    sink = KafkaSink(kafka_server.bootstrap, **{"topic": topic, "name": topic, **given, **lists})
+    with pytest.raises(Misconfigured):
+        sink.create(QUERY, wrong)
+    sink.create(QUERY, right)
+    sink.check(QUERY, right)
+
+
+def fails() -> Callable[[Mapping[str, Any], str], bytes | None]:
+    def value(row: Mapping[str, Any], topic: str) -> bytes:
+        raise KeyError(f"no schema for {topic}: {sorted(row)}")
+
+    return value
+
+
+def made() -> Callable[[Mapping[str, Any], str], bytes | None]:
+    return as_text
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong", "ways"),
+    [
+        pytest.param(
+            {},
+            "double('NaN') AS x",
+            [({}, "0D AS x"), ({}, "string(double('NaN')) AS x"), ({"value": made}, "double('NaN') AS x")],
+            marks=pytest.mark.remedy(
+                "JSON cannot hold these values exactly: … rows, for instance in column …",
+                "NaN, infinities, years outside 0001 to 9999 and text that is not UTF-8 have no place in JSON: replace"
+                " them, cast the column to string, or encode the row yourself with value=",
+            ),
+            id="NaN",
+        ),
+        pytest.param(
+            {"topic": "dest", "topics": ["{topic}"]},
+            "'{topic}-2' AS dest",
+            [
+                ({"topic": "dest", "topics": ["{topic}", "{topic}-2"]}, "'{topic}-2' AS dest"),
+                ({"topic": "dest", "topics": ["{topic}"], "where": "dest = '{topic}'"}, "'{topic}-2' AS dest"),
+            ],
+            marks=pytest.mark.remedy(
+                "… rows are for topics that are not declared (column …): …",
+                "declare the topic in topics=, which has …, or keep such rows out with where=",
+            ),
+            id="a topic that is not declared",
+        ),
+        pytest.param(
+            {"partition": "p"},
+            "1 AS p",
+            [({"partition": "p"}, "0 AS p"), ({"partition": "p"}, "int(NULL) AS p")],
+            marks=pytest.mark.remedy(
+                "… rows are for partitions that do not exist (column …): …; …",
+                "partitions count from 0; NULL leaves the choice to the partitioner",
+            ),
+            id="a partition",
+        ),
+        pytest.param(
+            {"headers": "h"},
+            "array(named_struct('key', string(null), 'value', x'00')) AS h",
+            [
+                ({"headers": "h"}, "array(named_struct('key', 'a', 'value', binary(null))) AS h"),
+                ({"headers": "h"}, "cast(null AS array<struct<key:string,value:binary>>) AS h"),
+            ],
+            marks=pytest.mark.remedy(
+                "… rows have a header without a key (column …)",
+                "give every header a key; its value may be NULL, and so may the whole column",
+            ),
+            id="a header without a key",
+        ),
+        pytest.param(
+            {"headers": "h"},
+            "array(named_struct('key', string(x'ff'), 'value', x'00')) AS h",
+            [({"headers": "h"}, "array(named_struct('key', 'a', 'value', x'ff00')) AS h")],
+            marks=pytest.mark.remedy(
+                "… rows have a header whose key holds a NUL or is not UTF-8 (column …)",
+                "give headers keys of text; any bytes can be their values",
+            ),
+            id="a header that is no text",
+        ),
+        pytest.param(
+            {"value": "v"},
+            "string(NULL) AS v",
+            [
+                ({"value": "v", "tombstones": True}, "string(NULL) AS v"),
+                ({"value": "v", "where": "v IS NOT NULL"}, "string(NULL) AS v"),
+            ],
+            marks=pytest.mark.remedy(
+                "… rows have no value (…): each would be a tombstone, which deletes its key",
+                "pass tombstones=True if that is what these rows are for, or keep them out with where=",
+            ),
+            id="no value",
+        ),
+        pytest.param(
+            {"value": fails},
+            "1 AS n",
+            [({"value": made}, "1 AS n")],
+            marks=pytest.mark.remedy(
+                "value= made no value of … rows, and was not called again: …",
+                "fix what the function reports; the epoch is evaluated again at the next start",
+            ),
+            id="a function that fails",
+        ),
+    ],
+)
+def test_rows_that_the_help_describes_are_taken(
+    spark: SparkSession,
+    stage: SparkStage,
+    kafka_server: servers.Kafka,
+    topic: str,
+    given: Given,
+    wrong: str,
+    ways: Sequence[tuple[Given, str]],
+) -> None:
+    def vote(epoch: int, arguments: Given, column: str) -> tuple[KafkaSink, Committable]:
+        """As a start does that evaluates the epoch."""
+        filled = {name: of_this(value) for name, value in arguments.items()}
+        sink = KafkaSink(kafka_server.bootstrap, **{"topic": topic, "name": topic, "key": "k", **filled})
+        rows = spark.sql(f"SELECT 'k' AS k, 1 AS id, {of_this(column)}")
+        sink.create(QUERY, rows.schema)
+        sink.check(QUERY, rows.schema)
+        sink.look(QUERY)
+        sink.fence(QUERY, ONE)
+        copy = stage.write(epoch, ONE, rows)
+        asked = Epoch(Decision("q1", epoch, ONE, f"f{epoch}"), epoch + 1, copy=copy)
+        return sink, sink.prepare(asked, stage.read(copy), ONE)
+
+    def of_this(value: Any) -> Any:
+        if isinstance(value, list):
+            return [of_this(each) for each in value]
+        return value.replace("{topic}", topic) if isinstance(value, str) else value
+
+    for epoch, (arguments, column) in enumerate(ways):
+        with pytest.raises(PrepareRefused):
+            vote(epoch, given, wrong)
+        sink, committable = vote(epoch, arguments, column)
+        assert sink.commit(committable, ONE) is CommitOutcome.COMMITTED
+
+
+@pytest.mark.remedy(
+    "topic … holds a record that is not this sink's: …",
+    "give the sink another name; nobody but the sink may write to that topic",
+)
+def test_a_marker_topic_that_others_write_to(kafka_server: servers.Kafka, topic: str) -> None:
+    sink = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic)
+    sink.create(QUERY, SCHEMA)
+    others = Producer({"bootstrap.servers": kafka_server.bootstrap, "log_level": 0})
+    others.produce(f"__epochal.{APP}.{topic}", b"{}", b"marker")
+    assert others.flush(30) == 0
+    with pytest.raises(Misconfigured):
+        sink.look(QUERY)
+    named = KafkaSink(kafka_server.bootstrap, topic=topic, name=f"{topic}-2")
+    named.create(QUERY, SCHEMA)
+    named.check(QUERY, SCHEMA)
+    named.look(QUERY)
+    named.fence(QUERY, ONE)
+
+
+@pytest.mark.remedy(
+    "… is not the one that the epoch was prepared for",
+    "the topic was dropped and made again, and the decided rows belong to the old one: `epochal resolve --accept …`"
+    " goes on without this epoch",
+)
+@pytest.mark.remedy(
+    "topic … is not the one that the newest epoch was written to",
+    "leave it out of topics= for one epoch",
+    over=["… is not the one that the epoch was prepared for"],
+)
+def test_a_decided_epoch_of_a_topic_that_was_made_anew_is_given_up(
+    spark: SparkSession, tmp_path: Path, kafka_server: servers.Kafka, topic: str
+) -> None:
+    job, both, struck = Job(spark, tmp_path, sinks=()), [topic, f"{topic}-2"], list[int]()
+
+    def rows() -> DataFrame:
+        return job.df().selectExpr("id", f"'{topic}' AS dest")
+
+    def pipeline(names: Sequence[str]) -> Pipeline:
+        sink = KafkaSink(kafka_server.bootstrap, topic="dest", topics=names, name=topic)
+        made = Pipeline(app=APP, sinks=[sink], retry=FAST)
+        made.create(rows().schema)
+        return made
+
+    def run(number: int, names: Sequence[str]) -> None:
+        job.add(number)
+        job.run(pipeline(names), rows())
+
+    def made_anew(point: Point, sink: str, epoch: int) -> None:
+        if point is Point.BEFORE_SINK_COMMIT and sink == topic and not struck:
+            struck.append(epoch)
+            kafka_server.delete_topic(both[1])
+            kafka_server.create_topic(both[1])
+
+    run(1, both)
+    with failpoints.handler(made_anew), pytest.raises(StreamingQueryException, match="the epoch was prepared for"):
+        run(2, both)
+    assert struck == [1]
+    with pytest.raises(StreamingQueryException, match="the newest epoch was written to"):
+        job.run(pipeline(both), rows())
+    with pytest.raises(StreamingQueryException, match="the epoch was prepared for") as refused:
+        job.run(pipeline(both[:1]), rows())
+    assert f"`epochal resolve --accept {topic}`" in str(refused.value)
+    operate.accept(pipeline(both[:1]), str(job.checkpoint), topic, why="the topic was made anew")
+    run(3, both[:1])
+    run(4, both)
+    assert [record.value for record in read_topic(kafka_server.bootstrap, topic)] == [
+        b'{"id":%d}' % number for number in (1, 3, 4)
+    ]

@@ -101,9 +101,26 @@ CLAIMED = {
 }
 
 
+CLAIM = pytest.mark.remedy("… cannot be adopted: …", "name another table=, ")
+REMEDIES = {
+    "a publication": pytest.mark.remedy(
+        "… cannot be adopted: …",
+        "ALTER PUBLICATION … DROP TABLE …, or give mode=Plain() or mode=Upsert(key=...), which leave the table as it"
+        " is",
+    ),
+    "a column of ours": pytest.mark.remedy("… cannot be adopted: …", "rename that column, "),
+    **dict.fromkeys(["a publication of all", "a publication of a schema", "a subscription", "an extension"], CLAIM),
+    **dict.fromkeys(["a label", "a type", "a cascade"], CLAIM),
+}
+
+
 def proof(cases: dict[str, Any], *kept: str) -> list[Any]:
     """All cases, of which all but these are marked `wide`."""
-    return [pytest.param(case, marks=() if case in kept else pytest.mark.wide) for case in cases]
+    wide = [pytest.mark.wide]
+    return [
+        pytest.param(case, marks=[*([] if case in kept else wide), *([REMEDIES[case]] if case in REMEDIES else [])])
+        for case in cases
+    ]
 
 
 @pytest.fixture
@@ -125,6 +142,9 @@ def reads(dsn: str, role: str, what: str = "*") -> bool:
     return True
 
 
+@pytest.mark.remedy(
+    "… cannot be adopted: …", "drop what is bound to it, call create, and make it again: then it uses the reader view"
+)
 @pytest.mark.parametrize("case", proof(TYPED, "a function", "a policy of another table", "a column of the row's type"))
 def test_what_is_bound_to_the_table_is_refused_and_works_when_it_is_made_again(pg_database: str, case: str) -> None:
     """P13: the server binds it to the table itself, so it would go on with the rows table."""
@@ -169,14 +189,31 @@ def test_what_a_view_cannot_keep_is_refused_by_name_with_what_helps(pg_database:
     support.sink(pg_database).create(QUERY, SCHEMA)
 
 
+@pytest.mark.parametrize("case", proof(CLAIMED, "a publication", "a subscription"))
+@pytest.mark.parametrize("given", [{"mode": Plain()}, {"table": "others"}], ids=["plain", "another table"])
+def test_what_a_view_cannot_keep_is_left_alone(pg_database: str, case: str, given: dict[str, Any]) -> None:
+    """P13: the other ways out that the help names."""
+    observe(pg_database, f"{TABLE}; {CLAIMED[case][0]}")
+    with pytest.raises(Misconfigured):
+        support.sink(pg_database).create(QUERY, SCHEMA)
+    sink = support.sink(pg_database, **given)
+    sink.create(QUERY, SCHEMA)
+    sink.check(QUERY, SCHEMA)
+    observe(pg_database, CLAIMED[case][2])  # no database with a subscription can be dropped
+
+
+@pytest.mark.remedy("… cannot be adopted: …", "GRANT … TO …, or call create as …")
 def test_a_role_that_does_not_own_the_table_is_told_whose_it_is(roles: str) -> None:
     """P13: before it asks for the lock of a table that is not its own."""
     support.sink(roles).create(QUERY, SCHEMA)  # the schema epochal, with rights for all
     observe(roles, "CREATE TABLE theirs (id bigint, attempt text); GRANT ALL ON SCHEMA public TO p13_all")
+    observe(roles, "ALTER TABLE theirs OWNER TO p13_owner; GRANT ALL ON SCHEMA public TO p13_owner")
     observe(roles, "GRANT ALL ON SCHEMA epochal TO p13_all; GRANT ALL ON ALL TABLES IN SCHEMA epochal TO p13_all")
     sink = support.sink(roles.replace("postgres@", "p13_all@"), table="theirs", name="theirs")
-    with pytest.raises(Misconfigured, match=r"it belongs to postgres, and the role p13_all may not rename it"):
+    with pytest.raises(Misconfigured, match=r"it belongs to p13_owner, and the role p13_all may not rename") as refused:
         sink.create(QUERY, SCHEMA)
+    observe(roles, refused.value.help.partition(", or ")[0])
+    sink.create(QUERY, SCHEMA)
 
 
 def test_readers_keep_their_rights_and_nobody_gets_more(roles: str) -> None:

@@ -132,6 +132,10 @@ def test_marker_and_rows_are_seen_at_once_by_whoever_reads(pg_database: str) -> 
     assert reads == {Point.BEFORE_PUBLISH: (0, 0, [], both), Point.AFTER_PUBLISH: (1, 1, [1, 2], both)}
 
 
+@pytest.mark.remedy(
+    "prepared rows are gone, and none of them is visible: …",
+    "stop what deletes rows of this table, and start the query again: the rows are redone",
+)
 def test_a_lost_row_is_noticed_and_nothing_becomes_visible(pg_database: str) -> None:
     sink = ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches(range(10)))], epoch())
@@ -302,6 +306,10 @@ def test_a_lost_registration_is_noticed(pg_database: str) -> None:
     assert visible(pg_database) == []
 
 
+@pytest.mark.remedy(
+    "epochal.attempts lacks rows that the tasks voted for: …",
+    "stop what deletes rows of the table epochal.attempts, and restart the query",
+)
 def test_prepare_reads_back_what_it_votes_for(spark: SparkSession, pg_database: str) -> None:
     sink = ready(pg_database)
     observe(
@@ -311,6 +319,10 @@ def test_prepare_reads_back_what_it_votes_for(spark: SparkSession, pg_database: 
     )
     with pytest.raises(PrepareRefused, match=r"epochal\.attempts lacks rows that the tasks voted for"):
         sink.prepare(epoch(), rows(spark, [1]), ONE)
+    observe(pg_database, "DROP TRIGGER forget ON epochal.attempts")
+    sink.abort(QUERY, ONE)
+    assert sink.commit(sink.prepare(epoch(), rows(spark, [1]), ONE), ONE) is CommitOutcome.COMMITTED
+    assert visible(pg_database) == [1]
 
 
 def test_prepare_by_a_fenced_actor_runs_no_job(spark: SparkSession, pg_database: str) -> None:
@@ -467,6 +479,10 @@ HELD = {
 }
 
 
+@pytest.mark.remedy(
+    "waited for what other back-ends hold: …",
+    "wait until they are done, or end those that may be ended: SELECT pg_terminate_backend(pid)",
+)
 @pytest.mark.parametrize(("name", "statement", "told"), HELD.values(), ids=HELD)
 def test_what_others_hold_is_waited_for_and_named_and_nobody_is_ended(
     pg_database: str, name: str, statement: str, told: str

@@ -308,6 +308,10 @@ def test_what_is_left_and_what_can_be_lost_behind_a_view(pg_database: str) -> No
     assert (reader.left(), reader.lose_prepared()) == ((), "")
 
 
+@pytest.mark.remedy(
+    "the epoch was prepared under another mode than …, and none of its rows is visible",
+    "start the query again: the rows are prepared again in the present mode",
+)
 def test_an_empty_epoch_that_was_decided_in_another_mode_is_redone_and_takes_no_row_away(
     spark: SparkSession, pg_database: str
 ) -> None:

@@ -51,6 +51,11 @@ def show(sink: PostgresSink, spark: SparkSession, number: int, *ids: int) -> Non
     assert sink.commit(sink.prepare(epoch(number), rows(spark, ids), ONE), ONE) is CommitOutcome.COMMITTED
 
 
+@pytest.mark.remedy(
+    "… is not the table that this start has looked at: it was dropped and created again, or another table has its name"
+    " now",
+    "put the table of before back in its place",
+)
 @pytest.mark.parametrize(("mode", "how"), CASES)
 def test_prepare_finds_another_table(spark: SparkSession, pg_database: str, mode: Any, how: str) -> None:
     """P14: between two epochs of a running query."""
@@ -126,6 +131,10 @@ def test_a_view_that_is_no_longer_ours_refuses_the_epoch(
         sink.prepare(epoch(1), rows(spark, [2]), ONE)
 
 
+@pytest.mark.remedy(
+    "the table … does not exist any more",
+    "or call pipeline.create(), which makes it anew",
+)
 @pytest.mark.parametrize("mode", MODES[:3], ids=map(repr, MODES[:3]))
 def test_create_makes_a_table_that_is_gone_and_a_running_query_does_not_take_it(
     spark: SparkSession, pg_database: str, mode: Any

@@ -193,6 +193,50 @@ ELSEWHERE = do(table="others")
             id="inheritance",
         ),
         pytest.param(
+            "CREATE TABLE p (id bigint, attempt text); CREATE TABLE flights () INHERITS (p)",
+            PLAIN,
+            SCHEMA,
+            [do(table="others", mode=Plain())],
+            marks=pytest.mark.remedy("… is part of an inheritance tree", "name another table="),
+            id="inheritance without a view",
+        ),
+        pytest.param(
+            "CREATE TABLE flights (id bigint, attempt text) PARTITION BY HASH (id); CREATE UNLOGGED TABLE part"
+            " PARTITION OF flights FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+            PLAIN,
+            SCHEMA,
+            [do(table="others", mode=Plain())],
+            marks=pytest.mark.remedy(
+                "…: its partition … is unlogged or temporary: a crash of the server would empty it",
+                "name another table=",
+            ),
+            id="an unlogged partition",
+        ),
+        pytest.param(
+            "CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER away FOREIGN DATA WRAPPER nothing; CREATE TABLE flights"
+            " (id bigint, attempt text) PARTITION BY HASH (id); CREATE FOREIGN TABLE abroad PARTITION OF flights"
+            " FOR VALUES WITH (MODULUS 1, REMAINDER 0) SERVER away",
+            PLAIN,
+            SCHEMA,
+            [do(table="others", mode=Plain())],
+            marks=pytest.mark.remedy("…: its partition … is …", "name another table="),
+            id="a foreign partition",
+        ),
+        pytest.param(
+            "CREATE TABLE flights (id bigint UNIQUE, attempt text, n bigint)",
+            {"mode": Upsert(key="id", order_by="N")},
+            StructType([*SCHEMA.fields]).add("N", LongType()),
+            [
+                do(columns=StructType([*SCHEMA.fields]).add("n", LongType()), mode=Upsert(key="id", order_by="n")),
+                do(columns=StructType([*SCHEMA.fields]).add("o", LongType()), mode=Upsert(key="id", order_by="o")),
+            ],
+            marks=pytest.mark.remedy(
+                "order_by= names the column …, and … has …",
+                "to have it written, name it as the table does (… AS …); else give it another name",
+            ),
+            id="an order of another spelling",
+        ),
+        pytest.param(
             "CREATE TABLE flights (id bigint UNIQUE, attempt text)",
             {},
             SCHEMA,
@@ -487,6 +531,26 @@ def test_a_database_that_takes_no_more_connections(pg_database: str) -> None:
             PostgresSink(dsn, table="flights", name="out").look(QUERY)
     finally:
         observe(pg_database, f"DROP ROLE {limited}")
+
+
+@pytest.mark.remedy(
+    "… has row-level security for this role, which leaves out rows without an error", "name another table="
+)
+def test_a_table_of_which_this_role_may_see_a_part(pg_database: str) -> None:
+    database = pg_database.rpartition("/")[2]
+    role = f"secured_{database}"
+    observe(
+        pg_database,
+        f"{TABLE}; ALTER TABLE flights ENABLE ROW LEVEL SECURITY; CREATE ROLE {role} LOGIN; GRANT ALL ON flights TO"
+        f" {role}; GRANT ALL ON SCHEMA public TO {role}; GRANT CREATE ON DATABASE {database} TO {role}",
+    )
+    dsn = pg_database.replace("postgres@", f"{role}@")
+    try:
+        with pytest.raises(Misconfigured):
+            accepted(dsn, PLAIN, SCHEMA)
+        accepted(dsn, {**PLAIN, "table": "others"}, SCHEMA)
+    finally:
+        observe(pg_database, f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
 @pytest.mark.remedy(
