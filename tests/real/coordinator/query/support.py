@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 APP = "app"
-WAIT = 170
+WAIT = 330  # seconds, below the limit of a test
 FIRST_FILE = 1_704_067_200
 SCHEMA = "id long, at timestamp, name string"
 FAST = Retry(attempts=3, first=0.01, most=0.02)

@@ -91,8 +91,9 @@ class Everywhere(Job):
         return sorted(value for (value,) in found.select(column_of("a.b")).collect())
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("names", [SOME, pytest.param(NAMES, marks=pytest.mark.wide)], ids=["some", "all"])
-@pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
+@pytest.mark.parametrize("mode", ["two-phase", pytest.param("idempotent", marks=pytest.mark.wide)])
 def test_names_of_columns_change_nothing_on_the_way_to_any_sink(
     spark: SparkSession,
     tmp_path: Path,
