@@ -38,7 +38,7 @@ from epochal.sinks.inspection import written
 from epochal.sinks.protocol import NeighbourSink, Schema, SessionSink, Sink
 from epochal.sinks.questions import NO_COLUMNS, Answer, NotAsked, Question, known, questions_of
 from epochal.sinks.rows.digest import check_digestible
-from epochal.sinks.spark.executors import running_session
+from epochal.sinks.spark.executors import NO_SESSION, running_session
 from epochal.sinks.spark.names import check_names
 from epochal.sinks.spark.settings import TOLD, is_case_sensitive
 from epochal.sinks.spark.stage import check_schema, local_path
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-NO_SESSION = "no Spark session runs in this process"
 NO_QUERY = "the query is not known here: call pipeline.doctor(df) in the job"
 LOG = "epoch log"
 """The question that the comparison of log and sinks needs."""

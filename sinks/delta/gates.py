@@ -155,13 +155,15 @@ def added(rows: StructType, table: StructType) -> StructType:
 
 
 def lacked(rows: StructType, table: StructType, *, case_sensitive: bool) -> list[str]:
-    """Return the columns that the table needs a value for and the rows do not have."""
+    """Return the columns or fields that the table needs a value for and the rows do not have."""
     given = {_key(field.name, case_sensitive) for field in rows.fields}
-    return [field.name for field in table.fields if _key(field.name, case_sensitive) not in given and _is_needed(field)]
-
-
-def _is_needed(field: StructField) -> bool:
-    return not field.nullable and not {_GENERATED, _DEFAULT} & field.metadata.keys()
+    return [
+        field.name
+        for field in table.fields
+        if _key(field.name, case_sensitive) not in given
+        and not field.nullable
+        and not {_GENERATED, _DEFAULT} & field.metadata.keys()
+    ]
 
 
 def in_both(rows: Sequence[str], table: Sequence[str], *, case_sensitive: bool) -> list[str]:
@@ -264,10 +266,8 @@ def _struct_problems(path: str, rows: StructType, table: StructType, case_sensit
                 yield f"column {name}: the table has no such column"
         else:
             yield from _type_problems(name, field.dataType, wanted[key].dataType, case_sensitive)
-    for key in wanted.keys() - {_key(field.name, case_sensitive) for field in rows.fields}:
-        field = wanted[key]
-        if _is_needed(field):
-            yield f"column {path}{field.name}: it is NOT NULL in the table, and the rows do not have it"
+    for name in lacked(rows, table, case_sensitive=case_sensitive):
+        yield f"column {path}{name}: it is NOT NULL in the table, and the rows do not have it"
 
 
 def _type_problems(name: str, row: DataType, table: DataType, case_sensitive: bool) -> Iterator[str]:

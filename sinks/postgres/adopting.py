@@ -15,13 +15,22 @@ from typing import TYPE_CHECKING
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.address import ServerRefused
 from epochal.sinks.postgres.checking import refuse_columns, refuse_relation
-from epochal.sinks.postgres.ddl import MOST_COLUMNS, PgColumn, Target, columns_of, literal, quoted
+from epochal.sinks.postgres.ddl import (
+    ISOLATION,
+    MOST_COLUMNS,
+    PgColumn,
+    Target,
+    columns_ever,
+    columns_of,
+    literal,
+    ownership,
+    quoted,
+)
 from epochal.sinks.postgres.publications import publishing
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.session import Session
 
-_OURS = ("_epoch", "_attempt")
 _STAGING = "or give mode=Plain() or mode=Upsert(key=...), which leave the table as it is"
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -97,11 +106,7 @@ def _refuse_all(session: Session, sink: str, target: Target, columns: Sequence[P
 
 
 def _refuse_non_owner(session: Session, sink: str, name: str) -> None:
-    owner = (
-        "SELECT pg_has_role(relowner, 'USAGE'), relowner::regrole::text, quote_ident(current_user) FROM pg_class"
-        " WHERE oid = to_regclass($1)"
-    )
-    ((owns, owned_by, user),) = session.run(owner, name)
+    owns, owned_by, user = ownership(session, name)
     if not owns:
         why = f"it belongs to {owned_by}, and the role {user} may not rename it"
         raise _cannot(name, why, sink, session.where, f"GRANT {owned_by} TO {user}, or call create as {owned_by}")
@@ -109,13 +114,13 @@ def _refuse_non_owner(session: Session, sink: str, name: str) -> None:
 
 def _refuse_no_room(session: Session, sink: str, name: str) -> None:
     """Refuse a table that cannot get the two columns of a rows table."""
-    taken = [column for column, *_ in columns_of(session, name) if column in _OURS]
+    taken = [column for column, *_ in columns_of(session, name) if column in ISOLATION]
     if taken:
         why = f"its column {quoted(taken[0])} has the name of a column of Epochal's own"
         raise _cannot(name, why, sink, f"all such columns: {taken}", f"rename that column, {_STAGING}")
-    ((used,),) = session.run("SELECT relnatts::int FROM pg_class WHERE oid = to_regclass($1)", name)
-    if used + len(_OURS) > MOST_COLUMNS:
-        why = f"it has {used} columns, dropped ones included, and gets {len(_OURS)} more"
+    used, _ = columns_ever(session, name)
+    if used + len(ISOLATION) > MOST_COLUMNS:
+        why = f"it has {used} columns, dropped ones included, and gets {len(ISOLATION)} more"
         raise _cannot(name, why, sink, f"Postgres takes {MOST_COLUMNS}", f"name another table=, {_STAGING}")
 
 

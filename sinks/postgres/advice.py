@@ -67,7 +67,7 @@ def existing_columns(session: Session, sink: str, target: Target) -> list[PgColu
     found = ddl.columns_of(session, target.own)
     if not found:
         raise ddl.missing(session, f"the table {target.own}", sink)
-    return [PgColumn(name, (kind,)) for name, kind, _ in found if name not in ("_epoch", "_attempt")]
+    return [PgColumn(name, (kind,)) for name, kind, _ in found if name not in ddl.ISOLATION]
 
 
 def _grants(target: Target, reader: str, *more: tuple[str, str]) -> list[str]:

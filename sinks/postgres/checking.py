@@ -9,6 +9,7 @@ from epochal.coordinator.environment import versions
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres import rights, settings
 from epochal.sinks.postgres.ddl import (
+    ISOLATION,
     Found,
     PgColumn,
     Target,
@@ -170,8 +171,8 @@ def refuse_rows(
     """Refuse a rows table that does not fit; with ``fewer`` the rows may lack columns, which are then NULL."""
     refuse_relation(session, sink, target.rows)
     found = columns_of(session, target.rows)
-    isolation = {name: kind for name, kind, _ in found if name in ("_epoch", "_attempt")}
-    if isolation != {"_epoch": "bigint", "_attempt": "bigint"}:
+    isolation = {name: kind for name, kind, _ in found if name in ISOLATION}
+    if isolation != dict.fromkeys(ISOLATION, "bigint"):
         raise Misconfigured(
             f"the table {target.rows} lacks the columns _epoch and _attempt (bigint)",
             sink=sink,

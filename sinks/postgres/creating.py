@@ -9,6 +9,7 @@ from epochal.sinks.postgres import adopting
 from epochal.sinks.postgres.checking import refuse_misspelt, refuse_rows
 from epochal.sinks.postgres.ddl import (
     ADDED_LATER,
+    ISOLATION,
     PgColumn,
     Step,
     Target,
@@ -44,7 +45,7 @@ def create(session: Session, app: str, sink: str, target: Target, columns: Seque
     done += mend(session, target)
     done += register(session, app, sink, target)
     if find(session, target.reader) is None:
-        names = [name for name, *_ in columns_of(session, target.rows) if name not in ("_epoch", "_attempt")]
+        names = [name for name, *_ in columns_of(session, target.rows) if name not in ISOLATION]
         done += run_steps(session, [view_step(app, sink, target, names)])
         done += adopting.carry_over(session, target) if adopts else adopting.pass_on_grants(session, target)
     return [*done, needed(target)] if done else []

@@ -257,13 +257,32 @@ def columns_of(session: Session, name: str) -> list[Found]:
     ]
 
 
-def refuse_full(session: Session, sink: str, table: str, more: Sequence[str]) -> None:
-    """Refuse to add the columns ``more`` to a table if Postgres would not take so many.  It counts dropped ones too."""
+def columns_ever(session: Session, table: str) -> tuple[int, int]:
+    """Return how many columns the table has, with dropped ones, which count for Postgres too; and how many of those."""
     ((there, dropped),) = session.run(
         "SELECT count(*), count(*) FILTER (WHERE attisdropped) FROM pg_attribute"
         " WHERE attrelid = to_regclass($1) AND attnum > 0",
         table,
     )
+    return int(there), int(dropped)
+
+
+def ownership(session: Session, relation: str) -> tuple[bool, str, str]:
+    """Return whether this role may act as the owner of the relation, the owner, and this role, both as SQL names them.
+
+    A relation that does not exist is nobody's: (True, "", "").
+    """
+    ((owns, owner, user),) = session.run(
+        "SELECT pg_has_role(relowner, 'USAGE'), relowner::regrole::text, quote_ident(current_user)"
+        " FROM pg_class WHERE oid = to_regclass($1)",
+        relation,
+    ) or [(True, "", "")]
+    return bool(owns), str(owner), str(user)
+
+
+def refuse_full(session: Session, sink: str, table: str, more: Sequence[str]) -> None:
+    """Refuse to add the columns ``more`` to a table if Postgres would not take so many.  It counts dropped ones too."""
+    there, dropped = columns_ever(session, table)
     if there + len(more) > MOST_COLUMNS:
         raise Misconfigured(
             f"{table} has {there} columns, and a table of Postgres has at most {MOST_COLUMNS}: {len(more)} more do not"

@@ -6,7 +6,7 @@ not yet published still fits.  A changed type, a dropped column, and a view that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from epochal.sinks.postgres.modes import Staging
 if TYPE_CHECKING:
     from epochal.sinks.postgres.ddl import PgColumn
     from epochal.sinks.postgres.session import Session
+    from epochal.sinks.postgres.staging import TableColumn
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Evolution:
         there = staging.written_columns(session, self.target, self.mode) if self.mode is not None else {}
         steps = [
             Step(
-                f"ALTER TABLE {table} ADD COLUMN {quoted(column.name)} {staging.staged_type(column, there)}",
+                _addition(table, column, there),
                 f"added the column {quoted(column.name)} to {table}",
             )
             for table, columns in lacking.items()
@@ -99,8 +100,8 @@ class Evolution:
                 f"the reader view {self.target.reader} is not the one that create() made, and lacks"
                 f" {', '.join(map(quoted, new))}",
                 sink=self.sink,
-                help=f"{'; '.join(_addition(self.target.rows, column) for column in added)}; then add them at the end"
-                f" of the view: CREATE OR REPLACE VIEW {self.target.reader} AS SELECT ...",
+                help=f"{'; '.join(_addition(self.target.rows, column, {}) for column in added)}; then add them at the"
+                f" end of the view: CREATE OR REPLACE VIEW {self.target.reader} AS SELECT ...",
             )
         query = ddl.view_query(self.app, self.sink, self.target, [*shown, *new])
         ((options,),) = session.run(
@@ -115,11 +116,7 @@ class Evolution:
 
     def _refuse_non_owner(self, session: Session, relation: str, columns: Sequence[PgColumn]) -> None:
         """Refuse a role that does not own the relation: only its owner may add columns."""
-        ((owns, owner, user),) = session.run(
-            "SELECT pg_has_role(relowner, 'USAGE'), relowner::regrole::text, quote_ident(current_user)"
-            " FROM pg_class WHERE oid = to_regclass($1)",
-            relation,
-        ) or [(True, "", "")]
+        owns, owner, user = ddl.ownership(session, relation)
         if not owns:
             raise Misconfigured(
                 f"schema_evolution=True, and the role {user} does not own {relation}, which lacks"
@@ -130,5 +127,5 @@ class Evolution:
             )
 
 
-def _addition(table: str, column: PgColumn) -> str:
-    return f"ALTER TABLE {table} ADD COLUMN {quoted(column.name)} {column.types[0]}"
+def _addition(table: str, column: PgColumn, there: Mapping[str, TableColumn]) -> str:
+    return f"ALTER TABLE {table} ADD COLUMN {quoted(column.name)} {staging.staged_type(column, there)}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from epochal.sinks.postgres.address import Encoded, ServerRefused
-from epochal.sinks.postgres.ddl import literal, quoted
+from epochal.sinks.postgres.ddl import ISOLATION, literal, quoted
 from epochal.sinks.postgres.kinds import kinds_of
 from epochal.sinks.postgres.ways import Way
 
@@ -43,12 +43,16 @@ _OF_THE_VALUE = "^(22|23|0A000|42601|P0001|XX000)"
 """SQLSTATEs that say that the value is wrong.  Input functions of odd types and of extensions use the last four."""
 
 
+def written(ways: Sequence[Way]) -> str:
+    """Return the columns of the rows table that a task writes, in their order, as SQL names them."""
+    return ", ".join([*(quoted(way.name) for way in ways), *ISOLATION])
+
+
 def insertion(table: str, ways: Sequence[Way]) -> str:
     """Return the INSERT for one batch.  After the arrays come the values of ``_epoch`` and ``_attempt``."""
-    names = ", ".join([*(quoted(way.name) for way in ways), "_epoch", "_attempt"])
     values = [_converted(way, f"u.c{n}") for n, way in enumerate(ways)]
     more = f"${len(ways) + 1}::bigint, ${len(ways) + 2}::bigint"
-    return f"INSERT INTO {table} ({names}) SELECT {', '.join(values)}, {more} FROM {_unpacked(ways)}"
+    return f"INSERT INTO {table} ({written(ways)}) SELECT {', '.join(values)}, {more} FROM {_unpacked(ways)}"
 
 
 def in_parts(columns: Sequence[pa.Array]) -> Iterator[list[pa.Array]]:
@@ -67,7 +71,7 @@ def encoded(ways: Sequence[Way], columns: Sequence[pa.Array]) -> list[Encoded]:
 
 def converted(ways: Sequence[Way]) -> list[int]:
     """Return the positions of the columns that the server converts."""
-    return [n for n, way in enumerate(ways) if way.sql is not None]
+    return [n for n, way in enumerate(ways) if way.is_converted]
 
 
 def refusals(session: Session, ways: Sequence[Way], columns: Sequence[pa.Array], limit: float) -> dict[int, list[str]]:

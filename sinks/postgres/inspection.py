@@ -82,7 +82,7 @@ class PostgresInspection:
     def columns(self) -> Mapping[str, str]:
         with self._connector.session() as session:
             found = ddl.columns_of(session, self._target.rows)
-        return {name: _kind(kind) for name, kind, _ in found if name not in ("_epoch", "_attempt")}
+        return {name: _kind(kind) for name, kind, _ in found if name not in ddl.ISOLATION}
 
     def rows(self, position: Position, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
         kinds = self.columns()

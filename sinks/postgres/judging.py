@@ -96,7 +96,7 @@ def _ways(sink: Core, epoch: Epoch, schema: Schema) -> tuple[tuple[Way, ...], Ad
 
 def _asking(sink: Core, epoch: Epoch, schema: Schema) -> tuple[tuple[Way, ...], Ask | None]:
     ways, address = _ways(sink, epoch, schema)
-    converted = tuple(way for way in ways if way.sql is not None)
+    converted = tuple(way for way in ways if way.is_converted)
     if not converted:
         return ways, None
     return ways, asking(Judge(address, sink.limits, sink.name, sink.target.own, converted))
@@ -104,7 +104,7 @@ def _asking(sink: Core, epoch: Epoch, schema: Schema) -> tuple[tuple[Way, ...], 
 
 def try_out(session: Session, sink: str, ways: Sequence[Way], *, sorts: bool) -> None:
     """Raise ``Misconfigured`` if the server cannot convert to these types, or if this role may not judge values."""
-    converted = [way for way in ways if way.sql is not None]
+    converted = [way for way in ways if way.is_converted]
     if not converted:
         return
     given.try_converting(session, converted)

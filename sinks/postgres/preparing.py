@@ -16,7 +16,7 @@ from epochal.coordinator.model.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.conditions import marker_of, refusing
-from epochal.sinks.postgres import checking, committing, ddl, given, judging, publications, staging
+from epochal.sinks.postgres import checking, committing, given, judging, publications, staging
 from epochal.sinks.postgres.address import Address, ServerRefused
 from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, State, attempts_of, tell_attempts
 from epochal.sinks.postgres.modes import Staging
@@ -185,7 +185,6 @@ def task_of(
 ) -> Task:
     from epochal.sinks.postgres.write import Task
 
-    names = ", ".join([*(ddl.quoted(way.name) for way in ways), "_epoch", "_attempt"])
     return Task(
         address=address,
         limits=sink.limits,
@@ -194,7 +193,7 @@ def task_of(
         epoch=epoch.number,
         position=epoch.position,
         actor=by,
-        copy=f"COPY {sink.target.rows} ({names}) FROM STDIN (FORMAT binary)",
+        copy=f"COPY {sink.target.rows} ({given.written(ways)}) FROM STDIN (FORMAT binary)",
         table=sink.target.rows,
         columns=tuple(ways),
         flagged=flagged,

@@ -219,7 +219,7 @@ def reason(schema: T.StructType, ways: Sequence[Way], ask: Ask | None = None) ->
     found = F.when(names != "", F.concat(F.lit(REASON), names))
     if ask is None:
         return found
-    values = [_converted(column_of(f.name), f.dataType, way) for f, way in fields if way.sql is not None]
+    values = [_converted(column_of(f.name), f.dataType, way) for f, way in fields if way.is_converted]
     return F.coalesce(found, ask(found.isNull(), *values))
 
 

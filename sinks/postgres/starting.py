@@ -146,7 +146,7 @@ def _columns(sink: Core, app: str, schema: Schema | None) -> checking.Columns:
 def _try_converting(sink: Core, session: Session, columns: Sequence[PgColumn]) -> str:
     ways = ways_of(session, sink.name, sink.target, sink.staging, columns)
     judging.try_out(session, sink.name, ways, sorts=sink.bad_rows is not None)
-    return ", ".join(f"{way.name} {way.kind.shown}" for way in ways if way.sql is not None)
+    return ", ".join(f"{way.name} {way.kind.shown}" for way in ways if way.is_converted)
 
 
 def _readers_asked(server: Rehearsal, sink: Core) -> Question:

@@ -74,6 +74,11 @@ class Way:
     )
     item: Way | None = None  # for an array: how its items get in
 
+    @property
+    def is_converted(self) -> bool:
+        """Whether the server converts the values."""
+        return self.sql is not None
+
     @classmethod
     def made(cls, column: PgColumn) -> Way:
         """Return the way into a column that ``create`` makes."""

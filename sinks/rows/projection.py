@@ -32,7 +32,7 @@ from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.questions import NotAsked, known
 from epochal.sinks.rows.formats import check_part
-from epochal.sinks.spark.executors import first_cause, running_session
+from epochal.sinks.spark.executors import NO_SESSION, first_cause, running_session
 from epochal.sinks.spark.expressions import of_text, selected, struct_of
 from epochal.sinks.spark.names import column_of, free, quoted, twins
 from epochal.sinks.spark.settings import is_case_sensitive
@@ -134,7 +134,7 @@ class Projection:
         """
         schema = known(schema)
         if not self.is_whole and running_session() is None:
-            raise NotAsked(f"{self} is read by Spark, and no Spark session runs in this process")
+            raise NotAsked(f"{self} is read by Spark, and {NO_SESSION}")
         return schema
 
     def apply(self, rows: DataFrame) -> DataFrame:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Batches = Iterator[pa.RecordBatch]
 
+NO_SESSION = "no Spark session runs in this process"
+"""Why something is not asked."""
 METRIC_WAIT = 60.0
 """How many seconds to wait until Spark's listener delivers an observation."""
 
@@ -57,7 +59,7 @@ def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Cal
     """
     spark = running_session()
     if spark is None:
-        raise NotAsked("no Spark session runs in this process")
+        raise NotAsked(NO_SESSION)
     one = spark.range(1, numPartitions=1)
     probe = one.mapInArrow(partial(_ask, modules, reach), "missing string, unreached string, found string")
     missing, unreached, found = _answer(probe, modules[0])

@@ -11,6 +11,7 @@ from random import Random
 import tomli
 from pyspark.sql import SparkSession
 
+from tests.real.sinks.settings import under as strictly_under
 from tests.selection import ROOT
 
 JUDGED = tomli.loads(Path(ROOT, "tests/real/sinks/spark/judged_settings.toml").read_text())
@@ -37,16 +38,9 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 @contextmanager
 def under(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Set the settings of a plan inside this scope, except those that no session may change."""
-    before = {name: spark.conf.get(name, None) for name in settings if spark.conf.isModifiable(name)}
-    try:
-        for name, value in settings.items():
-            if name not in before:
-                continue
-            spark.conf.set(name, _resolved(spark, name, value))
+    modifiable = {name: value for name, value in settings.items() if spark.conf.isModifiable(name)}
+    with strictly_under(spark, {name: _resolved(spark, name, value) for name, value in modifiable.items()}):
         yield
-    finally:
-        for name, old in before.items():
-            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
 
 def _resolved(spark: SparkSession, name: str, value: str) -> str:
@@ -61,7 +55,8 @@ def _resolved(spark: SparkSession, name: str, value: str) -> str:
 
 def _listed(spark: SparkSession, name: str) -> list[str]:
     try:
-        spark.conf.set(name, "no such value")
+        with strictly_under(spark, {name: "no such value"}):
+            pass
     except Exception as refused:
         listed = re.search(r"should be one of '?([^']*)'", str(refused))
         if listed is not None:

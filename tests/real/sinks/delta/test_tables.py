@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from epochal.sinks.delta.modes import Mode
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import Start, query
+from tests.real.sinks.settings import under
 
 ROWS = "id string, n bigint"
 
@@ -264,22 +263,13 @@ def test_a_key_of_the_type_char_is_refused_with_the_statement_that_mends_it(spar
 def test_a_table_that_knows_its_columns_by_id_gets_files_with_ids(spark: SparkSession, path: Path, mode: Mode) -> None:
     """Also if the session turns them off: Delta itself then fails, with an error of the JVM."""
     make(spark, path, TABLES["column mapping by id"])
-    with turned_off(spark, "spark.sql.parquet.fieldId.write.enabled"):
+    with under(spark, {"spark.sql.parquet.fieldId.write.enabled": "false"}):
         start = Start(spark, path, mode=mode).fenced()
         start.show(rows(spark, ("a", 1), ("b", 2)))
         start.show(rows(spark, ("c", 3)), 2)
     assert seen(spark, path) == ([("c", 3)] if isinstance(mode, Overwrite) else [("a", 1), ("b", 2), ("c", 3)])
     files = [pq.read_schema(path / file) for file in support.live_files(path)]
     assert all(b"PARQUET:field_id" in (column.metadata or {}) for file in files for column in file)
-
-
-@contextmanager
-def turned_off(spark: SparkSession, setting: str) -> Iterator[None]:
-    spark.conf.set(setting, "false")
-    try:
-        yield
-    finally:
-        spark.conf.unset(setting)
 
 
 def mapped(spark: SparkSession, path: Path, *, at_once: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +28,7 @@ from tests.databases import Databases
 from tests.real.sinks.delta import support as delta
 from tests.real.sinks.kafka.support import read_topic
 from tests.real.sinks.postgres.support import observe
+from tests.real.sinks.settings import under
 
 ONE = Actor(1, 11)
 QUERY = Query("settings", "q1", "r1", "file:/checkpoint")
@@ -131,18 +131,6 @@ def sinks(
 def expected(sinks: Sinks) -> Mapping[str, Any]:
     """What is seen under the settings of the tests' session."""
     return sinks.write()
-
-
-@contextmanager
-def under(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in settings}
-    try:
-        for key, value in settings.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            spark.conf.unset(key) if old is None else spark.conf.set(key, old)
 
 
 HOSTILE = {
