@@ -10,8 +10,9 @@ its length.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from epochal.sinks.spark.names import quoted
@@ -19,14 +20,15 @@ from epochal.sinks.spark.names import quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+PATTERNS = "spark.sql.parser.quotedRegexColumnNames"
 _CUT = "\0"
 
 
 def of_text(text: str) -> Column:
-    """Return the column of an expression in Spark's SQL.
+    """Return the column of an expression of Epochal's own in Spark's SQL, whatever the session's settings are.
 
     ``f.expr`` replaces ``${...}`` by a setting of the session, even in a name that is quoted.  Here a text is read as
-    it stands.
+    it stands, and a name in quotes is a name (see :func:`takes_names_for_patterns`).
     """
     from pyspark import SparkContext
     from pyspark.sql.classic.column import Column as ClassicColumn
@@ -36,16 +38,43 @@ def of_text(text: str) -> Column:
     jvm: Any = context._jvm
     parser = getattr(jvm, "org.apache.spark.sql.catalyst.parser.CatalystSqlParser")()
     utils = getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
-    return cast("Column", ClassicColumn(utils.column(parser.parseExpression(text))))
+    with _plain_names(jvm):
+        return cast("Column", ClassicColumn(utils.column(parser.parseExpression(text))))
+
+
+def takes_names_for_patterns(jvm: Any) -> bool:
+    """Return whether the session of this thread takes a name in quotes, in an expression, for a regular expression.
+
+    Spark's parser asks the session that is active in the thread, not the one that a text is given to.
+    """
+    return bool(getattr(jvm, "org.apache.spark.sql.internal.SQLConf").get().supportQuotedRegexColumnName())
+
+
+@contextlib.contextmanager
+def _plain_names(jvm: Any) -> Iterator[None]:
+    """Let Spark's parser take a name in quotes for a name, in this thread alone.
+
+    The session's own setting stays: other threads read expressions of the user with it.
+    """
+    if not takes_names_for_patterns(jvm):
+        yield
+        return
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    active = sessions.active()
+    plain = active.newSession()
+    plain.conf().set(PATTERNS, "false")  # a new session has the settings of the Spark context
+    sessions.setActiveSession(plain)
+    try:
+        yield
+    finally:
+        sessions.setActiveSession(active)
 
 
 def selected(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
-    """Return the rows with these columns, each of which is an expression in Spark's SQL.
+    """Return the rows with these columns, each of which is an expression in Spark's SQL, as the session reads it.
 
     All go into the JVM as one text, which is cut there.
     """
-    if any("${" in expression for expression in expressions):
-        return rows.select(*map(of_text, expressions))
     from pyspark.sql import DataFrame as AnyDataFrame
 
     cut: Any = rows.sparkSession._jvm

@@ -25,6 +25,7 @@ from tests.real.coordinator.query.support import FAST, Job
 from tests.real.sinks.hostile import FIRST, NAMES, SOME, day
 from tests.real.sinks.kafka.support import read_topic
 from tests.real.sinks.postgres.support import observe
+from tests.real.sinks.settings import under
 
 TEXT, NUMBER = "text.of`it", "nan.of`it"
 
@@ -131,17 +132,47 @@ def test_columns_that_digests_cannot_tell_apart_are_refused_at_check(spark: Spar
         job.run(pipeline, twice)
 
 
-def test_a_pattern_in_quotes_is_a_name(spark: SparkSession, tmp_path: Path, pg_database: str) -> None:
-    """P3: with this setting every quoted name in SQL is a pattern; a name in ``select=`` stays a name."""
+@pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
+def test_a_pattern_in_quotes_is_a_name(
+    spark: SparkSession,
+    tmp_path: Path,
+    pg_database: str,
+    kafka_server: servers.Kafka,
+    topic_name: str,
+    mode: str,
+) -> None:
+    """P3: with this setting Spark takes quoted names in texts for patterns; a name of a column stays a name."""
     job = Job(spark, tmp_path)
-    job.add(1)
-    frame = job.df().select("id", f.col("id").alias("i."), f.col("name").alias("ix"))
-    sink = PostgresSink(pg_database, table="flights", name="out", select=["i.", "id"])
-    pipeline = Pipeline(app="app", sinks=[sink], retry=FAST)
-    spark.conf.set("spark.sql.parser.quotedRegexColumnNames", "true")
-    try:
+    job.add(1, 2)
+    bad = f.when(f.col("id") == 2, "x\0y").otherwise("t")
+    frame = job.df().select(
+        "id", f.col("id").alias("i."), bad.alias("ix"), f.struct(f.lit(1.5).alias("."), "id").alias(".")
+    )
+    left = DeltaSink(str(tmp_path / "left"), name="left")
+    way = Append() if mode == "idempotent" else Merge(key=["i."], order_by=["ix"])
+    sinks: list[Sink] = [
+        PostgresSink(pg_database, table="flights", name="out", select=["i.", "ix"], bad_rows=left),
+        KafkaSink(kafka_server.bootstrap, topic=f"{topic_name}-{mode}", name="topic", key="ix"),
+        DeltaSink(str(tmp_path / "lake"), name="lake", mode=way),
+    ]
+    for name, more in (("lake", ""), ("left", ", _sink STRING, _reason STRING")):
+        columns = f"id BIGINT, `i.` BIGINT, ix STRING, `.` STRUCT<`.`: DOUBLE, id: BIGINT>{more}"
+        spark.sql(
+            f"CREATE TABLE delta.`{tmp_path / name}` ({columns}) USING delta"
+            " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        )
+    pipeline = Pipeline(app=f"app-{mode}", sinks=sinks, retry=FAST, mode=mode)
+    with under(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"}):
         pipeline.create(frame.schema)
         job.run(pipeline, frame)
-    finally:
-        spark.conf.unset("spark.sql.parser.quotedRegexColumnNames")
-    assert observe(pg_database, "SELECT * FROM flights") == [(1, 1)]
+    assert observe(pg_database, "SELECT * FROM flights") == [(1, "t")]
+    sent = {
+        record.key: json.loads(record.value or b"")
+        for record in read_topic(kafka_server.bootstrap, f"{topic_name}-{mode}")
+    }
+    assert sent == {
+        text.encode(): {"id": n, "i.": n, "ix": text, ".": {".": 1.5, "id": n}} for n, text in ((1, "t"), (2, "x\0y"))
+    }
+    kept = [tuple(row) for row in spark.read.format("delta").load(str(tmp_path / "lake")).orderBy("id").collect()]
+    assert kept == [(1, 1, "t", (1.5, 1)), (2, 2, "x\0y", (1.5, 2))]
+    assert [row["i."] for row in spark.read.format("delta").load(str(tmp_path / "left")).collect()] == [2]
