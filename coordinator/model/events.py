@@ -113,6 +113,19 @@ class StepEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stalled(Event):
+    """The step still runs, and for ``seconds`` no task of the query has ended and no row was counted.
+
+    ``seen``: what Spark says of the query's tasks, as a text.
+    """
+
+    step: Step
+    sink: str | None
+    seconds: float
+    seen: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Decided(Event):
     """The epoch is decided (in idempotent mode: begun).  ``pending``: the sinks that do not show it yet."""
 
@@ -173,6 +186,7 @@ EVENTS: tuple[type[Event], ...] = (
     PhaseEnded,
     StepBegan,
     StepEnded,
+    Stalled,
     Decided,
     EpochCommitted,
     Retrying,
@@ -205,6 +219,11 @@ class EventPublisher:
         self._over = False
         self._lock = threading.RLock()  # a consumer may call pipeline.close(), which publishes an event, too
 
+    def add(self, consumer: Consumer) -> None:
+        """Publish all later events to this consumer too."""
+        with self._lock:
+            self._consumers.append(consumer)
+
     # --- methods in the order of the protocol -----------------------------------------------------
 
     def epoch_began(self, epoch: EpochNumber) -> None:
@@ -236,6 +255,9 @@ class EventPublisher:
         finally:
             spent = time.monotonic() - began
             self._tell(StepEnded, epoch, step=step, sink=sink, seconds=spent, rows=told.rows, error=failed)
+
+    def stalled(self, step: Step, sink: str | None, seconds: float, seen: str) -> None:
+        self._tell(Stalled, step=step, sink=sink, seconds=seconds, seen=seen)
 
     def decided(self, pending: Sequence[str]) -> None:
         self._tell(Decided, pending=tuple(pending))

@@ -15,6 +15,7 @@ from epochal.coordinator.model.events import (
     PhaseEnded,
     Postponed,
     Retrying,
+    Stalled,
     Started,
     StepEnded,
     keys,
@@ -30,12 +31,15 @@ LEVELS: Mapping[type[Event], int] = {
     Started: logging.DEBUG,
     PhaseEnded: logging.DEBUG,
     StepEnded: logging.DEBUG,
+    Stalled: logging.WARNING,
     EpochCommitted: logging.INFO,
     Retrying: logging.WARNING,
     Postponed: logging.WARNING,
     Failed: logging.ERROR,
 }
 """The events that become records.  ``InDoubt`` is not one of them, because the ``Failed`` after it says the same."""
+
+_LOOK_AT = "docs/operations.md says what to look at (An epoch that does not end)"
 
 
 def record(event: Event) -> None:
@@ -66,10 +70,14 @@ def _said(event: Event) -> str:
             return f"generation {event.generation} has fenced {', '.join(event.sinks)}"
         case PhaseEnded():
             return f"{event.phase.value} took {event.seconds * 1000:.0f} ms"
+        case Stalled():
+            return (
+                f"{_step(event)} still runs; no task has ended and no row was counted for {event.seconds:.0f} s:"
+                f" {event.seen}; {_LOOK_AT}"
+            )
         case StepEnded():
-            where = f" of {event.sink}" if event.sink is not None else ""
             how = f"failed with {type(event.error).__name__} after" if event.error is not None else "took"
-            return f"{event.step.value}{where} {how} {event.seconds * 1000:.0f} ms"
+            return f"{_step(event)} {how} {event.seconds * 1000:.0f} ms"
         case Retrying():
             return f"will try again: {event.error}"
         case Postponed():
@@ -78,6 +86,10 @@ def _said(event: Event) -> str:
             within = f" in {event.phase.value}" if event.phase is not None else ""
             return f"this start has ended{within}: {type(event.error).__name__}: {event.error}"
     return type(event).__name__
+
+
+def _step(event: StepEnded | Stalled) -> str:
+    return f"{event.step.value} of {event.sink}" if event.sink is not None else event.step.value
 
 
 def _times(seconds: Mapping[Phase, float]) -> str:

@@ -1,0 +1,42 @@
+"""How far the Spark tasks of a query are: the stages that run, their tasks and the rows that these have counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from epochal.coordinator.telemetry.watchdog import Standing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROWS = ("inputRecords", "shuffleReadRecords", "shuffleWriteRecords", "outputRecords")
+
+
+def standing(spark: SparkSession, run_id: str) -> Standing:
+    """Return how far the tasks of one start of a query are.  Its jobs are those of the job group ``run_id``.
+
+    The counts of rows come from the store behind Spark's UI, which also exists if the UI is off.
+    """
+    context = spark.sparkContext
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(run_id)]
+    wanted = {stage for job in jobs if job is not None and job.status == "RUNNING" for stage in job.stageIds}
+    running: Any = context._jsc.sc().statusStore().activeStages()
+    stages = [stage for n in range(running.size()) if (stage := running.apply(n)).stageId() in wanted]
+    if not stages:
+        return Standing((), "Spark runs no job of the query, so the step waits for a server or for a file system")
+    ui = f" ({context.uiWebUrl})" if context.uiWebUrl else ""
+    return Standing(tuple(map(_counts, stages)), f"{'; '.join(map(_said, stages))}{ui}")
+
+
+def _counts(stage: Any) -> tuple[int, ...]:
+    rows = (int(getattr(stage, name)()) for name in _ROWS)
+    return (*map(int, (stage.stageId(), stage.attemptId(), stage.numCompleteTasks(), stage.numFailedTasks())), *rows)
+
+
+def _said(stage: Any) -> str:
+    rows = sum(int(getattr(stage, name)()) for name in _ROWS[:2])
+    return (
+        f"stage {stage.stageId()} ({stage.name()}): {stage.numCompleteTasks()} of {stage.numTasks()} tasks done,"
+        f" {stage.numActiveTasks()} run, {rows:,} rows read"
+    )

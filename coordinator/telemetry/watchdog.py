@@ -1,0 +1,91 @@
+"""Says that a step has stood still: no task of the query has ended and no row was counted for a minute.
+
+Some epochs never end and raise no error, because Spark waits for a worker process or for a server.  Then the only sign
+is that nothing moves.  The watchdog says so once, and again each time the pause has doubled.  It ends nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+from epochal.coordinator.model.events import EpochCommitted, Event, Failed, Step, StepBegan, StepEnded
+from epochal.coordinator.model.log_keys import extra
+
+QUIET_S = 60.0
+"""How long nothing may move before it is said."""
+EVERY_S = 10.0
+"""How often Spark is asked.  The heartbeats that bring it the counts of running tasks come as often."""
+
+_log = logging.getLogger("epochal")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the query's tasks are.  ``counts`` are equal as long as nothing moves; ``text`` is for people."""
+
+    counts: Hashable
+    text: str
+
+
+class Tell(Protocol):
+    """Publishes what was found (``EventPublisher.stalled``)."""
+
+    def __call__(self, step: Step, sink: str | None, seconds: float, seen: str) -> None: ...
+
+
+class Watchdog:
+    """A consumer of events that keeps which steps run.  While one runs, a thread asks how far the tasks are."""
+
+    def __init__(self, look: Callable[[], Standing], tell: Tell) -> None:
+        self._look, self._tell = look, tell
+        self._steps: list[tuple[Step, str | None]] = []  # the oldest first
+        self._changes = 0
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            idle = not self._steps
+            match event:
+                case StepBegan():
+                    self._steps.append((event.step, event.sink))
+                case StepEnded() if (event.step, event.sink) in self._steps:
+                    self._steps.remove((event.step, event.sink))
+                case Failed() | EpochCommitted():
+                    self._steps.clear()
+                case _:
+                    return
+            self._changes += 1
+            if idle and self._steps:
+                self._over = threading.Event()
+                # not joined when the step ends: it may be publishing, which waits for the event that is told here
+                threading.Thread(target=self._watch, args=[self._over], name="epochal-watchdog", daemon=True).start()
+            elif not self._steps:
+                self._over.set()
+
+    def _watch(self, over: threading.Event) -> None:
+        """Compare what is seen with what was seen before, until the steps are over."""
+        seen: Hashable = None
+        since, patience = time.monotonic(), QUIET_S
+        while not over.wait(EVERY_S):
+            try:
+                standing = self._look()
+            except Exception as error:  # Spark stops, for example: the step itself will fail and say why
+                what = "the watchdog cannot see how far the tasks are: %s"
+                _log.debug(what, error, extra=extra(error=type(error).__name__))
+                return
+            with self._lock:
+                now = (self._changes, standing.counts)
+                step, sink = self._steps[0] if self._steps else (None, None)
+            if now != seen or step is None:
+                seen, since, patience = now, time.monotonic(), QUIET_S
+                continue
+            quiet = time.monotonic() - since
+            if quiet >= patience and not over.is_set():
+                self._tell(step, sink, quiet, standing.text)
+                patience = 2 * quiet
