@@ -28,7 +28,7 @@ from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.rows.projection import Projection
-from epochal.sinks.spark.expressions import is_any, of_text, struct_of
+from epochal.sinks.spark.expressions import anywhere, of_text, struct_of
 from epochal.sinks.spark.names import check_names, column_of, quoted
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Encoding:
         if self.value is not None or self.made:
             return {}
         kinds = {field.name: field.dataType for field in schema.fields}
-        found = {name: _bad(quoted(name), kinds[name]) for name in self._valued(schema.names)}
+        found = {name: anywhere(quoted(name), kinds[name], _is_bad) for name in self._valued(schema.names)}
         return {name: bad for name, bad in found.items() if bad is not None}
 
     def _valued(self, columns: Sequence[str]) -> list[str]:
@@ -244,21 +244,10 @@ def _check_type(path: str, kind: DataType, sink: str) -> None:
         _check_type(f"{path}.value", kind.valueType, sink)
 
 
-def _bad(value: str, kind: DataType, depth: int = 0) -> str | None:
-    """Return the condition that JSON cannot hold a value; None: JSON can hold every value of this type.
-
-    All are texts.  ``depth``: in how many arrays the value lies.
-    """
+def _is_bad(value: str, kind: DataType) -> str | None:
+    """Return the condition that JSON cannot hold a value; None: JSON can hold every value of this type."""
     from pyspark.sql import types as t
 
-    if isinstance(kind, t.StructType):
-        found = [_bad(f"{value}.{quoted(field.name)}", field.dataType, depth) for field in kind.fields]
-        return _any(found)
-    if isinstance(kind, t.ArrayType):
-        return _exists(value, kind.elementType, depth)
-    if isinstance(kind, t.MapType):
-        parts = ((f"map_keys({value})", kind.keyType), (f"map_values({value})", kind.valueType))
-        return _any([_exists(part, inner, depth) for part, inner in parts])
     if isinstance(kind, (t.DoubleType, t.FloatType)):
         return f"(isnan({value}) OR abs({value}) = CAST('inf' AS DOUBLE))"
     if isinstance(kind, t.DateType):
@@ -272,16 +261,5 @@ def _bad(value: str, kind: DataType, depth: int = 0) -> str | None:
     return None
 
 
-def _exists(array: str, inner: DataType, depth: int) -> str | None:
-    element = f"x{depth}"
-    bad = _bad(element, inner, depth + 1)
-    return f"exists({array}, {element} -> coalesce({bad}, false))" if bad is not None else None
-
-
 def _outside(value: str, literal: Callable[[int], str]) -> str:
     return f"({value} < {literal(_FIRST)} OR {value} > {literal(_LAST)})"
-
-
-def _any(conditions: Sequence[str | None]) -> str | None:
-    found = [condition for condition in conditions if condition is not None]
-    return is_any(found) if found else None

@@ -7,6 +7,7 @@ such a value.  So an error can name the column and the number of rows without a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,7 +18,8 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import ISOLATION, MOST_COLUMNS, PgColumn
 from epochal.sinks.postgres.kinds import Kind
 from epochal.sinks.postgres.ways import Way
-from epochal.sinks.spark.names import check_names, column_of, parts
+from epochal.sinks.spark.expressions import anywhere, computed, literal, of_text
+from epochal.sinks.spark.names import check_names, parts, quoted
 from epochal.sinks.spark.settings import TIME_POLICY, changes_times
 
 _NAME_BYTES = 63
@@ -186,18 +188,18 @@ def holdable(rows: DataFrame, ways: Sequence[Way]) -> tuple[DataFrame, tuple[str
     """
     fields = list(zip(rows.schema.fields, ways, strict=True))
     if all(_fits_unchanged(field.dataType, way) for field, way in fields):
-        return rows, ()  # each column expression costs ten calls into the JVM
-    values: list[Column] = []
-    flags: list[Column] = []
+        return rows, ()
+    values: list[str] = []
+    flags: list[str] = []
     flagged: list[str] = []
     for number, (field, way) in enumerate(fields):
-        column = column_of(field.name)
-        values.append(_converted(column, field.dataType, way).alias(f"c{number}"))
-        wrong = _either(_unholdable(column, field.dataType), _if_changed(column, field.dataType, way))
+        name = quoted(field.name)
+        values.append(f"{_converted(name, field.dataType, way)} AS c{number}")
+        wrong = _either(_unholdable(name, field.dataType), _if_changed(name, field.dataType, way))
         if wrong is not None:
-            flags.append(_false_if_null(wrong).alias(f"flag{len(flags)}"))
+            flags.append(f"{_false_if_null(wrong)} AS flag{len(flags)}")
             flagged.append(field.name)
-    return rows.select(*values, *flags), tuple(flagged)
+    return computed(rows, [*values, *flags]), tuple(flagged)
 
 
 def reason(schema: T.StructType, ways: Sequence[Way], ask: Ask | None = None) -> Column:
@@ -206,20 +208,20 @@ def reason(schema: T.StructType, ways: Sequence[Way], ask: Ask | None = None) ->
     ``ask``: asks the server about the values that it converts.  It is asked about no row that has a reason already.
     """
     fields = list(zip(schema.fields, ways, strict=True))
-    reasons: list[Column] = []
+    reasons: list[str] = []
     for field, way in fields:
-        column = column_of(field.name)
+        name = quoted(field.name)
         wrong = _either(
-            _invalid_text(column) if isinstance(field.dataType, T.StringType) else _unholdable(column, field.dataType),
-            _if_changed(column, field.dataType, way),
+            _invalid_text(name) if isinstance(field.dataType, T.StringType) else _unholdable(name, field.dataType),
+            _if_changed(name, field.dataType, way),
         )
         if wrong is not None:
-            reasons.append(F.when(wrong, F.lit(repr(field.name))))
-    names = F.concat_ws(", ", *reasons) if reasons else F.lit("")
+            reasons.append(f"CASE WHEN {wrong} THEN {literal(repr(field.name))} END")
+    names = of_text(f"concat_ws(', ', {', '.join(reasons)})") if reasons else F.lit("")
     found = F.when(names != "", F.concat(F.lit(REASON), names))
     if ask is None:
         return found
-    values = [_converted(column_of(f.name), f.dataType, way) for f, way in fields if way.is_converted]
+    values = [of_text(_converted(quoted(f.name), f.dataType, way)) for f, way in fields if way.is_converted]
     return F.coalesce(found, ask(found.isNull(), *values))
 
 
@@ -229,9 +231,9 @@ Ask = Callable[..., Column]
 REASON = "Postgres cannot hold the value of column "
 
 
-def _invalid_text(column: Column) -> Column:
-    plain = column.cast(T.StringType())
-    return ~F.is_valid_utf8(plain) | F.contains(plain, F.lit(_NUL))
+def _invalid_text(value: str) -> str:
+    plain = f"CAST({value} AS STRING)"  # drops the collation
+    return f"(NOT is_valid_utf8({plain}) OR contains({plain}, {literal(_NUL)}))"
 
 
 def _fits_unchanged(kind: T.DataType, way: Way) -> bool:
@@ -240,16 +242,21 @@ def _fits_unchanged(kind: T.DataType, way: Way) -> bool:
     return (kind in _UNCHANGED or number == kind) and number in (None, kind) and _changed(kind, way) is None
 
 
-def _converted(column: Column, kind: T.DataType, way: Way) -> Column:
-    """Return the value in the type whose Arrow form ``binary.py`` encodes."""
+def _converted(value: str, kind: T.DataType, way: Way) -> str:
+    """Return the value in the type whose Arrow form ``binary.py`` encodes.  Both are texts."""
     number = _number_for(kind, way.kind.base)
     if number is not None and number != kind:
-        return column.try_cast(number)
+        return _try_cast(value, number)
     if isinstance(kind, T.StringType):
-        return column.cast(T.StringType())  # drops the collation
+        return f"CAST({value} AS STRING)"  # drops the collation
     if isinstance(kind, _NESTED):
-        return F.to_json(column, _JSON)
-    return column
+        options = ", ".join(map(literal, itertools.chain(*_JSON.items())))
+        return f"to_json({value}, map({options}))"
+    return value
+
+
+def _try_cast(value: str, kind: T.DataType) -> str:
+    return f"try_cast({value} AS {kind.simpleString()})"
 
 
 _DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
@@ -288,28 +295,31 @@ def _changed(kind: T.DataType, way: Way) -> Check | None:
     base = way.kind.base
     number = _number_for(kind, base)
     if number is not None:
-        return None if _holds(number, kind) else lambda value: _differs(value, value.try_cast(number).try_cast(kind))
+        if _holds(number, kind):
+            return None
+        return lambda value: _differs(value, _try_cast(_try_cast(value, number), kind))
     if isinstance(kind, T.ArrayType) and way.item is not None:
         check = _changed(kind.elementType, way.item)
-        return None if check is None else lambda value: F.exists(value, lambda item: _false_if_null(check(item)))
+        return None if check is None else lambda value: f"exists({value}, x -> {_false_if_null(check('x'))})"
     if not base.limits:
         return None
     limit = base.limits[0]
     if isinstance(kind, T.StringType) and base.plain in ("character", "bit"):  # the server would fill it up
-        return lambda value: F.length(value) != limit
+        return lambda value: f"(length({value}) != {limit})"
     if isinstance(kind, T.StringType) and base.plain in ("character varying", "bit varying"):
-        return lambda value: F.length(value) > limit
+        return lambda value: f"(length({value}) > {limit})"
     if isinstance(kind, T.TimestampType | T.TimestampNTZType) and limit < _MICROSECONDS:
         return lambda value: _is_finer(value, limit)
     return None
 
 
-Check = Callable[[Column], Column]
+Check = Callable[[str], str]
+"""Makes the text of a condition from the text of a value."""
 
 
-def _if_changed(column: Column, kind: T.DataType, way: Way) -> Column | None:
+def _if_changed(value: str, kind: T.DataType, way: Way) -> str | None:
     check = _changed(kind, way)
-    return check(column) if check is not None else None
+    return check(value) if check is not None else None
 
 
 _MICROSECONDS = 6
@@ -325,70 +335,53 @@ def _holds(number: T.DataType, kind: T.DataType) -> bool:
     return number.precision - number.scale >= _DIGITS[type(kind)]
 
 
-def _is_finer(time: Column, digits: int) -> Column:
+def _is_finer(time: str, digits: int) -> str:
     """Return whether the time has more digits after the second."""
-    seconds = F.extract(F.lit("SECOND"), time)
-    return _differs(seconds, seconds.try_cast(T.DecimalType(2 + digits, digits)))
+    seconds = f"extract(SECOND FROM {time})"
+    return _differs(seconds, _try_cast(seconds, T.DecimalType(2 + digits, digits)))
 
 
-def _differs(value: Column, other: Column) -> Column:
-    return value.isNotNull() & ~value.eqNullSafe(other)
+def _differs(value: str, other: str) -> str:
+    return f"({value} IS NOT NULL AND NOT ({value} <=> {other}))"
 
 
-def _in_utc(column: Column) -> Column:
+def _in_utc(value: str) -> str:
     """Return the timestamp's wall clock in UTC.  A cast would use the session's time zone."""
-    return F.timestamp_add("MICROSECOND", F.unix_micros(column), F.expr(_1970))
+    return f"timestampadd(MICROSECOND, unix_micros({value}), {_1970})"
 
 
-def _unholdable(column: Column, kind: T.DataType) -> Column | None:
-    """Return a column that is true where Postgres cannot hold the value.
+def _unholdable(value: str, kind: T.DataType) -> str | None:
+    """Return a condition that is true where Postgres cannot hold the value.
 
     Return None if Postgres holds all values of the type, or if the task checks the bytes.
     """
     if isinstance(kind, T.DateType):
-        return ~F.unix_date(column).between(FIRST_DAY, LAST_DAY)
+        return f"(unix_date({value}) NOT BETWEEN {FIRST_DAY} AND {LAST_DAY})"
     if isinstance(kind, T.TimestampNTZType):
-        return column < F.expr(_FIRST_INSTANT)
+        return f"({value} < {_FIRST_INSTANT})"
     if isinstance(kind, T.TimestampType):
-        return _in_utc(column) < F.expr(_FIRST_INSTANT)
+        return f"({_in_utc(value)} < {_FIRST_INSTANT})"
     if isinstance(kind, _NESTED):
-        return _not_json(column, kind)
+        return anywhere(value, kind, _is_not_json)
     return None
 
 
-def _not_json(value: Column, kind: T.DataType) -> Column | None:
-    """Return a column that is true where a part of the value has no JSON form, or None if each value has one.
+def _is_not_json(value: str, kind: T.DataType) -> str | None:
+    """Return a condition that is true where a value has no JSON form, or None if each value of the type has one.
 
     NaN, infinity, and a string that has a NUL or is not UTF-8 have none.  Postgres stores the escape of a NUL, but each
     reader that takes a text out of such a value gets an error for the whole query.
     """
     if isinstance(kind, T.FloatType | T.DoubleType):
-        return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
-    if isinstance(kind, T.StringType):
-        return _invalid_text(value)
-    if isinstance(kind, T.ArrayType):
-        return _any(value, kind.elementType)
-    if isinstance(kind, T.MapType):
-        return _either(_any(F.map_keys(value), kind.keyType), _any(F.map_values(value), kind.valueType))
-    if isinstance(kind, T.StructType):
-        found = [_not_json(value.getField(field.name), field.dataType) for field in kind.fields]
-        wrong = [condition for condition in found if condition is not None]
-        return F.array_contains(F.array(*wrong), True) if wrong else None  # never a chain as long as the fields
-    return None
+        return f"(isnan({value}) OR abs({value}) = CAST('inf' AS DOUBLE))"
+    return _invalid_text(value) if isinstance(kind, T.StringType) else None
 
 
-def _any(array: Column, kind: T.DataType) -> Column | None:
-    if _not_json(F.lit(None), kind) is None:
-        return None
-    check: Callable[[Column], Column] = lambda item: _false_if_null(_not_json(item, kind))  # noqa: E731
-    return F.exists(array, check)
-
-
-def _either(one: Column | None, other: Column | None) -> Column | None:
+def _either(one: str | None, other: str | None) -> str | None:
     if one is None or other is None:
         return one if other is None else other
-    return _false_if_null(one) | _false_if_null(other)
+    return f"({_false_if_null(one)} OR {_false_if_null(other)})"
 
 
-def _false_if_null(check: Column | None) -> Column:
-    return F.lit(False) if check is None else F.coalesce(check, F.lit(False))
+def _false_if_null(check: str) -> str:
+    return f"coalesce({check}, false)"

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from epochal.sinks.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 PATTERNS = "spark.sql.parser.quotedRegexColumnNames"
 _CUT = "\0"
@@ -82,6 +83,13 @@ def selected(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
     return AnyDataFrame(rows._jdf.selectExpr(parts), rows.sparkSession)
 
 
+def computed(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
+    """Return the rows with these columns, each of which is an expression of Epochal's own (see :func:`of_text`)."""
+    if takes_names_for_patterns(rows.sparkSession._jvm) or any("${" in expression for expression in expressions):
+        return rows.select(*map(of_text, expressions))
+    return selected(rows, expressions)
+
+
 def struct_of(names: Iterable[str]) -> str:
     """Return the text of a struct of these columns, whose fields have the columns' names."""
     return f"struct({', '.join(map(quoted, names))})"
@@ -95,6 +103,46 @@ def is_any(conditions: Sequence[str]) -> str:
 def first_true(conditions: Sequence[str]) -> str:
     """Return the text of a number: which of the ``conditions`` is the first that is true, from 1.  0 if none is."""
     return f"array_position(array({', '.join(conditions)}), true)"
+
+
+def literal(text: str) -> str:
+    """Return the text of a constant.  The session's settings say how Spark reads quotes and backslashes; not this."""
+    return f"CAST(X'{text.encode().hex()}' AS STRING)"
+
+
+def anywhere(value: str, kind: DataType, test: Callable[[str, DataType], str | None], depth: int = 0) -> str | None:
+    """Return the text of a condition: ``test`` is true for the value or for a part of it, at any depth.
+
+    It is false or NULL if ``test`` is true for none.  None: ``test`` has no condition for any of the types.
+
+    Args:
+        value: the text of the value.
+        kind: its type.
+        test: returns the condition for a value that has no parts, or None if no value of its type can meet it.
+        depth: in how many arrays the value lies.
+    """
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        found = [anywhere(f"{value}.{quoted(f.name)}", f.dataType, test, depth) for f in kind.fields]
+    elif isinstance(kind, ArrayType):
+        found = [in_array(value, kind.elementType, test, depth)]
+    elif isinstance(kind, MapType):
+        found = [
+            in_array(f"map_keys({value})", kind.keyType, test, depth),
+            in_array(f"map_values({value})", kind.valueType, test, depth),
+        ]
+    else:
+        found = [test(value, kind)]
+    conditions = [condition for condition in found if condition is not None]
+    return is_any(conditions) if conditions else None
+
+
+def in_array(array: str, kind: DataType, test: Callable[[str, DataType], str | None], depth: int = 0) -> str | None:
+    """Return the text of a condition: :func:`anywhere` is true for an element of an array of elements of ``kind``."""
+    element = f"x{depth}"
+    condition = anywhere(element, kind, test, depth + 1)
+    return f"exists({array}, {element} -> coalesce({condition}, false))" if condition is not None else None
 
 
 def texts(values: Sequence[str]) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from pyspark.sql.types import DateType, StructField, StructType
 
 from epochal.chaos.contract import ABORTED, IdempotentContract, MarkedContract, SinkContract, SinkHarness, Start, query
 from epochal.coordinator.model import failpoints
@@ -252,6 +253,8 @@ def test_a_sink_that_forwards_says_where() -> None:
 
 class FarAway:
     """Rows as pyspark gives them if one has a date of the year 10000."""
+
+    schema = StructType([StructField("day", DateType())])
 
     def collect(self) -> list[object]:
         raise ValueError("year 10000 is out of range")

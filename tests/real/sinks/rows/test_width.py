@@ -19,7 +19,7 @@ from epochal.sinks.postgres.ways import Way
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.rows.projection import Projection
 
-WIDTHS = (50, 100, 200)
+WIDTHS = (20, 40, 80)
 TYPES = (
     "CAST(id AS STRING)",
     "CAST(id AS DOUBLE)",
