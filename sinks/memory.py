@@ -56,6 +56,8 @@ from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Stage
 Row = Mapping[str, Any]
 T = TypeVar("T")
 
+_REPLACED = "\ufffd"
+
 
 class Delivery(enum.Enum):
     """What the network does with one request."""
@@ -527,11 +529,10 @@ def as_rows(rows: Rows, sink: str | None = None, epoch: EpochNumber | None = Non
 
 def _collected(rows: Any, sink: str | None, epoch: EpochNumber | None) -> tuple[Row, ...]:
     try:
-        watched, flag = _watched(rows)
-        found = [row.asDict(recursive=True) for row in watched.collect()]
-        if flag is not None and any(row.pop(flag) for row in found):
-            raise ValueError("a text is not UTF-8")  # Spark puts other characters in its place
-        return tuple(found)
+        found = tuple(row.asDict(recursive=True) for row in rows.collect())
+        if _is_replaced(found):
+            raise ValueError("a text has U+FFFD, which Spark also puts in the place of bytes that are not UTF-8")
+        return found
     except (ValueError, OverflowError) as error:  # what pyspark raises for a value that Python does not have
         raise PrepareRefused(
             f"a row has a value that Python cannot hold: {error}",
@@ -543,25 +544,15 @@ def _collected(rows: Any, sink: str | None, epoch: EpochNumber | None) -> tuple[
         ) from error
 
 
-def _watched(rows: Any) -> tuple[Any, str | None]:
-    """Return the rows with one more column, and its name: whether a text of the row is not UTF-8.
-
-    Rows without texts are returned as they are.
-    """
-    from pyspark.sql.types import StringType
-
-    from epochal.sinks.spark.expressions import anywhere, is_any, of_text
-    from epochal.sinks.spark.names import free, quoted
-
-    def test(value: str, kind: object) -> str | None:
-        return f"NOT is_valid_utf8({value})" if isinstance(kind, StringType) else None
-
-    found = [anywhere(quoted(field.name), field.dataType, test) for field in rows.schema.fields]
-    conditions = [condition for condition in found if condition is not None]
-    if not conditions:
-        return rows, None
-    flag = free("__epochal_no_text", rows.columns)
-    return rows.select("*", of_text(is_any(conditions)).alias(flag)), flag
+def _is_replaced(value: object) -> bool:
+    """Return whether a text in the value has U+FFFD: what it was before cannot be told any more."""
+    if isinstance(value, Mapping):
+        return _is_replaced([*value.keys(), *value.values()])
+    return (
+        any(map(_is_replaced, value))
+        if isinstance(value, (list, tuple))
+        else isinstance(value, str) and _REPLACED in value
+    )
 
 
 def digest_of(rows: Iterable[Row]) -> Digest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from pyspark.sql.types import DateType, StructField, StructType
 
 from epochal.chaos.contract import ABORTED, IdempotentContract, MarkedContract, SinkContract, SinkHarness, Start, query
 from epochal.coordinator.model import failpoints
@@ -253,8 +252,6 @@ def test_a_sink_that_forwards_says_where() -> None:
 
 class FarAway:
     """Rows as pyspark gives them if one has a date of the year 10000."""
-
-    schema = StructType([StructField("day", DateType())])
 
     def collect(self) -> list[object]:
         raise ValueError("year 10000 is out of range")

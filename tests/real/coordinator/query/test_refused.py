@@ -47,11 +47,11 @@ def refused(job: Job, pipeline: Pipeline, df: DataFrame | None = None, **start: 
 def test_a_text_that_is_not_utf_8_is_refused_by_a_sink_in_memory(job: Job) -> None:
     """Spark gave another character in its place, and the sink kept that."""
     broken = f.when(f.col("id") == 2, f.lit(b"\xff")).otherwise(f.lit(b"x")).cast("string")
-    rows = job.df().select("id", f.array(f.struct(broken.alias("a.b"))).alias("__epochal_no_text"))
-    with pytest.raises(StreamingQueryException, match="a value that Python cannot hold: a text is not UTF-8"):
+    rows = job.df().select("id", f.array(f.struct(broken.alias("a.b"))).alias("texts"))
+    with pytest.raises(StreamingQueryException, match="a value that Python cannot hold: a text has U"):
         job.run(job.pipeline(), rows)
     job.run(job.pipeline(), rows.where("id = 1"))
-    assert job.server.visible(APP, "one") == [{"id": 1, "__epochal_no_text": [{"a.b": "x"}]}]
+    assert job.server.visible(APP, "one") == [{"id": 1, "texts": [{"a.b": "x"}]}]
 
 
 RANDOM: dict[str, Callable[[DataFrame], DataFrame]] = {
