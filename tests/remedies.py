@@ -87,6 +87,17 @@ def of_marker(args: Sequence[Any], named: Mapping[str, Any], where: str) -> Foll
     return Followed(what, words, tuple(named.get("over", ())), where)
 
 
+def installed_by(help: str) -> set[str]:
+    """The packages that the `pip install` of a help brings; the extras are those of pyproject.toml."""
+    extras = tomli.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    found: set[str] = set()
+    for asked in re.findall(r"pip install '?([^' ]+)", help):
+        name, _, extra = asked.partition("[")
+        needed = extras[extra.rstrip("]")] if extra else [name]
+        found |= {re.split(r"[\[><=]", each)[0] for each in needed}
+    return found
+
+
 @contextlib.contextmanager
 def errors_made() -> Iterator[list[EpochalError]]:
     """Collect every error of ours that this process makes inside the scope, also those that are caught."""

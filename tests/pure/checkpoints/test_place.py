@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -39,22 +41,36 @@ def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
     assert place.of(str(tmp_path / "folder" / "checkpoint")).free > 0
 
 
-@pytest.fixture
-def nobody(tmp_path: Path) -> Iterator[None]:  # noqa: ARG001  # made before
+@contextlib.contextmanager
+def nobody() -> Iterator[None]:
     """This process has the rights of a plain user."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(NOBODY)
-    yield
-    os.seteuid(before)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
 
 
-@pytest.mark.usefixtures("nobody")
-def test_a_folder_without_the_right_to_write_is_refused(tmp_path: Path) -> None:
-    if os.geteuid() != NOBODY:
-        tmp_path.chmod(0o555)
-    with pytest.raises(Misconfigured, match="this process may not write in /"):
-        place.of(str(tmp_path / "checkpoint"))
+@pytest.mark.remedy(
+    "this process may not write in …", "give its user the right to write there, or put the checkpoint elsewhere"
+)
+def test_a_folder_without_the_right_to_write_is_refused() -> None:
+    """Not below ``tmp_path``, which no other user may enter."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        there, elsewhere = Path(made) / "there", Path(made) / "elsewhere"
+        for folder, rights in ((there, 0o555), (elsewhere, 0o777)):
+            folder.mkdir()
+            folder.chmod(rights)
+        with nobody(), pytest.raises(Misconfigured, match=f"this process may not write in {there}"):
+            place.of(str(there / "checkpoint"))
+        with nobody():
+            assert place.of(str(elsewhere / "checkpoint")).folder == str(elsewhere)
+        there.chmod(0o777)
+        with nobody():
+            assert place.of(str(there / "checkpoint")).folder == str(there)
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,7 @@ def test_a_table_that_was_never_made_is_refused() -> None:
             verb()
 
 
+@pytest.mark.remedy("used before look", "call look(query) first")
 def test_after_close_comes_a_look() -> None:
     harness = VotingHarness()
     harness.sink().create(query(harness.app), None)
@@ -206,6 +207,8 @@ def test_after_close_comes_a_look() -> None:
     one.sink.close()
     with pytest.raises(Misconfigured, match="used before look"):
         one.prepare(["a"])
+    one.sink.look(query(harness.app))
+    assert one.prepare(["a"]).rows == 1
 
 
 def test_a_copy_that_is_gone_or_has_other_rows_is_lost() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from epochal.chaos import servers
 from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
@@ -30,6 +31,7 @@ from epochal.coordinator.model.epoch import IDEMPOTENT, TWO_PHASE
 from epochal.coordinator.model.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
 from epochal.coordinator.protocol.actions import RewriteMarker
+from tests.remedies import installed_by
 
 SECRET = "s3cr3t-Passw0rd"
 LATE = commit(77, token=99)
@@ -106,6 +108,10 @@ def test_only_create_takes_an_object_that_is_there_for_no_error(log: PostgresLog
 
 
 @pytest.mark.parametrize("statements", [(), CREATE])
+@pytest.mark.remedy(
+    "the epoch log … does not exist",
+    "call create() once before the query starts, or give the name of the log that exists",
+)
 def test_a_log_that_was_not_created_is_refused_and_not_empty(pg_database: str, statements: tuple[str, ...]) -> None:
     for statement in statements:
         execute(pg_database, statement)
@@ -113,6 +119,10 @@ def test_a_log_that_was_not_created_is_refused_and_not_empty(pg_database: str, s
     for verb in (log.read, lambda: log.append(0, fence()), lambda: log.compact(1, [])):
         with pytest.raises(Misconfigured, match=r"log 'flights' does not exist\n  Help: call create\(\)"):
             verb()
+    PostgresLog(pg_database, "others").create()
+    assert PostgresLog(pg_database, "others").append(0, fence())
+    log.create()
+    assert log.append(0, fence())
 
 
 def test_logs_of_one_database_do_not_meet(pg_database: str, log: PostgresLog) -> None:
@@ -125,6 +135,10 @@ def test_logs_of_one_database_do_not_meet(pg_database: str, log: PostgresLog) ->
     assert [e.position for e in other.read()] == [0, 1]
 
 
+@pytest.mark.remedy(
+    "the epoch log … may not be used (…): …",
+    "grant USAGE on schema epochal, and SELECT, INSERT, UPDATE, DELETE on its tables log and log_floor",
+)
 def test_a_role_without_rights_is_told_which(pg_database: str, log: PostgresLog) -> None:
     role = f"reader_{pg_database.rpartition('_')[2]}"
     execute(pg_database, f"CREATE ROLE {role} LOGIN")
@@ -133,7 +147,8 @@ def test_a_role_without_rights_is_told_which(pg_database: str, log: PostgresLog)
         with pytest.raises(Misconfigured, match=r"may not be used \(read\): permission denied for schema epochal"):
             stranger.read()
         execute(pg_database, f"GRANT USAGE ON SCHEMA epochal TO {role}")
-        execute(pg_database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA epochal TO {role}")
+        tables = "epochal.log, epochal.log_floor"
+        execute(pg_database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}")
         stranger.create()
         entries = filled(stranger, 3)
         stranger.compact(2, entries[:1])
@@ -441,12 +456,20 @@ def test_describe_shows_no_password() -> None:
     assert asked.describe() == "postgres, log 'flights'"
 
 
-def test_a_malformed_dsn_is_refused_and_not_shown() -> None:
+@pytest.mark.remedy(
+    "the connection string of the epoch log … is malformed",
+    "write it as postgresql://user@host:port/database, or as key=value pairs",
+)
+def test_a_malformed_dsn_is_refused_and_not_shown(pg_database: str) -> None:
     log = PostgresLog(f"postgresql:/me:{SECRET}@db.example/lake", "flights")
     with pytest.raises(Misconfigured, match="connection string of the epoch log 'flights' is malformed") as raised:
         log.read()
     assert no_secret(raised.value)
     assert log.describe() == "postgres, log 'flights'"
+    pairs = " ".join(f"{name}={value}" for name, value in conninfo_to_dict(pg_database).items())
+    for number, dsn in enumerate((pg_database, pairs)):
+        PostgresLog(dsn, "flights").create()
+        assert PostgresLog(dsn, "flights").append(number, fence())
 
 
 def test_a_dsn_may_be_asked_for_at_each_connection(pg_database: str, log: PostgresLog) -> None:
@@ -461,6 +484,16 @@ def test_a_dsn_may_be_asked_for_at_each_connection(pg_database: str, log: Postgr
     assert list(called.read()) == list(log.read())
     assert len(asked) == 2
     assert called.describe() == log.describe()
+
+
+@pytest.mark.remedy("an epoch log in Postgres needs the package psycopg: …", "pip install 'epochal[postgres]'")
+def test_a_log_is_read_once_the_driver_is_there(log: PostgresLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "psycopg", None)
+        with pytest.raises(Misconfigured, match="needs the package psycopg") as refused:
+            log.read()
+    assert "psycopg" in installed_by(refused.value.help)
+    assert log.read() == []
 
 
 def test_a_missing_driver_is_refused_with_the_line_that_installs_it() -> None:

@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import typer
 from pyspark.errors import StreamingQueryException
-from typer.testing import CliRunner
 
 from epochal import Pipeline
-from epochal.coordinator.console.app import add_to
 from tests.real.coordinator.console.support import Console
 from tests.real.coordinator.query.support import BatchFunction
 from tests.real.sinks.kafka.support import read_topic
@@ -92,14 +89,6 @@ class Corner(Console):
         done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert done.returncode == int(code or 0), (command, done.stdout, done.stderr)
         return done.stdout
-
-    def command(self, words: list[str], code: int = 0) -> str:
-        """The console command in this process, so that it finds the Spark session that a job would make."""
-        app = typer.Typer(pretty_exceptions_enable=False)
-        add_to(app)
-        done = CliRunner().invoke(app, words, env={"EPOCHAL_PIPELINE": f"{self.file}:pipeline"})
-        assert done.exit_code == code, (words, done.output, done.exception)
-        return done.output
 
     def shown(self) -> dict[str, list[int]]:  # type: ignore[override]
         """The ids that a reader of each sink sees."""

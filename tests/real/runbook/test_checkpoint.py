@@ -156,6 +156,10 @@ def test_epochs_skipped(corner: MakeCorner) -> None:
     job.converges(**everywhere(1, 2, 3, 4, 5, 6, 9))
 
 
+@pytest.mark.remedy(
+    "evaluated more than once, and not to the same rows: …",
+    "If it cannot be put back, `epochal resolve --evaluation SINK` lets the sinks that show the epoch keep their rows",
+)
 def test_a_second_evaluation(corner: MakeCorner) -> None:
     job = corner("A second evaluation")
     job.edit("sinks=sinks", 'mode="idempotent", sinks=sinks')

@@ -62,6 +62,10 @@ def test_delta_table_restored_and_gone_on_with(corner: MakeCorner) -> None:
 
 
 @pytest.mark.wide
+@pytest.mark.remedy(
+    "the prepared epoch cannot be shown any more, and nothing of it is visible: …",
+    "start the query again: the rows are redone",
+)
 def test_delta_table_vacuumed(corner: MakeCorner) -> None:
     job = corner("Delta table vacuumed")
     job.add(4)
@@ -118,6 +122,11 @@ def test_kafka_topic_recreated(corner: MakeCorner, kafka_server: servers.Kafka) 
 
 @pytest.mark.wide
 @pytest.mark.timeout(600)
+@pytest.mark.remedy(
+    "… could not be produced within the transaction timeout of … s, … times",
+    "raise transaction_timeout= (and the broker's transaction.max.timeout.ms), speed up the brokers or the link to"
+    " them, and restart the query",
+)
 def test_kafka_transaction_expired(corner: MakeCorner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task takes longer than the transaction may last, and than the broker's next look, each 10 seconds."""
     job = corner("Kafka transaction expired")
@@ -188,6 +197,9 @@ def test_a_sink_down_for_good(corner: MakeCorner, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.wide
+@pytest.mark.remedy(
+    "rows violate a constraint of the table", "or drop the constraint (ALTER TABLE … DROP CONSTRAINT name"
+)
 @pytest.mark.parametrize("way_out", ["drop", "accept"])
 def test_a_table_never_takes_decided_rows(corner: MakeCorner, way_out: str) -> None:
     job = corner("Table never takes decided rows")

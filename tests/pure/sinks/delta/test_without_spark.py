@@ -16,6 +16,7 @@ from epochal.sinks import DeltaSink
 from epochal.sinks.delta import fencing, jvm, preparing, sink, without_spark
 from epochal.sinks.delta.core import CommitResult, CommitStatus
 from epochal.sinks.delta.target import Target
+from tests.remedies import installed_by
 
 ONE, TWO = Actor(1, 11), Actor(2, 22)
 QUERY = Query("app", "q1", "r1", "file:/checkpoint")
@@ -58,11 +59,23 @@ def test_a_folder_without_a_table_has_no_epochs(tmp_path: Path) -> None:
     assert DeltaSink(str(TABLE), name="out").epochs("app").rows
 
 
+@pytest.mark.remedy("without Spark a Delta table is read by the package deltalake: …", "pip install 'epochal[console]'")
+@pytest.mark.remedy(
+    "no Spark runs in this process, and the package that reads Delta without it is missing: …",
+    "pip install 'deltalake>=…', or start a SparkSession",
+)
 def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(Misconfigured, match="read by the package deltalake") as refused:
-        without_spark.Snapshot(Target.of("/lake/flights", None), "out")
-    assert refused.value.help == "pip install 'epochal[console]'"
+    target, sink = Target.of(str(TABLE), None), DeltaSink(str(TABLE), name="out")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "deltalake", None)
+        with pytest.raises(Misconfigured, match="read by the package deltalake") as refused:
+            without_spark.Snapshot(target, "out")
+        with pytest.raises(Misconfigured, match="the package that reads Delta without it is missing") as unread:
+            sink.epochs("app")
+    for error in (refused, unread):
+        assert "deltalake" in installed_by(error.value.help)
+    assert without_spark.Snapshot(target, "out").version > 0
+    assert [row.position for row in sink.epochs("app")] == [1]
 
 
 @pytest.mark.parametrize("error", [OSError("disk gone"), ValueError("no such feature"), NotImplementedError("later")])

@@ -44,9 +44,12 @@ def test_a_sink_that_would_lose_bad_rows_does_not_get_them(into: Sink, why: str)
 
 
 @pytest.mark.parametrize("taken", ["_sink", "_REASON"])
+@pytest.mark.remedy("the rows have columns …, which bad_rows= adds", "rename them in the query")
 def test_rows_that_have_the_added_columns_already_are_refused(taken: str) -> None:
     with pytest.raises(Misconfigured, match=rf"the rows have columns \['{taken}'\], which bad_rows= adds"):
         Rejects(table("t"), table("bad"))._schema(StructType().add("id", LongType()).add(taken, LongType()))
+    renamed = Rejects(table("t"), table("bad"))._schema(StructType().add("id", LongType()).add("why", LongType()))
+    assert [field.name for field in renamed.fields] == ["id", "why", "_sink", "_reason"]
 
 
 def test_a_marker_is_written_by_the_sink_that_gets_the_rows() -> None:

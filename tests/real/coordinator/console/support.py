@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
 
 from epochal import Pipeline
 from epochal.checkpoints.files import FilesLog
+from epochal.coordinator.console.app import add_to
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Actor, Json
 from epochal.coordinator.model.failpoints import Point
@@ -116,6 +119,14 @@ class Console(Job):
         return subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False, cwd=self.folder
         )
+
+    def command(self, words: list[str], code: int = 0) -> str:
+        """The console command in this process, so that it finds the Spark session that a job would make."""
+        app = typer.Typer(pretty_exceptions_enable=False)
+        add_to(app)
+        done = CliRunner().invoke(app, words, env={"EPOCHAL_PIPELINE": f"{self.file}:pipeline"})
+        assert done.exit_code == code, (words, done.output, done.exception)
+        return done.output
 
     @property
     def newest(self) -> Actor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from confluent_kafka import Producer
 
@@ -14,6 +16,7 @@ from tests.real.sinks.postgres.support import observe
 pytestmark = pytest.mark.wide
 
 
+@pytest.mark.remedy("…, and not shown yet: nothing is aborted", "a decided epoch is finished by starting the query")
 def test_a_crash_after_the_decision_is_in_doubt_until_a_start(console: Console) -> None:
     console.add(7, 8)
     console.crash(Point.AFTER_DECIDE)
@@ -30,6 +33,7 @@ def test_a_crash_after_the_decision_is_in_doubt_until_a_start(console: Console) 
     _nothing_is_touched_while_it_is_in_doubt(console)
     console.go()
     assert console.epochal("verify", console.checkpoint, code=0)["findings"] == []
+    console.epochal("txns", console.checkpoint, "--abort", "topic", "--yes", code=0)
     assert console.epochal("reconcile", console.checkpoint, "table", "lake", code=0)["epochs"] == 4
     _a_foreign_record_in_the_marker_topic_is_a_named_error(console)
 
@@ -38,12 +42,12 @@ def _nothing_is_touched_while_it_is_in_doubt(console: Console) -> None:
     """Although a start of a lower generation made it, and a newer one owns the sinks."""
     rows = observe(console.dsn, "SELECT count(*) FROM rows__rows")
     files, copies = support.data_files(console.lake), sorted((console.checkpoint / "epochal" / "copies").rglob("*"))
-    refused = console.epochal("txns", console.checkpoint, "--abort", "topic", "--yes", code=1)["error"]
-    assert "nothing is aborted" in refused["what"]
-    told = by_name(console.epochal("clean", console.checkpoint, "--yes", code=0)["sinks"])
+    told = console.command(["txns", str(console.checkpoint), "--abort", "topic", "--yes", "--json"], code=1)
+    assert "nothing is aborted" in json.loads(told)["error"]["what"]
+    kept = by_name(console.epochal("clean", console.checkpoint, "--yes", code=0)["sinks"])
     for name in ("table", "lake"):
-        assert [left["removable"] for left in told[name]["leftovers"]] == [False]
-        assert any("nothing is removed" in note for note in told[name]["notes"])
+        assert [left["removable"] for left in kept[name]["leftovers"]] == [False]
+        assert any("nothing is removed" in note for note in kept[name]["notes"])
     assert observe(console.dsn, "SELECT count(*) FROM rows__rows") == rows
     assert support.data_files(console.lake) == files
     assert sorted((console.checkpoint / "epochal" / "copies").rglob("*")) == copies

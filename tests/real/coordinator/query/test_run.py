@@ -344,6 +344,10 @@ def test_stop_in_the_middle_of_an_epoch(spark: SparkSession, tmp_path: Path, poi
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
+@pytest.mark.remedy(
+    "the query was stopped while an epoch was in progress",
+    "nothing, if it shall not run; else start it again: it finishes or drops what was in progress",
+)
 def test_a_query_that_is_stopped_in_the_evaluation_says_so(spark: SparkSession, tmp_path: Path, mode: str) -> None:
     """S2: it is no error of the query, and the next start runs the epoch."""
     job = Job(spark, tmp_path, sinks=("one", "two"))

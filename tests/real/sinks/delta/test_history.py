@@ -88,6 +88,10 @@ def test_an_old_commit_is_told_without_what_it_did_not_say(tmp_path: Path) -> No
     assert untimed(told(tmp_path / "t")) == untimed(by_delta_rs(tmp_path / "t"))
 
 
+@pytest.mark.remedy(
+    "delta-rs does not find a table whose path has …: …",
+    "ask from a process with a SparkSession, or move the table to a path without it",
+)
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "file:a%23b"])
 def test_a_path_that_delta_rs_takes_for_another_is_refused_without_spark(
     spark: SparkSession, tmp_path: Path, name: str
@@ -104,6 +108,8 @@ def test_a_path_that_delta_rs_takes_for_another_is_refused_without_spark(
         with pytest.raises(SinkUnavailable, match="delta-rs does not find a table whose path has") as refused:
             ask()
         assert "ask from a process with a SparkSession" in refused.value.help
+    (tmp_path / name).rename(tmp_path / "a")
+    assert [row.rows for row in by_delta_rs(tmp_path / "a")] == [3]
 
 
 def test_a_blank_in_the_path_is_read_without_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from epochal.coordinator.model.epoch import Decision, Epoch
 from epochal.coordinator.model.errors import PrepareRefused
@@ -43,6 +44,37 @@ def test_what_a_partition_does_not_keep_is_refused(spark: SparkSession, tmp_path
     assert {row["p"] for row in support.read(tmp_path / "t").to_pylist()} <= {"x", b"x"}
 
 
+@pytest.mark.remedy(
+    "a column that partitions the table has a value that Delta gives back as another one: an empty text, bytes that are"
+    " not valid text, Hive's word for NULL, or a time in the hour that clocks repeat in the session's time zone",
+    "give such rows another value, keep them out with where=, or partition by another column",
+)
+@pytest.mark.wide
+@pytest.mark.parametrize("what", UNKEPT)
+def test_each_way_out_for_a_value_that_a_partition_does_not_keep(
+    spark: SparkSession, tmp_path: Path, what: str
+) -> None:
+    def start(name: str, column: str, **given: str) -> Start:
+        sink = DeltaSink(str(tmp_path / name), name="out", partition_by=[column], **given)  # type: ignore[arg-type]
+        sink.create(query("app"), rows.schema)
+        return Start(spark, tmp_path / name, sink=sink).fenced()
+
+    rows = spark.range(2).selectExpr("id AS n", f"{UNKEPT[what]} AS p")
+    with pytest.raises(PrepareRefused, match="a column that partitions the table has a value"):
+        start("refused", "p").prepare(rows)
+    kind = rows.schema["p"].dataType.simpleString()
+    start("another value", "p").show(rows.withColumn("p", f.lit("none").cast(kind)))
+    start("kept out", "p", where=f"p <> {UNKEPT[what]}").show(rows)
+    start("another column", "n").show(rows)
+    found = {name: len(support.read(tmp_path / name)) for name in ("another value", "kept out", "another column")}
+    assert found == {"another value": 2, "kept out": 0, "another column": 2}
+
+
+@pytest.mark.remedy(
+    "a column that partitions the table has a value that Delta gives back as another one: an empty text, bytes that are"
+    " not valid text, Hive's word for NULL, or a time in the hour that clocks repeat in the session's time zone",
+    "for times set spark.sql.session.timeZone to UTC",
+)
 def test_a_time_in_the_hour_that_clocks_repeat_is_refused_where_a_partition_would_not_keep_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

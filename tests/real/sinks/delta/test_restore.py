@@ -157,6 +157,11 @@ def test_a_restore_before_a_later_epoch_was_accepted_is_none_of_it(shown: Shown)
     assert shown.looked().marker == Marker(3, again.decision.id)
 
 
+@pytest.mark.remedy(
+    "version … of the table is a RESTORE to a point in time, …, so the table's log does not tell which epochs were"
+    " removed",
+    "restore the table to a version number: version … undoes the RESTORE",
+)
 @pytest.mark.wide
 def test_a_time_is_refused_as_it_names_no_version(shown: Shown) -> None:
     table = f"delta.`{shown.path}`"

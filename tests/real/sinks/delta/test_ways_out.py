@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from epochal.sinks.delta.target import Target
 from epochal.sinks.delta.without_spark import Snapshot
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import Start, query
+from tests.remedies import installed_by
 
 SHAPE = "id string, n bigint"
 ROW = "SELECT 'a' AS id, 1L AS n"
@@ -308,6 +310,17 @@ def test_the_settings_of_the_help_are_those_of_a_session_that_is_taken(
     assert settings.pop("spark.jars.packages").split(",") == list(versions.delta_jars(spark.version).coordinates)
     assert settings == {name: spark.conf.get(name) for name in settings}
     assert settings["spark.sql.extensions"] == before
+    looked(DeltaSink(str(path), name="out"))
+
+
+@pytest.mark.remedy("the Python package delta-spark is missing", "pip install 'epochal[delta]'")
+@pytest.mark.usefixtures("spark")
+def test_a_table_is_made_once_the_package_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "delta.tables", None)
+        with pytest.raises(Misconfigured, match="delta-spark is missing") as refused:
+            looked(DeltaSink(str(path), name="out"))
+    assert "delta-spark" in installed_by(refused.value.help)
     looked(DeltaSink(str(path), name="out"))
 
 

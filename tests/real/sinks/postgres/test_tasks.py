@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from epochal.coordinator.model import failpoints
-from epochal.coordinator.model.errors import SinkUnavailable
+from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.coordinator.model.failpoints import FailpointError, Point
 from epochal.sinks.postgres.ddl import PgColumn
 from epochal.sinks.postgres.ways import Way
@@ -19,6 +19,7 @@ from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.postgres import support
 from tests.real.sinks.postgres.support import ONE, QUERY, TWO, batches, epoch, ready, registered, stored, task, visible
+from tests.remedies import installed_by
 
 
 def held(started: threading.Event, go: threading.Event, ids: list[int]) -> Iterator[pa.RecordBatch]:
@@ -164,6 +165,21 @@ def test_a_server_that_is_down_is_named_within_the_limit() -> None:
     with pytest.raises(SinkUnavailable, match=r"cannot connect to Postgres at 127\.0\.0\.1:1,") as error:
         write_partition(task("postgresql://postgres@127.0.0.1:1/x"), batches([1]))
     assert support.PASSWORD not in str(error.value)
+
+
+@pytest.mark.remedy(
+    "the Postgres client is missing here: …", "pip install 'epochal[postgres]' on the driver and on every executor"
+)
+def test_a_driver_without_the_client_goes_on_once_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, pg_database: str
+) -> None:
+    ready(pg_database)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "epochal.sinks.postgres.session", None)
+        with pytest.raises(Misconfigured, match="client is missing here") as refused:
+            support.sink(pg_database).look(QUERY)
+    assert "psycopg" in installed_by(refused.value.help)
+    assert support.sink(pg_database).look(QUERY).fence == ONE
 
 
 @pytest.mark.parametrize(

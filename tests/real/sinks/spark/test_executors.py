@@ -19,6 +19,7 @@ from epochal.sinks.spark.executors import check_executors
 from tests.real.coordinator.query.support import APP, FAST, Job
 from tests.real.sinks.kafka.support import read_topic
 from tests.real.sinks.postgres.support import observe
+from tests.remedies import installed_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,8 +71,22 @@ def test_kafka(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "what"),
-    [(True, "the executors' Python cannot load psycopg"), (False, "the Postgres client is missing here")],
-    ids=["at start", "in a task"],
+    [
+        pytest.param(
+            True,
+            "the executors' Python cannot load psycopg",
+            marks=pytest.mark.remedy("the executors' Python cannot load …", "pip install … on every executor"),
+            id="at start",
+        ),
+        pytest.param(
+            False,
+            "the Postgres client is missing here",
+            marks=[
+                pytest.mark.remedy("an executor cannot write: …", "pip install 'epochal[postgres]' on every executor"),
+            ],
+            id="in a task",
+        ),
+    ],
 )
 def test_postgres(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch, asked: bool, what: str) -> None:
     """Also where the one executor that is asked at start has it, and another has not."""
@@ -80,7 +95,7 @@ def test_postgres(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch, a
     pipeline = made(job, PostgresSink(pg_database, table="flights"))
     error = refused_without("psycopg", job, pipeline)
     assert what in error.what
-    assert "epochal[postgres]" in error.help
+    assert "psycopg" in installed_by(error.help)
     assert observe(pg_database, "SELECT count(*) FROM flights__rows") == [(0,)]
     assert job.decided() == []
     job.run(pipeline)
@@ -114,12 +129,15 @@ def test_epochal_itself(job: Job, kafka_server: servers.Kafka, topic_name: str) 
     assert not (job.checkpoint / "epochal").exists()
 
 
+@pytest.mark.remedy("Epochal is not installed on the executors", "pip install 'epochal[postgres]' on every executor")
 def test_epochal_itself_in_a_task(job: Job, pg_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("epochal.sinks.postgres.starting.check_executors", lambda *_: None)
     pipeline = made(job, PostgresSink(pg_database, table="flights"))
     error = refused_without("epochal", job, pipeline)
     assert "Epochal is not installed on the executors" in error.what
     assert job.decided() == []
+    job.run(pipeline)
+    assert observe(pg_database, "SELECT id FROM flights ORDER BY id") == [(1,), (2,)]
 
 
 @pytest.mark.usefixtures("spark")

@@ -166,9 +166,27 @@ def test_what_parquet_cannot_hold_is_named(spark: SparkSession, tmp_path: Path, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.remedy(
+    "column … has the type …, which the durable copy cannot hold",
+    "cast the column to another type (a string, for instance), or leave it out",
+)
+@pytest.mark.parametrize("way", ["string(i) AS i, n", "n"])
+def test_what_parquet_cannot_hold_is_cast_or_left_out(spark: SparkSession, tmp_path: Path, way: str) -> None:
+    rows, stage = spark.sql("SELECT make_interval(1) AS i, 2 AS n"), stage_at(spark, tmp_path)
+    with pytest.raises(Misconfigured, match="which the durable copy cannot hold"):
+        stage.write(0, ME, rows)
+    taken = rows.selectExpr(*way.split(", "))
+    assert stage.read(stage.write(0, ME, taken)).collect() == taken.collect()
+
+
+@pytest.mark.remedy(
+    "the DataFrame has no columns",
+    "select at least one column before handing the DataFrame to the pipeline",
+)
 def test_no_columns(spark: SparkSession) -> None:
     with pytest.raises(Misconfigured, match="has no columns"):
         check_schema(spark.range(1).drop("id").schema)
+    check_schema(spark.range(1).select("id").schema)
 
 
 def test_order_within_a_file_is_kept(spark: SparkSession, tmp_path: Path) -> None:
@@ -199,14 +217,24 @@ def test_only_the_listed_files_are_read(spark: SparkSession, tmp_path: Path) -> 
     assert stage.read(copy).count() == 5
 
 
+@pytest.mark.remedy(
+    "the epoch could not be evaluated and written to its durable copy: …",
+    "correct the query, or the disk of the checkpoint (space, rights), whichever caused the error, and restart",
+)
 def test_a_disk_that_cannot_be_written_to_is_named(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "epochal").write_text("a file where the copies' folder has to be")
     with pytest.raises(PrepareRefused, match=r"written to its durable copy: .*Exception") as refused:
         stage_at(spark, tmp_path).write(3, ME, spark.range(5))
     assert "epoch 3" in str(refused.value).lower()
     assert "nothing was decided" in str(refused.value)
+    (tmp_path / "epochal").unlink()
+    assert stage_at(spark, tmp_path).write(3, ME, spark.range(5)).rows == 5
 
 
+@pytest.mark.remedy(
+    "the epoch could not be evaluated and written to its durable copy: …",
+    "correct the query, or the disk of the checkpoint (space, rights), whichever caused the error, and restart",
+)
 def test_an_error_of_the_query_is_told_in_its_own_words(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as f
 
@@ -216,18 +244,26 @@ def test_an_error_of_the_query_is_told_in_its_own_words(spark: SparkSession, tmp
     rows = spark.range(5).select(f.udf(fails, "long", useArrow=False)("id").alias("id"))
     with pytest.raises(PrepareRefused, match=r"ValueError: no such flight: \d"):
         stage_at(spark, tmp_path).write(0, ME, rows)
+    assert stage_at(spark, tmp_path).write(0, ME, spark.range(5).select("id")).rows == 5
 
 
 @pytest.mark.parametrize("damage", ["missing", "shorter"])
+@pytest.mark.remedy(
+    "… of … files of the durable copy … are missing or changed",
+    "restore these files from a backup of the checkpoint",
+)
 def test_a_lost_copy_is_named(spark: SparkSession, tmp_path: Path, damage: str, confs: dict[str, str]) -> None:
     confs["spark.sql.files.ignoreMissingFiles"] = "true"
     stage = stage_at(spark, tmp_path)
     copy = stage.write(0, ME, spark.range(5, numPartitions=2))
     file = Path(copy.root.removeprefix("file:")) / copy.files[0].path
-    file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes()[:-1])
+    backup = file.read_bytes()
+    file.unlink() if damage == "missing" else file.write_bytes(backup[:-1])
     with pytest.raises(CommitInDoubt, match="1 of 2 files of the durable copy") as lost:
         stage.read(copy)
     assert copy.files[0].path in str(lost.value)
+    file.write_bytes(backup)
+    assert stage.read(copy).count() == 5
 
 
 def test_a_file_lost_after_the_check_is_an_error(spark: SparkSession, tmp_path: Path, confs: dict[str, str]) -> None:
@@ -240,6 +276,10 @@ def test_a_file_lost_after_the_check_is_an_error(spark: SparkSession, tmp_path: 
         back.collect()
 
 
+@pytest.mark.remedy(
+    "Spark wrote … rows to the durable copy and its files hold …",
+    "nothing was decided; restart the query",
+)
 def test_a_listing_that_misses_a_file_is_noticed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,9 +289,12 @@ def test_a_listing_that_misses_a_file_is_noticed(
         there = whole(self, folder) or {}
         return {name: size for name, size in there.items() if not name.startswith("part-00001")}
 
-    monkeypatch.setattr(LocalFiles, "listing", partial)
-    with pytest.raises(PrepareRefused, match=r"wrote 4 rows .* its files hold 2"):
-        stage_at(spark, tmp_path).write(0, ME, spark.range(4, numPartitions=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "listing", partial)
+        with pytest.raises(PrepareRefused, match=r"wrote 4 rows .* its files hold 2"):
+            stage_at(spark, tmp_path).write(0, ME, spark.range(4, numPartitions=2))
+    restart = Actor(ME.generation + 1, 8)
+    assert stage_at(spark, tmp_path).write(0, restart, spark.range(4, numPartitions=2)).rows == 4
 
 
 def test_the_copy_is_on_disk_before_it_is_named(
@@ -376,10 +419,13 @@ def test_another_file_system(spark: SparkSession, tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint/epochal/copies/0").exists()
 
 
+@pytest.mark.remedy("Spark did not say within … s …", "restart the query")
 def test_a_count_that_never_arrives_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = spark.range(3)
-    drop_observations(monkeypatch, rows)
-    with pytest.raises(PrepareRefused, match=r"Spark did not say within 0\.2 s how many rows it wrote"):
-        stage_at(spark, tmp_path).write(0, ME, rows)
+    with monkeypatch.context() as patch:
+        drop_observations(patch, rows)
+        with pytest.raises(PrepareRefused, match=r"Spark did not say within 0\.2 s how many rows it wrote"):
+            stage_at(spark, tmp_path).write(0, ME, rows)
+    assert stage_at(spark, tmp_path).write(0, Actor(ME.generation + 1, 8), rows).rows == 3
