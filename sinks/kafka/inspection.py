@@ -57,7 +57,7 @@ class KafkaInspection:
             f"the rows of position {position} cannot be found: {self.unattributed}",
             sink=self._marker_topic.sink,
             state=f"columns {list(columns)}",
-            help="compare what the sinks' own records of the epoch say",
+            help="compare the row counts that epochs(app) of each sink returns",
         )
 
     def leftovers(self) -> Sequence[Leftover]:

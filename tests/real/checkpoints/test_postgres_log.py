@@ -313,6 +313,20 @@ def test_a_server_that_is_down_is_named_in_bounded_time() -> None:
         assert no_secret(raised.value)
 
 
+@pytest.mark.remedy(
+    "the … of the epoch log failed: …",
+    "start the server or make it reachable, then restart the query or repeat the command",
+)
+def test_a_server_that_is_reached_again(proxied_dsn: str, postgres_proxy: Proxy, log: PostgresLog) -> None:
+    far = PostgresLog(proxied_dsn, "flights", timeout=2)
+    postgres_proxy.cut()
+    with pytest.raises(SinkUnavailable, match="append at position 0 of the epoch log failed"):
+        far.append(0, LATE)
+    postgres_proxy.clear()
+    assert far.append(0, LATE)
+    assert list(log.read()) == [Entry(0, LATE)]
+
+
 def test_a_server_that_never_speaks_is_named_in_bounded_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -322,6 +336,10 @@ def test_a_server_that_never_speaks_is_named_in_bounded_time() -> None:
         assert no_secret(raised.value)
 
 
+@pytest.mark.remedy(
+    "the answer to the COMMIT of the … was lost: …",
+    "repeat the same request: it finds what it did before",
+)
 def test_a_lost_answer_to_commit_is_unknown_and_the_repeat_finds_the_record(
     proxied_dsn: str, postgres_proxy: Proxy, log: PostgresLog
 ) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from epochal import Pipeline
+from epochal.checkpoints import log
 from epochal.checkpoints.files import FilesLog
-from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, EpochRequest, Marker, Query
+from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, EpochRequest, Marker, Query, SinkState
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     CommitInDoubt,
     Fenced,
+    LogCorrupt,
     MarkerLost,
     Misconfigured,
     SinkUnavailable,
@@ -287,6 +289,19 @@ def test_a_sink_that_is_ahead_is_not_accepted(world: World, here: Path, lost: bo
     assert shows(world) == [0, 1, 2, 3, 0 if lost else 4]
 
 
+@pytest.mark.remedy(
+    "a newer Epochal has written the epoch log: … is a record of version …", "start the query with the newer Epochal"
+)
+def test_a_log_of_a_newer_epochal(world: World, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older one reads no version that this one writes."""
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "RECORD_VERSION", 0)
+        with pytest.raises(LogCorrupt, match="a newer Epochal has written the epoch log"):
+            world.run(here, [2])
+    world.run(here, [2])
+    assert shows(world) == [0, 1, 2]
+
+
 # --- the sinks -----------------------------------------------------------------------------------
 
 
@@ -446,6 +461,32 @@ def test_a_start_that_another_overtakes(world: World, here: Path, monkeypatch: p
 
     monkeypatch.setattr(MemorySink, "fence", overtaken)
     with pytest.raises(Fenced):
+        start.run(asked(query, 2))
+    newer.run(asked(its_query, 3))
+    again, query = coordinator(world, here)
+    again.run(asked(query, 4))
+    assert shows(world) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.remedy(
+    "the sink is fenced by …, not by …: another start has taken over",
+    "nothing to do if the other start is wanted; else stop it and restart this query",
+)
+def test_a_start_that_another_overtakes_after_it_has_read_the_log(
+    world: World, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, query = coordinator(world, here)
+    newer, its_query = coordinator(world, here)
+    look, began = MemorySink.look, [False]
+
+    def overtaken(sink: MemorySink, ask: Query, *, by: Actor | None = None) -> SinkState:
+        if by is not None and not began[0]:
+            began[0] = True
+            newer.run(asked(its_query, 2))
+        return look(sink, ask, by=by)
+
+    monkeypatch.setattr(MemorySink, "look", overtaken)
+    with pytest.raises(Fenced, match="the sink is fenced by"):
         start.run(asked(query, 2))
     newer.run(asked(its_query, 3))
     again, query = coordinator(world, here)

@@ -10,7 +10,8 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
@@ -19,11 +20,16 @@ from pyspark import SparkContext
 from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
 from epochal.chaos.servers.hdfs import HadoopClient, HdfsServer
 from epochal.chaos.servers.process import wait_until
-from epochal.checkpoints.hadoop import ATOMIC, OBJECT_STORES, Hadoop, HadoopLog, check_scheme
+from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.hadoop import ATOMIC, OBJECT_STORES, Hadoop, HadoopLog, check_scheme, of_session
 from epochal.checkpoints.log import Entry, EpochLog, encode
+from epochal.checkpoints.postgres import PostgresLog
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.errors import LogCorrupt, Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LATE = commit(77, token=99)
 NO_PATIENCE = {"ipc.client.connect.max.retries": "1", "ipc.client.connect.retry.interval": "100"}
@@ -178,6 +184,10 @@ def test_a_draft_that_somebody_else_deletes_is_named(log: HadoopLog, folder: str
     assert [entry.position for entry in log.read()] == [0, 1]
 
 
+@pytest.mark.remedy(
+    "the … of the epoch log has no answer: …",
+    "make the file system answer (data nodes up? quota?); the same request may be repeated",
+)
 def test_a_whole_draft_that_somebody_else_deletes_is_not_taken_for_a_record(log: HadoopLog, seen: Folder) -> None:
     """The log cannot tell that from a rename whose answer was lost."""
     filled(log, 2)
@@ -189,6 +199,7 @@ def test_a_whole_draft_that_somebody_else_deletes_is_not_taken_for_a_record(log:
     with failpoints.handler(delete), pytest.raises(OutcomeUnknown, match="has no answer: FileNotFoundException"):
         log.append(2, LATE)
     assert [entry.position for entry in log.read()] == [0, 1]
+    assert log.append(2, LATE)
 
 
 def delete_drafts(seen: Folder) -> None:
@@ -404,6 +415,11 @@ def crashing(server: HdfsServer, point: Point) -> failpoints.Handler:
     return crash
 
 
+@pytest.mark.remedy(
+    "the … of the epoch log failed: …",
+    "wait until the name node has left safe mode, or see why it does not (hdfs dfsadmin -safemode get); the same"
+    " request may be repeated",
+)
 def test_safe_mode_is_named(log: HadoopLog, seen: Folder) -> None:
     filled(log, 2)
     with seen.safe_mode():
@@ -413,6 +429,11 @@ def test_safe_mode_is_named(log: HadoopLog, seen: Folder) -> None:
     assert log.append(2, LATE)
 
 
+@pytest.mark.remedy(
+    "the … of the epoch log has no answer: …",
+    "wait until the name node has left safe mode, or see why it does not (hdfs dfsadmin -safemode get); the same"
+    " request may be repeated",
+)
 def test_safe_mode_that_begins_after_the_draft_is_unknown_and_the_repeat_settles_it(
     log: HadoopLog, seen: Folder
 ) -> None:
@@ -430,7 +451,8 @@ def test_safe_mode_that_begins_after_the_draft_is_unknown_and_the_repeat_settles
     assert log.append(0, LATE)
 
 
-def test_a_name_node_that_is_not_there_and_a_host_that_is_none(hadoop: Hadoop) -> None:
+@pytest.mark.remedy("the … of the epoch log failed: …", "correct the host's name, or the name service in hdfs-site.xml")
+def test_a_name_node_that_is_not_there_and_a_host_that_is_none(folder: str, hadoop: Hadoop) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     absent = HadoopLog(f"hdfs://127.0.0.1:{port}/log", lambda: hadoop)
@@ -438,8 +460,44 @@ def test_a_name_node_that_is_not_there_and_a_host_that_is_none(hadoop: Hadoop) -
         absent.read()
     with pytest.raises(SinkUnavailable, match=r"UnknownHostException: no-such.invalid[\s\S]*Help: correct the host"):
         HadoopLog("hdfs://no-such.invalid/log", lambda: hadoop).read()
+    assert list(HadoopLog(folder, lambda: hadoop).read()) == []
 
 
+@pytest.mark.remedy(
+    "the … of the epoch log has no answer: …", "correct the host's name, or the name service in hdfs-site.xml"
+)
+def test_a_host_that_is_none_any_more_when_a_draft_gets_its_name(log: HadoopLog, hadoop: Hadoop) -> None:
+    files, lost = log._files, HadoopLog("hdfs://no-such.invalid/log", lambda: hadoop)._files
+
+    def forget(at: Point, _sink: str, _epoch: int) -> None:
+        if at is Point.LOG_BEFORE_APPEND:
+            log._files = lost
+
+    with failpoints.handler(forget), pytest.raises(OutcomeUnknown, match=r"UnknownHostException: no-such\.invalid"):
+        log.append(0, LATE)
+    log._files = files
+    assert log.append(0, LATE)
+
+
+@pytest.mark.remedy(
+    "the … of the epoch log failed: …",
+    "make the file system answer (data nodes up? quota?); the same request may be repeated",
+)
+def test_a_quota_that_is_used_up(log: HadoopLog, seen: Folder) -> None:
+    entries = filled(log, 2)
+    no_limit = seen.jvm.java.lang.Long.MAX_VALUE
+    seen.system.setQuota(seen.path, 3, no_limit)  # the folder and two records
+    with pytest.raises(SinkUnavailable, match="append at position 2 of the epoch log failed: NSQuotaExceeded"):
+        log.append(2, LATE)
+    seen.system.setQuota(seen.path, 10, no_limit)
+    assert log.append(2, LATE)
+    assert list(log.read()) == [*entries, Entry(2, LATE)]
+
+
+@pytest.mark.remedy(
+    "the epoch log may not be used (…): …",
+    "give the user of the query the rights to read, write and enter this folder",
+)
 def test_a_user_without_rights_is_told_so(log: HadoopLog, folder: str, seen: Folder) -> None:
     filled(log, 1)
     jvm = seen.jvm
@@ -450,9 +508,12 @@ def test_a_user_without_rights_is_told_so(log: HadoopLog, folder: str, seen: Fol
         for verb in (stranger.read, lambda: stranger.append(1, LATE)):
             with pytest.raises(Misconfigured, match=r"AccessControlException: Permission denied: user=stranger"):
                 verb()
+        seen.system.setPermission(seen.path, jvm.org.apache.hadoop.fs.permission.FsPermission("777"))
+        assert stranger.append(1, LATE)
+        assert [entry.position for entry in stranger.read()] == [0, 1]
     finally:
         jvm.org.apache.hadoop.security.UserGroupInformation.reset()
-    assert log.append(1, commit(0))
+    assert log.append(2, commit(0))
 
 
 # --- where it may lie -----------------------------------------------------------------------------------
@@ -476,13 +537,32 @@ def test_viewfs_is_followed_to_hdfs(mounted: Hadoop, folder: str, hadoop: Hadoop
 
 
 @pytest.mark.parametrize(
-    ("path", "why"), [("near/log", "cannot lie on file://"), ("log", "known .* once: it leads to viewfs://table/log")]
+    ("path", "why"),
+    [
+        ("near/log", "cannot lie on file://"),
+        pytest.param(
+            "log",
+            "known .* once: it leads to viewfs://table/log",
+            marks=pytest.mark.remedy(
+                "the epoch log cannot lie on a file system that is not known to create a name at most once: …",
+                "pass log=PostgresLog(dsn, name) from epochal.checkpoints.postgres, or put the checkpoint on HDFS or a"
+                " local disk",
+            ),
+        ),
+    ],
 )
-def test_viewfs_that_leads_elsewhere_is_refused(mounted: Hadoop, path: str, why: str) -> None:
+def test_viewfs_that_leads_elsewhere_is_refused(
+    mounted: Hadoop, folder: str, pg_database: str, tmp_path: Path, hdfs_server: HdfsServer, path: str, why: str
+) -> None:
     log = HadoopLog(f"viewfs://table/{path}", lambda: mounted)
     for verb in (log.read, lambda: log.append(0, LATE)):
         with pytest.raises(Misconfigured, match=why):
             verb()
+    on_hdfs = HadoopLog(folder.replace(hdfs_server.uri, "viewfs://table/far"), lambda: mounted)
+    in_postgres = PostgresLog(pg_database, "flights")
+    in_postgres.create()
+    for other in (on_hdfs, in_postgres, FilesLog(tmp_path / "epochal" / "log")):
+        assert other.append(0, LATE)
 
 
 def test_a_file_system_of_another_class_is_refused(log: HadoopLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,3 +599,21 @@ def test_without_a_spark_session_it_is_told_what_is_missing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "Misconfigured an epoch log on HDFS is reached through Spark, and no Spark session runs" in done.stdout
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "an epoch log on HDFS is reached through Spark, and no Spark session runs in this process",
+    "start the session first, or pass hadoop=lambda: of_session(spark)",
+)
+def test_a_session_that_is_started_first_or_passed(
+    spark: SparkSession, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, passed = HadoopLog(folder), HadoopLog(folder, hadoop=lambda: of_session(spark))
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkContext, "_active_spark_context", None)
+        with pytest.raises(Misconfigured, match="no Spark session runs in this process"):
+            first.read()
+        assert list(passed.read()) == []
+    assert first.append(0, LATE)
+    assert list(passed.read()) == [Entry(0, LATE)]

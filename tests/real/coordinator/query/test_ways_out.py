@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import PySparkImportError
+from pyspark.errors import PySparkImportError, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -24,6 +25,7 @@ from epochal.coordinator.query.checkpoint import query_id_at
 from epochal.coordinator.query.plan import analyzed
 from epochal.sinks import DeltaSink
 from epochal.sinks.memory import MemorySink
+from epochal.sinks.spark.threads import Threads
 from tests.real.coordinator.query.support import APP, Job
 from tests.real.sinks.delta import support
 
@@ -161,9 +163,33 @@ def test_an_exit_inside_the_batch_function(job: Job, point: Point) -> None:
             raise SystemExit("enough")
 
     pipeline = job.pipeline()
-    with failpoints.handler(leave), pytest.raises(Exception, match="was raised inside the batch function"):
+    with failpoints.handler(leave), pytest.raises(StreamingQueryException, match="raised inside the batch function"):
         job.run(pipeline)
     assert isinstance(pipeline.last_error, Interrupted)
     assert job.decided() == ([0] if point is Point.AFTER_DECIDE else [])
+    job.run(job.pipeline())
+    assert job.ids("one") == job.ids("two") == [1, 2]
+
+
+@pytest.mark.remedy("a thread ended without an answer", "restart the query: it settles what was under way")
+def test_threads_that_give_no_answer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end before they have done anything, from the decision on."""
+
+    def idle(*_: object) -> threading.Thread:
+        return threading.Thread(target=lambda: None)
+
+    def strike(at: Point, _sink: str, _epoch: int) -> None:
+        if at is Point.AFTER_DECIDE:
+            patch.setattr(Threads, "_thread", idle)
+
+    pipeline = job.pipeline()
+    with (
+        monkeypatch.context() as patch,
+        failpoints.handler(strike),
+        pytest.raises(StreamingQueryException, match="a thread ended without an answer"),
+    ):
+        job.run(pipeline)
+    assert job.decided() == [0]
+    assert job.ids("one") == job.ids("two") == []
     job.run(job.pipeline())
     assert job.ids("one") == job.ids("two") == [1, 2]

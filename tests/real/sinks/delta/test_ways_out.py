@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from epochal import Pipeline
 from epochal.coordinator.environment import versions
+from epochal.coordinator.model.epoch import Decision, Epoch
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     Misconfigured,
@@ -24,8 +26,9 @@ from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite, jvm
 from epochal.sinks.delta.jvm import JavaFailure, Table
 from epochal.sinks.delta.target import Target
 from epochal.sinks.delta.without_spark import Snapshot
+from tests.real.coordinator.query.support import Job
 from tests.real.sinks.delta import support
-from tests.real.sinks.delta.support import Start, query
+from tests.real.sinks.delta.support import ONE, Start, query
 from tests.remedies import installed_by
 
 SHAPE = "id string, n bigint"
@@ -313,6 +316,7 @@ def test_the_settings_of_the_help_are_those_of_a_session_that_is_taken(
     looked(DeltaSink(str(path), name="out"))
 
 
+@pytest.mark.wide
 @pytest.mark.remedy("the Python package delta-spark is missing", "pip install 'epochal[delta]'")
 @pytest.mark.usefixtures("spark")
 def test_a_table_is_made_once_the_package_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,6 +422,23 @@ def test_a_table_whose_log_lacks_a_version(spark: SparkSession, path: Path, star
     support.forget_snapshots(spark)
     Start(spark, path).show(rows, 2)
     assert support.column(path, "id") == ["a", "a"]
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "a sink that merges has no durable copy to merge", "leave the epoch to epochal.Pipeline, which makes the copy"
+)
+def test_a_merge_of_a_pipeline(spark: SparkSession, tmp_path: Path, path: Path) -> None:
+    job = Job(spark, tmp_path / "job", sinks=())
+    job.add(1, 2)
+    sink = DeltaSink(str(path), name="out", mode=Merge(key="id"))
+    pipeline = Pipeline(app="app", sinks=[sink])
+    pipeline.create(job.df().schema)
+    sink.look(query("app"))
+    with pytest.raises(PrepareRefused, match="no durable copy to merge"):
+        sink.prepare(Epoch(Decision("q1", 0, ONE, "f"), 1), spark.createDataFrame([], job.df().schema), ONE)
+    job.run(pipeline)
+    assert support.column(path, "id") == [1, 2]
 
 
 @pytest.mark.remedy(

@@ -35,7 +35,7 @@ from epochal.sinks.kafka.transaction import Transaction
 from epochal.sinks.protocol import Applied, CommitOutcome
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.spark.stage import SparkStage
-from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO, Target, rows
+from tests.real.sinks.kafka.attempts import ONE, PATIENT_S, QUERY, TWO, Target, rows
 from tests.real.sinks.kafka.support import hanging, read_topic, set_max_message_bytes
 from tests.real.sinks.kafka.test_attempt import once, raising, seen, until_expired
 
@@ -291,6 +291,22 @@ def test_a_query_that_fails_is_refused_and_nothing_is_visible(spark: SparkSessio
     assert "the Spark job that evaluates and produces the rows failed" in said
     assert "broken for good" in said
     assert len(calls.read_text()) == LOSSES * FAILURES
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "the Spark job that evaluates and produces the rows failed: …", "correct what Spark names, and restart"
+)
+def test_a_query_that_was_corrected_goes_on(spark: SparkSession, make: Make) -> None:
+    def broken(_: int) -> int:
+        raise ValueError("broken for good")
+
+    job, given = make(), spark.range(1, numPartitions=1)
+    assert "broken for good" in job.refuses(given.select("id", f.udf(broken, "int", useArrow=False)("id").alias("n")))
+    job.sink.close()  # as a restart does
+    job.sink.look(QUERY)
+    assert job.give(given.select("id", f.col("id").cast("int").alias("n"))).outcome is COMMITTED
+    assert job.values() == ['{"id":0,"n":0}']
 
 
 @pytest.mark.remedy(
@@ -583,11 +599,20 @@ def test_of_a_dead_job_nothing_is_visible_later(target: Target) -> None:
 
 
 @pytest.mark.wide
+@pytest.mark.remedy(
+    "the Spark job that evaluates and produces the rows failed: …",
+    "restart the query: the marker is asked before anything is written",
+)
 def test_of_a_dead_job_nothing_is_known_without_the_marker(kafka_server: servers.Kafka, topic: str) -> None:
     target = Target(kafka_server.bootstrap, topic)
     kafka_server.crash()
     target.set_timeout(3)
     assert isinstance(unanswered(planned(target), RuntimeError("lost")).error, OutcomeUnknown)
+    kafka_server.start()
+    target.set_timeout(PATIENT_S)
+    assert unanswered(planned(target), RuntimeError("lost")).outcome is Outcome.LOST  # nothing is visible, so:
+    assert tried(target, "a", "b").outcome is Outcome.COMMITTED
+    assert tried(target, "a", "b").outcome is Outcome.ALREADY_COMMITTED
 
 
 def test_rows_of_an_attempt_are_what_they_were(target: Target) -> None:

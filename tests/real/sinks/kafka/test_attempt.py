@@ -28,8 +28,8 @@ from epochal.coordinator.model.errors import (
 )
 from epochal.coordinator.model.failpoints import AnswerDropped, FailpointError, Point
 from epochal.sinks.kafka import produce
-from epochal.sinks.kafka.committing import attempt_until_shown
-from epochal.sinks.kafka.produce import AttemptResult, Outcome
+from epochal.sinks.kafka.committing import ATTEMPTS, attempt_until_shown
+from epochal.sinks.kafka.produce import AttemptResult, Outcome, Plan
 from epochal.sinks.kafka.transaction import Transaction
 from tests.real.sinks.kafka.attempts import ONE, PATIENT_S, QUERY, TWO, Target, rows
 from tests.real.sinks.kafka.support import SECRET, await_markers, hanging, read_topic, set_max_message_bytes
@@ -180,6 +180,76 @@ def test_endless_interruption_is_given_back(target: Target) -> None:
         attempt_until_shown(target.plan(0, rows("a")), lambda: AttemptResult(Outcome.INTERRUPTED))
 
 
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "… transactions were ended by other producers of …",
+    "end what else uses this transactional id, and restart the query",
+)
+def test_an_epoch_is_shown_once_nobody_else_uses_the_transactional_id(target: Target) -> None:
+    """Another producer of the same id is initialised whenever the epoch is about to be committed."""
+    plan, others = target.plan(0, rows("a")), list[Transaction]()
+
+    def intrude(at: Point, _sink: str, _epoch: int) -> None:
+        if at is Point.BEFORE_PUBLISH:
+            others.append(Transaction(target.link, target.marker_topic, 60, {}))
+            others[-1].init()
+
+    with failpoints.handler(intrude), pytest.raises(SinkUnavailable, match="ended by other producers of epochal-"):
+        attempt_until_shown(plan, lambda: produce.attempt(plan, [rows("a")]))
+    assert len(others) == ATTEMPTS
+    for other in others:
+        other.drop()
+    assert target.commit(0, rows("a")).outcome is Outcome.COMMITTED
+    assert seen(target) == ["a"]
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "Kafka at … did not take …: …",
+    "start the brokers, or make them reachable from the executors under the addresses that they advertise"
+    " (advertised.listeners), and restart the query",
+)
+def test_an_epoch_is_shown_once_the_brokers_are_reached_again(
+    kafka_server: servers.Kafka, topic: str, kafka_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request to commit gets lost, and the marker says so."""
+    Target(kafka_server.bootstrap, topic)
+    target, resolve = Target(kafka_proxy.address, topic), produce._resolve
+
+    def heal_and_resolve(plan: Plan, error: Exception | None = None, late: bool = False) -> AttemptResult:
+        kafka_proxy.clear()
+        target.set_timeout(PATIENT_S)
+        return resolve(plan, error, late)
+
+    with monkeypatch.context() as patch, once(Point.BEFORE_PUBLISH, hasty(target, kafka_proxy.cut)) as struck:
+        patch.setattr(produce, "_resolve", heal_and_resolve)
+        answer = target.commit(0, rows("a", "b"))
+    assert struck
+    assert isinstance(answer.error, SinkUnavailable)
+    assert seen(target) == []
+    assert target.commit(0, rows("a", "b")).outcome is Outcome.COMMITTED
+    assert seen(target) == ["a", "b"]
+
+
+@pytest.mark.wide
+@pytest.mark.remedy("a dropped producer was used", "restart the query")
+@pytest.mark.remedy("a Kafka producer of process … was used in process …, after a fork", "restart the query")
+def test_a_producer_that_may_not_be_used_is_in_nobodys_way(target: Target) -> None:
+    """As if it had been made by another process, and then as one that is dropped."""
+    transaction = Transaction(target.link, target.marker_topic, 60, {})
+    transaction.init()
+    mine = transaction._pid
+    transaction._pid = -1
+    with pytest.raises(Misconfigured, match="after a fork"):
+        transaction.begin()
+    transaction._pid = mine
+    transaction.drop()
+    with pytest.raises(Misconfigured, match="a dropped producer was used"):
+        transaction.begin()
+    assert Target(target.bootstrap, target.topic).commit(0, rows("a")).outcome is Outcome.COMMITTED
+    assert seen(target) == ["a"]
+
+
 def test_a_task_that_dies_again_and_again_leaves_the_outcome_unknown(target: Target) -> None:
     dead = AttemptResult(Outcome.LOST, OutcomeUnknown("the job failed", help="commit again"))
     with pytest.raises(OutcomeUnknown, match="the job failed"):
@@ -261,6 +331,10 @@ def hasty(target: Target, fault: Callable[[], None]) -> Callable[[], None]:
     return strike
 
 
+@pytest.mark.remedy(
+    "the commit of … was asked for and not answered: …",
+    "restart the query: the marker is asked before anything is written",
+)
 def test_a_lost_answer_without_a_reachable_marker_is_unknown(
     kafka_server: servers.Kafka, topic: str, kafka_proxy: Proxy
 ) -> None:
@@ -438,6 +512,11 @@ def test_a_transaction_that_takes_too_long_twice_is_in_doubt(target: Target) -> 
 
 
 @pytest.mark.wide
+@pytest.mark.remedy(
+    "Kafka at … did not answer the request … within … s: …",
+    "start the brokers, or make them reachable from here under the addresses that they advertise"
+    " (advertised.listeners)",
+)
 def test_a_broker_that_is_down_is_named_in_bounded_time(kafka_server: servers.Kafka, topic: str) -> None:
     target = Target(kafka_server.bootstrap, topic)
     kafka_server.crash()
@@ -454,6 +533,10 @@ def test_a_broker_that_is_down_is_named_in_bounded_time(kafka_server: servers.Ka
             call()
         assert kafka_server.bootstrap in str(down.value)
         assert SECRET not in str(down.value)
+    kafka_server.start()
+    target.set_timeout(PATIENT_S)
+    assert target.sink.look(QUERY).fence == ONE
+    assert target.commit(0, rows("a")).outcome is Outcome.COMMITTED
 
 
 # processes

@@ -101,6 +101,11 @@ def test_a_pipeline_runs_with_the_least_rights_and_shows_no_secret(
     assert [r for r in marker if SECRET.encode() in (r.value or b"")] == []
 
 
+@pytest.mark.remedy(
+    "an executor has no connection: …",
+    "the server, and every file that the connection names (certificates, keys), must be found from each executor"
+    " as from the driver",
+)
 def test_a_certificate_that_an_executor_does_not_find_is_named_at_start(
     kafka: SecuredKafka,
     topic_name: str,
@@ -120,6 +125,10 @@ def test_a_certificate_that_an_executor_does_not_find_is_named_at_start(
         sink.check(QUERY, SCHEMA)
     assert "ssl.ca.location" in refused.value.what
     assert SECRET not in str(refused.value)
+    options["ssl.ca.location"] = str(kafka.certificate)
+    KafkaSink(kafka.guarded, topic=topic_name, name=topic_name, transaction_timeout=60, options=options).check(
+        QUERY, SCHEMA
+    )
 
 
 def refusal(sink: KafkaSink) -> EpochalError:

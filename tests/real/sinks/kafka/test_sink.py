@@ -16,11 +16,11 @@ from pyspark.sql.types import StructType
 
 from epochal.chaos import servers
 from epochal.coordinator.model.epoch import Committable, Copy, Decision, Epoch
-from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, PrepareRefused
-from epochal.sinks.kafka import KafkaSink
+from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured, OutcomeUnknown, PrepareRefused
+from epochal.sinks.kafka import KafkaSink, core
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
-from tests.real.sinks.kafka.attempts import ONE, QUERY
+from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO
 from tests.real.sinks.kafka.support import APP, OPTIONS, SECRET, in_another_process, read_topic
 
 SCHEMA = StructType().add("k", "string").add("n", "long")
@@ -353,3 +353,46 @@ def test_without_spark_a_commit_with_rows_is_refused(
     outcome = in_another_process(kafka_server.bootstrap, topic, committable.to_json(), ONE.to_json())
     assert outcome == Misconfigured.__name__
     assert numbers(kafka_server, topic) == []
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "rows are produced by Spark, and no Spark session runs in this process",
+    "create a SparkSession before calling commit",
+)
+def test_a_commit_after_a_session_was_made(
+    make: Callable[..., KafkaSink],
+    kafka_server: servers.Kafka,
+    topic: str,
+    spark: SparkSession,
+    stage: SparkStage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    committable, restarted = prepared(make(), spark, stage), make()
+    restarted.look(QUERY)
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "running_session", lambda: None)
+        with pytest.raises(Misconfigured, match="rows are produced by Spark"):
+            restarted.commit(committable, ONE)
+    assert restarted.commit(committable, ONE) is CommitOutcome.COMMITTED
+    assert numbers(kafka_server, topic) == list(range(100))
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "the Spark job that produces … rows failed: …", "restart the query: the marker is asked before anything is written"
+)
+def test_workers_that_always_die(
+    make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    sink = make()
+    committable = prepared(sink, spark, stage)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(spark.sparkContext.environment, "EPOCHAL_FAILPOINTS", f"in-write@{topic}=kill")
+        with pytest.raises(OutcomeUnknown, match="the Spark job that produces 100 rows failed"):
+            sink.commit(committable, ONE)
+    restarted = make()
+    restarted.look(QUERY)
+    restarted.fence(QUERY, TWO)
+    restarted.commit(committable, TWO)
+    assert numbers(kafka_server, topic) == list(range(100))

@@ -16,6 +16,7 @@ from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.topics import Topic
 from tests.real.sinks.kafka.attempts import QUERY
 from tests.real.sinks.kafka.support import APP
+from tests.real.sinks.kafka.test_sink import SCHEMA
 
 
 def settings(bootstrap: str, topic: str) -> dict[str, str]:
@@ -71,6 +72,25 @@ def test_a_topic_that_no_broker_reports_is_an_error(
     monkeypatch.setattr(Link, "deadline", lambda _link: time.monotonic() + 1)
     with pytest.raises(SinkUnavailable, match=r"was made, and no broker reports it"):
         topics._await(Link(kafka_server.bootstrap, "out", 30), f"gone-{topic}")
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "… within … s",
+    "start the controllers of the cluster (a majority must be up), and call pipeline.create(schema) again",
+)
+def test_create_is_called_again_once_the_brokers_report_the_topic(
+    kafka_server: servers.Kafka, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = KafkaSink(kafka_server.bootstrap, topic=topic_name, name=topic_name)
+    with monkeypatch.context() as patch:
+        patch.setattr(Link, "deadline", lambda _link: time.monotonic() + 1)
+        patch.setattr(topics, "_describe", lambda *_: None)
+        with pytest.raises(SinkUnavailable, match=r"was made, and no broker reports it within"):
+            sink.create(QUERY, SCHEMA)
+    sink.create(QUERY, SCHEMA)
+    sink.check(QUERY, SCHEMA)
+    sink.look(QUERY)
 
 
 JUDGED = {

@@ -25,7 +25,7 @@ from epochal import Pipeline
 from epochal.chaos import servers
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Committable, Decision, Epoch, Query
-from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
+from epochal.coordinator.model.errors import Misconfigured, PrepareRefused, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
 from epochal.coordinator.query import operate
 from epochal.sinks import KafkaSink
@@ -462,3 +462,40 @@ def test_a_decided_epoch_of_a_topic_that_was_made_anew_is_given_up(
     assert [record.value for record in read_topic(kafka_server.bootstrap, topic)] == [
         b'{"id":%d}' % number for number in (1, 3, 4)
     ]
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "Kafka cannot hold rows back, and there is no durable copy to produce them from",
+    "run the sink in an epochal.Pipeline, which makes the copy",
+)
+@pytest.mark.remedy(
+    "the rows of position … cannot be found: …", "compare the row counts that epochs(app) of each sink returns"
+)
+@pytest.mark.remedy(
+    "the sink was used with slots=…, each with a marker of its own, and these cannot be written by hand",
+    "a sink with slots= keeps its name",
+)
+def test_an_epoch_of_a_pipeline(spark: SparkSession, tmp_path: Path, kafka_server: servers.Kafka, topic: str) -> None:
+    def made(name: str = topic) -> KafkaSink:
+        return KafkaSink(kafka_server.bootstrap, topic=topic, name=name, key="k", slots=2)
+
+    job = Job(spark, tmp_path, sinks=())
+    rows = job.df().selectExpr("id", "name AS k")
+    pipeline = Pipeline(app=APP, sinks=[made()], retry=FAST)
+    pipeline.create(rows.schema)
+    alone = made()
+    alone.look(QUERY)
+    with pytest.raises(PrepareRefused, match="there is no durable copy"):
+        alone.prepare(Epoch(Decision("q1", 0, ONE, "f"), 1), None, ONE)
+    job.add(1, 2)
+    job.run(pipeline, rows)
+    with pytest.raises(SinkUnavailable, match="the rows of position 1 cannot be found"):
+        list(alone.inspection(QUERY).rows(1, ["id"]))
+    assert [told.rows for told in alone.epochs(APP)] == [2]
+    renamed = Pipeline(app=APP, sinks=[made("another")], retry=FAST)
+    with pytest.raises(Misconfigured, match="was used with slots=2"):
+        operate.rename(renamed, str(job.checkpoint), topic, "another", why="a better name")
+    job.add(3)
+    job.run(pipeline, rows)
+    assert len(read_topic(kafka_server.bootstrap, topic)) == 3

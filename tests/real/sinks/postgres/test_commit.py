@@ -582,6 +582,10 @@ def test_an_answer_dropped_after_the_commit_is_resolved_by_the_marker(pg_databas
     assert visible(pg_database) == [1]
 
 
+@pytest.mark.remedy(
+    "the COMMIT was lost, nothing became visible: …",
+    "restart the query if it has ended: the epoch is committed again",
+)
 def test_a_back_end_ended_before_its_commit_is_known_to_have_done_nothing(pg_database: str) -> None:
     sink = ready(pg_database)
     vote = voted([write_partition(task(pg_database), batches([1]))], epoch())

@@ -178,12 +178,17 @@ def test_two_sinks_into_one_table_are_refused(pg_database: str) -> None:
         support.sink(pg_database).create(Query("other", "", "", ""), SCHEMA)
 
 
+@pytest.mark.remedy(
+    "the table … belongs to sink … of app …",
+    "give the sink name=…; if a renaming was under way, run it again: `epochal rename`",
+)
 def test_a_table_of_another_sink_is_named_before_it_is_looked_for(pg_database: str) -> None:
     """As after a renaming that was under way."""
     support.sink(pg_database).create(QUERY, SCHEMA)
     with pytest.raises(Misconfigured, match="belongs to sink 'out' of app 'flights'") as refused:
         support.sink(pg_database, name="other").look(QUERY)
     assert "name='out'" in refused.value.help
+    support.sink(pg_database, name="out").look(QUERY)
 
 
 def test_a_sink_does_not_change_its_table(pg_database: str) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from epochal.coordinator.model.epoch import Actor, Committable, Digest, Marker
 from epochal.coordinator.model.errors import CommitInDoubt, Misconfigured
-from epochal.sinks.postgres import PostgresSink, Upsert, ddl
+from epochal.sinks.postgres import PostgresSink, Upsert, committing, ddl
 from epochal.sinks.protocol import CommitOutcome
 from tests.real.sinks.kept import FORMATS, kept
 from tests.real.sinks.postgres.support import ONE, QUERY, SCHEMA, TWO, epoch, observe, ready, rows, sink, visible
@@ -38,14 +38,20 @@ def test_a_vote_of_this_version_is_committed_and_is_written_so(
     assert visible(pg_database) == [1, 2]
 
 
-def test_a_newer_vote_is_not_guessed_at(spark: SparkSession, pg_database: str) -> None:
+@pytest.mark.remedy(
+    "the epoch was prepared by a newer Epochal: its … is of version …",
+    "start the query with the newer Epochal: it will finish this epoch first",
+)
+def test_a_newer_vote_is_not_guessed_at(spark: SparkSession, pg_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started = ready(pg_database)
     vote = started.prepare(epoch(), rows(spark, [1]), ONE)
     newer = replace(vote, payload={**vote.payload, "version": 2})
     with pytest.raises(CommitInDoubt, match="by a newer Epochal: its committable is of version 2"):
         started.commit(newer, ONE)
     assert visible(pg_database) == []
-    assert started.commit(vote, ONE) is CommitOutcome.COMMITTED
+    monkeypatch.setattr(committing, "PAYLOAD_VERSION", 2)  # the newer one
+    assert started.commit(newer, ONE) is CommitOutcome.COMMITTED
+    assert visible(pg_database) == [1]
 
 
 def test_a_database_of_this_version_is_read_and_is_made_so(spark: SparkSession, pg_database: str) -> None:
@@ -77,7 +83,13 @@ VERBS: dict[str, Callable[[PostgresSink, Committable], object]] = {
 }
 
 
-def test_a_newer_database_is_refused_by_name_and_nothing_is_written(spark: SparkSession, pg_database: str) -> None:
+@pytest.mark.remedy(
+    "a newer Epochal has run this sink: its fence and marker are of version …",
+    "start the query with the newer Epochal, or give the sink another name= and another place to write to",
+)
+def test_a_newer_database_is_refused_by_name_and_nothing_is_written(
+    spark: SparkSession, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = ready(pg_database)
     vote = started.prepare(epoch(), rows(spark, [1]), ONE)
     observe(pg_database, "UPDATE epochal.sinks SET version = 2")
@@ -89,6 +101,10 @@ def test_a_newer_database_is_refused_by_name_and_nothing_is_written(spark: Spark
         assert "this one reads up to version 1, and has written nothing" in str(refused.value.state)
     assert observe(pg_database, "SELECT * FROM epochal.sinks") == before
     assert visible(pg_database) == []
+    assert ready(pg_database, name="another", table="others").look(QUERY).fence == ONE
+    monkeypatch.setattr(ddl, "VERSION", 2)  # the newer one
+    assert started.look(QUERY).fence == ONE
+    assert started.commit(vote, ONE) is CommitOutcome.COMMITTED
 
 
 def test_a_fence_says_of_which_version_the_row_is_now(pg_database: str) -> None:

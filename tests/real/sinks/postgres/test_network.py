@@ -11,6 +11,7 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Committable
 from epochal.coordinator.model.errors import OutcomeUnknown, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
+from epochal.sinks.conditions import marker_of
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.postgres.write import write_partition
 from epochal.sinks.protocol import CommitOutcome
@@ -67,6 +68,10 @@ class Strike:
 
 
 @pytest.mark.parametrize("fault", ["lose_answer", "half_open"])
+@pytest.mark.remedy(
+    "… did not answer COMMIT: …",
+    "restart the query if it has ended: Epochal reads the marker to learn the outcome",
+)
 def test_the_answer_to_commit_is_lost_for_good_and_asked_later(
     sink: PostgresSink, vote: Committable, postgres_proxy: Proxy, pg_database: str, fault: str
 ) -> None:
@@ -76,6 +81,7 @@ def test_the_answer_to_commit_is_lost_for_good_and_asked_later(
     assert strike.struck
     assert visible(pg_database) == [1, 2]
     strike.heal()
+    assert support.sink(pg_database).look(QUERY).marker == marker_of(vote)
     assert sink.commit(vote, ONE) is CommitOutcome.ALREADY_COMMITTED
     assert visible(pg_database) == [1, 2]
 

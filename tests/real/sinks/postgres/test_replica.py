@@ -85,6 +85,7 @@ def test_a_replica_shows_marker_and_rows_at_once() -> None:
     ]
 
 
+@pytest.mark.remedy("… is a standby, which takes no writes", "nothing to do if a fail-over is under way")
 def test_a_standby_is_a_server_that_is_away_whatever_it_is_asked(spark: SparkSession) -> None:
     """P16: a fail-over leads the address to a standby for a while: no refusal, no doubt."""
     with PostgresServer() as server:

@@ -144,6 +144,10 @@ def test_a_task_that_fails_between_rows_leaves_nothing(pg_database: str) -> None
     assert stored(pg_database) == []
 
 
+@pytest.mark.remedy(
+    "… did not complete the statement: …",
+    "start the server or make it reachable (its log says why it broke off), and restart the query",
+)
 def test_the_server_dies_under_a_copy(pg_database: str) -> None:
     ready(pg_database)
 
@@ -159,6 +163,8 @@ def test_the_server_dies_under_a_copy(pg_database: str) -> None:
     with pytest.raises(SinkUnavailable, match=r"sink 'out': Postgres at 127\.0\.0\.1"):
         write_partition(task(pg_database), dying())
     assert stored(pg_database) == []
+    support.sink(pg_database).fence(QUERY, TWO)
+    assert write_partition(task(pg_database, TWO), batches([1]))["rows"] == 1
 
 
 def test_a_server_that_is_down_is_named_within_the_limit() -> None:
