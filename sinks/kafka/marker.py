@@ -257,8 +257,8 @@ def _settled_end(link: Link, marker_topic: MarkerTopic, consumer: Consumer) -> i
                 f"a transaction of another transactional id is open in {marker_topic.topic}[{marker_topic.slot}]",
                 sink=marker_topic.sink,
                 state=f"last stable offset {stable}, high watermark {end}, after {link.timeout:g} s",
-                help=f"only {marker_topic.transactional_id} may write to this partition; find and abort the other"
-                " transaction",
+                help=f"only {marker_topic.transactional_id} may write to this partition: end the other producer, and"
+                " restart the query once the broker has aborted its transaction (after its transaction.timeout.ms)",
             )
         time.sleep(0.02)
     return end

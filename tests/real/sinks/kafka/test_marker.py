@@ -19,7 +19,7 @@ from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.produce import Outcome
 from epochal.sinks.kafka.transaction import Transaction
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO, Target, rows
-from tests.real.sinks.kafka.support import hanging, read_topic
+from tests.real.sinks.kafka.support import await_markers, hanging, read_topic
 
 
 @pytest.fixture
@@ -27,10 +27,15 @@ def target(kafka_server: servers.Kafka, topic: str) -> Target:
     return Target(kafka_server.bootstrap, topic)
 
 
-def stranger(target: Target) -> Producer:
+def stranger(target: Target, timeout_ms: int = 60_000) -> Producer:
     """A producer of another transactional id, with one state for position 9 open in the marker topic."""
     producer = Producer(
-        {"bootstrap.servers": target.bootstrap, "transactional.id": f"stranger-{target.topic}", "log_level": 0}
+        {
+            "bootstrap.servers": target.bootstrap,
+            "transactional.id": f"stranger-{target.topic}",
+            "transaction.timeout.ms": timeout_ms,
+            "log_level": 0,
+        }
     )
     producer.init_transactions(20)
     producer.begin_transaction()
@@ -56,19 +61,32 @@ def test_a_final_read_waits_for_what_is_open(target: Target) -> None:
     timer.join()
 
 
-@pytest.mark.remedy(
-    "a transaction of another transactional id is open in …[…]",
-    "only … may write to this partition; find and abort the other transaction",
-)
 def test_a_final_read_is_bounded(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     open_one = stranger(target)
-    with monkeypatch.context() as patch:
-        patch.setattr(Link, "deadline", lambda _link: time.monotonic() + 2)  # each request has longer
-        with pytest.raises(SinkUnavailable) as stuck:
-            marker.read(target.link, target.marker_topic, final=True)
+    monkeypatch.setattr(Link, "deadline", lambda _link: time.monotonic() + 2)  # each request has longer
+    with pytest.raises(SinkUnavailable) as stuck:
+        marker.read(target.link, target.marker_topic, final=True)
     assert "a transaction of another transactional id is open" in str(stuck.value)
     open_one.abort_transaction(20)
-    assert marker.read(target.link, target.marker_topic, final=True).fence == ONE
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "a transaction of another transactional id is open in …[…]",
+    "only … may write to this partition: end the other producer, and restart the query once the broker has aborted its"
+    " transaction (after its transaction.timeout.ms)",
+)
+def test_a_start_after_a_stranger_has_ended(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_one = stranger(target, timeout_ms=1_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Link, "deadline", lambda _link: time.monotonic() + 0.5)
+        with pytest.raises(SinkUnavailable, match="a transaction of another transactional id is open"):
+            target.sink.look(QUERY, by=ONE)
+    del open_one
+    await_markers(target.bootstrap, target.marker_topic.topic)
+    target.sink.fence(QUERY, TWO)
+    state = target.sink.look(QUERY, by=TWO)
+    assert (state.fence, state.marker) == (TWO, None)
 
 
 def test_a_look_ends_nobodys_transaction(target: Target) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from pyspark.sql import SparkSession
@@ -32,6 +34,10 @@ from tests.real.sinks.postgres.support import (
 pytestmark = pytest.mark.wide
 
 FUNCTION = "CREATE FUNCTION strike() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM {}; RETURN NEW; END $$"
+SAYS_FULL = (
+    "CREATE FUNCTION full_() RETURNS trigger LANGUAGE plpgsql AS"
+    " $$ BEGIN RAISE EXCEPTION 'no space left' USING ERRCODE = 'disk_full'; END $$"
+)
 
 
 @pytest.mark.remedy(
@@ -56,26 +62,39 @@ def test_a_statement_that_takes_longer_than_it_may(pg_database: str, ended: bool
     assert again.look(QUERY).fence == TWO
 
 
-@pytest.mark.remedy(
-    "… did not complete the statement: …",
-    "give the server what it lacks (disk space, memory, connections), and restart the query",
-)
-def test_a_server_whose_disk_is_full() -> None:
-    """The rows have a disk of their own, as small as it may be."""
-    if why_not():  # then this cannot be shown
+@contextmanager
+def full_disk(server: PostgresServer) -> Iterator[None]:
+    """The rows have a disk of their own, as small as it may be; where none can be mounted, the server only says so."""
+    if why_not():
+        observe(server.dsn, SAYS_FULL)
+        observe(server.dsn, "CREATE TRIGGER full_ BEFORE INSERT ON epochal.attempts EXECUTE FUNCTION full_()")
+        yield
+        observe(server.dsn, "DROP TRIGGER full_ ON epochal.attempts")
         return
-    with PostgresServer() as server, Disk(server.directory / "small", megabytes=16) as disk:
-        ready(server.dsn).close()
+    with Disk(server.directory / "small", megabytes=16) as disk:
         space, owner = disk.folder / "rows", server.directory.stat()
         space.mkdir(mode=0o700)
         os.chown(space, owner.st_uid, owner.st_gid)
         observe(server.dsn, f"CREATE TABLESPACE small LOCATION '{space}'")
         observe(server.dsn, "ALTER TABLE flights__rows SET TABLESPACE small")
         disk.fill()
-        with pytest.raises(SinkUnavailable, match="did not complete the statement") as full:
-            write_partition(task(server.dsn), batches(range(100_000)))
-        assert full.value.state == "SQLSTATE 53100"
+        yield
         disk.drain()
+        observe(server.dsn, "ALTER TABLE flights__rows SET TABLESPACE pg_default")
+        observe(server.dsn, "DROP TABLESPACE small")
+
+
+@pytest.mark.remedy(
+    "… did not complete the statement: …",
+    "give the server what it lacks (disk space, memory, connections), and restart the query",
+)
+def test_a_server_whose_disk_is_full() -> None:
+    with PostgresServer() as server:
+        ready(server.dsn).close()
+        with full_disk(server):
+            with pytest.raises(SinkUnavailable, match="did not complete the statement") as full:
+                write_partition(task(server.dsn), batches(range(100_000)))
+            assert full.value.state == "SQLSTATE 53100"
         restarted = support.sink(server.dsn)
         restarted.look(QUERY)
         restarted.fence(QUERY, TWO)
@@ -83,8 +102,6 @@ def test_a_server_whose_disk_is_full() -> None:
         assert restarted.commit(vote, TWO) is CommitOutcome.COMMITTED
         assert visible(server.dsn) == [1, 2]
         restarted.close()
-        observe(server.dsn, "ALTER TABLE flights__rows SET TABLESPACE pg_default")
-        observe(server.dsn, "DROP TABLESPACE small")
 
 
 @pytest.mark.remedy("a task could not write: …", "make the server reachable from the executors, and restart the query")
