@@ -47,7 +47,7 @@ def test_an_epoch_whose_tasks_stand_still_is_told(
     finally:
         go.touch()
         query.stop()
-    assert (event.step, event.sink, event.epoch) == (Step.COPY, None, 0)
+    assert (event.step, event.sink, event.epoch) == (Step.PREPARE, "one", 0)
     assert re.search(r"stage \d+ \(.+\): 0 of \d+ tasks done, \d+ run, \d+ rows read", event.seen)
-    assert "copy still runs; no task has ended and no row was counted for" in caplog.text
+    assert "prepare of one still runs; no task has ended and no row was counted for" in caplog.text
     assert job.ids() == [1, 2]
