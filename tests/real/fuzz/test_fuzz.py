@@ -20,7 +20,7 @@ from tests.fuzz.trial import Trial, Verdict
 from tests.real.sinks.kafka.support import produce
 
 SEED = 29
-FEW = 24
+FEW = 12
 COLUMNS = (Column("id", t.LongType(), False), Column("a.b", t.StringType()), Column("more", t.DateType()))
 EPOCHS = (((1, b"x", 1), (2, None, None)), ((3, b"z", 3),))
 

@@ -10,6 +10,8 @@ from tests.real.runbook.conftest import MakeCorner
 from tests.real.runbook.support import Corner, blocks
 from tests.real.sinks.postgres.support import observe
 
+pytestmark = pytest.mark.wide
+
 TITLE = "Postgres table dropped or created again"
 RUNNING, REGISTERED, GONE, CHANGED = range(4)  # the page's texts
 ACCEPT, RETIRE = range(2)  # its commands

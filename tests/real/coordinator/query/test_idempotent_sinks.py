@@ -73,7 +73,10 @@ class Tables(Job):
         return [(int(key), str(rate)) for key, rate in observe(self.dsn, "SELECT id, rate FROM rows ORDER BY id")]
 
 
-@pytest.fixture(params=[Append(), Upsert(key=["id"])], ids=["append", "upsert"])
+@pytest.fixture(
+    params=[Append(), pytest.param(Upsert(key=["id"]), marks=pytest.mark.wide)],
+    ids=["append", "upsert"],
+)
 def tables(spark: SparkSession, tmp_path: Path, pg_database: str, request: pytest.FixtureRequest) -> Tables:
     return Tables(spark, tmp_path, pg_database, request.param)
 

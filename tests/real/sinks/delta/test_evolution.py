@@ -112,7 +112,10 @@ def test_an_older_start_adds_nothing(spark: SparkSession, path: Path, grown: Dat
 
 @pytest.mark.parametrize(
     ("theirs", "fits"),
-    [("`a b` struct<`x y`: int, z: array<string>>, n bigint", True), pytest.param("n int", False, marks=DOES_NOT_ADD)],
+    [
+        ("`a b` struct<`x y`: int, z: array<string>>, n bigint", True),
+        pytest.param("n int", False, marks=[DOES_NOT_ADD, pytest.mark.wide]),
+    ],
 )
 def test_another_adds_it_at_the_same_time(
     spark: SparkSession, path: Path, grown: DataFrame, theirs: str, fits: bool, monkeypatch: pytest.MonkeyPatch

@@ -79,7 +79,13 @@ def test_columns_of_every_name_have_every_role_of_a_merge(spark: SparkSession, p
     merged(spark, path, Feed(NAMES, turn))
 
 
-@pytest.mark.parametrize("names", [("place", "seq", "v"), ("new", "shown", "epochal place", "epochal times")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("place", "seq", "v"), marks=pytest.mark.wide),
+        ("new", "shown", "epochal place", "epochal times"),
+    ],
+)
 def test_a_key_is_called_like_a_part_of_our_sql(spark: SparkSession, path: Path, names: tuple[str, ...]) -> None:
     """P2: the table has more columns, of structs that the names of our statement could mean."""
     schema = StructType()

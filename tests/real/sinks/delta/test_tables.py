@@ -259,7 +259,11 @@ def test_a_key_of_the_type_char_is_refused_with_the_statement_that_mends_it(spar
     assert support.read(path).to_pylist() == [{"id": "ab", "n": "x"}]
 
 
-@pytest.mark.parametrize("mode", [Append(), Overwrite(), Merge(key="id")], ids=["append", "overwrite", "merge"])
+@pytest.mark.parametrize(
+    "mode",
+    [Append(), pytest.param(Overwrite(), marks=pytest.mark.wide), Merge(key="id")],
+    ids=["append", "overwrite", "merge"],
+)
 def test_a_table_that_knows_its_columns_by_id_gets_files_with_ids(spark: SparkSession, path: Path, mode: Mode) -> None:
     """Also if the session turns them off: Delta itself then fails, with an error of the JVM."""
     make(spark, path, TABLES["column mapping by id"])
@@ -288,7 +292,7 @@ def rename(spark: SparkSession, path: Path, old: str, new: str) -> None:
     "the Delta table … cannot hold the rows exactly: …",
     "rename it in the query too: df…; if you mean another column, add it with ALTER TABLE ... ADD COLUMNS",
 )
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.wide)])
 @pytest.mark.parametrize("adds", [True, False])
 def test_a_column_that_the_table_has_renamed_is_told_with_its_new_name(
     spark: SparkSession, path: Path, at_once: bool, adds: bool

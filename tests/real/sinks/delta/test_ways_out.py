@@ -31,6 +31,8 @@ from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import ONE, Start, query
 from tests.remedies import installed_by
 
+pytestmark = pytest.mark.wide
+
 SHAPE = "id string, n bigint"
 ROW = "SELECT 'a' AS id, 1L AS n"
 

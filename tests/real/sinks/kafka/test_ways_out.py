@@ -35,6 +35,8 @@ from tests.real.coordinator.query.support import FAST, Job
 from tests.real.sinks.kafka.attempts import ONE
 from tests.real.sinks.kafka.support import APP, read_topic, set_config
 
+pytestmark = pytest.mark.wide
+
 QUERY = Query(APP, "q1", "r1", "file:/checkpoint")
 SCHEMA = StructType().add("id", StringType()).add("n", LongType())
 Given = Mapping[str, Any]

@@ -24,6 +24,8 @@ from epochal.sinks.postgres import Plain, PostgresSink, Upsert
 from tests.real.sinks.postgres import support
 from tests.real.sinks.postgres.support import QUERY, SCHEMA, observe
 
+pytestmark = pytest.mark.wide
+
 Way = Callable[[str], "tuple[str, dict[str, Any], StructType]"]
 """What somebody does who reads the help: SQL, other arguments, other columns."""
 

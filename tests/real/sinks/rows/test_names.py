@@ -93,8 +93,9 @@ class Everywhere(Job):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("names", [SOME, pytest.param(NAMES, marks=pytest.mark.wide)], ids=["some", "all"])
-@pytest.mark.parametrize("mode", ["two-phase", pytest.param("idempotent", marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("names", [SOME, NAMES], ids=["some", "all"])
+@pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
 def test_names_of_columns_change_nothing_on_the_way_to_any_sink(
     spark: SparkSession,
     tmp_path: Path,

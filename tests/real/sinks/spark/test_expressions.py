@@ -29,7 +29,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=[False, True], ids=["as it is", "with other settings"])
+@pytest.fixture(params=[pytest.param(False, marks=pytest.mark.wide), True], ids=["as it is", "with other settings"])
 def session(spark: SparkSession, request: pytest.FixtureRequest) -> Any:
     """A session whose settings give SQL texts another meaning."""
     before = {name: str(spark.conf.get(name)) for name in SETTINGS}

@@ -113,6 +113,7 @@ def test_the_copy_does_not_depend_on_the_session(spark: SparkSession, tmp_path: 
 def test_columns_are_read_by_name_whatever_ids_the_source_gave_them(
     spark: SparkSession, tmp_path: Path, confs: dict[str, str], missing: str
 ) -> None:
+    confs["spark.sql.parquet.fieldId.write.enabled"] = "false"  # the files of the copy have none
     confs["spark.sql.parquet.fieldId.read.enabled"] = "true"
     confs["spark.sql.parquet.fieldId.read.ignoreMissing"] = str(missing == "is NULL").lower()
     ids = [{"parquet.field.id": number} for number in range(3)]
