@@ -56,7 +56,7 @@ from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Stage
 Row = Mapping[str, Any]
 T = TypeVar("T")
 
-_REPLACED = "\ufffd"
+_REPLACEMENT = "\ufffd"
 
 
 class Delivery(enum.Enum):
@@ -530,7 +530,7 @@ def as_rows(rows: Rows, sink: str | None = None, epoch: EpochNumber | None = Non
 def _collected(rows: Any, sink: str | None, epoch: EpochNumber | None) -> tuple[Row, ...]:
     try:
         found = tuple(row.asDict(recursive=True) for row in rows.collect())
-        if _is_replaced(found):
+        if _has_replacement(found):
             raise ValueError("a text has U+FFFD, which Spark also puts in the place of bytes that are not UTF-8")
         return found
     except (ValueError, OverflowError) as error:  # what pyspark raises for a value that Python does not have
@@ -544,15 +544,13 @@ def _collected(rows: Any, sink: str | None, epoch: EpochNumber | None) -> tuple[
         ) from error
 
 
-def _is_replaced(value: object) -> bool:
-    """Return whether a text in the value has U+FFFD: what it was before cannot be told any more."""
+def _has_replacement(value: object) -> bool:
+    """Return whether a text in the value has U+FFFD.  Python cannot tell whether Spark put it there."""
+    if isinstance(value, str):
+        return _REPLACEMENT in value
     if isinstance(value, Mapping):
-        return _is_replaced([*value.keys(), *value.values()])
-    return (
-        any(map(_is_replaced, value))
-        if isinstance(value, (list, tuple))
-        else isinstance(value, str) and _REPLACED in value
-    )
+        return _has_replacement([*value.keys(), *value.values()])
+    return isinstance(value, (list, tuple)) and any(map(_has_replacement, value))
 
 
 def digest_of(rows: Iterable[Row]) -> Digest:

@@ -45,7 +45,7 @@ from epochal.coordinator.query.checkpoint import ask_at, default_log, located, n
 from epochal.coordinator.query.diagnosis import Diagnosis
 from epochal.coordinator.query.doctor import SECONDS, Part, diagnose, require_all
 from epochal.coordinator.query.plan import PlanFacts, analyzed, check_streaming
-from epochal.coordinator.query.tasks import standing
+from epochal.coordinator.query.tasks import task_progress
 from epochal.coordinator.telemetry.otel import telemetry
 from epochal.coordinator.telemetry.progress import progress
 from epochal.coordinator.telemetry.records import record
@@ -268,7 +268,7 @@ class Pipeline:
                 for old in [k for k in self._runs if k[0] == query.query_id]:
                     self._runs.pop(old).close()
                 telling = EventPublisher(Query(self._app, *key, checkpoint=""), self.consumers())
-                telling.add(Watchdog(partial(standing, query.spark, query.run_id), telling.stalled))
+                telling.add(Watchdog(partial(task_progress, query.spark, query.run_id), telling.stalled))
                 self._runs[key] = _Run(*key, telling)
             self._newest = self._runs[key]
             return self._newest

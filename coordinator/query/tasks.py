@@ -1,10 +1,10 @@
-"""How far the Spark tasks of a query are: the stages that run, their tasks and the rows that these have counted."""
+"""How far the Spark tasks of a query are: which stages run, how many tasks have ended, and how many rows they read."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.telemetry.watchdog import Standing
+from epochal.coordinator.telemetry.watchdog import TaskProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 _ROWS = ("inputRecords", "shuffleReadRecords", "shuffleWriteRecords", "outputRecords")
 
 
-def standing(spark: SparkSession, run_id: str) -> Standing:
-    """Return how far the tasks of one start of a query are.  Its jobs are those of the job group ``run_id``.
+def task_progress(spark: SparkSession, run_id: str) -> TaskProgress:
+    """Return how far the tasks of one start of a query are.  Spark runs its jobs in the job group ``run_id``.
 
-    The counts of rows come from the store behind Spark's UI, which also exists if the UI is off.
+    The counts of tasks and rows come from the store behind Spark's UI, which also exists if the UI is off.
     """
     context = spark.sparkContext
     tracker = context.statusTracker()
@@ -24,17 +24,19 @@ def standing(spark: SparkSession, run_id: str) -> Standing:
     running: Any = context._jsc.sc().statusStore().activeStages()
     stages = [stage for n in range(running.size()) if (stage := running.apply(n)).stageId() in wanted]
     if not stages:
-        return Standing((), "Spark runs no job of the query, so the step waits for a server or for a file system")
+        return TaskProgress((), "Spark runs no job of the query, so the step waits for a server or for a file system")
     ui = f" ({context.uiWebUrl})" if context.uiWebUrl else ""
-    return Standing(tuple(map(_counts, stages)), f"{'; '.join(map(_said, stages))}{ui}")
+    return TaskProgress(tuple(map(_counts, stages)), f"{'; '.join(map(_said, stages))}{ui}")
 
 
 def _counts(stage: Any) -> tuple[int, ...]:
+    """Return numbers of which at least one changes as soon as the stage moves."""
     rows = (int(getattr(stage, name)()) for name in _ROWS)
     return (*map(int, (stage.stageId(), stage.attemptId(), stage.numCompleteTasks(), stage.numFailedTasks())), *rows)
 
 
 def _said(stage: Any) -> str:
+    """Return how far the stage is, in words for people."""
     rows = sum(int(getattr(stage, name)()) for name in _ROWS[:2])
     return (
         f"stage {stage.stageId()} ({stage.name()}): {stage.numCompleteTasks()} of {stage.numTasks()} tasks done,"

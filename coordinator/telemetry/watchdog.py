@@ -1,7 +1,7 @@
-"""Says that a step has stood still: no task of the query has ended and no row was counted for a minute.
+"""Warns of a step that stands still: for a minute, no task of the query has ended and no row was counted.
 
 Some epochs never end and raise no error, because Spark waits for a worker process or for a server.  Then the only sign
-is that nothing moves.  The watchdog says so once, and again each time the pause has doubled.  It ends nothing.
+is that nothing moves.  The watchdog says so once, and again each time the pause has doubled.  It ends no step.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from epochal.coordinator.model.events import EpochCommitted, Event, Failed, Step
 from epochal.coordinator.model.log_keys import extra
 
 QUIET_S = 60.0
-"""How long nothing may move before it is said."""
+"""How many seconds nothing may move before the watchdog says so."""
 EVERY_S = 10.0
-"""How often Spark is asked.  The heartbeats that bring it the counts of running tasks come as often."""
+"""Seconds between two questions to Spark.  Executors send it the counts of running tasks as often (heartbeats)."""
 
 _log = logging.getLogger("epochal")
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far the query's tasks are.  ``counts`` are equal as long as nothing moves; ``text`` is for people."""
+class TaskProgress:
+    """How far the query's tasks are.  ``counts`` stay equal as long as nothing moves; ``text`` is for people."""
 
     counts: Hashable
     text: str
@@ -39,9 +39,9 @@ class Tell(Protocol):
 
 
 class Watchdog:
-    """A consumer of events that keeps which steps run.  While one runs, a thread asks how far the tasks are."""
+    """A consumer of events that knows which steps run.  While one runs, a thread asks how far the tasks are."""
 
-    def __init__(self, look: Callable[[], Standing], tell: Tell) -> None:
+    def __init__(self, look: Callable[[], TaskProgress], tell: Tell) -> None:
         self._look, self._tell = look, tell
         self._steps: list[tuple[Step, str | None]] = []  # the oldest first
         self._changes = 0
@@ -63,29 +63,30 @@ class Watchdog:
             self._changes += 1
             if idle and self._steps:
                 self._over = threading.Event()
-                # not joined when the step ends: it may be publishing, which waits for the event that is told here
+                # Nobody joins the thread when the step ends: it may publish at that moment, and so wait for this call.
                 threading.Thread(target=self._watch, args=[self._over], name="epochal-watchdog", daemon=True).start()
             elif not self._steps:
                 self._over.set()
 
     def _watch(self, over: threading.Event) -> None:
-        """Compare what is seen with what was seen before, until the steps are over."""
+        """Ask how far the tasks are until ``over`` is set, and tell when the answer stays the same for too long."""
         seen: Hashable = None
         since, patience = time.monotonic(), QUIET_S
         while not over.wait(EVERY_S):
             try:
-                standing = self._look()
-            except Exception as error:  # Spark stops, for example: the step itself will fail and say why
-                what = "the watchdog cannot see how far the tasks are: %s"
-                _log.debug(what, error, extra=extra(error=type(error).__name__))
+                progress = self._look()
+            except Exception as error:  # for example because Spark stops: then the step itself fails and says why
+                _log.debug(
+                    "the watchdog cannot see how far the tasks are: %s", error, extra=extra(error=type(error).__name__)
+                )
                 return
             with self._lock:
-                now = (self._changes, standing.counts)
+                now = (self._changes, progress.counts)
                 step, sink = self._steps[0] if self._steps else (None, None)
             if now != seen or step is None:
                 seen, since, patience = now, time.monotonic(), QUIET_S
                 continue
             quiet = time.monotonic() - since
             if quiet >= patience and not over.is_set():
-                self._tell(step, sink, quiet, standing.text)
+                self._tell(step, sink, quiet, progress.text)
                 patience = 2 * quiet

@@ -28,7 +28,7 @@ from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.rows.projection import Projection
-from epochal.sinks.spark.expressions import anywhere, of_text, struct_of
+from epochal.sinks.spark.expressions import anywhere, is_not_finite, of_text, struct_of
 from epochal.sinks.spark.names import check_names, column_of, quoted
 
 if TYPE_CHECKING:
@@ -245,11 +245,11 @@ def _check_type(path: str, kind: DataType, sink: str) -> None:
 
 
 def _is_bad(value: str, kind: DataType) -> str | None:
-    """Return the condition that JSON cannot hold a value; None: JSON can hold every value of this type."""
+    """Return a condition that is true where JSON cannot hold the value, or None if JSON holds all of this type."""
     from pyspark.sql import types as t
 
     if isinstance(kind, (t.DoubleType, t.FloatType)):
-        return f"(isnan({value}) OR abs({value}) = CAST('inf' AS DOUBLE))"
+        return is_not_finite(value)
     if isinstance(kind, t.DateType):
         return _outside(value, lambda micros: f"date_from_unix_date({micros // _DAY})")
     if isinstance(kind, t.TimestampType):

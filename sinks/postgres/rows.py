@@ -18,7 +18,7 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import ISOLATION, MOST_COLUMNS, PgColumn
 from epochal.sinks.postgres.kinds import Kind
 from epochal.sinks.postgres.ways import Way
-from epochal.sinks.spark.expressions import anywhere, computed, literal, of_text
+from epochal.sinks.spark.expressions import anywhere, computed, is_not_finite, literal, of_text
 from epochal.sinks.spark.names import check_names, parts, quoted
 from epochal.sinks.spark.settings import TIME_POLICY, changes_times
 
@@ -243,7 +243,7 @@ def _fits_unchanged(kind: T.DataType, way: Way) -> bool:
 
 
 def _converted(value: str, kind: T.DataType, way: Way) -> str:
-    """Return the value in the type whose Arrow form ``binary.py`` encodes.  Both are texts."""
+    """Return the text of the value in the type whose Arrow form ``binary.py`` encodes."""
     number = _number_for(kind, way.kind.base)
     if number is not None and number != kind:
         return _try_cast(value, number)
@@ -336,7 +336,7 @@ def _holds(number: T.DataType, kind: T.DataType) -> bool:
 
 
 def _is_finer(time: str, digits: int) -> str:
-    """Return whether the time has more digits after the second."""
+    """Return a condition that is true where the seconds of the time have more than ``digits`` decimal digits."""
     seconds = f"extract(SECOND FROM {time})"
     return _differs(seconds, _try_cast(seconds, T.DecimalType(2 + digits, digits)))
 
@@ -346,7 +346,7 @@ def _differs(value: str, other: str) -> str:
 
 
 def _in_utc(value: str) -> str:
-    """Return the timestamp's wall clock in UTC.  A cast would use the session's time zone."""
+    """Return the text of the timestamp's wall clock in UTC.  A cast would use the session's time zone."""
     return f"timestampadd(MICROSECOND, unix_micros({value}), {_1970})"
 
 
@@ -373,7 +373,7 @@ def _is_not_json(value: str, kind: T.DataType) -> str | None:
     reader that takes a text out of such a value gets an error for the whole query.
     """
     if isinstance(kind, T.FloatType | T.DoubleType):
-        return f"(isnan({value}) OR abs({value}) = CAST('inf' AS DOUBLE))"
+        return is_not_finite(value)
     return _invalid_text(value) if isinstance(kind, T.StringType) else None
 
 

@@ -33,7 +33,7 @@ from epochal.coordinator.model.errors import EpochalError, Misconfigured, Prepar
 from epochal.sinks.questions import NotAsked, known
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.spark.executors import NO_SESSION, first_cause, running_session
-from epochal.sinks.spark.expressions import PATTERNS, of_text, selected, struct_of, takes_names_for_patterns
+from epochal.sinks.spark.expressions import PATTERNS, of_text, reads_otherwise, selected, struct_of
 from epochal.sinks.spark.names import column_of, free, quoted, twins
 from epochal.sinks.spark.settings import is_case_sensitive
 
@@ -147,8 +147,7 @@ class Projection:
 
     def _selected(self, rows: DataFrame, items: Sequence[str]) -> DataFrame:
         names = {*rows.columns}
-        # in an expression, Spark replaces ${...} and may take a name in quotes for a pattern; in a name it must not
-        if any("${" in item for item in items) or takes_names_for_patterns(rows.sparkSession._jvm):
+        if reads_otherwise(rows, items):  # which is right for an item that is an expression, and wrong for a name
             return rows.select(*(_item(item, names) for item in items))
         return selected(rows, [quoted(item) if item in names else item for item in items])
 

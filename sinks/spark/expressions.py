@@ -2,7 +2,8 @@
 
 Spark walks an expression by recursion, and copies every level above a part that changes.  A chain over the columns
 (``a OR (b OR (c ...))``, ``when(a).otherwise(when(b) ...)``) is as deep as the row is wide: it costs the square of the
-columns, and in the end the JVM's stack.  Here all columns are children of one array.
+columns, and in the end the JVM's stack.  Here all columns are children of one array.  Conditions on the parts of a
+value, at any depth, are made here too (:func:`anywhere`).
 
 Each call of a function of ``pyspark.sql.functions`` takes about ten calls into the JVM.  A text takes three, whatever
 its length.
@@ -22,14 +23,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 PATTERNS = "spark.sql.parser.quotedRegexColumnNames"
+"""Spark's setting that makes a name in quotes, in an expression, a regular expression over the names of columns."""
 _CUT = "\0"
 
 
 def of_text(text: str) -> Column:
-    """Return the column of an expression of Epochal's own in Spark's SQL, whatever the session's settings are.
+    """Return the column of an expression that Epochal itself has written in Spark's SQL.
 
-    ``f.expr`` replaces ``${...}`` by a setting of the session, even in a name that is quoted.  Here a text is read as
-    it stands, and a name in quotes is a name (see :func:`takes_names_for_patterns`).
+    ``f.expr`` replaces ``${...}`` by a setting of the session, even in a name that is quoted, and with ``PATTERNS`` it
+    takes a name in quotes for a regular expression.  Here the text is read as it stands, and a name stays a name.
     """
     from pyspark import SparkContext
     from pyspark.sql.classic.column import Column as ClassicColumn
@@ -43,21 +45,26 @@ def of_text(text: str) -> Column:
         return cast("Column", ClassicColumn(utils.column(parser.parseExpression(text))))
 
 
-def takes_names_for_patterns(jvm: Any) -> bool:
-    """Return whether the session of this thread takes a name in quotes, in an expression, for a regular expression.
+def reads_otherwise(rows: DataFrame, expressions: Iterable[str]) -> bool:
+    """Return whether the session may give ``${...}`` or a name in quotes in one of these texts another meaning."""
+    return _takes_names_for_patterns(rows.sparkSession._jvm) or any("${" in expression for expression in expressions)
 
-    Spark's parser asks the session that is active in the thread, not the one that a text is given to.
+
+def _takes_names_for_patterns(jvm: Any) -> bool:
+    """Return whether ``PATTERNS`` is set in the session of this thread.
+
+    Spark's parser asks the session that is active in the thread, not the session of the rows.
     """
     return bool(getattr(jvm, "org.apache.spark.sql.internal.SQLConf").get().supportQuotedRegexColumnName())
 
 
 @contextlib.contextmanager
 def _plain_names(jvm: Any) -> Iterator[None]:
-    """Let Spark's parser take a name in quotes for a name, in this thread alone.
+    """Let Spark's parser take a name in quotes for a name inside the scope, in this thread alone.
 
-    The session's own setting stays: other threads read expressions of the user with it.
+    The session's own setting stays, because other threads read the user's expressions with it.
     """
-    if not takes_names_for_patterns(jvm):
+    if not _takes_names_for_patterns(jvm):
         yield
         return
     sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
@@ -79,13 +86,16 @@ def selected(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
     from pyspark.sql import DataFrame as AnyDataFrame
 
     cut: Any = rows.sparkSession._jvm
-    parts = cut.java.util.regex.Pattern.compile(_CUT).split("\0".join(expressions))
+    parts = cut.java.util.regex.Pattern.compile(_CUT).split(_CUT.join(expressions))
     return AnyDataFrame(rows._jdf.selectExpr(parts), rows.sparkSession)
 
 
 def computed(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
-    """Return the rows with these columns, each of which is an expression of Epochal's own (see :func:`of_text`)."""
-    if takes_names_for_patterns(rows.sparkSession._jvm) or any("${" in expression for expression in expressions):
+    """Return the rows with these columns, each of which is an expression that Epochal has written.
+
+    Like :func:`of_text`, it reads the expressions as they stand.
+    """
+    if reads_otherwise(rows, expressions):
         return rows.select(*map(of_text, expressions))
     return selected(rows, expressions)
 
@@ -95,7 +105,7 @@ def struct_of(names: Iterable[str]) -> str:
     return f"struct({', '.join(map(quoted, names))})"
 
 
-def is_any(conditions: Sequence[str]) -> str:
+def _is_any(conditions: Sequence[str]) -> str:
     """Return the text of a condition: one of the ``conditions`` is true.  It is false or NULL if none is."""
     return conditions[0] if len(conditions) == 1 else f"array_contains(array({', '.join(conditions)}), true)"
 
@@ -106,14 +116,20 @@ def first_true(conditions: Sequence[str]) -> str:
 
 
 def literal(text: str) -> str:
-    """Return the text of a constant.  The session's settings say how Spark reads quotes and backslashes; not this."""
+    """Return the text of a constant.  It is in hexadecimal, so no setting of the session changes how Spark reads it."""
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
+
+
+def is_not_finite(value: str) -> str:
+    """Return the text of a condition: a float or double is NaN or infinite."""
+    return f"(isnan({value}) OR abs({value}) = CAST('inf' AS DOUBLE))"
 
 
 def anywhere(value: str, kind: DataType, test: Callable[[str, DataType], str | None], depth: int = 0) -> str | None:
     """Return the text of a condition: ``test`` is true for the value or for a part of it, at any depth.
 
-    It is false or NULL if ``test`` is true for none.  None: ``test`` has no condition for any of the types.
+    The condition is false or NULL if ``test`` is true for none of them.  Return None if ``test`` has no condition for
+    any of the types.
 
     Args:
         value: the text of the value.
@@ -126,20 +142,20 @@ def anywhere(value: str, kind: DataType, test: Callable[[str, DataType], str | N
     if isinstance(kind, StructType):
         found = [anywhere(f"{value}.{quoted(f.name)}", f.dataType, test, depth) for f in kind.fields]
     elif isinstance(kind, ArrayType):
-        found = [in_array(value, kind.elementType, test, depth)]
+        found = [_in_array(value, kind.elementType, test, depth)]
     elif isinstance(kind, MapType):
         found = [
-            in_array(f"map_keys({value})", kind.keyType, test, depth),
-            in_array(f"map_values({value})", kind.valueType, test, depth),
+            _in_array(f"map_keys({value})", kind.keyType, test, depth),
+            _in_array(f"map_values({value})", kind.valueType, test, depth),
         ]
     else:
         found = [test(value, kind)]
     conditions = [condition for condition in found if condition is not None]
-    return is_any(conditions) if conditions else None
+    return _is_any(conditions) if conditions else None
 
 
-def in_array(array: str, kind: DataType, test: Callable[[str, DataType], str | None], depth: int = 0) -> str | None:
-    """Return the text of a condition: :func:`anywhere` is true for an element of an array of elements of ``kind``."""
+def _in_array(array: str, kind: DataType, test: Callable[[str, DataType], str | None], depth: int) -> str | None:
+    """Return the text of a condition: :func:`anywhere` is true for an element, whose type is ``kind``."""
     element = f"x{depth}"
     condition = anywhere(element, kind, test, depth + 1)
     return f"exists({array}, {element} -> coalesce({condition}, false))" if condition is not None else None

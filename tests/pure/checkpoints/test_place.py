@@ -43,7 +43,7 @@ def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def nobody() -> Iterator[None]:
-    """This process has the rights of a plain user."""
+    """Give this process the rights of a plain user inside the scope."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(NOBODY)
@@ -57,7 +57,7 @@ def nobody() -> Iterator[None]:
     "this process may not write in …", "give its user the right to write there, or put the checkpoint elsewhere"
 )
 def test_a_folder_without_the_right_to_write_is_refused() -> None:
-    """Not below ``tmp_path``, which no other user may enter."""
+    """The folders are not below ``tmp_path``, because no other user may enter that."""
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         there, elsewhere = Path(made) / "there", Path(made) / "elsewhere"

@@ -58,7 +58,6 @@ def test_a_table_that_is_made_again_while_the_query_runs(corner: MakeCorner) -> 
     job.converges(table=[5], topic=FIVE, lake=FIVE)
 
 
-@pytest.mark.wide
 @pytest.mark.parametrize("mode", ["Plain()", "Upsert(key='id')"])
 def test_a_table_that_is_made_again_is_accepted_without_create(corner: MakeCorner, mode: str) -> None:
     """P14: also with an epoch that is decided, which the sink then never gets."""
@@ -72,7 +71,6 @@ def test_a_table_that_is_made_again_is_accepted_without_create(corner: MakeCorne
     job.converges(table=[5], topic=FIVE, lake=FIVE)
 
 
-@pytest.mark.wide
 @pytest.mark.remedy(
     "the table … does not exist any more",
     "or call pipeline.create(), which makes it anew, and then, if the query has run before, `epochal resolve"
@@ -97,7 +95,6 @@ def test_a_table_that_is_gone(corner: MakeCorner, mode: str) -> None:
     assert "2 findings" in job.command(["verify", str(job.checkpoint)], 1)  # the epochs whose rows are gone
 
 
-@pytest.mark.wide
 def test_a_table_that_was_renamed_and_replaced_is_put_back(corner: MakeCorner) -> None:
     """P14: while the query runs; nothing is lost."""
     job = corner(TITLE, mode="Plain()")
@@ -109,7 +106,6 @@ def test_a_table_that_was_renamed_and_replaced_is_put_back(corner: MakeCorner) -
     job.converges(table=FIVE, topic=FIVE, lake=FIVE)
 
 
-@pytest.mark.wide
 @pytest.mark.parametrize("way", ["retire", "back again", "rename"])
 def test_another_name_leads_out_too(corner: MakeCorner, way: str) -> None:
     """P14: the log asks for the old name until a command says what becomes of it."""

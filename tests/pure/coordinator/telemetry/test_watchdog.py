@@ -10,7 +10,7 @@ import pytest
 
 from epochal.coordinator.model.events import Event, EventPublisher, Stalled, Step, StepBegan
 from epochal.coordinator.telemetry import watchdog
-from epochal.coordinator.telemetry.watchdog import Standing, Watchdog
+from epochal.coordinator.telemetry.watchdog import TaskProgress, Watchdog
 from tests.pure.coordinator.protocol.test_coordinator import QUERY
 
 LIMIT = 20.0
@@ -30,10 +30,10 @@ class Tasks:
         self.moves = False
         self.looks: queue.Queue[int] = queue.Queue()
 
-    def __call__(self) -> Standing:
+    def __call__(self) -> TaskProgress:
         self.counts += self.moves
         self.looks.put(self.counts)
-        return Standing(self.counts, f"{self.counts} tasks done")
+        return TaskProgress(self.counts, f"{self.counts} tasks done")
 
     def asked(self, times: int) -> None:
         for _ in range(times):
@@ -43,7 +43,7 @@ class Tasks:
 class Told:
     """A start's events.  ``stalled``: those of the watchdog."""
 
-    def __init__(self, tasks: Callable[[], Standing]) -> None:
+    def __init__(self, tasks: Callable[[], TaskProgress]) -> None:
         self.stalled: queue.Queue[Stalled] = queue.Queue()
         self.telling = EventPublisher(QUERY, [self._take])
         self.telling.add(Watchdog(tasks, self.telling.stalled))
@@ -86,7 +86,7 @@ def test_a_step_that_moves_is_not_told(tasks: Tasks) -> None:
 def test_the_steps_of_other_sinks_are_movement_too(tasks: Tasks) -> None:
     """``prepare`` of one sink goes on while those of others begin and end: the epoch does not stand still."""
 
-    def look() -> Standing:
+    def look() -> TaskProgress:
         with told.telling.step(Step.PREPARE, "quick"):
             return tasks()
 
@@ -109,7 +109,7 @@ def test_nobody_watches_between_two_steps(tasks: Tasks) -> None:
 def test_spark_that_does_not_answer_fails_no_step() -> None:
     asked = threading.Event()
 
-    def broken() -> Standing:
+    def broken() -> TaskProgress:
         asked.set()
         raise ValueError("the context was stopped")
 

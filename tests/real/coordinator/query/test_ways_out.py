@@ -61,7 +61,7 @@ def test_what_is_no_dataframe(job: Job, own: bool) -> None:
 
 @pytest.fixture
 def connected() -> Iterator[Any]:
-    """A DataFrame of Spark Connect, which needs no server to be made; without grpcio one that has as little."""
+    """A DataFrame of Spark Connect, made without a server.  If grpcio is missing, a stand-in without a JVM."""
     try:
         from pyspark.sql.connect.session import SparkSession
     except PySparkImportError:
@@ -122,7 +122,7 @@ def test_sinks_without_a_stage(job: Job) -> None:
 
 @pytest.mark.remedy("no Spark session runs in this process", "ask from a process with a SparkSession")
 def test_a_checkpoint_that_spark_alone_can_read(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file system is one that this session alone was told of."""
+    """Only this session's settings name its file system."""
     job.run(job.pipeline())
     hadoop: Any = job.spark.sparkContext._jsc
     hadoop.hadoopConfiguration().set("fs.viewfs.mounttable.elsewhere.link./checkpoint", f"file:{job.checkpoint}")
@@ -173,7 +173,7 @@ def test_an_exit_inside_the_batch_function(job: Job, point: Point) -> None:
 
 @pytest.mark.remedy("a thread ended without an answer", "restart the query: it settles what was under way")
 def test_threads_that_give_no_answer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They end before they have done anything, from the decision on."""
+    """From the decision on, each thread ends before it has done anything."""
 
     def idle(*_: object) -> threading.Thread:
         return threading.Thread(target=lambda: None)

@@ -318,7 +318,6 @@ def test_the_settings_of_the_help_are_those_of_a_session_that_is_taken(
     looked(DeltaSink(str(path), name="out"))
 
 
-@pytest.mark.wide
 @pytest.mark.remedy("the Python package delta-spark is missing", "pip install 'epochal[delta]'")
 @pytest.mark.usefixtures("spark")
 def test_a_table_is_made_once_the_package_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +425,6 @@ def test_a_table_whose_log_lacks_a_version(spark: SparkSession, path: Path, star
     assert support.column(path, "id") == ["a", "a"]
 
 
-@pytest.mark.wide
 @pytest.mark.remedy(
     "a sink that merges has no durable copy to merge", "leave the epoch to epochal.Pipeline, which makes the copy"
 )

@@ -235,7 +235,7 @@ def test_an_epoch_is_shown_once_the_brokers_are_reached_again(
 @pytest.mark.remedy("a dropped producer was used", "restart the query")
 @pytest.mark.remedy("a Kafka producer of process … was used in process …, after a fork", "restart the query")
 def test_a_producer_that_may_not_be_used_is_in_nobodys_way(target: Target) -> None:
-    """As if it had been made by another process, and then as one that is dropped."""
+    """First as if another process had made the producer, then after it was dropped."""
     transaction = Transaction(target.link, target.marker_topic, 60, {})
     transaction.init()
     mine = transaction._pid

@@ -466,7 +466,6 @@ def test_a_decided_epoch_of_a_topic_that_was_made_anew_is_given_up(
     ]
 
 
-@pytest.mark.wide
 @pytest.mark.remedy(
     "Kafka cannot hold rows back, and there is no durable copy to produce them from",
     "run the sink in an epochal.Pipeline, which makes the copy",

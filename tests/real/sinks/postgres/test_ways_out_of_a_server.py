@@ -64,7 +64,7 @@ def test_a_statement_that_takes_longer_than_it_may(pg_database: str, ended: bool
 
 @contextmanager
 def full_disk(server: PostgresServer) -> Iterator[None]:
-    """The rows have a disk of their own, as small as it may be; where none can be mounted, the server only says so."""
+    """Fill the small disk that holds the rows.  Where no disk can be mounted, the server only says that it is full."""
     if why_not():
         observe(server.dsn, SAYS_FULL)
         observe(server.dsn, "CREATE TRIGGER full_ BEFORE INSERT ON epochal.attempts EXECUTE FUNCTION full_()")

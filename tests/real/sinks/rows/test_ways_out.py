@@ -33,7 +33,7 @@ def aggregated(df: DataFrame) -> DataFrame:
 
 
 def shown(dsn: str, frame: DataFrame, mode: Upsert) -> None:
-    """As an epoch of a start does it."""
+    """Show the frame as a start shows its first epoch."""
     sink = support.sink(dsn, mode=mode)
     try:
         sink.create(QUERY, frame.schema)
@@ -90,7 +90,7 @@ def test_what_the_help_says_is_shown(
     ways: Sequence[Way],
     becomes: Sequence[tuple[object, ...]] | None,
 ) -> None:
-    """Each way by itself, from the same state."""
+    """Each way is tried by itself, and begins with the same table."""
     given = spark.createDataFrame(rows, SHAPE)
     for changed, query in ways:
         observe(pg_database, "DROP SCHEMA IF EXISTS epochal CASCADE; DROP TABLE IF EXISTS flights, flights__staged")
