@@ -164,13 +164,14 @@ class _Maker:
 
     def _rows(self, odd: float, few: str, serial: str, epoch: int) -> tuple[Row, ...]:
         rows = []
+        names = [c.name for c in self.columns]  # two columns may have one name
         for number in range(self.choose.choice((0, 1, 2, 4))):
-            given = {c.name: self._value(c, odd) for c in self.columns}
-            given[serial] = 100 * epoch + number
-            kind = next(c.kind for c in self.columns if c.name == few)
+            given = [self._value(c, odd) for c in self.columns]
+            given[names.index(serial)] = 100 * epoch + number
             low = self.choose.randint(0, 9)
-            given[few] = str(low).encode() if isinstance(kind, t.StringType) else low
-            rows.append(tuple(given[c.name] for c in self.columns))
+            is_text = isinstance(self.columns[names.index(few)].kind, t.StringType)
+            given[names.index(few)] = str(low).encode() if is_text else low
+            rows.append(tuple(given))
         return tuple(rows)
 
     def _value(self, column: Column, odd: float) -> Any:
