@@ -21,6 +21,7 @@ from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Interrupted, Misconfigured
 from epochal.sinks.protocol import ReplacingSink, Sink
 from epochal.sinks.questions import Question
+from epochal.sinks.spark.names import free
 from epochal.sinks.spark.stage import files_at
 
 if TYPE_CHECKING:
@@ -248,8 +249,14 @@ class SparkMicroBatch:
 
 
 def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: str) -> SparkMicroBatch:
-    """Return ``df`` together with what identifies it: Spark's own record of its offsets."""
-    return SparkMicroBatch(read_ask(query.identity(app), epoch, lambda: query.spark), df, query)
+    """Return the rows of ``df`` together with what identifies them: Spark's own record of its offsets.
+
+    Columns keep the name of a table, a view or an alias that they come from, and ``c.f`` is first the column ``f`` of a
+    table ``c``, then the field ``f`` of a column ``c``.  A copy of the rows has no such name.  So all columns get one
+    name in front, which is no column's name: ``c.f`` is a field wherever a sink or ``select=`` writes it.
+    """
+    rows = df.alias(free("__epochal_rows", df.columns))
+    return SparkMicroBatch(read_ask(query.identity(app), epoch, lambda: query.spark), rows, query)
 
 
 def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]) -> EpochRequest:

@@ -13,10 +13,15 @@ from pyspark.sql import functions as f
 
 from epochal.chaos.servers.process import wait_until
 from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import Actor, Committable, Epoch
 from epochal.coordinator.model.errors import CalledTwice, CheckpointMismatch, CommitInDoubt, Interrupted
 from epochal.coordinator.model.failpoints import Point
 from epochal.coordinator.query.pipeline import Pipeline
+from epochal.sinks.kafka import judging
+from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.memory import MemoryRedoSink, MemorySink
+from epochal.sinks.postgres import rows as postgres
+from epochal.sinks.postgres.ways import Way
 from epochal.sinks.protocol import Sink
 from epochal.sinks.spark.stage import SparkStage
 from tests.real.coordinator.query.support import APP, FAST, WAIT, Job
@@ -375,3 +380,30 @@ def test_a_query_that_is_stopped_in_the_evaluation_says_so(spark: SparkSession, 
     assert job.ids() == []
     job.run(job.pipeline(mode=mode))
     assert job.ids("one") == job.ids("two") == [1]
+
+
+class Judged(MemorySink):
+    """Looks at the rows as the sinks of servers do, before it keeps them."""
+
+    found: list[tuple[Any, ...]]
+
+    def prepare(self, epoch: Epoch, rows: Any, by: Actor) -> Committable:
+        ways = [Way.made(column) for column in postgres.columns(rows.schema, self.name)]
+        held, _ = postgres.holdable(rows, ways)
+        bad = rows.select(*judging.bad_column(Encoding(None, None, "murmur2_random").refusals(rows.schema)))
+        self.found.append((held.collect()[0]["flag0"], bad.collect()[0][0], rows.selectExpr("c.f").collect()[0][0]))
+        return super().prepare(epoch, rows, by)
+
+
+def test_a_field_is_a_field_also_where_the_rows_come_from_a_table_of_that_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """K3: `c.f` was the column `f` of the alias `c`: nobody saw the NaN in the column `c`, and it was kept."""
+    job = Job(spark, tmp_path)
+    job.add(1)
+    fields = f.struct(f.lit(float("nan")).alias("f"))
+    sink = Judged("one", job.server)
+    sink.found = []
+    rows = job.df().select(fields.alias("c"), f.lit(1.0).alias("f"), f.lit(1).alias("__epochal_rows")).alias("c")
+    job.run(Pipeline(app=APP, sinks=[sink], retry=FAST), rows)
+    assert [(flag, bad, str(value)) for flag, bad, value in sink.found] == [(True, 1, "nan")]
