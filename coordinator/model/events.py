@@ -256,8 +256,11 @@ class EventPublisher:
             spent = time.monotonic() - began
             self._tell(StepEnded, epoch, step=step, sink=sink, seconds=spent, rows=told.rows, error=failed)
 
-    def stalled(self, step: Step, sink: str | None, seconds: float, seen: str) -> None:
-        self._tell(Stalled, step=step, sink=sink, seconds=seconds, seen=seen)
+    def stalled(self, step: Step, sink: str | None, seconds: float, seen: str, runs: Callable[[], bool]) -> None:
+        """Publish ``Stalled`` if the step still ``runs``: it may end while a slow consumer is told something else."""
+        with self._lock:
+            if runs():
+                self._tell(Stalled, step=step, sink=sink, seconds=seconds, seen=seen)
 
     def decided(self, pending: Sequence[str]) -> None:
         self._tell(Decided, pending=tuple(pending))

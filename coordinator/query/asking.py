@@ -40,7 +40,7 @@ from epochal.sinks.questions import NO_COLUMNS, Answer, NotAsked, Question, know
 from epochal.sinks.rows.digest import check_digestible
 from epochal.sinks.spark.executors import NO_SESSION, running_session
 from epochal.sinks.spark.names import check_names
-from epochal.sinks.spark.settings import TOLD, is_case_sensitive
+from epochal.sinks.spark.settings import TOLD, check_functions, is_case_sensitive
 from epochal.sinks.spark.stage import check_schema, local_path
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class OfQuery:
         if schema is None or spark is None:
             yield Question("columns", partial(_not_asked, NO_COLUMNS if schema is None else NO_SESSION))
             return
+        yield Question("order of functions", partial(check_functions, spark))
         case_sensitive = is_case_sensitive(spark)
         yield Question("names of the columns", lambda: check_names(schema, case_sensitive=case_sensitive))
         if self._mode == IDEMPOTENT:

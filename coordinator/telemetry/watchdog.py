@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from epochal.coordinator.model.events import EpochCommitted, Event, Failed, Step, StepBegan, StepEnded
@@ -35,7 +36,7 @@ class TaskProgress:
 class Tell(Protocol):
     """Publishes what was found (``EventPublisher.stalled``)."""
 
-    def __call__(self, step: Step, sink: str | None, seconds: float, seen: str) -> None: ...
+    def __call__(self, step: Step, sink: str | None, seconds: float, seen: str, runs: Callable[[], bool]) -> None: ...
 
 
 class Watchdog:
@@ -87,6 +88,10 @@ class Watchdog:
                 seen, since, patience = now, time.monotonic(), QUIET_S
                 continue
             quiet = time.monotonic() - since
-            if quiet >= patience and not over.is_set():
-                self._tell(step, sink, quiet, progress.text)
+            if quiet >= patience:
+                self._tell(step, sink, quiet, progress.text, partial(self._runs, step, sink, over))
                 patience = 2 * quiet
+
+    def _runs(self, step: Step, sink: str | None, over: threading.Event) -> bool:
+        with self._lock:
+            return not over.is_set() and (step, sink) in self._steps

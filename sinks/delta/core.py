@@ -163,6 +163,14 @@ class Core:
             return f"{self.without_not_null([quoted(name) for name in lacked])}, or give the rows {', '.join(lacked)}"
         return f"cast or rename in the query, or give the column of {self.target} that type or name"
 
+    def refuse_unsupported(self, rows: StructType, metadata: Json, protocol: Json) -> None:
+        """Raise ``Misconfigured`` if rows have columns that the table lacks, and lacks a feature for."""
+        statement = f"ALTER TABLE {self.target.sql} SET TBLPROPERTIES ('{gates.NTZ_PROPERTY}' = 'supported')"
+        self.say.refuse_set_up(
+            gates.unsupported(self.added(rows, metadata), protocol),
+            f"{statement}, which some readers do not know, or cast it in the query to timestamp or string",
+        )
+
     def mapping(self, mode: str = "name") -> str:
         """Return the statement after which names of columns are only names."""
         return f"ALTER TABLE {self.target.sql} SET TBLPROPERTIES ('{gates.MAPPING}' = '{mode}')"

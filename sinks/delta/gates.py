@@ -26,6 +26,7 @@ RETENTION_DEFAULT = "spark.databricks.delta.properties.defaults.setTransactionRe
 APPEND_ONLY = "delta.appendOnly"
 
 MAPPING = "delta.columnMapping.mode"
+NTZ_PROPERTY = "delta.feature.timestampNtz"
 _OF_MERGE = (  # seen with Delta 4.4: a column of that name is ambiguous inside Delta's MERGE
     "_file_name_",
     "_row_dropped_",
@@ -46,6 +47,7 @@ _WHOLE_TO = {
 _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"  # the metadata key under which Spark keeps a column's default, as SQL
 _DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
+_NTZ_FEATURE = NTZ_PROPERTY.rpartition(".")[2]  # the one feature of a type that Delta 4.4 does not turn on itself
 _NEVER = ("NullType", "DayTimeIntervalType", "YearMonthIntervalType")
 
 
@@ -56,6 +58,17 @@ def unholdable(schema: StructType) -> list[str]:
         f"column {name}: a Delta table cannot hold {kind.simpleString()}"
         for name, kind in _leaves("", schema)
         if type(kind).__name__ in _NEVER or kind.typeName() == "interval"
+    ]
+
+
+def unsupported(added: StructType, protocol: Json) -> list[str]:
+    """Return the columns that Delta adds only to a table with a feature that this table lacks, a sentence each."""
+    if _NTZ_FEATURE in protocol.get("writerFeatures", ()):
+        return []
+    return [
+        f"column {name}: {kind.simpleString()} needs the table feature {_NTZ_FEATURE}"
+        for name, kind in _leaves("", added)
+        if type(kind).__name__ == "TimestampNTZType"
     ]
 
 
@@ -170,6 +183,11 @@ def in_both(rows: Sequence[str], table: Sequence[str], *, case_sensitive: bool) 
     """Return the columns of the rows that the table has too, as the rows spell them."""
     there = {_key(name, case_sensitive) for name in table}
     return [name for name in rows if _key(name, case_sensitive) in there]
+
+
+def nameless_partitions(names: Iterable[str]) -> list[str]:
+    """Return a sentence if a column without a name partitions the table: Spark finds no name in the folder ``=2``."""
+    return ["column '': Spark writes no partition of a column without a name"] if "" in names else []
 
 
 def partitions(metadata: Json) -> list[StructField]:

@@ -26,7 +26,6 @@ from epochal.sinks.spark.stage import read_copy
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -163,18 +162,17 @@ def with_columns(sink: Core, table: Table, txn: Transaction, added: StructType, 
 
     All their values are NULL so far.  The columns stay even if the epoch is never decided.
     """
-    from pyspark.errors import PySparkException
-
     sink.conditions.check_owner(sink.state(txn), by, epoch.number)
-    failed: PySparkException | None = None
+    failed: JavaFailure | None = None
     try:
-        jvm.session(sink.name).sql(sink.add_columns(added))
-    except PySparkException as error:  # no failure if somebody else has added the columns meanwhile: checked below
+        with jvm.java_errors():
+            jvm.session(sink.name).sql(sink.add_columns(added))
+    except JavaFailure as error:  # no failure if somebody else has added the columns meanwhile: checked below
         failed = error
     txn = sink.existing(sink.begin(table))
     if sink.added(added, txn.metadata()).fields:
         what = f"Delta does not add the columns {added.names}"
-        state = str(failed) if failed is not None else "it reported success, and the table does not have them"
+        state = failed.message if failed is not None else "it reported success, and the table does not have them"
         raise sink.say.refused(what, epoch.number, state, help=AS_DELTA_SAYS) from failed
     return txn
 

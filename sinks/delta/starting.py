@@ -37,6 +37,7 @@ def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
     table = sink.find()
     if table is not None and sink.begin(table).exists:
         return []
+    _refuse_partitions(sink, sink.partition_by)
     try:
         create_table(sink, schema)
     except (JavaFailure, PySparkException) as error:
@@ -83,7 +84,7 @@ def questions(sink: Core, query: Query, schema: StructType | None) -> Iterator[Q
     yield Question(TABLE, there.told)
     yield Question("transaction ids are kept", lambda: refuse_forgetful(sink, there.metadata), (TABLE,))
     yield Question("properties of the table", lambda: refuse_properties(sink, there.metadata), (TABLE,))
-    yield Question("columns", lambda: _refuse_columns(sink, there.metadata, known(schema)), (TABLE,))
+    yield Question("columns", lambda: _refuse_columns(sink, there, known(schema)), (TABLE,))
     yield Question("features of the table", there.refuse_unwritable, (TABLE,))
     yield Question("spelling of app and sink", lambda: there.refuse_twins(query.app), (TABLE,))
     yield Question("right to write files", there.refuse_closed, (TABLE,))
@@ -145,15 +146,21 @@ def refuse_properties(sink: Core, metadata: Json) -> None:
             mapped = sink.mapping(metadata["configuration"][gates.MAPPING] if gates.is_mapped(metadata) else "name")
             statements = f"{mapped}; ALTER TABLE {sink.target.sql} RENAME COLUMN {quoted(name)} TO {name}_"
             sink.say.refuse_set_up(gates.names_of_merge([name]), statements)
+    _refuse_partitions(sink, metadata["partitionColumns"])
     chars = gates.char_keys(metadata, sink.key)
     sink.say.refuse_set_up(gates.key_problems(metadata, sink.key), sink.as_text(chars))
 
 
-def _refuse_columns(sink: Core, metadata: Json, schema: StructType) -> None:
-    given = sink.projected(schema)
+def _refuse_partitions(sink: Core, names: Sequence[str]) -> None:
+    sink.say.refuse_set_up(gates.nameless_partitions(names), "partition a new table by a column that has a name")
+
+
+def _refuse_columns(sink: Core, there: There, schema: StructType) -> None:
+    metadata, given = there.metadata, sink.projected(schema)
     old = renames.renamed(sink, given, metadata)
     sink.say.refuse_set_up(renames.problems(old), renames.remedy(old))
     rows = sink.written(given, jvm.schema_of(metadata).names)
+    sink.refuse_unsupported(rows, metadata, there.txn.protocol())
     sink.say.refuse_set_up(sink.row_problems(rows, metadata), sink.remedy(rows, metadata))
     inner = sink.inner_not_null(metadata, rows.names)
     sink.say.refuse_set_up(list(map(NO_CAST.format, inner)), sink.without_not_null(inner))

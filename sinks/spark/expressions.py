@@ -47,14 +47,14 @@ def of_text(text: str) -> Column:
 
 def reads_otherwise(rows: DataFrame, expressions: Iterable[str]) -> bool:
     """Return whether the session may give ``${...}`` or a name in quotes in one of these texts another meaning."""
-    return _takes_names_for_patterns(rows.sparkSession._jvm) or any("${" in expression for expression in expressions)
+    spark = rows.sparkSession
+    # selectExpr asks the session of the rows, which need not be the one that is active in this thread
+    patterns = str(spark.conf.get(PATTERNS)).lower() == "true" or _takes_names_for_patterns(spark._jvm)
+    return patterns or any("${" in expression for expression in expressions)
 
 
 def _takes_names_for_patterns(jvm: Any) -> bool:
-    """Return whether ``PATTERNS`` is set in the session of this thread.
-
-    Spark's parser asks the session that is active in the thread, not the session of the rows.
-    """
+    """Return whether ``PATTERNS`` is set in the session that is active in this thread: Spark's parser asks that one."""
     return bool(getattr(jvm, "org.apache.spark.sql.internal.SQLConf").get().supportQuotedRegexColumnName())
 
 

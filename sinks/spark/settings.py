@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from epochal.coordinator.model.errors import Misconfigured
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -36,6 +38,9 @@ MERGE = DELTA | {
 
 TIME_POLICY = "spark.sql.legacy.timeParserPolicy"
 """The setting that says how Spark makes text of times."""
+
+FUNCTIONS_ORDER = "spark.sql.functionResolution.sessionOrder"
+"""The setting of Spark 4.2 that says whether functions of a session come before those of Spark under the same name."""
 
 TOLD = (
     *("spark.sql.caseSensitive", "spark.sql.ansi.enabled", "spark.sql.session.timeZone", TIME_POLICY),
@@ -90,3 +95,14 @@ def changes_times(spark: SparkSession) -> bool:
     The setting counts for all expressions of a job, those of the user's query too.  So nothing may be set there.
     """
     return str(spark.conf.get(TIME_POLICY)).upper() == "LEGACY"
+
+
+def check_functions(spark: SparkSession) -> None:
+    """Raise ``Misconfigured`` if functions of a session come first: then ours and ``select=`` may call other ones."""
+    order = str(spark.conf.get(FUNCTIONS_ORDER, "second"))
+    if order.lower() == "first":
+        raise Misconfigured(
+            f"with {FUNCTIONS_ORDER}={order}, functions of the session take the place of Spark's own",
+            state="a function named to_json or coalesce, for example, would make other values of the rows",
+            help='set it to "second", which is the default, before the query starts',
+        )

@@ -164,7 +164,9 @@ class _Maker:
 
     def _rows(self, odd: float, few: str, serial: str, epoch: int) -> tuple[Row, ...]:
         rows = []
-        names = [c.name for c in self.columns]  # two columns may have one name
+        kinds = (t.StringType, t.LongType, t.DateType)
+        # two columns may have one name; those of other types are not meant
+        names = [c.name if isinstance(c.kind, kinds) else None for c in self.columns]
         for number in range(self.choose.choice((0, 1, 2, 4))):
             given = [self._value(c, odd) for c in self.columns]
             given[names.index(serial)] = 100 * epoch + number

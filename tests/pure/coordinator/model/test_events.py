@@ -250,7 +250,7 @@ def every_event(world: World, *consumers: Consumer) -> None:
 
     def begin(*sinks: Sink) -> Coordinator:
         telling = EventPublisher(QUERY, consumers)
-        telling.stalled(Step.COPY, None, 60.0, "nothing moves")  # what the watchdog does, which needs Spark
+        telling.stalled(Step.COPY, None, 60.0, "nothing moves", lambda: True)  # as the watchdog, which needs Spark
         return world.start(*sinks, telling=telling)
 
     world.stage = stage = Full()

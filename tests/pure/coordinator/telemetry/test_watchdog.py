@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from epochal.coordinator.model.events import Event, EventPublisher, Stalled, Step, StepBegan
+from epochal.coordinator.model.events import Event, EventPublisher, Stalled, Step, StepBegan, StepEnded
 from epochal.coordinator.telemetry import watchdog
 from epochal.coordinator.telemetry.watchdog import TaskProgress, Watchdog
 from tests.pure.coordinator.protocol.test_coordinator import QUERY
@@ -127,3 +127,26 @@ def test_a_step_that_never_ended_is_forgotten_when_the_start_has_failed(tasks: T
     for thread in watchers():
         thread.join(LIMIT)
     assert watchers() == []
+
+
+def test_a_step_that_has_ended_is_not_told_because_a_consumer_was_slow(tasks: Tasks) -> None:
+    """S4: the consumer is told of the end, and meanwhile the watchdog has found that nothing moves."""
+    order: list[type[Event]] = []
+    finds = threading.Event()
+
+    def slow(event: Event) -> None:
+        order.append(type(event))
+        if isinstance(event, StepEnded):
+            assert finds.wait(LIMIT)
+
+    def tell(step: Step, sink: str | None, seconds: float, seen: str, runs: Callable[[], bool]) -> None:
+        finds.set()
+        telling.stalled(step, sink, seconds, seen, runs)
+
+    telling = EventPublisher(QUERY, [slow])
+    telling.add(Watchdog(tasks, tell))
+    with telling.step(Step.PREPARE, "pg", 7):
+        pass
+    for thread in watchers():
+        thread.join(LIMIT)
+    assert order[-1] is StepEnded

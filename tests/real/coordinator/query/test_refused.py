@@ -20,6 +20,7 @@ from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, M
 from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.memory import MemorySink
 from tests.real.coordinator.query.support import APP, FAST, BatchFunction, Job
+from tests.real.sinks.settings import under
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +53,21 @@ def test_a_text_that_is_not_utf_8_is_refused_by_a_sink_in_memory(job: Job) -> No
         job.run(job.pipeline(), rows)
     job.run(job.pipeline(), rows.where("id = 1"))
     assert job.server.visible(APP, "one") == [{"id": 1, "texts": [{"a.b": "x"}]}]
+
+
+@pytest.mark.remedy(
+    "with …=…, functions of the session take the place of Spark's own",
+    'set it to "second", which is the default, before the query starts',
+)
+def test_functions_of_the_session_that_come_before_those_of_spark(job: Job) -> None:
+    """A function of the user's that is called to_json made the values of Kafka's records."""
+    with under(job.spark, {"spark.sql.functionResolution.sessionOrder": "first"}):
+        with pytest.raises(Misconfigured, match="sessionOrder=first, functions of the session"):
+            job.pipeline().check(job.df())
+        assert "sessionOrder=first" in str(refused(job, job.pipeline()))
+        job.spark.conf.set("spark.sql.functionResolution.sessionOrder", "second")
+        job.run(job.pipeline())
+    assert job.ids() == [1, 2]
 
 
 RANDOM: dict[str, Callable[[DataFrame], DataFrame]] = {

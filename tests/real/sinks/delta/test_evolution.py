@@ -56,6 +56,26 @@ def test_it_is_refused_with_the_statement_that_adds_it(spark: SparkSession, path
     assert seen(spark, path) == [("new", 1, 2), ("old", None, None)]
 
 
+@pytest.mark.remedy(
+    "the Delta table … cannot hold the rows exactly: …",
+    "which some readers do not know, or cast it in the query to timestamp or string",
+)
+def test_a_column_that_needs_a_feature_of_the_table(spark: SparkSession, path: Path) -> None:
+    """Delta's own error came out raw in prepare, and the statement that adds the column failed."""
+    support.sql(spark, path, "CREATE TABLE {t} (id string) USING delta")
+    grown = spark.sql("SELECT 'a' AS id, named_struct('at', timestamp_ntz'2024-01-01 00:00:00') AS n")
+    start = Start(spark, path, merge_schema=True)
+    for sink in (start.sink, Start(spark, path).sink):
+        with pytest.raises(Misconfigured, match=r"column n\.at: timestamp_ntz needs the table feature") as refused:
+            sink.check(query("app"), grown.schema)
+    with pytest.raises(PrepareRefused, match="does not add the columns"):
+        start.fenced().prepare(grown)
+    spark.sql(refused.value.help.partition(", which")[0])
+    start.sink.check(query("app"), grown.schema)
+    start.show(grown)
+    assert [row.n.at.year for row in spark.sql(f"SELECT n FROM delta.`{path}`").collect()] == [2024]
+
+
 def test_it_is_added_when_the_first_epoch_that_has_it_is_prepared(
     spark: SparkSession, path: Path, grown: DataFrame
 ) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from epochal.coordinator.model.epoch import Decision, Epoch
-from epochal.coordinator.model.errors import PrepareRefused
+from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
 from epochal.sinks.delta.modes import Mode
 from epochal.sinks.protocol import CommitOutcome
@@ -110,3 +111,21 @@ def test_text_of_every_plane_comes_back(spark: SparkSession, tmp_path: Path) -> 
     assert sink.commit(committable, ONE) is CommitOutcome.COMMITTED
     seen = sorted(support.read(tmp_path / "t").to_pylist(), key=lambda row: int(row["n"]))
     assert seen == [{"n": n, "t": t, "l": [t], "m": [(t, {"x": t})], "p": t} for n, t in enumerate(TEXTS)]
+
+
+@pytest.mark.remedy(
+    "the Delta table … cannot hold the rows exactly: …", "partition a new table by a column that has a name"
+)
+def test_a_partition_needs_a_name(spark: SparkSession, tmp_path: Path) -> None:
+    """The write ended in an error of a Spark task, in every epoch."""
+    rows = spark.sql("SELECT 'a' AS id, 1 AS ``, 2 AS part")
+    sink = DeltaSink(str(tmp_path / "t"), name="out", partition_by=[""])
+    with pytest.raises(Misconfigured, match="no partition of a column without a name"):
+        sink.create(query("app"), rows.schema)
+    builder = DeltaTable.create(spark).location(str(tmp_path / "t")).addColumns(rows.schema)
+    builder.property("delta.columnMapping.mode", "name").partitionedBy("").execute()
+    with pytest.raises(Misconfigured, match="no partition of a column without a name"):
+        sink.check(query("app"), rows.schema)
+    named = DeltaSink(str(tmp_path / "named"), name="out", partition_by=["part"])
+    named.create(query("app"), rows.schema)
+    named.check(query("app"), rows.schema)

@@ -17,6 +17,7 @@ from epochal.sinks.rows.projection import Projection
 from epochal.sinks.spark.expressions import PATTERNS, selected
 from epochal.sinks.spark.names import column_of, quoted
 from tests.real.sinks.hostile import NAMES
+from tests.real.sinks.settings import under
 
 SETTING = "${spark.app.name}"
 """Spark replaces it in its SQL by the value of the setting, also inside a quoted name."""
@@ -77,3 +78,19 @@ def test_many_columns_go_into_the_jvm_as_one_text(spark: SparkSession) -> None:
     rows = spark.range(1).select(*(F.lit(n).alias(name) for n, name in enumerate(names)))
     renamed = selected(rows, [f"{quoted(name)} AS c{n}" for n, name in enumerate(names)])
     assert [*renamed.collect()[0]] == [*range(len(names))]
+
+
+def test_the_session_of_the_rows_counts_and_not_the_one_that_is_active(spark: SparkSession) -> None:
+    """P3: the rows' session takes a name in quotes for a pattern, and the session of the thread does not."""
+    jvm: Any = spark._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    rows = spark.range(1).select(F.struct(F.lit(float("nan")).alias("f")).alias("c*"))
+    with under(spark, {PATTERNS: "true"}):
+        other: Any = spark.newSession()
+        other.conf.set(PATTERNS, "false")
+        sessions.setActiveSession(other._jsparkSession)
+        try:
+            held, _ = postgres.holdable(rows, [Way.made(column) for column in postgres.columns(rows.schema, "sink")])
+        finally:
+            sessions.setActiveSession(spark._jsparkSession)
+    assert held.collect() == [Row(c0='{"f":"NaN"}', flag0=True)]
