@@ -36,6 +36,7 @@ _STOPPED = re.compile(
 )
 """What Spark and Java say in a thread that was interrupted, and of a job that was cancelled."""
 
+_ROWS = "__epochal_rows"
 _DROP_IN = "use it as `df.writeStream.foreachBatch(pipeline)`, or call it in your own foreachBatch function"
 
 
@@ -255,7 +256,9 @@ def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: s
     table ``c``, then the field ``f`` of a column ``c``.  A copy of the rows has no such name.  So all columns get one
     name in front, which is no column's name: ``c.f`` is a field wherever a sink or ``select=`` writes it.
     """
-    rows = df.alias(free("__epochal_rows", df.columns))
+    rows = df.alias(_ROWS)
+    if (name := free(_ROWS, rows.columns)) != _ROWS:  # asked of these rows, which keep their schema for the sinks
+        rows = df.alias(name)
     return SparkMicroBatch(read_ask(query.identity(app), epoch, lambda: query.spark), rows, query)
 
 

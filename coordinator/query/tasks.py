@@ -19,8 +19,9 @@ def task_progress(spark: SparkSession, run_id: str) -> TaskProgress:
     """
     context = spark.sparkContext
     tracker = context.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(run_id)]
-    wanted = {stage for job in jobs if job is not None and job.status == "RUNNING" for stage in job.stageIds}
+    # Spark remembers many jobs of the group that have ended
+    jobs = map(tracker.getJobInfo, {*tracker.getActiveJobsIds()} & {*tracker.getJobIdsForGroup(run_id)})
+    wanted = {stage for job in jobs if job is not None for stage in job.stageIds}
     running: Any = context._jsc.sc().statusStore().activeStages()
     stages = [stage for n in range(running.size()) if (stage := running.apply(n)).stageId() in wanted]
     if not stages:

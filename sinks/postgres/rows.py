@@ -18,7 +18,7 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import ISOLATION, MOST_COLUMNS, PgColumn
 from epochal.sinks.postgres.kinds import Kind
 from epochal.sinks.postgres.ways import Way
-from epochal.sinks.spark.expressions import anywhere, computed, is_not_finite, literal, of_text
+from epochal.sinks.spark.expressions import anywhere, computed, exists, is_not_finite, literal, of_text
 from epochal.sinks.spark.names import check_names, parts, quoted
 from epochal.sinks.spark.settings import TIME_POLICY, changes_times
 
@@ -300,7 +300,7 @@ def _changed(kind: T.DataType, way: Way) -> Check | None:
         return lambda value: _differs(value, _try_cast(_try_cast(value, number), kind))
     if isinstance(kind, T.ArrayType) and way.item is not None:
         check = _changed(kind.elementType, way.item)
-        return None if check is None else lambda value: f"exists({value}, x -> {_false_if_null(check('x'))})"
+        return None if check is None else lambda value: exists(value, "x", check("x"))
     if not base.limits:
         return None
     limit = base.limits[0]

@@ -47,9 +47,8 @@ def of_text(text: str) -> Column:
 
 def reads_otherwise(rows: DataFrame, expressions: Iterable[str]) -> bool:
     """Return whether the session may give ``${...}`` or a name in quotes in one of these texts another meaning."""
-    spark = rows.sparkSession
     # selectExpr asks the session of the rows, which need not be the one that is active in this thread
-    patterns = str(spark.conf.get(PATTERNS)).lower() == "true" or _takes_names_for_patterns(spark._jvm)
+    patterns = str(rows.sparkSession.conf.get(PATTERNS)).lower() == "true"
     return patterns or any("${" in expression for expression in expressions)
 
 
@@ -125,6 +124,11 @@ def is_not_finite(value: str) -> str:
     return f"(isnan({value}) OR abs({value}) = CAST('inf' AS DOUBLE))"
 
 
+def exists(array: str, element: str, condition: str) -> str:
+    """Return the text of a condition: ``condition``, which calls an element ``element``, is true for an element."""
+    return f"exists({array}, {element} -> coalesce({condition}, false))"
+
+
 def anywhere(value: str, kind: DataType, test: Callable[[str, DataType], str | None], depth: int = 0) -> str | None:
     """Return the text of a condition: ``test`` is true for the value or for a part of it, at any depth.
 
@@ -158,7 +162,7 @@ def _in_array(array: str, kind: DataType, test: Callable[[str, DataType], str | 
     """Return the text of a condition: :func:`anywhere` is true for an element, whose type is ``kind``."""
     element = f"x{depth}"
     condition = anywhere(element, kind, test, depth + 1)
-    return f"exists({array}, {element} -> coalesce({condition}, false))" if condition is not None else None
+    return exists(array, element, condition) if condition is not None else None
 
 
 def texts(values: Sequence[str]) -> Column:

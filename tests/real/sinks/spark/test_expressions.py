@@ -80,14 +80,15 @@ def test_many_columns_go_into_the_jvm_as_one_text(spark: SparkSession) -> None:
     assert [*renamed.collect()[0]] == [*range(len(names))]
 
 
-def test_the_session_of_the_rows_counts_and_not_the_one_that_is_active(spark: SparkSession) -> None:
-    """P3: the rows' session takes a name in quotes for a pattern, and the session of the thread does not."""
+@pytest.mark.parametrize("of_rows", ["true", "false"])
+def test_the_session_of_the_rows_counts_and_not_the_one_that_is_active(spark: SparkSession, of_rows: str) -> None:
+    """P3: one of the rows' session and the thread's takes a name in quotes for a pattern, and the other does not."""
     jvm: Any = spark._jvm
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
     rows = spark.range(1).select(F.struct(F.lit(float("nan")).alias("f")).alias("c*"))
-    with under(spark, {PATTERNS: "true"}):
+    with under(spark, {PATTERNS: of_rows}):
         other: Any = spark.newSession()
-        other.conf.set(PATTERNS, "false")
+        other.conf.set(PATTERNS, "false" if of_rows == "true" else "true")
         sessions.setActiveSession(other._jsparkSession)
         try:
             held, _ = postgres.holdable(rows, [Way.made(column) for column in postgres.columns(rows.schema, "sink")])
