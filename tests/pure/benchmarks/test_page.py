@@ -206,6 +206,7 @@ def test_the_table_is_put_between_its_marks_alone(tmp_path: Path) -> None:
 # --- the page -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_same_results_give_the_same_page_below_its_size(folder: Path, page: str) -> None:
     assert html(folder, about=measured.ABOUT) == page
@@ -256,6 +257,7 @@ def test_results_of_another_form_are_left_out(tmp_path: Path) -> None:
     assert [run.commit for run in stored("recovery", folder=tmp_path)] == ["abc"]
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_command_writes_beside_the_results(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -198,6 +198,7 @@ def test_the_stored_times_have_both_columns() -> None:
     assert set(stored["proof"]) <= set(stored["all"])
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_proof_of_one_case_of_a_thinned_test_is_that_case() -> None:
     """As `first` of a planted bug may name it."""

@@ -110,6 +110,7 @@ def test_postgres_restored_from_an_older_backup(corner: MakeCorner, tmp_path: Pa
         job.converges(table=[1, 2, 3, 4, 6, 7], topic=[*ALL, 6, 7], lake=[*ALL, 6, 7])
 
 
+@pytest.mark.wide
 def test_kafka_topic_recreated(corner: MakeCorner, kafka_server: servers.Kafka) -> None:
     job = corner("Kafka topic recreated")
     kafka_server.delete_topic(job.topic)

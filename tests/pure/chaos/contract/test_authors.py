@@ -100,6 +100,7 @@ def broken(folder: Path, old: str, new: str) -> Path:
     return folder
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_example_passes_its_proof() -> None:
     code, said = prove(EXAMPLES, "-rP")

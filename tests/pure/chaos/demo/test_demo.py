@@ -109,6 +109,7 @@ def test_lost_and_doubled_do_not_cancel_out(expected: pa.Table) -> None:
     assert compare(some, found) == Count(100, 100, lost=1, duplicated=1, wrong=0)
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_nothing_found_is_all_lost(expected: pa.Table) -> None:
     assert compare(expected, SCHEMA.empty_table()) == Count(data.TOTAL, 0, lost=data.TOTAL, duplicated=0, wrong=0)

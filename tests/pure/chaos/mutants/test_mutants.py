@@ -416,6 +416,7 @@ def test_a_guard_without_a_mutant_would_be_noticed(tmp_path: Path) -> None:
     assert [guard.what for guard in guards(tmp_path)] == ["raise ValueError"]
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_sample_holds_every_guard_of_the_sinks_and_is_the_same_for_the_same_seed() -> None:
     chosen, generated = choose(ROOT, sample=150, seed=1)
@@ -433,6 +434,7 @@ def all_mutants() -> list[Mutant]:
     return choose(ROOT, sample=1 << 30)[0]
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_every_mutant_is_python_and_has_a_key_of_its_own() -> None:
     found = all_mutants()

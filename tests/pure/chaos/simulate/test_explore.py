@@ -118,6 +118,7 @@ def test_an_exploration_plays_every_kind_over_every_pipeline() -> None:
     assert (explored.verdict, explored.tally.whole) == (Verdict.TRUE, True)
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_an_exploration_ends_with_the_traces_or_the_seconds_that_it_was_given() -> None:
     enough = explore(pipelines=[ONE], traces=300)
@@ -127,6 +128,7 @@ def test_an_exploration_ends_with_the_traces_or_the_seconds_that_it_was_given() 
     assert 0 < brief.tally.elapsed < 5
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_an_exploration_goes_on_with_samples_when_all_is_listed() -> None:
     listed = explore(pipelines=[ONE], kinds=SINGLES[:1], epochs=[1])
@@ -134,6 +136,7 @@ def test_an_exploration_goes_on_with_samples_when_all_is_listed() -> None:
     assert more.tally.traces > listed.tally.traces
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_a_seed_says_which_samples_are_played_and_processes_do_not() -> None:
     def traces(seed: int, jobs: int = 1) -> set[int]:

@@ -80,6 +80,7 @@ def test_a_half_open_connection_takes_requests_and_never_answers(
         assert rows(pg_database) == [1]
 
 
+@pytest.mark.wide
 def test_a_lost_answer_to_a_kafka_commit_is_an_error_at_the_client(
     kafka_server: servers.Kafka, kafka_proxy: Proxy, topic_name: str
 ) -> None:

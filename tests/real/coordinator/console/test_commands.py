@@ -68,6 +68,7 @@ def test_log_shows_fence_and_decisions(console: Console) -> None:
     assert len(console.epochal("log", console.checkpoint, "--last", 2, code=0)["records"]) == 2
 
 
+@pytest.mark.wide
 def test_verify_finds_nothing_and_says_what_it_did_not_check(console: Console) -> None:
     told = console.epochal("verify", console.checkpoint, code=0)
     assert told["findings"] == []
@@ -88,6 +89,7 @@ def test_reconcile_compares_what_two_systems_hold(console: Console) -> None:
     assert list(told["columns_left_out"]) == ["many"]
 
 
+@pytest.mark.wide
 def test_reconcile_refuses_to_guess_where_content_has_no_epoch(console: Console) -> None:
     told = console.epochal("reconcile", console.checkpoint, "table", "topic", code=3)
     assert told["compared_by_content"] == 0
@@ -126,6 +128,7 @@ def test_sql_of_a_schema_runs_as_it_is_printed(console: Console) -> None:
         observe(console.dsn, "DROP DATABASE empty")
 
 
+@pytest.mark.wide
 def test_no_transaction_is_open_and_nothing_is_left_over(console: Console) -> None:
     told = console.epochal("txns", console.checkpoint, code=0)
     assert [(sink["name"], sink["transactional_ids"], sink["open"]) for sink in told["sinks"]] == [

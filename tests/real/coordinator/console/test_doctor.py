@@ -86,6 +86,7 @@ def test_all_is_fine_as_people_are_told_it(console: Console) -> None:
     assert "  ✓ log and sinks agree" in text
 
 
+@pytest.mark.wide
 def test_it_works_without_a_pipeline_and_before_there_is_a_checkpoint(console: Console, tmp_path: Path) -> None:
     found = console.epochal("doctor", tmp_path / "new", "--pipeline", "", code=0)
     assert verdicts(found, "checkpoint") == {
@@ -235,6 +236,7 @@ def silent() -> Iterator[int]:
             connection.close()
 
 
+@pytest.mark.wide
 def test_servers_that_say_nothing_keep_nobody_waiting(console: Console, tmp_path: Path) -> None:
     with silent() as port:
         file = job_of(console, tmp_path, f"postgresql://postgres@127.0.0.1:{port}/db", f"127.0.0.1:{port}")
@@ -247,6 +249,7 @@ def test_servers_that_say_nothing_keep_nobody_waiting(console: Console, tmp_path
     assert verdicts(found, "checkpoint")["epoch log"] == "fine"
 
 
+@pytest.mark.wide
 def test_executors_that_never_come_keep_nobody_waiting(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task that asks an executor is cancelled when the time is over."""
     monkeypatch.setattr("epochal.sinks.postgres.write.reached", _forever)
@@ -300,6 +303,7 @@ def ends(console: Console, topic: str) -> list[tuple[int, int]]:
         consumer.close()
 
 
+@pytest.mark.wide
 def test_nothing_is_changed(console: Console, tmp_path: Path) -> None:
     """With all questions, and where tables, topics and folders are missing, which nobody may make then."""
     before = state_of(console)

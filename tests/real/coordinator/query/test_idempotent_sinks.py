@@ -93,6 +93,7 @@ def lost_before(sink: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.wide
 def test_a_sink_that_is_behind_is_brought_up_with_the_same_rows(tables: Tables) -> None:
     with lost_before("table"):
         tables.fails()

@@ -285,6 +285,7 @@ def test_the_docs_show_the_table() -> None:
     assert shown == lint.markdown()
 
 
+@pytest.mark.wide
 def test_every_function_that_spark_marks_as_non_deterministic_is_in_the_table(spark: SparkSession) -> None:
     """Of the whole registry: each by the examples of its own documentation, and by its class."""
     catalyst: Any = spark._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]

@@ -158,6 +158,7 @@ def test_status_in_doubt(spark: SparkSession, tmp_path: Path) -> None:
 # --- inside the user's own function -----------------------------------------------------------------
 
 
+@pytest.mark.wide
 def test_enrichment_and_aggregation_in_the_users_function(spark: SparkSession, tmp_path: Path) -> None:
     job = Job(spark, tmp_path, sinks=("one", "two"))
     job.add(1, 1, 2)

@@ -73,6 +73,7 @@ def test_a_kafka_source_that_reads_aborted_rows_gets_a_warning(
         spark.conf.set(providers, before or "")
 
 
+@pytest.mark.wide
 def test_a_source_that_leaves_out_what_is_gone_gets_a_warning(
     read: Callable[..., DataFrame], spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

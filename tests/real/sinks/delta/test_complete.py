@@ -39,6 +39,7 @@ def seen(job: Job, number: int = 0) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in support.read(job.folder / f"t{number}").to_pylist())
 
 
+@pytest.mark.wide
 def test_complete_mode_over_a_crash(job: Job) -> None:
     """It dies decided and not committed; the next start shows the epoch, and the one after it replaces that."""
     pipeline(job, Overwrite()).check(counts(job), output_mode="complete")

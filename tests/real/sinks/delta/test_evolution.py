@@ -113,6 +113,7 @@ def test_columns_that_were_added_and_are_not_there_refuse_the_epoch(
     assert seen(spark, path, "*") == [("old",)]
 
 
+@pytest.mark.wide
 def test_what_only_the_mode_looks_at_is_not_added(spark: SparkSession, path: Path, grown: DataFrame) -> None:
     mode = Merge(key="id", order_by="n", delete_when="gone")
     rows = grown.selectExpr("id", "n", "n > 5 AS gone", "'more' AS more")

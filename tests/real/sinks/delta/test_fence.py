@@ -61,6 +61,7 @@ def at_the_put(strike: Callable[[Callable[[], None]], None]) -> Iterator[list[Tr
     assert puts, "no put was made"
 
 
+@pytest.mark.wide
 def test_a_fence_below_a_cleaned_up_log_does_not_count(spark: SparkSession, path: Path) -> None:
     """The version that the fence wants is free again: its put succeeds, and nobody reads it."""
     wanted = path / "_delta_log" / f"{support.version(path) + 1:020}.json"

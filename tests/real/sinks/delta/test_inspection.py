@@ -13,6 +13,7 @@ from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import Start, query
 
 
+@pytest.mark.wide
 @pytest.mark.remedy(
     "the rows of one epoch cannot be read: …",
     "compare a range of epochs that the table still shows as they were written",

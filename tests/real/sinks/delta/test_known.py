@@ -56,6 +56,7 @@ def one(spark: SparkSession, tmp_path: Path) -> OwnTable:
     return OwnTable.made(spark, tmp_path / "t")
 
 
+@pytest.mark.wide
 def test_a_put_beside_a_hidden_version_does_not_count_and_is_made_again(one: OwnTable) -> None:
     """The put lands in the gap and does not count; the next one is upon what a list shows."""
     vote = one.vote("a")
@@ -67,6 +68,7 @@ def test_a_put_beside_a_hidden_version_does_not_count_and_is_made_again(one: Own
     assert support.column(one.path, "id") == ["a", "b", "x", "y", "z"]
 
 
+@pytest.mark.wide
 def test_after_a_put_the_log_is_listed_whatever_the_names_tell(one: OwnTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clean-up goes on, and removes what was put in the gap."""
     vote, put = one.vote("a"), Core.put
@@ -82,6 +84,7 @@ def test_after_a_put_the_log_is_listed_whatever_the_names_tell(one: OwnTable, mo
     assert support.column(one.path, "id") == ["a", "x", "y", "z"]
 
 
+@pytest.mark.wide
 def test_what_is_prepared_beside_a_hidden_version_is_judged_by_the_newest(spark: SparkSession, one: OwnTable) -> None:
     one.hide(lambda: support.sql(spark, one.path, "ALTER TABLE {t} ADD CONSTRAINT small CHECK (n < 1)"))
     vote = one.vote("a")
@@ -90,6 +93,7 @@ def test_what_is_prepared_beside_a_hidden_version_is_judged_by_the_newest(spark:
     assert support.column(one.path, "id") == ["x", "y", "z"]
 
 
+@pytest.mark.wide
 def test_where_others_than_the_log_order_the_versions_it_is_listed(spark: SparkSession, one: OwnTable) -> None:
     feature = "delta.feature.coordinatedCommits-preview"
     support.sql(spark, one.path, f"ALTER TABLE {{t}} SET TBLPROPERTIES ('{feature}' = 'supported')")
@@ -100,6 +104,7 @@ def test_where_others_than_the_log_order_the_versions_it_is_listed(spark: SparkS
     assert not gap.exists()
 
 
+@pytest.mark.wide
 def test_on_other_file_systems_it_is_listed(one: OwnTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """On S3 a version may be there before its file is, and to ask for a file costs as much as a list."""
     monkeypatch.setattr(jvm, "_SCHEMES", ("hdfs",))
@@ -109,6 +114,7 @@ def test_on_other_file_systems_it_is_listed(one: OwnTable, monkeypatch: pytest.M
     assert not gap.exists()
 
 
+@pytest.mark.wide
 def test_a_merge_is_prepared_on_what_a_list_shows(spark: SparkSession, one: OwnTable) -> None:
     """It reads the files of its snapshot, which may be gone where the log was cleaned up."""
     two = OwnTable(spark, one.path, TWO, mode=Merge(key="id")).fenced()

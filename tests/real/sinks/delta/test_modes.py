@@ -109,6 +109,7 @@ def test_what_others_do_while_an_epoch_replaces(spark: SparkSession, path: Path)
     assert rows(path) == [("b", 2)]
 
 
+@pytest.mark.wide
 def test_files_of_an_overwrite_that_are_gone_or_no_longer_fit_are_lost(spark: SparkSession, path: Path) -> None:
     """As of an append: its rows are redone, and until then the table holds what it held."""
     shape = "id string, n long"
@@ -202,6 +203,7 @@ def test_a_column_of_the_order_is_written_however_the_table_spells_it(spark: Spa
     assert rows(path) == [("1", "y", 2)]
 
 
+@pytest.mark.wide
 def test_an_update_of_nothing_keeps_the_row_that_is_there(spark: SparkSession, path: Path) -> None:
     start = ready(spark, path, Merge(key="id", update=()), "id string, a string")
     start.show(spark.createDataFrame([("1", "first"), ("2", "first")], "id string, a string"))
@@ -329,7 +331,11 @@ def test_a_merge_whose_files_are_gone_is_made_again(spark: SparkSession, path: P
     assert rows(path) == [("1", "one", 1), ("y", "ours", 1)]
 
 
-@pytest.mark.parametrize("strike", [foreign_delete, foreign_insert_of_a_key], ids=["delete", "insert"])
+@pytest.mark.parametrize(
+    "strike",
+    [pytest.param(foreign_delete, marks=pytest.mark.wide), foreign_insert_of_a_key],
+    ids=["delete", "insert"],
+)
 def test_a_change_inside_the_commit_is_a_conflict_and_the_merge_is_made_again(
     spark: SparkSession, path: Path, strike: Callable[[SparkSession, Path], None]
 ) -> None:
@@ -354,6 +360,7 @@ def test_a_newer_fence_bars_an_older_merge_even_the_one_that_was_tried(spark: Sp
     assert rows(path) == [("y", "ours")]
 
 
+@pytest.mark.wide
 def test_a_table_that_no_longer_takes_decided_rows_is_in_doubt_until_it_does(spark: SparkSession, path: Path) -> None:
     shape = "id string, n long"
     start = ready(spark, path, KEYED, shape)
@@ -370,6 +377,7 @@ def test_a_table_that_no_longer_takes_decided_rows_is_in_doubt_until_it_does(spa
     assert rows(path) == [("1", 7)]
 
 
+@pytest.mark.wide
 def test_a_merge_that_fails_for_no_reason_of_its_rows_is_tried_again(
     spark: SparkSession, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def merged(spark: SparkSession, path: Path, feed: Feed) -> None:
     assert shown(spark, path, feed.written) == sorted(feed.left)
 
 
+@pytest.mark.wide
 def test_columns_of_many_names_have_a_role_of_a_merge(spark: SparkSession, path: Path) -> None:
     """P2, P3."""
     merged(spark, path, Feed([name for name in SOME if name in PLAIN]))

@@ -208,6 +208,7 @@ def test_a_table_feature_that_delta_does_not_know_is_refused(spark: SparkSession
         sink.check(query("app"), schema)
 
 
+@pytest.mark.wide
 def test_generated_columns_and_row_tracking_are_deltas_own_business(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
     spark.sql(
@@ -236,6 +237,7 @@ def test_without_a_spark_session_it_says_so() -> None:
     assert "Misconfigured: sink 'delta-t': there is no Spark session" in done.stderr
 
 
+@pytest.mark.wide
 def test_a_session_without_delta_is_told_which_jars() -> None:
     code = (
         "from pyspark.sql import SparkSession; from epochal.chaos.servers.spark import prepare_environment\n"

@@ -154,7 +154,9 @@ def test_what_the_table_does_not_take_is_refused_before_the_decision(
         start.show(rows(spark, row, shape=schema), 3)
 
 
-@pytest.mark.parametrize("mode", [Append(), Merge(key="id")], ids=["append", "merge"])
+@pytest.mark.parametrize(
+    "mode", [Append(), pytest.param(Merge(key="id"), marks=pytest.mark.wide)], ids=["append", "merge"]
+)
 def test_a_column_that_is_left_out_gets_its_default(spark: SparkSession, path: Path, mode: Mode) -> None:
     columns = f"{ROWS}, made string DEFAULT 'by us', size bigint NOT NULL DEFAULT 7"
     make(spark, path, table("'delta.feature.allowColumnDefaults' = 'supported'", columns=columns))
@@ -173,6 +175,7 @@ def test_a_clustered_table_stays_clustered(spark: SparkSession, path: Path) -> N
     assert (detail.clusteringColumns, detail.numFiles) == (["id"], 1)
 
 
+@pytest.mark.wide
 def test_rows_keep_an_id_of_their_own_under_row_tracking(spark: SparkSession, path: Path) -> None:
     make(spark, path, TABLES["row tracking"])
     start = Start(spark, path).fenced()
@@ -183,6 +186,7 @@ def test_rows_keep_an_id_of_their_own_under_row_tracking(spark: SparkSession, pa
     assert len(set(ids)) == 2
 
 
+@pytest.mark.wide
 def test_a_table_that_delta_rs_made(spark: SparkSession, path: Path) -> None:
     fields = [Field("id", PrimitiveType("string")), Field("n", PrimitiveType("long"), nullable=False)]
     DeltaTable.create(str(path), Schema(fields), partition_by=["id"])
@@ -240,6 +244,7 @@ def test_a_default_of_the_session_does_not_make_a_table_forgetful(spark: SparkSe
     assert gates.RETENTION not in configuration
 
 
+@pytest.mark.wide
 @pytest.mark.remedy("the Delta table … cannot hold the rows exactly: …", "ALTER TABLE … ALTER COLUMN … TYPE STRING")
 def test_a_key_of_the_type_char_is_refused_with_the_statement_that_mends_it(spark: SparkSession, path: Path) -> None:
     """D2: the check passed, and Delta's MERGE failed in the first epoch with an error of its own."""
@@ -261,7 +266,7 @@ def test_a_key_of_the_type_char_is_refused_with_the_statement_that_mends_it(spar
 
 @pytest.mark.parametrize(
     "mode",
-    [Append(), pytest.param(Overwrite(), marks=pytest.mark.wide), Merge(key="id")],
+    [Append(), *(pytest.param(mode, marks=pytest.mark.wide) for mode in (Overwrite(), Merge(key="id")))],
     ids=["append", "overwrite", "merge"],
 )
 def test_a_table_that_knows_its_columns_by_id_gets_files_with_ids(spark: SparkSession, path: Path, mode: Mode) -> None:
@@ -293,7 +298,7 @@ def rename(spark: SparkSession, path: Path, old: str, new: str) -> None:
     "rename it in the query too: df…; if you mean another column, add it with ALTER TABLE ... ADD COLUMNS",
 )
 @pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.wide)])
-@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("adds", [True, pytest.param(False, marks=pytest.mark.wide)])
 def test_a_column_that_the_table_has_renamed_is_told_with_its_new_name(
     spark: SparkSession, path: Path, at_once: bool, adds: bool
 ) -> None:
@@ -318,6 +323,7 @@ def test_a_column_that_the_table_has_renamed_is_told_with_its_new_name(
     start.sink.check(query("app"), given.schema)
 
 
+@pytest.mark.wide
 def test_a_renamed_column_is_told_by_its_files_if_the_history_is_gone(spark: SparkSession, path: Path) -> None:
     """D5: the table was mapped later, so the old name is still that in the files."""
     mapped(spark, path, at_once=False)
@@ -331,6 +337,7 @@ def test_a_renamed_column_is_told_by_its_files_if_the_history_is_gone(spark: Spa
         Start(spark, path).sink.check(query("app"), rows(spark).schema)
 
 
+@pytest.mark.wide
 def test_a_renamed_column_that_only_the_mode_reads_is_told_too(spark: SparkSession, path: Path) -> None:
     """D5: a column of order_by= that the table lacks is not written, so its rows got NULL under the new name."""
     mapped(spark, path, at_once=True)
@@ -341,6 +348,7 @@ def test_a_renamed_column_that_only_the_mode_reads_is_told_too(spark: SparkSessi
         start.sink.check(query("app"), rows(spark).schema)
 
 
+@pytest.mark.wide
 @pytest.mark.remedy(
     "the table does not take the decided rows: …",
     "undo what was changed in the table since the epoch was prepared (see its history)",
@@ -357,6 +365,7 @@ def test_a_column_that_is_renamed_before_the_commit_of_a_merge_is_told(spark: Sp
     assert start.commit(vote) is CommitOutcome.COMMITTED
 
 
+@pytest.mark.wide
 def test_a_column_that_was_never_there_is_added_as_before(spark: SparkSession, path: Path) -> None:
     mapped(spark, path, at_once=True)
     rename(spark, path, "n", "m")

@@ -64,6 +64,7 @@ def test_a_foreign_append_in_the_window_is_no_conflict(spark: SparkSession, path
     assert support.column(path, "id") == ["a", "x", "y"]
 
 
+@pytest.mark.wide
 def test_optimize_in_the_window_is_no_conflict(spark: SparkSession, path: Path, one: Start) -> None:
     one.commit(one.of("a"))
     one.commit(one.of("b", 2))
@@ -182,6 +183,7 @@ def test_a_table_that_cannot_be_read_after_the_put_is_unknown(one: Start, monkey
     assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
 
 
+@pytest.mark.wide
 def test_a_put_below_a_cleaned_up_log_does_not_count(spark: SparkSession, path: Path, one: Start) -> None:
     """The version that the commit wants is free again: others took it, and a clean-up removed it."""
     committable = one.of("a")

@@ -351,6 +351,7 @@ def test_a_lost_answer_without_a_reachable_marker_is_unknown(
     assert [r.value for r in read_topic(kafka_server.bootstrap, topic)] == [b"a", b"b"]
 
 
+@pytest.mark.wide
 def test_a_commit_request_that_never_arrives_is_made_again(
     kafka_server: servers.Kafka, topic: str, kafka_proxy: Proxy
 ) -> None:

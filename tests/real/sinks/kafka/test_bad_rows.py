@@ -143,6 +143,7 @@ def test_a_limit_that_is_raised_between_the_two_votes_changes_no_mind(job: Sorte
     job.check_sorted()
 
 
+@pytest.mark.wide
 def test_a_limit_that_is_raised_after_the_decision_brings_nothing_back(job: Sorted) -> None:
     with at(Point.BEFORE_SINK_COMMIT, "topic", lambda: job.limit(1_000_000)) as struck:
         job.run(job.made(), job.rows())

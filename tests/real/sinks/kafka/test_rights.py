@@ -55,6 +55,7 @@ def refusal(call: Callable[[], object]) -> Misconfigured:
     return refused.value
 
 
+@pytest.mark.wide
 @pytest.mark.remedy(
     "the user lacks the rights … on topic …", "grant them, and WRITE and DESCRIBE on the transactional id …"
 )

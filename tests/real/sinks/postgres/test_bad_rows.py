@@ -99,6 +99,7 @@ def lost_before(sink: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.wide
 def test_a_star_in_a_function_is_of_the_columns_of_the_epoch(
     spark: SparkSession, tmp_path: Path, pg_database: str
 ) -> None:
@@ -121,6 +122,7 @@ def test_every_row_is_in_one_of_the_two(job: Sorted, mode: str) -> None:
     assert "Of every epoch: the rows that sink 'table' cannot hold, and why." in other
 
 
+@pytest.mark.wide
 def test_the_whole_row_is_kept_as_it_was(job: Sorted) -> None:
     job.run(job.made(), job.rows())
     found = job.spark.read.format("delta").load(str(job.folder / "bad"))
@@ -139,6 +141,7 @@ def test_without_it_such_a_row_refuses_the_epoch(job: Sorted) -> None:
     assert job.table() == []
 
 
+@pytest.mark.wide
 def test_a_nul_inside_json_is_a_bad_row(spark: SparkSession, tmp_path: Path, pg_database: str) -> None:
     """P10: the row was stored, and ``->>`` of any reader failed for the whole query."""
     job = Sorted(spark, tmp_path, pg_database)
@@ -164,6 +167,7 @@ def test_a_driver_that_is_lost_between_the_two_goes_on(job: Sorted, mode: str, s
     assert (job.table(), job.bad()) == ([1, 5], told(2, 3, 4))
 
 
+@pytest.mark.wide
 def test_what_where_keeps_out_is_nobodys(spark: SparkSession, tmp_path: Path, pg_database: str) -> None:
     """And the condition is asked of what is selected, while all columns of the row are kept."""
     job = Sorted(spark, tmp_path, pg_database, select=["id", "concat(text, '!') AS said"], where="id <> 4")
@@ -175,6 +179,7 @@ def test_what_where_keeps_out_is_nobodys(spark: SparkSession, tmp_path: Path, pg
     assert read(tmp_path / "bad").column_names[:4] == ["id", "text", "day", "list"]
 
 
+@pytest.mark.wide
 def test_with_a_star_among_the_columns(spark: SparkSession, tmp_path: Path, pg_database: str) -> None:
     job = Sorted(spark, tmp_path, pg_database, select=["*", "id + 1 AS next"])
     job.add(1, 2, 3)

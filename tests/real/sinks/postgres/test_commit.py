@@ -637,6 +637,7 @@ def test_the_server_crashes_with_the_publish_open(
     assert visible(pg_database) == list(range(10))
 
 
+@pytest.mark.wide
 def test_the_server_crashes_while_tasks_write(spark: SparkSession, postgres_server: Postgres, pg_database: str) -> None:
     sink = ready(pg_database)
     told = r"a task could not write: .*Postgres at 127\.0\.0\.1"

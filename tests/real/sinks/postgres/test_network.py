@@ -129,6 +129,7 @@ def test_a_half_open_link_at_any_verb_ends_within_its_limit(
             verb()
 
 
+@pytest.mark.wide
 def test_a_half_open_link_under_a_copy_ends_within_its_limit(
     proxied_dsn: str,
     postgres_proxy: Proxy,

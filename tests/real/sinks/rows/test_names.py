@@ -133,7 +133,7 @@ def test_columns_that_digests_cannot_tell_apart_are_refused_at_check(spark: Spar
         job.run(pipeline, twice)
 
 
-@pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
+@pytest.mark.parametrize("mode", ["two-phase", pytest.param("idempotent", marks=pytest.mark.wide)])
 def test_a_pattern_in_quotes_is_a_name(
     spark: SparkSession,
     tmp_path: Path,

@@ -321,6 +321,7 @@ def in_parts(spark: SparkSession, beside: Copy, rows: int, parts: int) -> list[C
     return stage.write_parts(beside, "out", 0, made, "p", parts)
 
 
+@pytest.mark.wide
 def test_parts_hold_their_rows_in_order_below_the_copy_that_they_go_with(spark: SparkSession, tmp_path: Path) -> None:
     """One evaluation; a part without rows is an empty copy; whoever removes the copy removes them."""
     copies = stage_at(spark, tmp_path)
