@@ -20,6 +20,7 @@ FLOORS = (
     ("coordinator/environment", "coordinator/telemetry", "checkpoints", "sinks"),
     ("coordinator/protocol", "sinks/spark"),
     ("sinks/rows",),
+    ("sinks/kafka/wire",),
     ("sinks/postgres", "sinks/kafka", "sinks/delta"),
     ("coordinator/query",),
     ("coordinator/console",),
