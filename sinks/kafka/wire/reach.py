@@ -115,7 +115,8 @@ def batch_limits(options: Mapping[str, Any]) -> tuple[int | None, int | None]:
 def in_flight_of(options: Mapping[str, Any]) -> int:
     """Return how many produce requests may wait for their answers on one connection."""
     name = "max.in.flight.requests.per.connection"
-    return min(MOST_IN_FLIGHT, table.only(options, name).get(name, MOST_IN_FLIGHT))
+    given: int = table.only(options, name).get(name, MOST_IN_FLIGHT)
+    return min(MOST_IN_FLIGHT, given)
 
 
 def _address(server: str, protocol: str) -> Address:
