@@ -108,8 +108,12 @@ class Cluster:
         """
         wanted = list(partitions)
         pauses = Pauses(deadline)
+        refused: BrokerError | None = None
         while unknown := [each for each in wanted if each not in self._leaders]:
-            refused = self._learn(unknown, deadline)
+            try:
+                refused = self._learn(unknown, deadline)
+            except OSError as error:
+                raise refused or error from None
             if refused is None:
                 continue
             if not is_moved(refused.code) or not pauses.pause(self._reach.retry):
@@ -234,9 +238,13 @@ class Cluster:
         found: dict[Partition, Mapping[int, ProducerState]] = {}
         wanted = set(partitions)
         pauses = Pauses(deadline)
+        failure: Exception | None = None
         while missing := sorted(wanted - found.keys()):
-            leaders = self.leaders(missing, deadline)
-            failure: Exception | None = None
+            try:
+                leaders = self.leaders(missing, deadline)
+            except OSError as error:
+                raise failure or error from None
+            failure = None
             for node in sorted(set(leaders.values())):
                 led = [each for each in missing if leaders[each] == node]
                 failure = self._producers_at(node, led, found, deadline) or failure
@@ -355,24 +363,27 @@ class Cluster:
         After the deadline, return the last answer, or raise what went wrong if there was none.
         """
         pauses = Pauses(deadline)
+        last: list[T] = []
         while True:
             backoff = self._reach.retry
             try:
                 connection = self._coordinator(transactional_id, deadline)
-                answer = read(self._call(connection, request, body, deadline))
-                code = code_of(answer)
+                last[:] = [read(self._call(connection, request, body, deadline))]
+                code = code_of(last[0])
                 if not retriable(code):
-                    return answer
+                    return last[0]
                 if code == CONCURRENT_TRANSACTIONS:
                     backoff = SOON
                 else:
                     self._coordinators.pop(transactional_id, None)
                 if not pauses.pause(backoff):
-                    return answer
+                    return last[0]
             except OSError as error:
                 self._not_to_repeat(error)
                 self._coordinators.pop(transactional_id, None)
                 if not pauses.pause(self._reach.reconnect):
+                    if last:
+                        return last[0]
                     raise
             except BrokerError as error:
                 if not is_retriable_at_coordinator(error.code) or not pauses.pause(backoff):
