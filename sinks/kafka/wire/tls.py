@@ -81,7 +81,9 @@ def _use(option: str, act: Callable[[], None]) -> None:
     try:
         act()
     except ssl.SSLError as error:
-        raise ssl.SSLError(error.errno, f"{option} cannot be used: {error.reason or error.strerror}") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise OSError(getattr(error, "errno", None), f"{option} cannot be used: {reason}") from None
+        reason = getattr(error, "reason", None) or error.strerror or str(error)
+        raise ssl.SSLError(error.errno, f"{option} cannot be used: {reason}") from None
+    except OSError as error:
+        raise OSError(error.errno, f"{option} cannot be used: {error.strerror}") from None
+    except (TypeError, ValueError) as error:
+        raise OSError(f"{option} cannot be used: {error}") from None

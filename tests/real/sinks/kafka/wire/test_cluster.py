@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from epochal.chaos import servers
 from epochal.sinks.kafka.wire import messages
@@ -134,7 +135,9 @@ def test_what_is_not_there_is_named_and_not_made(cluster: Cluster, topic: str, k
     assert cluster.describe_transaction(f"{topic}-no", soon()).error == NO_SUCH_ID
     with pytest.raises(BrokerError, match="INVALID_TRANSACTION_TIMEOUT"):
         cluster.init_producer(topic, 2**31 - 1, soon())
-    assert f"{topic}-no" not in kafka_server._admin().list_topics(timeout=60).topics
+    assert (
+        f"{topic}-no" not in AdminClient({"bootstrap.servers": kafka_server.bootstrap}).list_topics(timeout=60).topics
+    )
     with pytest.raises(ConnectionError, match="no broker has the id 77"):
         cluster.connection(77, soon())
 
@@ -186,7 +189,9 @@ def test_an_end_without_an_answer_is_not_known_and_can_be_asked_for_again(
     assert values(kafka_server.bootstrap, topic) == [b"a"]
 
 
-@pytest.mark.parametrize("fault", ["cut", "lose_answer", "half_open"])
+@pytest.mark.parametrize(
+    "fault", ["cut", *(pytest.param(fault, marks=pytest.mark.wide) for fault in ("lose_answer", "half_open"))]
+)
 def test_a_broker_that_is_away_for_a_moment_is_waited_for(
     behind: Cluster, kafka_proxy: Proxy, topic: str, fault: str
 ) -> None:
