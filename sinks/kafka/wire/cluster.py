@@ -171,7 +171,8 @@ class Cluster:
     ) -> None:
         """Add partitions to the transaction of this producer; the first ones begin it.
 
-        Raise ``BrokerError`` with the code of the first partition that was refused.  A repeat changes nothing.
+        Raise ``BrokerError`` with the code of the first partition that was refused.  A partition that the coordinator
+        does not know is asked for again until the deadline: it may be new.  A repeat changes nothing.
         """
         wanted = list(partitions)
         errors = self._ask_coordinator(

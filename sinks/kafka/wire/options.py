@@ -8,6 +8,7 @@ Source: librdkafka's CONFIGURATION.md.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -62,7 +63,8 @@ def one_of(words: tuple[str, ...], *, cased: bool = False) -> Kind:
 
 
 def text(name: str, value: Any) -> str:
-    return _plain(name, value, "a text", strip=False)
+    """Take a text, or a path."""
+    return _plain(name, os.fspath(value) if isinstance(value, os.PathLike) else value, "a text", strip=False)
 
 
 def secret(name: str, value: Any) -> str:

@@ -18,6 +18,9 @@ DEFAULT_PORT = 9092
 MOST_IN_FLIGHT = 5
 """How many batches of one producer a broker can tell from repeats."""
 
+HIGHEST_LEVEL = {"gzip": 9}
+"""Of codecs whose levels end below those that ``compression.level`` takes."""
+
 ATTEMPT_S = 10.0
 """How long one attempt at a request may take, unless ``socket.timeout.ms`` says otherwise.  Then another connection is
 tried, so that a broker that has vanished costs a part of the time and not all of it."""
@@ -100,10 +103,15 @@ def reach_of(bootstrap: str, options: Mapping[str, Any], timeout: float) -> Reac
 
 
 def codec_of(options: Mapping[str, Any]) -> tuple[str | None, int | None]:
-    """Return the codec of record batches, None for none, and its level, None for its default."""
+    """Return the codec of record batches, None for none, and its level, None for its default.
+
+    As in librdkafka, a level that the codec has not is its highest, and snappy has no levels.
+    """
     given = table.only(options, "compression.codec", "compression.level")
     codec, level = given.get("compression.codec", "none"), given.get("compression.level", -1)
-    return None if codec == "none" else codec, None if level < 0 else level
+    if codec == "none":
+        return None, None
+    return codec, None if level < 0 or codec == "snappy" else min(level, HIGHEST_LEVEL.get(codec, level))
 
 
 def batch_limits(options: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -274,12 +275,21 @@ def test_a_secret_of_another_kind_is_refused_and_not_shown(name: str, value: Any
 def test_values_are_read_as_librdkafka_reads_them(value: Any) -> None:
     assert reach(socket_keepalive_enable=value).socket.keepalive
     assert reach(socket_timeout_ms=" 2000 ").attempt_s == 2
+    assert of({**TLS, "ssl.ca.location": Path("ca.pem")}).tls == Tls(ca_location="ca.pem")
 
 
 def test_codecs_limits_and_requests_in_flight() -> None:
     assert codec_of({}) == codec_of({"compression.type": "NONE", "compression.level": "-1"}) == (None, None)
     assert codec_of({"compression.codec": "zstd", "compression.level": 3, "no.such": 1}) == ("zstd", 3)
     assert codec_of({"compression.type": "lz4"}) == ("lz4", None)
+    levels = {codec: codec_of({"compression.type": codec, "compression.level": 12}) for codec in table.CODECS}
+    assert levels == {
+        "none": (None, None),
+        "gzip": ("gzip", 9),
+        "snappy": ("snappy", None),
+        "lz4": ("lz4", 12),
+        "zstd": ("zstd", 12),
+    }
     assert batch_limits({"no.such": 1}) == (None, None)
     assert batch_limits({"batch.size": "1000", "batch.num.messages": 7}) == (1000, 7)
     assert [in_flight_of({"max.in.flight": n}) for n in (1, "3", 1_000_000)] == [1, 3, 5]

@@ -119,14 +119,15 @@ def test_an_abort_shows_nothing(kafka_server: servers.Kafka, cluster: Cluster, t
 
 
 def test_what_is_not_there_is_named_and_not_made(cluster: Cluster, topic: str, kafka_server: servers.Kafka) -> None:
+    cluster.leaders([Partition(topic, 0)], soon())
     for missing in (Partition(f"{topic}-no", 0), Partition(topic, 7)):
         with pytest.raises(BrokerError) as refused:
-            cluster.leaders([missing], soon(0.3))
+            cluster.leaders([missing], soon(1))
         assert refused.value.code == UNKNOWN_TOPIC
         assert refused.value.what == f"{missing.topic}[{missing.partition}] has no leader"
         producer = cluster.init_producer(topic, 60_000, soon())
         with pytest.raises(BrokerError) as refused:
-            cluster.add_partitions(topic, producer, [Partition(topic, 0), missing], soon(0.3))
+            cluster.add_partitions(topic, producer, [Partition(topic, 0), missing], soon(1))
         assert refused.value.code == UNKNOWN_TOPIC
         assert f"{missing.topic}[{missing.partition}]" in refused.value.what
     with pytest.raises(BrokerError) as refused:
