@@ -45,6 +45,9 @@ T = TypeVar("T")
 SOON = Backoff(0.002, 0.2)
 """Pauses while a transaction ends: its markers take some milliseconds."""
 
+A_LOOK_S = 1.0
+"""Seconds in which another broker has to take a connection while one that is doubted would answer."""
+
 PRODUCE_OF_VERIFYING = 10
 """Brokers that take this version of Produce, from Kafka 3.7 on, check that a row belongs to an open transaction."""
 
@@ -61,6 +64,8 @@ class Cluster:
         self._spare: dict[Address, Connection] = {}  # to brokers whose ids are not known
         self._leaders: dict[Partition, int] = {}
         self._coordinators: dict[str, int] = {}
+        self._asked: Address | None = None  # the broker that was asked last who leads or coordinates
+        self._doubted: Address | None = None  # and one whose answer turned out not to be so, or not yet
 
     def __enter__(self) -> Cluster:
         return self
@@ -116,13 +121,15 @@ class Cluster:
                 raise refused or error from None
             if refused is None:
                 continue
+            self._doubted = self._asked
             if not is_moved(refused.code) or not pauses.pause(self._reach.retry):
                 raise refused
         return {each: self._leaders[each] for each in wanted}
 
     def forget_leaders(self) -> None:
-        """Ask for all leaders again, when they are needed next."""
+        """Ask for all leaders again, when they are needed next; and another broker than the last, if there is one."""
         self._leaders.clear()
+        self._doubted = self._asked
 
     def connection(self, node: int, deadline: float) -> Connection:
         """Return the connection to a broker; make it if there is none.  One attempt is made."""
@@ -277,6 +284,7 @@ class Cluster:
                 found[partition] = answer.producers
                 continue
             self._leaders.pop(partition, None)
+            self._doubted = self._asked
             failure = failure or _not_told(partition, answer)
         if isinstance(failure, BrokerError) and not is_moved(failure.code):
             raise failure
@@ -315,32 +323,41 @@ class Cluster:
         """Ask one broker, whichever answers."""
         pauses = Pauses(deadline)
         while True:
-            connection: Connection | None = None
             try:
-                connection = self._any(deadline)
-                return read(self._call(connection, request, body, deadline))
+                return read(self._call(self._any(deadline), request, body, deadline))
             except OSError as error:
                 self._not_to_repeat(error)
                 if not pauses.pause(self._reach.reconnect):
                     raise
 
     def _any(self, deadline: float) -> Connection:
-        """Return a connection on which no answer is due: an open one, or a new one to whichever broker takes it."""
+        """Return a connection on which no answer is due, if possible not to the broker that is doubted.
+
+        A broker that has lost touch with the others goes on telling who led and coordinated before.
+        """
         self._sweep()
-        for connection in (*self._connections.values(), *self._spare.values()):
-            if not connection.in_flight:
-                return connection
+        idle = [each for each in (*self._connections.values(), *self._spare.values()) if not each.in_flight]
+        trusted = [each for each in idle if each.address != self._doubted]
+        connection = random.choice(trusted) if trusted else self._another(idle, deadline)
+        self._asked = connection.address
+        return connection
+
+    def _another(self, idle: list[Connection], deadline: float) -> Connection:
+        """Return a new connection to whichever broker takes it, or one of these: there is nothing better."""
         failure: OSError = ConnectionError("no broker is known")
-        known = {*self._reach.bootstrap, *self._brokers.values()}
+        known = {*self._reach.bootstrap, *self._brokers.values()} - {each.address for each in idle}
+        until = min(deadline, time.monotonic() + A_LOOK_S) if idle else deadline
         for address in random.sample(sorted(known), len(known)):
             try:
-                made = self._connect(address, self._attempt(deadline))
+                made = self._connect(address, self._attempt(until))
             except OSError as error:
                 self._not_to_repeat(error)
                 failure = error
                 continue
             self._spare[address] = made
             return made
+        if idle:
+            return random.choice(idle)
         raise failure
 
     def _sweep(self) -> None:
@@ -376,19 +393,24 @@ class Cluster:
                 if code == CONCURRENT_TRANSACTIONS:
                     backoff = SOON
                 else:
-                    self._coordinators.pop(transactional_id, None)
+                    self._forget_coordinator(transactional_id)
                 if not pauses.pause(backoff):
                     return last[0]
             except OSError as error:
                 self._not_to_repeat(error)
-                self._coordinators.pop(transactional_id, None)
+                self._forget_coordinator(transactional_id)
                 if not pauses.pause(self._reach.reconnect):
                     if last:
                         return last[0]
                     raise
             except BrokerError as error:
+                self._doubted = self._asked
                 if not is_retriable_at_coordinator(error.code) or not pauses.pause(backoff):
                     raise
+
+    def _forget_coordinator(self, transactional_id: str) -> None:
+        self._coordinators.pop(transactional_id, None)
+        self._doubted = self._asked
 
     def _coordinator(self, transactional_id: str, deadline: float) -> Connection:
         node = self._coordinators.get(transactional_id)
