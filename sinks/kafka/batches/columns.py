@@ -74,8 +74,8 @@ def nulls(column: pyarrow.Array) -> Numbers | None:
         return None
     first, skipped = divmod(column.offset, 8)
     bits = np.frombuffer(column.buffers()[0], np.uint8, offset=first)
-    valid: Numbers = np.unpackbits(bits, count=skipped + len(column), bitorder="little")[skipped:]
-    return valid == 0
+    missing: Numbers = np.unpackbits(bits, count=skipped + len(column), bitorder="little")[skipped:] == 0
+    return missing
 
 
 def lengths_of(column: pyarrow.Array, of_null: int = -1) -> Numbers:

@@ -75,7 +75,8 @@ def _whole(codec: Any, records: Data) -> bytes:
 
 def _lz4(codec: Any, records: Data) -> bytes:
     """Return a frame of independent blocks.  pyarrow's own frame links its blocks, and brokers refuse that."""
-    data, made = memoryview(records), [LZ4_HEAD]
+    data = memoryview(records)
+    made: list[Data] = [LZ4_HEAD]
     for at in range(0, len(data), _LZ4_BLOCK):
         block = data[at : at + _LZ4_BLOCK]
         smaller = codec.compress(block, asbytes=True)

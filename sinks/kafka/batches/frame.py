@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import struct
 import warnings
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow
@@ -61,7 +61,8 @@ def checksum(records: bytes | memoryview | pyarrow.Buffer, after: bytes = b"") -
 
     if isinstance(records, (bytearray, memoryview)):
         records = _buffer(records)
-    return google_crc32c.extend(google_crc32c.value(after), cast("bytes", records))
+    found: int = google_crc32c.extend(google_crc32c.value(after), records)
+    return found
 
 
 def _buffer(records: bytearray | memoryview) -> pyarrow.Buffer:

@@ -30,7 +30,8 @@ def murmur2(keys: pyarrow.Array) -> Numbers:
     """Return what Java's client computes of each key: ``Utils.toPositive(Utils.murmur2(key))``.  NULL is empty."""
     import numpy as np
 
-    return _hashed(keys, 4, _murmur2, _murmur2_of) & np.uint32(0x7FFFFFFF)
+    found: Numbers = _hashed(keys, 4, _murmur2, _murmur2_of) & np.uint32(0x7FFFFFFF)
+    return found
 
 
 def crc32(keys: pyarrow.Array) -> Numbers:
@@ -116,7 +117,8 @@ def _murmur2(keys: _Keys) -> Numbers:
     _murmur2_rest(keys, found)
     found ^= found >> np.uint32(13)
     found *= m
-    return found ^ (found >> np.uint32(15))
+    found ^= found >> np.uint32(15)
+    return found
 
 
 def _murmur2_rest(keys: _Keys, found: Numbers) -> None:

@@ -68,7 +68,8 @@ class Partitioner:
         if self._name == "random":
             return np.ones(len(key), bool)
         if self._name == "consistent_random":
-            return lengths_of(key, of_null=0) == 0
+            empty: Numbers = lengths_of(key, of_null=0) == 0
+            return empty
         missing = nulls(key) if self._name.endswith("_random") else None
         return np.zeros(len(key), bool) if missing is None else missing
 

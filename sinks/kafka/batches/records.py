@@ -63,8 +63,9 @@ class Rows:
 
         rows = max(1, limit // max(1, int(self._bodies.min(initial=limit))))
         place = len(varint(min(rows, len(self))))
-        bodies = self._bodies + np.int32(place)
-        return bodies + widths(zigzag(bodies))
+        bodies: Numbers = self._bodies + np.int32(place)
+        bodies += widths(zigzag(bodies))
+        return bodies
 
     def encoded(self, places: Numbers) -> pyarrow.Array:
         """Return the records; ``places`` are those of the rows in their batches."""
@@ -78,8 +79,8 @@ class Rows:
             assert self._key_lengths is not None, "a key has lengths"
             columns.append(row(len(self), *parts, encoded(self._key_lengths)))
             columns.append(plain(self._key))
-            same = isinstance(value_length, bytes)
-            columns.append(constant(value_length) if same else row(len(self), value_length))
+            same = constant(value_length) if isinstance(value_length, bytes) else None
+            columns.append(row(len(self), value_length) if same is None else same)
         columns.append(plain(self._value))
         columns.append(constant(NONE) if self._headers is None else self._headers)
         return joined(*columns)
