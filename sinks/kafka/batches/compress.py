@@ -40,6 +40,13 @@ class Codec:
         self._attributes = CODECS[name]
         self._compress = None if (name, level) == ("gzip", 0) else _compressor(name, level)
 
+    def squeeze_parts(self, parts: list[Data]) -> tuple[list[Data], int]:
+        """Do the same with records that lie in several places."""
+        if self._compress is None:
+            return parts, 0
+        smaller, attributes = self.squeeze(parts[0] if len(parts) == 1 else b"".join(parts))
+        return [smaller], attributes
+
     def squeeze(self, records: Data) -> tuple[Data, int]:
         """Return the compressed records and the attributes of their batch.
 

@@ -52,16 +52,16 @@ def header(
         count,
     )
     length = HEADER_BYTES - _NOT_COUNTED + len(records)
-    return _HEAD.pack(0, length, -1, _FORMAT, checksum(records, after=tail)) + tail
+    return _HEAD.pack(0, length, -1, _FORMAT, checksum(records, checksum(tail))) + tail
 
 
-def checksum(records: bytes | memoryview | pyarrow.Buffer, after: bytes = b"") -> int:
-    """Return the CRC32C of ``records``; with ``after``, of these bytes and ``records`` behind them."""
+def checksum(records: bytes | memoryview | pyarrow.Buffer, begun: int = 0) -> int:
+    """Return the CRC32C of ``records``; with ``begun``, of the bytes that have this one and ``records`` behind them."""
     import google_crc32c
 
     if isinstance(records, (bytearray, memoryview)):
         records = _buffer(records)
-    found: int = google_crc32c.extend(google_crc32c.value(after), records)
+    found: int = google_crc32c.extend(begun, records)
     return found
 
 

@@ -22,17 +22,21 @@ def encode(
     key: pyarrow.Array | None, value: pyarrow.Array, headers: pyarrow.Array | None, counts: Sequence[int]
 ) -> tuple[pyarrow.Buffer, Numbers]:
     """Return the records of consecutive batches of ``counts`` rows, and the offset of every row and of the end."""
-    found = Rows(key, value, headers).encoded(deltas(counts))
+    found = Rows(key, value, headers).encoded(deltas(counts, [0] * len(counts)))
     return found.buffers()[2], offsets_of(found)
 
 
-def deltas(counts: Sequence[int]) -> Numbers:
-    """Return the place of each row in its batch: 0, 1, 2 ..., and 0 again where the next batch begins."""
+def deltas(counts: Sequence[int], firsts: Sequence[int]) -> Numbers:
+    """Return the place of each row in its batch.
+
+    There are ``counts`` rows of one batch behind each other, and then rows of the next one; the first of them have the
+    places ``firsts``.
+    """
     import numpy as np
 
     sizes = np.array(counts, np.int64)
-    firsts = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return (np.arange(len(firsts)) - firsts).astype(np.int32)
+    before = np.cumsum(sizes) - sizes - np.array(firsts, np.int64)
+    return (np.arange(sizes.sum()) - np.repeat(before, sizes)).astype(np.int32)
 
 
 class Rows:
@@ -57,12 +61,15 @@ class Rows:
         found += len(NONE) if self._headers is None else lengths_of(self._headers)
         return found
 
-    def largest(self, limit: int) -> Numbers:
-        """Return the bytes that each record has at most, wherever it stands in a batch of ``limit`` bytes."""
+    def largest(self, limit: int, begun: int = 0) -> Numbers:
+        """Return the bytes that each record has at most, wherever it stands in a batch of ``limit`` bytes.
+
+        ``begun``: how many other rows a batch has at most.
+        """
         import numpy as np
 
         rows = max(1, limit // max(1, int(self._bodies.min(initial=limit))))
-        place = len(varint(min(rows, len(self))))
+        place = len(varint(begun + min(rows, len(self))))
         bodies: Numbers = self._bodies + np.int32(place)
         bodies += widths(zigzag(bodies))
         return bodies

@@ -2,76 +2,38 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from epochal.sinks.kafka.batches.columns import (
-    binary,
-    indices,
-    integers_of,
-    nulls,
-    offsets_of,
-    plain,
-)
+from epochal.sinks.kafka.batches.blocks import blocks_of
+from epochal.sinks.kafka.batches.columns import indices, offsets_of
 from epochal.sinks.kafka.batches.compress import Codec
-from epochal.sinks.kafka.batches.cut import cut
+from epochal.sinks.kafka.batches.cut import NOTHING, Begun, cut
 from epochal.sinks.kafka.batches.frame import checksum
+from epochal.sinks.kafka.batches.layout import Layout
 from epochal.sinks.kafka.batches.partitioner import Partitioner
+from epochal.sinks.kafka.batches.places import Places, order_of
 from epochal.sinks.kafka.batches.read import read
 from epochal.sinks.kafka.batches.records import Rows, deltas
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from epochal.sinks.kafka.batches.blocks import Block
     from epochal.sinks.kafka.batches.columns import Numbers
+    from epochal.sinks.kafka.batches.compress import Data
 
 __all__ = ["Layout", "Piece", "read", "write"]
 
-BATCH_BYTES = 1_000_000
-"""How large a batch gets where neither the user nor its topic says it: librdkafka's ``batch.size``."""
 GROUP_BYTES = 32 << 20
-_MOST_AT_ONCE = 1 << 30
+_BLOCK_BYTES = 4 << 20
+"""How many bytes of rows are encoded at once: few enough for the cache, enough to be worth the calls."""
+_BLOCK_BYTES_OF_PARTITION = 32 << 10
+"""With many partitions a block is larger, as every partition costs some calls."""
+_LARGEST_BLOCK = 1 << 30
 """Arrow's type for bytes holds twice as many, and records are larger than their rows."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where rows go and how they are written.  It can be pickled."""
-
-    topics: tuple[str, ...]
-    partitions: tuple[int, ...]  # of each topic
-    limits: tuple[int, ...]  # the largest batch in bytes that each topic takes
-    partitioner: str
-    codec: str | None
-    level: int | None
-    batch_bytes: int | None
-    batch_rows: int | None
-
-    @cached_property
-    def _firsts(self) -> list[int]:
-        """The code of the first partition of each topic, and one more than the last code."""
-        return [0, *itertools.accumulate(self.partitions)]
-
-    def code_of(self, topic: int, partition: int) -> int:
-        """Return the number of a topic-partition, counted over all topics."""
-        return self._firsts[topic] + partition
-
-    def partition_of(self, code: int) -> tuple[str, int]:
-        """Return the topic and the partition of a code."""
-        topic = self.topic_of(code)
-        return self.topics[topic], code - self._firsts[topic]
-
-    def topic_of(self, code: int) -> int:
-        """Return the number of the topic of a code."""
-        return bisect.bisect_right(self._firsts, code) - 1
-
-    def batch_bytes_of(self, topic: int) -> int:
-        """Return how large a batch of a topic gets, with its header."""
-        return min(self.batch_bytes or BATCH_BYTES, self.limits[topic])
 
 
 class Piece(NamedTuple):
@@ -91,157 +53,120 @@ def write(
     """Write the rows of ``batches``; return where each section of records lies.
 
     The columns are ``key`` and ``value``, and ``topic``, ``partition`` and ``headers`` where they are needed.  ``out``
-    gets some bytes after others; they may change once it returns.  About four times ``group_bytes`` are held at once.
+    gets bytes that follow each other.  A batch waits until it is full; when all that wait have more
+    than ``group_bytes``, they are written as they are.  About four times as many bytes are held at most.
     """
-    writer = _Writer(layout, out)
-    for group in _groups(batches, min(group_bytes, _MOST_AT_ONCE)):
-        writer.write(group)
+    writer = _Writer(layout, out, group_bytes)
+    block_bytes = max(_BLOCK_BYTES, _BLOCK_BYTES_OF_PARTITION * sum(layout.partitions))
+    for rows in blocks_of(batches, min(block_bytes, group_bytes // 2, _LARGEST_BLOCK)):
+        writer.write(rows)
+    writer.close_all()
     return writer.pieces
 
 
+class _Segment(NamedTuple):
+    """Rows of one batch that stand behind each other in a block."""
+
+    code: int
+    rows: int
+    first: int  # the place of the first row in its batch
+
+
+@dataclass
+class _Batch:
+    """A batch that is not full yet."""
+
+    begun: Begun = NOTHING  # by the sizes that its rows have at most
+    parts: list[Data] = field(default_factory=list)
+    rows: int = 0
+    length: int = 0
+
+
 class _Writer:
-    def __init__(self, layout: Layout, out: Callable[[Any], None]) -> None:
-        self._layout, self._out = layout, out
+    def __init__(self, layout: Layout, out: Callable[[Any], None], most_held: int) -> None:
+        self._layout, self._out, self._most_held = layout, out, most_held
         self._codec = Codec(layout.codec, layout.level)
         self._limits = [layout.batch_bytes_of(topic) for topic in range(len(layout.topics))]
-        self._partitioner = Partitioner(layout.partitioner, layout.partitions, self._limits)
-        self._places = _Places(layout, self._partitioner)
-        self._written = 0
+        self._places = Places(layout, Partitioner(layout.partitioner, layout.partitions, self._limits))
+        self._open: dict[int, _Batch] = {}
+        self._held = self._written = 0
         self.pieces: list[Piece] = []
 
-    def write(self, group: Mapping[str, pyarrow.Array]) -> None:
+    def write(self, block: Block) -> None:
         """Encode all rows in the order in which they came, then take them by topic-partition."""
-        rows = Rows(group["key"], group["value"], group.get("headers"))
-        sizes = rows.largest(max(self._limits))
-        codes = self._places.of(group, sizes)
-        order = _order(codes)
+        rows = Rows(block["key"], block["value"], block.get("headers"))
+        begun = max((batch.begun.rows for batch in self._open.values()), default=0)
+        sizes = rows.largest(max(self._limits), begun)
+        codes = self._places.of(block, sizes)
+        order = order_of(codes)
         plan = self._plan(codes[order], sizes[order])
-        places = deltas([count for _, count in plan])
-        if isinstance(order, slice):
-            records = rows.encoded(places)
-        else:
-            scattered = places.copy()
-            scattered[order] = places
-            records = rows.encoded(scattered).take(indices(order))
-        self._put(records, plan)
+        self._add(_encoded(rows, plan, order), plan)
+        if self._held > self._most_held:
+            self.close_all()
+        for code in {segment.code for segment in plan} & set(self._open):
+            self._keep(self._open[code])
 
-    def _plan(self, codes: Numbers, sizes: Numbers) -> list[tuple[int, int]]:
-        """Return the code and the rows of every batch.  Rows with one code stand behind each other."""
+    def close_all(self) -> None:
+        """Write the batches that are not full too."""
+        for code in sorted(self._open):
+            self._close(code)
+
+    def _plan(self, codes: Numbers, sizes: Numbers) -> list[_Segment]:
+        """Return which rows belong to which batch.  Rows with one code stand behind each other."""
         import numpy as np
 
         bounds = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
         found = []
-        for first, last in itertools.pairwise(bounds):
-            code = int(codes[first])
-            limit = self._limits[self._layout.topic_of(code)]
-            found += [(code, rows) for rows in cut(sizes[first:last], limit, self._layout.batch_rows)]
+        for start, end in itertools.pairwise(bounds):
+            found += self._cut(int(codes[start]), sizes[start:end])
         return found
 
-    def _put(self, records: pyarrow.Array, plan: list[tuple[int, int]]) -> None:
+    def _cut(self, code: int, sizes: Numbers) -> list[_Segment]:
+        batch = self._open.setdefault(code, _Batch())
+        begun, limit = batch.begun, self._limits[self._layout.topic_of(code)]
+        counts = cut(sizes, limit, self._layout.batch_rows, begun)
+        added = Begun(int(sizes[len(sizes) - counts[-1] :].sum()), counts[-1])
+        batch.begun = added if len(counts) > 1 else Begun(begun.size + added.size, begun.rows + added.rows)
+        firsts = [begun.rows] + [0] * (len(counts) - 1)
+        return [_Segment(code, rows, first) for rows, first in zip(counts, firsts, strict=True) if rows]
+
+    def _add(self, records: pyarrow.Array, plan: Sequence[_Segment]) -> None:
         offsets, data = offsets_of(records), records.buffers()[2]
-        row = 0
-        for code, rows in plan:
-            start, row = int(offsets[row]), row + rows
-            section, attributes = self._codec.squeeze(data.slice(start, int(offsets[row]) - start))
-            length = len(section)
-            self._out(section)
-            self.pieces.append(Piece(code, self._written, length, rows, attributes, checksum(section)))
-            self._written += length
+        end = 0
+        for code, rows, first in plan:
+            start, end = end, end + rows
+            batch = self._open[code]
+            if not first and batch.rows:
+                self._close(code)
+                batch = self._open[code] = _Batch(batch.begun)
+            part = data.slice(int(offsets[start]), int(offsets[end] - offsets[start]))
+            batch.parts.append(part)
+            batch.rows += rows
+            batch.length += part.size
+            self._held += part.size
+
+    def _keep(self, batch: _Batch) -> None:
+        """Copy the last part of a batch, so that it does not keep the records of a whole block in memory."""
+        batch.parts[-1] = bytes(batch.parts[-1])
+
+    def _close(self, code: int) -> None:
+        batch = self._open.pop(code)
+        self._held -= batch.length
+        parts, attributes = self._codec.squeeze_parts(batch.parts)
+        crc = 0
+        for part in parts:
+            self._out(part)
+            crc = checksum(part, crc)
+        length = sum(map(len, parts))
+        self.pieces.append(Piece(code, self._written, length, batch.rows, attributes, crc))
+        self._written += length
 
 
-class _Places:
-    """The topic-partition of each row, as a code."""
-
-    def __init__(self, layout: Layout, partitioner: Partitioner) -> None:
-        self._layout, self._partitioner = layout, partitioner
-
-    def of(self, group: Mapping[str, pyarrow.Array], sizes: Numbers) -> Numbers:
-        import numpy as np
-
-        topics = self._topics(group["topic"]) if "topic" in group else 0
-        named = group.get("partition")
-        unnamed = np.ones(len(sizes), bool) if named is None else nulls(named)
-        if unnamed is None:
-            unnamed = np.zeros(len(sizes), bool)
-        if unnamed.any():
-            partitions = self._partitioner.choose(group["key"], topics, np.where(unnamed, sizes, 0))
-        else:
-            partitions = np.zeros(len(sizes), np.int64)
-        if named is not None and not unnamed.all():
-            partitions = np.where(unnamed, partitions, integers_of(named))
-            self._check(topics, partitions)
-        firsts = np.array([self._layout.code_of(topic, 0) for topic in range(len(self._layout.topics))], np.int64)
-        codes: Numbers = firsts[topics] + partitions
-        return codes
-
-    def _topics(self, column: pyarrow.Array) -> Numbers | int:
-        """Return the number of each row's topic; one number if all rows have the same."""
-        import numpy as np
-        import pyarrow.compute as pc
-
-        declared = self._layout.topics
-        lengths = np.array([len(topic.encode()) for topic in declared])
-        known = binary(np.append(0, np.cumsum(lengths)).astype(np.int32), "".join(declared).encode())
-        found = pc.index_in(plain(column), value_set=known)
-        wrong = nulls(found) if found.null_count else nulls(column)
-        if wrong is not None:
-            row = int(np.flatnonzero(wrong)[0])
-            raise ValueError(f"a row for topic {column[row].as_py()!r}; the topics are {', '.join(declared)}")
-        numbers = np.frombuffer(found.buffers()[1], np.int32, len(found), found.offset * 4)
-        first: int = numbers[0].item()
-        return first if (numbers == first).all() else numbers
-
-    def _check(self, topics: Numbers | int, partitions: Numbers) -> None:
-        import numpy as np
-
-        counts = np.array(self._layout.partitions)[topics]
-        wrong = np.flatnonzero((partitions < 0) | (partitions >= counts))
-        if len(wrong):
-            row = int(wrong[0])
-            topic = topics if isinstance(topics, int) else int(topics[row])
-            raise ValueError(
-                f"a row for partition {int(partitions[row])} of topic {self._layout.topics[topic]!r}; it has "
-                f"{self._layout.partitions[topic]} partitions"
-            )
-
-
-def _order(codes: Numbers) -> Any:
-    """Return how to sort rows by code, those of one code as they came."""
-    import numpy as np
-
-    first, last = int(codes.min()), int(codes.max())
-    if first == last:
-        return slice(None)
-    small = np.uint8 if last < 1 << 8 else np.uint16 if last < 1 << 16 else np.int64
-    return np.argsort(codes.astype(small), kind="stable")  # numpy counts small numbers instead of comparing them
-
-
-def _groups(batches: Iterable[pyarrow.RecordBatch], limit: int) -> Iterator[dict[str, pyarrow.Array]]:
-    """Yield rows of about ``limit`` bytes together; a row that is larger comes alone."""
-    held: list[pyarrow.RecordBatch] = []
-    size = 0
-    for batch in itertools.chain.from_iterable(_parts(batch, limit) for batch in batches):
-        if held and size + batch.nbytes > limit:
-            group, held, size = _together(held), [], 0
-            yield group
-        held.append(batch)
-        size += batch.nbytes
-    if held:
-        yield _together(held)
-
-
-def _parts(batch: pyarrow.RecordBatch, limit: int) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of a batch, not copied, in parts of at most ``limit`` bytes, if it has several rows."""
-    rows = batch.num_rows
-    if rows > 1 and batch.nbytes > limit:
-        yield from _parts(batch.slice(0, rows // 2), limit)
-        yield from _parts(batch.slice(rows // 2), limit)
-    elif rows:
-        yield batch
-
-
-def _together(held: list[pyarrow.RecordBatch]) -> dict[str, pyarrow.Array]:
-    import pyarrow as pa
-
-    names = held[0].schema.names
-    return {name: pa.concat_arrays([batch.column(name) for batch in held]) for name in names}
+def _encoded(rows: Rows, plan: Sequence[_Segment], order: Any) -> pyarrow.Array:
+    """Return the records in the ``order`` of the plan."""
+    places = deltas([segment.rows for segment in plan], [segment.first for segment in plan])
+    if isinstance(order, slice):
+        return rows.encoded(places)
+    scattered = places.copy()
+    scattered[order] = places
+    return rows.encoded(scattered).take(indices(order))

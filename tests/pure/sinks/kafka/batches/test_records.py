@@ -105,7 +105,7 @@ def test_no_record_is_larger_than_was_said(rows: list[Row], limit: int) -> None:
     most = some.largest(limit)
     for count in range(1, len(rows) + 1):
         if count == 1 or most[:count].sum() <= limit:
-            made = some.encoded(deltas([count, len(rows) - count]))
+            made = some.encoded(deltas([count, len(rows) - count], [0, 0]))
             assert all(len(each.as_py()) <= said for each, said in zip(made[:count], most, strict=False))
 
 

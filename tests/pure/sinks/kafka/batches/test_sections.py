@@ -17,7 +17,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from epochal.sinks.kafka.batches import frame
 from epochal.sinks.kafka.batches.compress import CODECS, LZ4_HEAD, SNAPPY_HEAD, Codec, expand
-from epochal.sinks.kafka.batches.cut import cut
+from epochal.sinks.kafka.batches.cut import Begun, cut
 from epochal.sinks.kafka.batches.records import encode_one
 from tests.pure.sinks.kafka.batches.support import layout
 
@@ -58,6 +58,14 @@ def test_each_codec_writes_the_form_that_brokers_take() -> None:
     assert gzip.decompress(bytes(Codec("gzip").squeeze(EASY)[0])) == EASY
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_that_lie_in_several_places_are_one_section(codec: str) -> None:
+    parts, attributes = Codec(codec).squeeze_parts([EASY[:10], memoryview(EASY)[10:500], EASY[500:9000]])
+    assert expand(b"".join(parts), attributes) == EASY[:9000]
+    assert attributes == CODECS[codec]
+    assert Codec(codec).squeeze_parts([HARD]) == ([HARD], 0)
+
+
 def test_records_in_another_form_of_snappy_are_refused() -> None:
     with pytest.raises(ValueError, match="do not begin as snappy-java writes them"):
         expand(b"anything else", CODECS["snappy"])
@@ -76,9 +84,20 @@ def cut_by_hand(sizes: list[int], limit: int, most_rows: int | None) -> list[int
     return [len(batch) for batch in batches]
 
 
-@given(st.lists(st.integers(7, 300), max_size=60), st.integers(0, 700), st.none() | st.integers(1, 9))
-def test_cuts_are_greedy(sizes: list[int], limit: int, most_rows: int | None) -> None:
-    assert cut(np.array(sizes, np.int32), limit, most_rows) == cut_by_hand(sizes, limit, most_rows)
+SIZES = st.lists(st.integers(7, 300), max_size=60)
+
+
+@given(SIZES, SIZES, st.integers(0, 700), st.none() | st.integers(1, 9))
+def test_cuts_are_greedy_whenever_the_rows_come(
+    first: list[int], then: list[int], limit: int, most_rows: int | None
+) -> None:
+    counts = cut(np.array(first, np.int32), limit, most_rows)
+    assert counts == cut_by_hand(first, limit, most_rows)
+    last = first[len(first) - counts[-1] :] if counts else []
+    more = cut(np.array(then, np.int32), limit, most_rows, Begun(sum(last), len(last)))
+    if counts and more:
+        counts[-1] += more.pop(0)
+    assert counts + more == cut_by_hand(first + then, limit, most_rows)
 
 
 @pytest.mark.parametrize(("limit", "counts"), [(260, [1, 1]), (261, [2]), (161, [1, 1]), (160, [1, 1])])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -21,7 +20,6 @@ from epochal.sinks.kafka.batches.write import Layout
 from tests.pure.sinks.kafka.batches.support import ROW, Row, Written, batch_of, layout
 
 TOPICS = {"topics": ("a", "b", "c"), "partitions": (3, 300, 1), "limits": (400, 300, 3000)}
-Batches = Callable[[list[Row]], list[pa.RecordBatch]]
 
 
 def written(batches: Iterable[pa.RecordBatch], plan: Layout, group_bytes: int = 1 << 20) -> Written:
@@ -193,6 +191,41 @@ def test_a_named_partition_says_nothing_about_the_next_row_by_chance() -> None:
     assert len({piece.code for piece in found.pieces} | {1}) == 2
 
 
+def large(rows: int, size: int, first: int = 0) -> pa.RecordBatch:
+    """Rows of about ``size`` bytes, each with another key."""
+    keys = pa.array([b"%010d" % n for n in range(first, first + rows)])
+    return pa.RecordBatch.from_pydict({"key": keys, "value": pa.array([bytes(size)] * rows)})
+
+
+def test_a_batch_is_filled_with_rows_of_several_blocks() -> None:
+    batches = [large(100, 20_000, n * 100) for n in range(8)]
+    found = written(batches, layout(partitions=(3,), batch_bytes=1_000_000), 32 << 20)
+    by_code = [[piece.rows for piece in found.pieces if piece.code == code] for code in range(3)]
+    assert [rows[:-1] for rows in by_code] == [[49] * (len(rows) - 1) for rows in by_code]
+    numbers = [[int(row.key or b"") for row in rows] for rows in found.by_place().values()]
+    assert numbers == [sorted(some) for some in numbers]
+    assert sorted(itertools.chain(*numbers)) == list(range(800))
+
+
+@pytest.mark.parametrize("partitions", [1, 4, 500])
+def test_what_is_held_is_bounded(partitions: int) -> None:
+    group, before, most, bytes_out = 4 << 20, pa.total_allocated_bytes(), 0, 0
+
+    def out(data: Any) -> None:
+        nonlocal most, bytes_out
+        most = max(most, pa.total_allocated_bytes() - before)
+        bytes_out += len(data)
+
+    def given() -> Iterator[pa.RecordBatch]:
+        for n in range(40):
+            assert n * 1_000_000 - bytes_out < 2 * group, "rows wait for more than is held at most"
+            yield large(1000, 1000, n * 1000)
+
+    write.write(given(), layout(partitions=(partitions,)), out, group)
+    assert bytes_out > 40_000_000
+    assert most < 4 * group
+
+
 CHECK = """
 import sys, pyarrow as pa
 from epochal.sinks.kafka.batches.write import Layout, write
@@ -215,11 +248,3 @@ def test_a_worker_that_writes_loads_no_pandas(tmp_path: Any, partitioner: str, c
     arguments = [sys.executable, "-c", CHECK, str(file), partitioner, codec]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
-
-
-def test_the_bytes_that_are_given_out_may_change_afterwards() -> None:
-    """What is held is what was copied at once, so that no buffer has to live longer than a call."""
-    seen: list[int] = []
-    batch = batch_of([Row(b"k", b"v")] * 10, "value")
-    write.write([batch], layout(), lambda data: seen.append(np.frombuffer(data, np.uint8).size))
-    assert sum(seen) > 0
