@@ -58,8 +58,9 @@ def offsets_of(column: pyarrow.Array) -> Numbers:
     import numpy as np
     import pyarrow as pa
 
-    large = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
-    kind = np.int64 if large else np.int32
+    types = pa.types
+    large = (types.is_large_binary, types.is_large_string, types.is_large_list)
+    kind = np.int64 if any(is_it(column.type) for is_it in large) else np.int32
     buffer = column.buffers()[1]
     if buffer is None or not buffer.size:  # Arrow permits that for no rows
         return np.zeros(1, kind)

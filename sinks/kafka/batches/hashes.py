@@ -55,13 +55,22 @@ class _Keys:
     lengths: Numbers
     steps: int  # how many steps are made for all keys that are long enough
 
-    def going_on(self, size: int) -> Iterator[tuple[int, int]]:
-        """Yield for every step its first byte, and how many keys have all ``size`` bytes of it."""
+    def each_step(self, units: Numbers, size: int) -> Iterator[tuple[int, Numbers]]:
+        """Yield how many keys have all ``size`` bytes of a step, and what these bytes are.
+
+        ``units``: what begins at each byte of ``data``.
+        """
         import numpy as np
 
+        longest, keys, first = int(self.lengths[0]), len(self.lengths), int(self.starts[0])
+        if longest == self.lengths[-1]:  # then they lie behind each other
+            for at in range(first, first + self.steps * size, size):
+                yield keys, units[at : at + (keys - 1) * longest + 1 : longest]
+            return
         shortest_first = self.lengths[::-1] // size
         for step in range(self.steps):
-            yield step * size, len(shortest_first) - int(np.searchsorted(shortest_first, step, side="right"))
+            rows = keys - int(np.searchsorted(shortest_first, step, side="right"))
+            yield rows, units[self.starts[:rows] + step * size]
 
 
 def _hashed(keys: pyarrow.Array, size: int, many: Callable[[_Keys], Numbers], one: Callable[[bytes], int]) -> Numbers:
@@ -107,9 +116,8 @@ def _murmur2(keys: _Keys) -> Numbers:
     m, lengths = np.uint32(_MURMUR), keys.lengths
     found: Numbers = np.uint32(_MURMUR_START) ^ lengths.astype(np.uint32)
     words = np.ndarray((len(keys.data) - 3,), "<u4", keys.data, strides=(1,))  # one begins at every byte
-    for at, rows in keys.going_on(4):
-        word = words[keys.starts[:rows] + at]
-        word *= m
+    for rows, taken in keys.each_step(words, 4):
+        word = taken * m
         word ^= word >> np.uint32(24)
         word *= m
         found[:rows] *= m
@@ -148,9 +156,9 @@ def _crc32(keys: _Keys) -> Numbers:
 
     table = _crc32_of_bytes()
     found = np.full(len(keys.starts), _WORD, np.uint32)
-    for at, rows in keys.going_on(1):
+    for rows, taken in keys.each_step(keys.data, 1):
         now = found[:rows]
-        found[:rows] = table[(now ^ keys.data[keys.starts[:rows] + at]) & np.uint32(0xFF)] ^ (now >> np.uint32(8))
+        found[:rows] = table[(now ^ taken) & np.uint32(0xFF)] ^ (now >> np.uint32(8))
     return ~found
 
 
@@ -168,8 +176,8 @@ def _fnv1a(keys: _Keys) -> Numbers:
     import numpy as np
 
     found = np.full(len(keys.starts), _FNV_START, np.uint32)
-    for at, rows in keys.going_on(1):
-        found[:rows] ^= keys.data[keys.starts[:rows] + at]
+    for rows, taken in keys.each_step(keys.data, 1):
+        found[:rows] ^= taken
         found[:rows] *= np.uint32(_FNV)
     return found
 

@@ -44,4 +44,4 @@ class Layout:
 
     def batch_bytes_of(self, topic: int) -> int:
         """Return how large a batch of a topic gets, with its header."""
-        return min(self.batch_bytes or BATCH_BYTES, self.limits[topic])
+        return max(1, min(self.batch_bytes or BATCH_BYTES, self.limits[topic]))

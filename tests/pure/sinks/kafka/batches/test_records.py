@@ -90,6 +90,16 @@ def test_a_header_without_a_key_is_refused() -> None:
         encode(None, pa.array([b""]), headers, [1])
 
 
+def test_headers_in_arrows_large_types() -> None:
+    """Spark makes them where ``spark.sql.execution.arrow.useLargeVarTypes`` is set."""
+    kind = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+    batch = batch_of([Row(b"k", b"v", [("h", b"1"), ("i", None)]), Row(b"k", b"v")])
+    key, value, headers = (batch.column(name) for name in ("key", "value", "headers"))
+    plain, _ = encode(key, value, headers, [2])
+    large, _ = encode(key.cast(pa.large_binary()), value.cast(pa.large_binary()), headers.cast(kind)[:2], [2])
+    assert large == plain
+
+
 def test_headers_of_a_list_that_is_null_are_not_written() -> None:
     kept = batch_of([Row(None, b"1", [("k", b"v")]), Row(None, b"2", [("l", None)])]).column("headers")
     valid, offsets = pa.py_buffer(bytes([0b10])), pa.py_buffer(np.array([0, 1, 2], np.int32))

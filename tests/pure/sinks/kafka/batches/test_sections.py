@@ -153,6 +153,7 @@ def test_a_layout_counts_partitions_over_all_topics_and_can_be_pickled() -> None
     assert [three.partition_of(code) for code in range(6)] == places
     assert [three.code_of("abc".index(topic), partition) for topic, partition in places] == list(range(6))
     assert [three.batch_bytes_of(topic) for topic in range(2)] == [500, 1_000_000]
+    assert layout(limits=(0,)).batch_bytes_of(0) == 1
     again = pickle.loads(pickle.dumps(three))
     assert again == three
     assert again.partition_of(4) == ("c", 0)

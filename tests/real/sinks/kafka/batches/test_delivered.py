@@ -92,7 +92,7 @@ def deliver(connection: Connection, batch: pa.RecordBatch, layout: Layout) -> li
             attributes=piece.attributes,
             producer_id=-1,
             producer_epoch=-1,
-            sequence=-1,
+            sequence=0,
             timestamp_ms=NOW,
         )
         connection.produce(layout.partition_of(piece.code)[1], header + section)
