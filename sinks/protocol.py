@@ -152,6 +152,19 @@ class WatchingSink(RedoSink, Protocol):
 
 
 @runtime_checkable
+class VotingSink(Sink, Protocol):
+    """A sink whose prepared epoch is lost when the sink is fenced, and which can show a decided one before that."""
+
+    def finish(self, committable: Committable) -> None:
+        """Show the prepared epoch, if it can still be shown; do nothing if it cannot.
+
+        A start calls this after its own fence is in the epoch log, and before it fences the sink.  ``committable`` is
+        decided, and no other decision about this epoch can come any more.  Without the call, ``commit`` would have to
+        write the rows again.  Raise ``SinkUnavailable`` or ``OutcomeUnknown`` if the server does not answer.
+        """
+
+
+@runtime_checkable
 class MarkedSink(Sink, Protocol):
     """A sink whose marker an operator action can set.  This is for markers that no commit can write again.
 

@@ -62,6 +62,7 @@ from epochal.sinks.protocol import (
     RedoSink,
     Sink,
     Stage,
+    VotingSink,
 )
 
 COMPACT_EVERY = 100
@@ -313,6 +314,7 @@ def fence(start: Start, ask: EpochRequest, actor: Actor) -> None:
     query = replace(start.query, checkpoint=start.history.place or start.query.checkpoint)
     append(start, start.history.next_position, Fence(actor, query, ask.epoch, start.mode, done))
     hit(Point.AFTER_FENCE_RECORD)
+    finish_decided(start)
     for name, sink in start.sinks.items():
         hit(Point.BEFORE_SINK_FENCE, name)
         start.patiently(lambda sink=sink: sink.fence(start.query, actor))  # type: ignore[misc]
@@ -320,6 +322,21 @@ def fence(start: Start, ask: EpochRequest, actor: Actor) -> None:
     start.actor = actor
     start.publisher.started(actor, start.mode, list(start.sinks))
     hit(Point.AFTER_FENCE)
+
+
+def finish_decided(start: Start) -> None:
+    """Let sinks show what is decided, where their own fence would destroy it.
+
+    Older starts can decide nothing any more, because this start's fence is in the log.
+    """
+    if start.history.last is None or not isinstance(start.current, Commit):
+        return
+    without = start.action.without if start.action is not None else ()
+    for name in start.pending:
+        sink = start.sinks[name]
+        if isinstance(sink, VotingSink) and name in start.current.participants and name not in without:
+            committable = start.current.participants[name].committable
+            start.patiently(lambda sink=sink, its=committable: sink.finish(its))  # type: ignore[misc]
 
 
 def look_again(start: Start, ask: EpochRequest) -> None:

@@ -23,6 +23,7 @@ from epochal.sinks.epochs import KEPT_ALWAYS
 from epochal.sinks.kafka import audit, produce, slots, topics
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
+from epochal.sinks.kafka.ending import Vote, end
 from epochal.sinks.kafka.fencing import bar_and_read, what_topics
 from epochal.sinks.kafka.judging import record_columns
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch
@@ -36,7 +37,7 @@ from epochal.sinks.spark.executors import running_session
 from epochal.sinks.spark.threads import Threads
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ATTEMPTS = 10
 """How many attempts are made, if other producers interrupt them, before the coordinator gets an error."""
@@ -122,6 +123,10 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
     formats.check_vote(committable, PAYLOAD_VERSION)
     marker_topic, _ = sink.seen()
     link = sink.link()
+    if by == committable.decision.actor:  # whose fence the transaction was begun under
+        ended = end_vote(link, marker_topic, committable)
+        if ended is not None:
+            return ended
     state = slots.read_all(link, marker_topic)
     if marker_topic.conditions.already_committed(state, by, marker_of(committable), committable.decision.epoch):
         bar_and_read(sink, link, marker_topic, state.slots)  # returns when every partition shows the epoch
@@ -148,10 +153,38 @@ def plans_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Com
     return [replace(plan, marker_topic=marker_topic.of_slot(slot), rows=rows) for slot, rows in enumerate(counts)]
 
 
+def finish(sink: Core, committable: Committable) -> None:
+    """See ``epochal.sinks.protocol.VotingSink``."""
+    marker_topic, _ = sink.seen()
+    end_vote(sink.link(), marker_topic, committable)
+
+
+def end_vote(link: Link, marker_topic: MarkerTopic, committable: Committable) -> CommitOutcome | None:
+    """End the transaction that the committable names; None: it names none, or it cannot be committed any more."""
+    vote = Vote.of(committable)
+    if vote is None or not is_there(link, marker_topic, committable):
+        return None
+    return end(link, vote, committable.decision.epoch)
+
+
+def is_there(link: Link, marker_topic: MarkerTopic, committable: Committable) -> bool:
+    """Whether the topics are still those that the epoch was prepared for; if not, ``plan_of`` says so."""
+    payload = committable.payload
+    declared = declared_in(payload)
+    now = topics.describe(link, declared, marker_topic)
+    return now.identity == payload["identity"] and now.ids == (payload.get("topics") or now.ids)
+
+
+def declared_in(payload: Json) -> Declared:
+    """Return the topics that a vote names."""
+    ids: Mapping[str, str] = payload.get("topics", {})
+    return Declared(tuple(ids), True) if ids else Declared((str(payload["topic"]),))
+
+
 def plan_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Committable, by: Actor) -> Plan:
     payload, decision = committable.payload, committable.decision
     ids: Mapping[str, str] = payload.get("topics", {})
-    declared = Declared(tuple(ids), True) if ids else Declared((str(payload["topic"]),))
+    declared = declared_in(payload)
     now = topics.describe(link, declared, marker_topic)
     if now.identity != payload["identity"] or (ids and now.ids != ids):
         raise CheckpointMismatch(
@@ -196,15 +229,9 @@ def attempt_once(sink: Core, plan: Plan, committable: Committable) -> AttemptRes
     """Make one attempt, in a task; without rows no task is needed."""
     if plan.rows == 0:
         return produce.attempt(plan, ())
-    encoding = Encoding.from_json(committable.payload["encoding"], sink.name)
-    session = sink.own_session(encoding.settings)
-    if staged := staged_copies(committable):
-        kept = stage.read_copy(session, staged[plan.marker_topic.slot])
-        records = kept.select(*record_columns(kept))
-    else:
-        records = encoding.records(stage.read_copy(session, Copy.from_json(committable.payload["copy"])))
+    records = records_of(sink, committable, plan.marker_topic.slot)
     answers = records.coalesce(1).mapInArrow(
-        partial(produce.task, plan), "answer string", barrier=may_use_barrier(session)
+        partial(produce.task, plan), "answer string", barrier=may_use_barrier(records.sparkSession)
     )
     try:
         told = answers.collect()
@@ -213,3 +240,13 @@ def attempt_once(sink: Core, plan: Plan, committable: Committable) -> AttemptRes
         why = produce.unknown(plan, what, error, "its task may have asked for the commit before")
         return AttemptResult(Outcome.LOST, why)
     return AttemptResult.from_json(told[0]["answer"])
+
+
+def records_of(sink: Core, committable: Committable, slot: int) -> DataFrame:
+    """Return the records of the epoch that a slot gets: those that were kept, else those that the copy gives."""
+    encoding = Encoding.from_json(committable.payload["encoding"], sink.name)
+    session = sink.own_session(encoding.settings)
+    if staged := staged_copies(committable):
+        kept = stage.read_copy(session, staged[slot])
+        return kept.select(*record_columns(kept))
+    return encoding.records(stage.read_copy(session, Copy.from_json(committable.payload["copy"])))

@@ -47,8 +47,9 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 """How many records an Arrow batch may have: at most 10,000, whatever the user has set."""
 
 
-PAYLOAD_VERSION = 1
-"""The version of a vote's payload.  The encoding of rows in it has a version of its own (``rows.py``)."""
+PAYLOAD_VERSION = 2
+"""The newest version of a vote's payload: 2 names an open transaction (``votes``), 1 does not.  The encoding of rows in
+it has a version of its own (``rows.py``)."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Core:
         partition: str | None,
         tombstones: bool,
         slots: int,
+        votes: bool,
         select: Sequence[str] | None,
         where: str | None,
         bad_rows: Sink | Literal["fail"],
@@ -141,6 +143,9 @@ class Core:
         self.bad_rows = rejects.check_bad_rows(bad_rows, self.name)
         check_bad_rows(self.bad_rows, self.make_value, self.name)
         self.slots = slots
+        self.votes = votes
+        self.lacking: Sequence[str] | None = None  # the requests of a vote that the brokers lack; None: not asked yet
+        self.told_why: str | None = None  # why epochs are not votes, as the log was told
         self.ever_used = 1  # how many slots, as the sink was last seen
         check_slots_argument(slots, partitioner, self.name)
         self.tombstones = tombstones
@@ -247,7 +252,7 @@ class Core:
         )
 
     def close(self) -> None:
-        self.looked = self.session = self.evaluated = self.aged = self.watched = self.judging = None
+        self.looked = self.session = self.evaluated = self.aged = self.watched = self.judging = self.lacking = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"} | {

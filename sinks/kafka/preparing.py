@@ -7,8 +7,9 @@ from epochal.coordinator.model.epoch import Actor, Committable, Copy, Epoch, Jso
 from epochal.coordinator.model.errors import PrepareRefused
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
-from epochal.sinks.kafka import marker, slots
-from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
+from epochal.sinks.kafka import marker, possible, slots, voting
+from epochal.sinks.kafka.client import log
+from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.judging import check_rows, check_topics, judged_while_copied, reasons, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.topics import Topics
@@ -48,9 +49,8 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     if count + left_out != epoch.copy.rows:
         told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows} rows"
         raise sink.refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
-    failpoints.hit(Point.BEFORE_VOTE, sink.name, epoch.number)
     payload = {
-        "version": PAYLOAD_VERSION,
+        "version": 1,
         "copy": epoch.copy.to_json(),
         "identity": now.identity,
         **({"topics": dict(now.ids)} if now.several else {"topic": sink.topic}),
@@ -59,7 +59,24 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         **({"staged": [copy.to_json() for copy in staged]} if staged else {}),
         "about": {"offsets": epoch.offsets, "watermark": epoch.watermark},
     }
-    return Committable(sink.name, epoch.decision, epoch.position, count, payload, left_out=left_out)
+    vote = Committable(sink.name, epoch.decision, epoch.position, count, payload, left_out=left_out)
+    vote = voted(sink, epoch, vote, now, by)
+    failpoints.hit(Point.BEFORE_VOTE, sink.name, epoch.number)
+    return vote
+
+
+def voted(sink: Core, epoch: Epoch, vote: Committable, now: Topics, by: Actor) -> Committable:
+    """Write the epoch into an open transaction where the sink can do that; else leave the vote as it is."""
+    assert epoch.copy is not None, "prepare has checked it"
+    link = sink.link()
+    with voting.named(link, epoch):
+        reason = possible.reason_now(sink, link, now, epoch.copy)
+    if reason is None:
+        return voting.vote(sink, epoch, vote, now, by)
+    if sink.votes and sink.told_why != reason:
+        sink.told_why = reason
+        log.warning("sink %s: epochs are produced after the decision, by one task: %s", sink.name, reason)
+    return vote
 
 
 def cut_of(sink: Core, marker_topic: MarkerTopic, epoch: Epoch, by: Actor) -> Json | None:

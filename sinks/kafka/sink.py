@@ -45,6 +45,9 @@ class KafkaSink:
     ``tombstones``: True if a row whose value is NULL is meant as a tombstone.  Otherwise such a row is a bad row.
     ``slots``: how many transactions write an epoch at the same time (``epochal.sinks.kafka.slots``), for epochs that
     one transaction does not write in time.  The number may change between starts.
+    ``votes``: True if all tasks may write an epoch into one open transaction before the decision, which one request
+    ends after it (``epochal.sinks.kafka.votes``).  Where that cannot be done, an epoch is produced after the decision,
+    by one task, as with ``votes=False``; ``guarantee()`` and the log say why.
     ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``).  Other
     arguments can name selected columns only.  Rows are projected again when they are produced, after the decision.  The
     epoch's committable keeps the expressions, and the settings of the session that prepared the epoch; both are used
@@ -80,6 +83,7 @@ class KafkaSink:
         partition: str | None = None,
         tombstones: bool = False,
         slots: int = 1,
+        votes: bool = False,
         select: Sequence[str] | None = None,
         where: str | None = None,
         bad_rows: Sink | Literal["fail"] = "fail",
@@ -153,6 +157,10 @@ class KafkaSink:
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Produce the epoch, unless its marker says that this was done."""
         return committing.commit(self._core, committable, by)
+
+    def finish(self, committable: Committable) -> None:
+        """See ``epochal.sinks.protocol.VotingSink``."""
+        committing.finish(self._core, committable)
 
     def check_apply(self) -> None:
         """Raise ``Misconfigured`` if idempotent mode cannot keep its promise with this sink."""

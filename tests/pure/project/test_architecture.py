@@ -20,6 +20,7 @@ FLOORS = (
     ("coordinator/environment", "coordinator/telemetry", "checkpoints", "sinks"),
     ("coordinator/protocol", "sinks/spark"),
     ("sinks/rows", "sinks/kafka/wire", "sinks/kafka/batches"),
+    ("sinks/kafka/votes",),
     ("sinks/postgres", "sinks/kafka", "sinks/delta"),
     ("coordinator/query",),
     ("coordinator/console",),
@@ -178,6 +179,7 @@ def test_a_circle_is_noticed() -> None:
 WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.datetime.now", "date.today"}
 NOTES = {
     ("epochal.sinks.delta.core", "time.time"),  # Delta's `lastUpdated`, which nobody reads
+    ("epochal.sinks.kafka.voting", "time.time"),  # the records' timestamp, as every producer sets it
     ("epochal.coordinator.query.operate", "datetime.datetime.now"),  # when a person said it, told to people
     ("epochal.coordinator.console.audit", "time.time"),  # how long ago, told to people
     ("epochal.coordinator.console.txns", "time.time"),  # the same

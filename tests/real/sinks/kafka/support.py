@@ -87,6 +87,14 @@ def hanging(bootstrap: str, *topics: str) -> list[str]:
     return [f"{at.topic}[{at.partition}]: {s} < {h}" for at, s, h in zip(places, stable, high, strict=True) if s < h]
 
 
+def bar(bootstrap: str, *names: str) -> None:
+    """End the open transactions of these sinks."""
+    for name in names:
+        Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": f"epochal-{APP}-{name}", "log_level": 0}
+        ).init_transactions(120)
+
+
 def set_max_message_bytes(bootstrap: str, topic: str, value: int) -> None:
     set_config(bootstrap, topic, "max.message.bytes", str(value))
 

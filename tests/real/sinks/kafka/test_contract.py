@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -108,6 +108,43 @@ class SlotsKafkaHarness(KafkaHarness):
 
     options: Mapping[str, Any] = {"slots": 2, "key": "id"}
     prepare_is_fenced = True
+
+
+class VotingKafkaHarness(KafkaHarness):
+    """An open transaction holds the prepared rows; another process, which was not told to vote, ends it."""
+
+    options: Mapping[str, Any] = {"votes": True}
+    prepare_is_fenced = True
+
+    def restart_server(self) -> None:
+        self._server.crash()
+        self._server.start()
+
+    def end(self) -> None:
+        """Abort what is prepared, so that no reader waits for it."""
+        support.bar(self._server.bootstrap, self._topic)
+
+
+@pytest.mark.wide
+class TestVotingKafkaSink(SinkContract):
+    @pytest.fixture
+    def harness(
+        self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
+    ) -> Iterator[KafkaHarness]:
+        voting = VotingKafkaHarness(spark, kafka_server, topic, stage)
+        yield voting
+        voting.end()
+
+
+@pytest.mark.wide
+class TestMarkedVotingKafkaSink(MarkedContract):
+    @pytest.fixture
+    def harness(
+        self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
+    ) -> Iterator[KafkaHarness]:
+        voting = VotingKafkaHarness(spark, kafka_server, topic, stage)
+        yield voting
+        voting.end()
 
 
 class ProjectedKafkaHarness(ProjectedRows, KafkaHarness):

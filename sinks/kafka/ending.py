@@ -1,0 +1,97 @@
+"""Commit: one request ends the transaction that a vote holds.
+
+The broker commits the transaction only if no InitProducerId of the same transactional id came after that of
+``prepare``.  So the request needs no look at the fence or at the marker before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import Committable, EpochNumber, Json, Marker
+from epochal.coordinator.model.errors import OutcomeUnknown
+from epochal.coordinator.model.failpoints import Point
+from epochal.sinks.conditions import marker_of
+from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.wire import errors
+from epochal.sinks.kafka.wire.cluster import Cluster
+from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError
+from epochal.sinks.kafka.wire.messages import Producer
+from epochal.sinks.kafka.wire.reach import reach_of
+from epochal.sinks.protocol import CommitOutcome
+
+
+@dataclass(frozen=True)
+class Vote:
+    """The open transaction that a committable names."""
+
+    transactional_id: str
+    producer: Producer
+    marker: Marker  # which the transaction writes
+
+    def to_json(self) -> Json:
+        return {
+            "id": self.transactional_id,
+            "producer": self.producer.id,
+            "epoch": self.producer.epoch,
+            "position": self.marker.position,
+            "decision": self.marker.decision,
+        }
+
+    @classmethod
+    def of(cls, committable: Committable) -> Vote | None:
+        """Return the transaction that holds the rows and the marker of this decision at this position; else None."""
+        told = committable.payload.get("votes")
+        if told is None:
+            return None
+        vote = cls(told["id"], Producer(told["producer"], told["epoch"]), Marker(told["position"], told["decision"]))
+        return vote if vote.marker == marker_of(committable) else None
+
+
+_COMMITTED = ("PrepareCommit", "CompleteCommit")
+"""The states of a transaction that was committed before, as DescribeTransactions tells them."""
+
+
+def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
+    """Ask the broker to commit; return the outcome once every reader sees the rows.
+
+    None: the transaction was ended before, or is not the newest one of its id.  The marker says how it was ended.
+    ``OutcomeUnknown``: no answer came.  The call is idempotent.
+    """
+    deadline = link.deadline()
+    try:
+        with Cluster(reach_of(link.bootstrap, link.options, link.timeout)) as cluster:
+            was = cluster.describe_transaction(vote.transactional_id, deadline)
+            failpoints.hit(Point.BEFORE_PUBLISH, link.sink, epoch)
+            code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
+            failpoints.hit(Point.AFTER_PUBLISH, link.sink, epoch)
+            if code == 0:  # decided; the second answer comes when all partitions have been told
+                code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
+    except (OSError, BrokerError, AnswerNotUnderstood) as error:
+        raise OutcomeUnknown(
+            f"the commit of transaction {vote.transactional_id} was asked for and not answered:"
+            f" {link.scrub(f'{type(error).__name__}: {error}'):.300}",
+            sink=link.sink,
+            epoch=epoch,
+            state=f"producer {vote.producer.id}, epoch {vote.producer.epoch}, bootstrap servers {link.bootstrap}",
+            help="start the brokers, or make them reachable from the driver under the addresses that they advertise,"
+            " then restart the query: the request is repeated, and the marker is asked",
+        ) from error
+    if code == 0:
+        before = was.producer == vote.producer and was.state in _COMMITTED
+        return CommitOutcome.ALREADY_COMMITTED if before else CommitOutcome.COMMITTED
+    if errors.is_fenced(code):
+        return None
+    raise _refused(link, vote, epoch, code)
+
+
+def _refused(link: Link, vote: Vote, epoch: EpochNumber, code: int) -> Exception:
+    name = BrokerError(code, "").name
+    return OutcomeUnknown(
+        f"the broker answers {name} to the commit of transaction {vote.transactional_id}",
+        sink=link.sink,
+        epoch=epoch,
+        state=f"producer {vote.producer.id}, epoch {vote.producer.epoch}; whether it is committed is not known",
+        help="correct what Kafka names (the user's rights on the transactional id), then restart the query",
+    )

@@ -1,0 +1,69 @@
+"""What an error of the wire means for a vote: nothing of the epoch is decided, so nothing can be lost."""
+
+from __future__ import annotations
+
+from epochal.coordinator.model.epoch import Epoch
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused, SinkUnavailable
+from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.votes.producing import DeliveryFailed
+from epochal.sinks.kafka.wire import errors
+from epochal.sinks.kafka.wire.errors import BrokerError
+
+REFUSED = frozenset(
+    {10, 17, 18, 29, 30, 31, 32, 33, 34, 35, 42, 43, 50, 53, 54, 58, 74, 76, 87}
+)  # too large, topic, list too large, rights, timestamp, SASL, version, request, format, timeout, rights, codec, record
+"""Error codes that a new try cannot change."""
+
+
+def failure(link: Link, error: Exception, doing: str, code: int | None = None) -> EpochalError:
+    """Return the error for a request that failed before the vote was given."""
+    if isinstance(error, BrokerError):
+        code = error.code
+    text = link.scrub(
+        f"{error}" if isinstance(error, (BrokerError, DeliveryFailed)) else f"{type(error).__name__}: {error}"
+    )
+    if code in REFUSED:
+        return Misconfigured(
+            f"Kafka refuses the request {doing}: {text:.300}",
+            sink=link.sink,
+            state=f"bootstrap servers {link.bootstrap}",
+            help="correct what Kafka names: the user's rights (ACLs), a topic's setting, or options= of KafkaSink",
+        )
+    if code is not None and errors.is_fenced(code):
+        return SinkUnavailable(
+            f"another producer ended the transaction of the epoch: {text:.300}",
+            sink=link.sink,
+            state=f"bootstrap servers {link.bootstrap}; nothing of the epoch is visible",
+            help="start one query per app and sink, and end what else uses the transactional id",
+        )
+    return SinkUnavailable(
+        f"Kafka at {link.bootstrap} did not answer the request {doing} in time: {text:.300}",
+        sink=link.sink,
+        state=f"bootstrap servers {link.bootstrap}; nothing of the epoch is visible",
+        help="start the brokers, or make them reachable from driver and executors under the addresses that they"
+        " advertise (advertised.listeners); if they are up and slow, raise request_timeout=",
+    )
+
+
+def of_delivery(link: Link, epoch: Epoch, failed: DeliveryFailed, seconds: float, timeout: float) -> EpochalError:
+    """Return the error for an owner that could not deliver, ``seconds`` after the transaction was begun."""
+    why = f"{link.scrub(str(failed)):.300}"
+    if seconds >= timeout:
+        return PrepareRefused(
+            f"the epoch could not be written within the transaction timeout of {timeout:g} s: {why}",
+            sink=link.sink,
+            epoch=epoch.number,
+            state="nothing of the epoch is visible, and nothing was decided",
+            help="raise transaction_timeout= (and the broker's transaction.max.timeout.ms), speed up the brokers or the"
+            " link to them, and restart the query; make epochs smaller with the source's limit per trigger",
+        )
+    if failed.kind in ("RecordsDamaged", "RowsGone", "AnswerNotUnderstood"):
+        return PrepareRefused(
+            f"the epoch could not be written: {why}",
+            sink=link.sink,
+            epoch=epoch.number,
+            state="nothing of the epoch is visible, and nothing was decided",
+            help="restart the query: the epoch is written again; if it happens again, the file system of the checkpoint"
+            " or the brokers lose what they have acknowledged",
+        )
+    return failure(link, failed, "to write an epoch", failed.code)

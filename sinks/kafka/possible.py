@@ -1,0 +1,58 @@
+"""Whether an epoch can be written as a vote.  If not, the sink produces it after the decision, in one process."""
+
+from __future__ import annotations
+
+import time
+
+from epochal.coordinator.model.epoch import Copy
+from epochal.sinks.kafka.batches import frame, partitioner
+from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.core import Core
+from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.kafka.wire.cluster import Cluster
+from epochal.sinks.kafka.wire.errors import NotByHand
+from epochal.sinks.kafka.wire.reach import reach_of
+from epochal.sinks.spark import stage
+
+MODULES = ("numpy", "google_crc32c")
+"""What an executor needs for votes, beside pyarrow."""
+
+
+def reason_against(sink: Core, link: Link) -> str | None:
+    """Return why the sink cannot vote with its arguments, whatever the cluster is; None: they allow it."""
+    if not sink.votes:
+        return "votes=False"
+    if sink.slots > 1:
+        return f"slots={sink.slots}"
+    if sink.encoding.partitioner not in partitioner.VECTORISED:
+        return f"partitioner {sink.encoding.partitioner!r} exists in librdkafka only"
+    if (lacking := frame.check_library()) is not None:
+        return lacking
+    try:
+        reach_of(link.bootstrap, link.options, link.timeout)
+    except NotByHand as option:
+        return f"option {option.option!r} is librdkafka's alone: {option.why}"
+    return None
+
+
+def reason_now(sink: Core, link: Link, now: Topics, copy: Copy) -> str | None:
+    """Return why this epoch cannot be written as a vote; None: it can."""
+    reason = reason_against(sink, link)
+    if reason is not None:
+        return reason
+    if sink.ever_used > 1:
+        return f"the sink was used with slots={sink.ever_used}"
+    if stage.local_path(copy.root) is None:
+        return f"the checkpoint lies where Python tasks cannot write: {copy.root}"
+    for topic in now.targets.values():
+        if topic.rights is not None and "READ" not in topic.rights:
+            return f"the user lacks READ on topic {topic.name!r}, by which the leaders tell what they hold"
+    return _old_brokers(sink, link)
+
+
+def _old_brokers(sink: Core, link: Link) -> str | None:
+    """Ask once per start which requests the brokers lack."""
+    if sink.lacking is None:
+        with Cluster(reach_of(link.bootstrap, link.options, link.timeout)) as cluster:
+            sink.lacking = cluster.lacking(time.monotonic() + link.timeout)
+    return "; ".join(sink.lacking) or None

@@ -1,0 +1,115 @@
+"""Encode the records of an epoch as record batches, in Spark tasks: into files beside the durable copy.
+
+Nothing is sent here.  What a task writes is read by whoever delivers it, so a batch has the same bytes however often it
+is sent.  Files of a task that was repeated elsewhere are not read: only what the winning attempts answered counts.
+A small task answers with the records themselves instead of a file, which saves small epochs a second Spark job.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from epochal.sinks.kafka.batches.write import Layout, Piece, write
+from epochal.sinks.kafka.votes.deliver import Batch
+from epochal.sinks.kafka.wire.messages import Partition
+from epochal.sinks.spark import settings, workers
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame
+
+INLINE_BYTES = 64 << 10
+"""How many bytes of records a task answers with; if it has more, it writes a file."""
+_A_FILE_A_TASK = {"spark.sql.files.openCostInBytes": str(2**61)}
+"""Each file of the copy is read by a task of its own, as a whole: so its rows keep their order."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The batches of an epoch, by topic-partition, in the order in which they are sent."""
+
+    batches: Mapping[Partition, Sequence[Batch]]
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.rows for its in self.batches.values() for batch in its)
+
+    @property
+    def bytes(self) -> int:
+        return sum(batch.length for its in self.batches.values() for batch in its)
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether no batch lies in a file."""
+        return all(isinstance(batch.source, bytes) for its in self.batches.values() for batch in its)
+
+
+def encode(records: DataFrame, layout: Layout, folder: str) -> Encoded:
+    """Encode all records in one Spark job.  ``folder``: a local path, which is made if a task needs it."""
+    answers = records.mapInArrow(partial(_task, layout, folder), "task string, file string, pieces string, data string")
+    with settings.held(records.sparkSession, _A_FILE_A_TASK):
+        told = answers.collect()
+    batches: dict[Partition, list[Batch]] = {}
+    for row in sorted(told, key=lambda row: int(row["task"])):
+        source = os.path.join(folder, row["file"]) if row["file"] else base64.b64decode(row["data"])
+        for fields in json.loads(row["pieces"]):
+            piece = Piece(*fields)
+            batch = Batch(source, piece.offset, piece.length, piece.rows, piece.attributes, piece.crc)
+            batches.setdefault(Partition(*layout.partition_of(piece.code)), []).append(batch)
+    return Encoded(batches)
+
+
+def _task(layout: Layout, folder: str, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = context.partitionId() if context is not None else 0
+    with _Output(folder, f"task-{number}-{uuid.uuid4().hex}.records") as output:
+        pieces = write(workers.promptly(batches), layout, output.add)
+        data = base64.b64encode(output.data).decode()
+        yield workers.answer(task=str(number), file=output.name, pieces=json.dumps(pieces), data=data)
+
+
+class _Output:
+    """What a task writes: bytes, and from ``INLINE_BYTES`` on a file."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._folder = folder
+        self._wanted = name
+        self._handle: int | None = None
+        self.data = bytearray()
+        self.name = ""  # of the file, if there is one
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def add(self, data: bytes | memoryview) -> None:
+        if self._handle is None and len(self.data) + len(data) <= INLINE_BYTES:
+            self.data += data
+            return
+        if self._handle is None:
+            os.makedirs(self._folder, exist_ok=True)
+            self.name = self._wanted
+            path = os.path.join(self._folder, self.name)
+            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            kept, self.data = memoryview(bytes(self.data)), bytearray()
+            _write(self._handle, kept)
+        _write(self._handle, memoryview(data))
+
+
+def _write(handle: int, data: memoryview) -> None:
+    data = data.cast("B") if data.format != "B" else data
+    while len(data):
+        data = data[os.write(handle, data) :]

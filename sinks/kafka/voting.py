@@ -1,0 +1,203 @@
+"""Prepare by voting: the epoch is written into an open transaction, and its leaders are asked what they hold."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from epochal.coordinator.model.epoch import Actor, Committable, Epoch
+from epochal.coordinator.model.errors import EpochalError, PrepareRefused, SinkUnavailable
+from epochal.sinks.conditions import marker_of, refusing
+from epochal.sinks.kafka import marker
+from epochal.sinks.kafka.batches import frame, records
+from epochal.sinks.kafka.batches.write import Layout
+from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.committing import plan_of, records_of
+from epochal.sinks.kafka.core import Core
+from epochal.sinks.kafka.ending import Vote
+from epochal.sinks.kafka.failures import failure, of_delivery
+from epochal.sinks.kafka.marker import State
+from epochal.sinks.kafka.produce import Plan
+from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.kafka.votes import encoding
+from epochal.sinks.kafka.votes.deliver import SEQUENCES, Batch, Delivered, RowsGone, Stream, Transaction, deliver
+from epochal.sinks.kafka.votes.encoding import Encoded
+from epochal.sinks.kafka.votes.producing import Delivery, DeliveryFailed, produce
+from epochal.sinks.kafka.wire import reach
+from epochal.sinks.kafka.wire.cluster import Cluster
+from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError
+from epochal.sinks.kafka.wire.messages import Partition
+from epochal.sinks.spark import stage
+from epochal.sinks.spark.executors import first_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+VERSION = 2
+"""The version of a payload with a vote in it."""
+
+
+def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Actor) -> Committable:
+    """Write the epoch into an open transaction; return the committable, which names the transaction.
+
+    ``SinkUnavailable``: the brokers did not answer, or another producer ended the transaction; nothing is visible and
+    the call may be repeated.  ``PrepareRefused``: the brokers refuse the rows.
+    """
+    assert epoch.copy is not None, "prepare has checked it"
+    link, (marker_topic, _) = sink.link(), sink.seen()
+    rows = records_of(sink, committable, 0)
+    encoded = encoded_rows(sink, epoch, rows, layout_of(sink, link, now))
+    if encoded.rows != committable.rows:
+        told = f"{encoded.rows} rows were encoded, and {committable.rows} were judged"
+        raise sink.refuse(epoch, told, "restart the query; if it happens again, report this as a bug of Epochal")
+    plan = plan_of(sink, link, marker_topic, committable, by)
+    with (
+        named(link, epoch, plan.transaction_timeout),
+        Cluster(reach.reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
+    ):
+        transaction, state = opened(cluster, plan, epoch, by)
+        deadline = time.monotonic() + plan.transaction_timeout
+        own = Partition(marker_topic.topic, marker_topic.slot)
+        cluster.add_partitions(
+            transaction.transactional_id, transaction.producer, [*encoded.batches, own], link.deadline()
+        )
+        delivered = dict(_produced(sink, plan, transaction, encoded, rows))
+        delivered |= send_marker(cluster, plan, transaction, state, own, deadline)
+        check_held(cluster, plan, transaction, expected(encoded, delivered, own), deadline)
+    held = Vote(transaction.transactional_id, transaction.producer, plan.marker)
+    return replace(committable, payload={**committable.payload, "version": VERSION, "votes": held.to_json()})
+
+
+def layout_of(sink: Core, link: Link, now: Topics) -> Layout:
+    """Return how the rows are cut into batches, for the topics as the vote has judged them."""
+    targets = now.targets.values()
+    codec, level = reach.codec_of(link.options)
+    size, rows = reach.batch_limits(link.options)
+    return Layout(
+        topics=tuple(target.name for target in targets),
+        partitions=tuple(target.partitions for target in targets),
+        limits=tuple(target.batch_bytes for target in targets),
+        partitioner=sink.encoding.partitioner,
+        codec=codec,
+        level=level,
+        batch_bytes=size,
+        batch_rows=rows,
+    )
+
+
+def encoded_rows(sink: Core, epoch: Epoch, rows: DataFrame, layout: Layout) -> Encoded:
+    assert epoch.copy is not None, "prepare has checked it"
+    root = stage.local_path(epoch.copy.root)
+    assert root is not None, "votes need a local copy"
+    try:
+        return encoding.encode(rows, layout, os.path.join(root, f"{sink.name}-{uuid.uuid4().hex}"))
+    except EpochalError:
+        raise
+    except Exception as error:
+        raise PrepareRefused(
+            f"the epoch could not be encoded: {first_cause(error)}",
+            sink=sink.name,
+            epoch=epoch.number,
+            state="nothing of the epoch was decided, and nothing was sent",
+            help="correct the disk of the checkpoint (space, rights) or the executors, whichever caused the error, and"
+            " restart: the epoch is evaluated again",
+        ) from error
+
+
+def opened(cluster: Cluster, plan: Plan, epoch: Epoch, by: Actor) -> tuple[Transaction, State]:
+    """Bar every older producer, then check the fence and the marker; return the new transaction and what was read."""
+    link, marker_topic = plan.link, plan.marker_topic
+    milliseconds = int(plan.transaction_timeout * 1000)
+    producer = cluster.init_producer(marker_topic.transactional_id, milliseconds, link.deadline())
+    state = marker.read(link, marker_topic, final=True)
+    marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
+    return Transaction(marker_topic.transactional_id, producer, int(time.time() * 1000)), state
+
+
+def _produced(
+    sink: Core, plan: Plan, transaction: Transaction, encoded: Encoded, rows: DataFrame
+) -> Mapping[Partition, Delivered]:
+    link = plan.link
+    delivery = Delivery(
+        reach.reach_of(link.bootstrap, link.options, link.timeout),
+        transaction,
+        reach.in_flight_of(link.options),
+        plan.transaction_timeout,
+        sink.name,
+        plan.epoch,
+    )
+    try:
+        return produce(rows.sparkSession, delivery, encoded)
+    except DeliveryFailed:
+        raise
+    except Exception as error:
+        raise SinkUnavailable(
+            f"the Spark job that delivers {encoded.rows} rows failed: {first_cause(error)}",
+            sink=sink.name,
+            epoch=plan.epoch,
+            state="the transaction was not committed, nothing of the epoch is visible",
+            help="see why executors or their Python workers die (memory, a killed process), then restart the query",
+        ) from error
+
+
+def send_marker(
+    cluster: Cluster, plan: Plan, transaction: Transaction, state: State, own: Partition, deadline: float
+) -> Mapping[Partition, Delivered]:
+    """Send tombstones for audit records that are no longer kept, then the marker, in a batch of its own."""
+    gone = [(marker.key(plan.marker_topic, position), None) for position in plan.forgotten(state)]
+    value = marker.record(plan.marker_topic, plan.after(state), plan.about)
+    batches = [_batch(gone)] if gone else []
+    batches.append(_batch([(marker.key(plan.marker_topic, plan.position), value)]))
+    return deliver(cluster, transaction, {own: Stream(batches)}, in_flight=1, deadline=deadline)
+
+
+def _batch(rows: Sequence[tuple[bytes | None, bytes | None]]) -> Batch:
+    data = records.encode_one(rows)
+    return Batch(data, 0, len(data), len(rows), 0, frame.checksum(data))
+
+
+def expected(
+    encoded: Encoded, delivered: Mapping[Partition, Delivered], own: Partition
+) -> Mapping[Partition, Delivered]:
+    """Return what each leader must hold: all rows that were encoded, at the offsets that were acknowledged."""
+    rows = {where: sum(batch.rows for batch in its) for where, its in encoded.batches.items()}
+    rows[own] = delivered[own].rows
+    return {where: Delivered(number, delivered[where].first_offset) for where, number in rows.items()}
+
+
+def check_held(
+    cluster: Cluster, plan: Plan, transaction: Transaction, wanted: Mapping[Partition, Delivered], deadline: float
+) -> None:
+    """Ask each leader what it holds of the transaction; ``PrepareRefused`` unless that is every row."""
+    producer = transaction.producer
+    states = cluster.producers(list(wanted), deadline)
+    for where, its in wanted.items():
+        held, last = states[where].get(producer.id), (its.rows - 1) % SEQUENCES
+        if held is None or tuple(held) != (producer.epoch, last, its.first_offset):
+            raise PrepareRefused(
+                f"{where.topic}[{where.partition}] does not hold the {its.rows} rows that it acknowledged",
+                sink=plan.marker_topic.sink,
+                epoch=plan.epoch,
+                state=f"producer {producer.id}: wanted epoch {producer.epoch}, last sequence {last}, first offset"
+                f" {its.first_offset}; the leader has {tuple(held) if held is not None else 'nothing'}",
+                help="restart the query: the epoch is written again; if it happens again, the brokers lose"
+                " acknowledged rows (unclean leader election, min.insync.replicas)",
+            )
+
+
+@contextmanager
+def named(link: Link, epoch: Epoch, timeout: float = 0) -> Iterator[None]:
+    """Turn errors of the wire inside this scope into errors of the vote.  ``timeout``: that of the transaction."""
+    began = time.monotonic()
+    with refusing(link.sink, epoch.number):
+        try:
+            yield
+        except DeliveryFailed as failed:
+            raise of_delivery(link, epoch, failed, time.monotonic() - began, timeout) from None
+        except (OSError, BrokerError, AnswerNotUnderstood, RowsGone) as error:
+            raise failure(link, error, "to write an epoch") from error
