@@ -152,6 +152,19 @@ class WatchingSink(RedoSink, Protocol):
 
 
 @runtime_checkable
+class StagingSink(RedoSink, Protocol):
+    """A redo sink that can write the durable copy itself, in a form of its own, if no other sink reads it."""
+
+    def stage(self, epoch: Epoch, rows: Rows, folder: str) -> Copy | None:
+        """Evaluate ``rows`` once and write all that a vote and a redo need into ``folder``; return the copy.
+
+        None: not this epoch; the rows were not evaluated, and are copied as for any sink.  The call comes at most once
+        per decision, before ``prepare``, which then gets the copy and no rows.  Raise ``PrepareRefused`` for rows that
+        cannot be written.
+        """
+
+
+@runtime_checkable
 class VotingSink(Sink, Protocol):
     """A sink whose prepared epoch is lost when the sink is fenced, and which can show a decided one before that."""
 
@@ -289,6 +302,17 @@ class Stage(Protocol):
 
     def clean(self, by: Actor, keep: Sequence[Copy]) -> None:
         """Remove copies of ``by`` and of older generations that are not in ``keep``."""
+
+
+@runtime_checkable
+class FolderStage(Stage, Protocol):
+    """A stage whose copies lie in folders, so that a :class:`StagingSink` can write one."""
+
+    def reserve(self, epoch: EpochNumber, by: Actor) -> str:
+        """Return the URI of a folder that no earlier attempt of this actor has used; it does not exist yet."""
+
+    def keep(self, copy: Copy) -> None:
+        """Make a copy that a sink has written survive a power failure."""
 
 
 class MicroBatch(Protocol):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from epochal.coordinator.model.epoch import Actor, Copy, Json, Query
+from epochal.coordinator.model.epoch import Actor, Copy, Epoch, Json, Query
 from epochal.sinks.protocol import Rows, Sink
 
 ABORTED = "ABORTED"
@@ -66,6 +66,10 @@ class SinkHarness:
 
     def copy(self, rows: Rows, epoch: int, by: Actor) -> Copy | None:  # noqa: ARG002
         """Return the durable copy of ``rows`` for a sink that needs one, else None."""
+        return None
+
+    def staged(self, sink: Sink, rows: Rows, epoch: Epoch, by: Actor) -> Copy | None:  # noqa: ARG002
+        """Return the copy that ``sink`` itself writes (``sinks.protocol.StagingSink``), if it is to; else None."""
         return None
 
     def after(self, *epochs: Sequence[str]) -> list[str]:

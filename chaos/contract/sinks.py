@@ -53,6 +53,9 @@ class Start:
         return self.prepare_rows(self.harness.rows(ids, attempt), self.epoch(number, position or number + 1, redo))
 
     def prepare_rows(self, rows: Rows, epoch: Epoch) -> Committable:
+        copy = self.harness.staged(self.sink, rows, epoch, self.actor)
+        if copy is not None:
+            return self.sink.prepare(replace(epoch, copy=copy), None, self.actor)
         copy = self.harness.copy(rows, epoch.number, self.actor)
         return self.sink.prepare(replace(epoch, copy=copy), rows, self.actor)
 

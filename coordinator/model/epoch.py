@@ -149,6 +149,10 @@ class EpochRequest:
     watermark: int | None = None  # milliseconds since 1970, as offsets/N records it
 
 
+PARQUET = "parquet"
+"""The form of a copy that every sink can read."""
+
+
 @dataclass(frozen=True)
 class CopyFile:
     """One file of a durable copy: its path relative to the copy's root, its length in bytes, and its number of rows."""
@@ -165,6 +169,7 @@ class Copy:
     root: str  # URI of the directory
     files: tuple[CopyFile, ...]
     schema: str  # Spark's JSON of the schema
+    form: str = PARQUET  # what the files are; a sink that writes the copy itself may have a form of its own
 
     @property
     def rows(self) -> int:
@@ -172,12 +177,14 @@ class Copy:
 
     def to_json(self) -> Json:
         files = [[f.path, f.length, f.rows] for f in self.files]
-        return {"root": self.root, "files": files, "schema": self.schema}
+        told = {"root": self.root, "files": files, "schema": self.schema}
+        return told if self.form == PARQUET else {**told, "form": self.form}
 
     @classmethod
     def from_json(cls, data: Json) -> Copy:
         files = tuple(CopyFile(str(p), int(n), int(r)) for p, n, r in data["files"])
-        return cls(root=str(data["root"]), files=files, schema=str(data["schema"]))
+        form = str(data.get("form", PARQUET))
+        return cls(root=str(data["root"]), files=files, schema=str(data["schema"]), form=form)
 
 
 @dataclass(frozen=True)

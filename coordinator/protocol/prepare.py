@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from epochal.checkpoints.log import Commit, Participant
-from epochal.coordinator.model.epoch import Committable, Copy, Decision, Epoch
+from epochal.coordinator.model.epoch import PARQUET, Committable, Copy, Decision, Epoch
 from epochal.coordinator.model.errors import PrepareRefused
 from epochal.coordinator.model.events import Step
 from epochal.coordinator.model.failpoints import Point, hit
@@ -13,7 +13,7 @@ from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.cleanup import abort_quietly
 from epochal.coordinator.protocol.pairs import ask_judgements
 from epochal.coordinator.protocol.start import Start
-from epochal.sinks.protocol import MicroBatch, Rows, Sink
+from epochal.sinks.protocol import FolderStage, MicroBatch, Rows, Sink, StagingSink
 
 
 def prepare(start: Start, batch: MicroBatch, again: bool) -> Commit:
@@ -50,9 +50,23 @@ def copied(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
     if start.stage is None or not start.copies:
         return None
     with start.publisher.step(Step.COPY):
+        copy = copied_by_sink(start, epoch, rows)
+        if copy is not None:
+            return copy
         for sink in start.watching:
             rows = sink.watch(epoch, rows)
         return start.stage.write(epoch.number, start.me, rows)
+
+
+def copied_by_sink(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
+    """Let the only sink write the copy in a form of its own, if it can."""
+    sink, stage = next(iter(start.sinks.values())), start.stage
+    if len(start.sinks) > 1 or not isinstance(sink, StagingSink) or not isinstance(stage, FolderStage):
+        return None
+    copy = sink.stage(epoch, rows, stage.reserve(epoch.number, start.me))
+    if copy is not None:
+        stage.keep(copy)
+    return copy
 
 
 def ask_vote(start: Start, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
@@ -75,7 +89,8 @@ def prepare_from(start: Start, copy: Copy, sink: Sink, epoch: Epoch) -> Committa
     """Ask a sink for its vote on the copy.  The call may be repeated, because the rows of a copy do not change."""
     stage = start.stage
     assert stage is not None, "only a stage makes copies"
-    vote = start.patiently(lambda: sink.prepare(epoch, stage.read(copy), start.me))
+    rows = (lambda: stage.read(copy)) if copy.form == PARQUET else (lambda: None)
+    vote = start.patiently(lambda: sink.prepare(epoch, rows(), start.me))
     if vote.rows + vote.left_out != copy.rows:
         left_out = f" and left {vote.left_out} out" if vote.left_out else ""
         raise PrepareRefused(

@@ -25,6 +25,7 @@ from epochal.sinks.kafka.marker import MarkerTopic
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.kafka.votes.encoding import Encoded
 from epochal.sinks.protocol import Schema, Sink
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.projection import Projection, settings_of, take_settings
@@ -63,6 +64,7 @@ class Judging:
     targets: Mapping[str, topics.Topic]
     queue_bytes: int
     record: Sequence[Column]
+    whole: Column
     found: Sequence[Objection]
     figures: Sequence[Column]
 
@@ -173,6 +175,7 @@ class Core:
         self.settings: Mapping[str, str] = {}  # settings that `session` was given
         self.judging: Judging | None = None
         self.watched: Watched | None = None
+        self.staged: tuple[int, Encoded] | None = None  # decision of the epoch staged last, and its batches
         self.evaluated: tuple[int, Digest] | None = None  # decision of the newest applied epoch, and its digest
 
     def marker_topic(self, query: Query) -> MarkerTopic:
@@ -253,12 +256,14 @@ class Core:
 
     def close(self) -> None:
         self.looked = self.session = self.evaluated = self.aged = self.watched = self.judging = self.lacking = None
+        self.staged = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"} | {
             "session": None,
             "judging": None,
             "watched": None,
+            "staged": None,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochal.coordinator.model.epoch import Epoch
+from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.votes.producing import DeliveryFailed
@@ -45,14 +45,14 @@ def failure(link: Link, error: Exception, doing: str, code: int | None = None) -
     )
 
 
-def of_delivery(link: Link, epoch: Epoch, failed: DeliveryFailed, seconds: float, timeout: float) -> EpochalError:
+def of_delivery(link: Link, epoch: EpochNumber, failed: DeliveryFailed, seconds: float, timeout: float) -> EpochalError:
     """Return the error for an owner that could not deliver, ``seconds`` after the transaction was begun."""
     why = f"{link.scrub(str(failed)):.300}"
     if seconds >= timeout:
         return PrepareRefused(
             f"the epoch could not be written within the transaction timeout of {timeout:g} s: {why}",
             sink=link.sink,
-            epoch=epoch.number,
+            epoch=epoch,
             state="nothing of the epoch is visible, and nothing was decided",
             help="raise transaction_timeout= (and the broker's transaction.max.timeout.ms), speed up the brokers or the"
             " link to them, and restart the query; make epochs smaller with the source's limit per trigger",
@@ -61,7 +61,7 @@ def of_delivery(link: Link, epoch: Epoch, failed: DeliveryFailed, seconds: float
         return PrepareRefused(
             f"the epoch could not be written: {why}",
             sink=link.sink,
-            epoch=epoch.number,
+            epoch=epoch,
             state="nothing of the epoch is visible, and nothing was decided",
             help="restart the query: the epoch is written again; if it happens again, the file system of the checkpoint"
             " or the brokers lose what they have acknowledged",

@@ -50,13 +50,19 @@ def watch(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
         now = as_looked_at(sink, epoch)
     except SinkUnavailable:  # the vote asks again
         return rows
-    judging = sink.judging
-    wanted = rows.schema, now.targets, sink.link().queue_bytes
-    if judging is None or (judging.schema, judging.targets, judging.queue_bytes) != wanted:
-        judging = sink.judging = judging_of(sink, rows.schema, now)
-    seen, figures = objections.watched(rows.select(*judging.record), judging.figures)
+    judging = judging_for(sink, rows.schema, now)
+    seen, figures = objections.watched(rows.select(*judging.record, judging.whole), judging.figures)
     sink.watched = Watched(epoch.decision.id, judging, figures)
     return seen.select(f"{WHOLE_ROW}.*")
+
+
+def judging_for(sink: Core, schema: StructType, now: Topics) -> Judging:
+    """Return how rows of this schema are judged for these topics; the sink keeps it."""
+    judging = sink.judging
+    wanted = schema, now.targets, sink.link().queue_bytes
+    if judging is None or (judging.schema, judging.targets, judging.queue_bytes) != wanted:
+        judging = sink.judging = judging_of(sink, schema, now)
+    return judging
 
 
 def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
@@ -64,8 +70,8 @@ def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
     refusals = sink.encoding.refusals(schema)
     found = all_objections(sink, [*refusals], now)
     whole = of_text(struct_of(schema.names)).alias(WHOLE_ROW)
-    record = [*sink.encoding.columns(schema.names), whole, *bad_column(refusals)]
-    return Judging(schema, now.targets, sink.link().queue_bytes, record, found, objections.figures(found))
+    record = [*sink.encoding.columns(schema.names), *bad_column(refusals)]
+    return Judging(schema, now.targets, sink.link().queue_bytes, record, whole, found, objections.figures(found))
 
 
 def is_watchable(sink: Core, rows: DataFrame) -> bool:
@@ -140,7 +146,7 @@ def judged_while_copied(sink: Core, epoch: Epoch, now: Topics) -> int | None:
 
     None: the rows of this decision were not watched for the topics as they are now, or there were no rows.
     """
-    watched, sink.watched = sink.watched, None
+    watched = sink.watched
     if watched is None or watched.decision != epoch.decision.id or watched.judging.targets != now.targets:
         return None
     told = watched.figures()

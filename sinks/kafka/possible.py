@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from epochal.coordinator.model.epoch import Copy
 from epochal.sinks.kafka.batches import frame, partitioner
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.core import Core
@@ -18,11 +17,14 @@ MODULES = ("numpy", "google_crc32c")
 """What an executor needs for votes, beside pyarrow."""
 
 
-def reason_against(sink: Core, link: Link) -> str | None:
-    """Return why the sink cannot vote with its arguments, whatever the cluster is; None: they allow it."""
-    if not sink.votes:
+def reason_against(sink: Core, link: Link, *, must: bool = False) -> str | None:
+    """Return why the sink cannot vote with its arguments, whatever the cluster is; None: they allow it.
+
+    ``must``: also if the sink shall not begin another vote.
+    """
+    if not sink.votes and not must:
         return "votes=False"
-    if sink.slots > 1:
+    if sink.slots > 1 and not must:
         return f"slots={sink.slots}"
     if sink.encoding.partitioner not in partitioner.VECTORISED:
         return f"partitioner {sink.encoding.partitioner!r} exists in librdkafka only"
@@ -35,15 +37,15 @@ def reason_against(sink: Core, link: Link) -> str | None:
     return None
 
 
-def reason_now(sink: Core, link: Link, now: Topics, copy: Copy) -> str | None:
+def reason_now(sink: Core, link: Link, now: Topics, folder: str) -> str | None:
     """Return why this epoch cannot be written as a vote; None: it can."""
     reason = reason_against(sink, link)
     if reason is not None:
         return reason
     if sink.ever_used > 1:
         return f"the sink was used with slots={sink.ever_used}"
-    if stage.local_path(copy.root) is None:
-        return f"the checkpoint lies where Python tasks cannot write: {copy.root}"
+    if stage.local_path(folder) is None:
+        return f"the checkpoint lies where Python tasks cannot write: {folder}"
     for topic in now.targets.values():
         if topic.rights is not None and "READ" not in topic.rights:
             return f"the user lacks READ on topic {topic.name!r}, by which the leaders tell what they hold"

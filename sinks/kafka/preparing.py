@@ -13,6 +13,7 @@ from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.judging import check_rows, check_topics, judged_while_copied, reasons, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.kafka.votes import index
 from epochal.sinks.protocol import Rows
 from epochal.sinks.rows import rejects
 from epochal.sinks.spark import stage
@@ -34,11 +35,17 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     now = topics_of(sink, epoch)
     check_topics(sink, epoch, now)
     cut = cut_of(sink, marker_topic, epoch, by)
-    encoding = sink.meant(rows.sparkSession)
+    of_records = epoch.copy.form == index.FORM
+    encoding = sink.encoding if of_records else sink.meant(rows.sparkSession)
     refuse_large_marker(sink, epoch, marker_topic, now, by)
     staged: list[Copy] = []
     left_out = 0
     count = judged_while_copied(sink, epoch, now)
+    if count is None and of_records:
+        if epoch.copy.rows:
+            told = "topics have changed since the rows of the durable copy were judged"
+            raise sink.refuse(epoch, told, "restart the query: the epoch is evaluated again")
+        count = 0
     if count is None:
         copied = stage.read_copy(sink.own_session(encoding.settings), epoch.copy)  # as a commit will read it
         with encoding.projection.evaluating(epoch.number):
@@ -69,8 +76,8 @@ def voted(sink: Core, epoch: Epoch, vote: Committable, now: Topics, by: Actor) -
     """Write the epoch into an open transaction where the sink can do that; else leave the vote as it is."""
     assert epoch.copy is not None, "prepare has checked it"
     link = sink.link()
-    with voting.named(link, epoch):
-        reason = possible.reason_now(sink, link, now, epoch.copy)
+    with voting.named(link, epoch.number):
+        reason = possible.reason_now(sink, link, now, epoch.copy.root)
     if reason is None:
         return voting.vote(sink, epoch, vote, now, by)
     if sink.votes and sink.told_why != reason:

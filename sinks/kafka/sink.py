@@ -11,9 +11,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from epochal.coordinator.model.arguments import check_types
-from epochal.coordinator.model.epoch import Actor, Committable, Digest, Epoch, Json, Marker, Position, Query, SinkState
+from epochal.coordinator.model.epoch import (
+    Actor,
+    Committable,
+    Copy,
+    Digest,
+    Epoch,
+    Json,
+    Marker,
+    Position,
+    Query,
+    SinkState,
+)
 from epochal.sinks.epochs import Epochs, Wanted
-from epochal.sinks.kafka import applying, audit, committing, fencing, judging, preparing, slots, starting
+from epochal.sinks.kafka import (
+    again,
+    applying,
+    audit,
+    committing,
+    fencing,
+    judging,
+    preparing,
+    slots,
+    staging,
+    starting,
+)
 from epochal.sinks.kafka.client import Options
 from epochal.sinks.kafka.core import KEEP_EPOCHS, Core
 from epochal.sinks.kafka.encode import MakeValue
@@ -150,12 +172,18 @@ class KafkaSink:
         """See ``epochal.sinks.protocol.WatchingSink``."""
         return judging.watch(self._core, epoch, rows)
 
+    def stage(self, epoch: Epoch, rows: Rows, folder: str) -> Copy | None:
+        """See ``epochal.sinks.protocol.StagingSink``."""
+        return staging.stage_records(self._core, epoch, rows, folder)
+
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         """Vote: the durable copy is there, and Kafka will take every row of it."""
         return preparing.prepare(self._core, epoch, rows, by)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
-        """Produce the epoch, unless its marker says that this was done."""
+        """Show the epoch, unless its marker says that this was done."""
+        if again.is_of_records(committable):
+            return again.commit(self._core, committable, by)
         return committing.commit(self._core, committable, by)
 
     def finish(self, committable: Committable) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import Actor, Committable, Epoch
+from epochal.coordinator.model.epoch import Actor, Committable, Epoch, EpochNumber
 from epochal.coordinator.model.errors import EpochalError, PrepareRefused, SinkUnavailable
 from epochal.sinks.conditions import marker_of, refusing
 from epochal.sinks.kafka import marker
@@ -18,13 +18,13 @@ from epochal.sinks.kafka.batches import frame, records
 from epochal.sinks.kafka.batches.write import Layout
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.committing import plan_of, records_of
-from epochal.sinks.kafka.core import Core
+from epochal.sinks.kafka.core import Core, active_session
 from epochal.sinks.kafka.ending import Vote
 from epochal.sinks.kafka.failures import failure, of_delivery
 from epochal.sinks.kafka.marker import State
 from epochal.sinks.kafka.produce import Plan
 from epochal.sinks.kafka.topics import Topics
-from epochal.sinks.kafka.votes import encoding
+from epochal.sinks.kafka.votes import encoding, index
 from epochal.sinks.kafka.votes.deliver import SEQUENCES, Batch, Delivered, RowsGone, Stream, Transaction, deliver
 from epochal.sinks.kafka.votes.encoding import Encoded
 from epochal.sinks.kafka.votes.producing import Delivery, DeliveryFailed, produce
@@ -48,29 +48,45 @@ def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Ac
     ``SinkUnavailable``: the brokers did not answer, or another producer ended the transaction; nothing is visible and
     the call may be repeated.  ``PrepareRefused``: the brokers refuse the rows.
     """
-    assert epoch.copy is not None, "prepare has checked it"
-    link, (marker_topic, _) = sink.link(), sink.seen()
-    rows = records_of(sink, committable, 0)
-    encoded = encoded_rows(sink, epoch, rows, layout_of(sink, link, now))
+    link = sink.link()
+    if (encoded := staged_rows(sink, epoch)) is None:
+        rows = records_of(sink, committable, 0)
+        encoded = encoded_rows(sink, epoch, rows, layout_of(sink, link, now))
     if encoded.rows != committable.rows:
         told = f"{encoded.rows} rows were encoded, and {committable.rows} were judged"
         raise sink.refuse(epoch, told, "restart the query; if it happens again, report this as a bug of Epochal")
+    marker_topic, _ = sink.seen()
     plan = plan_of(sink, link, marker_topic, committable, by)
     with (
-        named(link, epoch, plan.transaction_timeout),
+        named(link, epoch.number, plan.transaction_timeout),
         Cluster(reach.reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
     ):
-        transaction, state = opened(cluster, plan, epoch, by)
-        deadline = time.monotonic() + plan.transaction_timeout
-        own = Partition(marker_topic.topic, marker_topic.slot)
-        cluster.add_partitions(
-            transaction.transactional_id, transaction.producer, [*encoded.batches, own], link.deadline()
-        )
-        delivered = dict(_produced(sink, plan, transaction, encoded, rows))
-        delivered |= send_marker(cluster, plan, transaction, state, own, deadline)
-        check_held(cluster, plan, transaction, expected(encoded, delivered, own), deadline)
+        transaction, state = opened(cluster, plan)
+        marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
+        write(sink, cluster, plan, transaction, state, encoded)
     held = Vote(transaction.transactional_id, transaction.producer, plan.marker)
     return replace(committable, payload={**committable.payload, "version": VERSION, "votes": held.to_json()})
+
+
+def write(sink: Core, cluster: Cluster, plan: Plan, transaction: Transaction, state: State, encoded: Encoded) -> None:
+    """Write rows and marker into a new transaction, and ask the leaders whether they hold them."""
+    deadline = time.monotonic() + plan.transaction_timeout
+    own = Partition(plan.marker_topic.topic, plan.marker_topic.slot)
+    partitions = [*encoded.batches, own]
+    cluster.add_partitions(transaction.transactional_id, transaction.producer, partitions, plan.link.deadline())
+    delivered = dict(_produced(sink, plan, transaction, encoded))
+    delivered |= send_marker(cluster, plan, transaction, state, own, deadline)
+    check_held(cluster, plan, transaction, expected(encoded, delivered, own), deadline)
+
+
+def staged_rows(sink: Core, epoch: Epoch) -> Encoded | None:
+    """Return the batches that the copy consists of; None: it consists of rows."""
+    assert epoch.copy is not None, "prepare has checked it"
+    if epoch.copy.form != index.FORM:
+        return None
+    if sink.staged is not None and sink.staged[0] == epoch.decision.id:
+        return sink.staged[1]
+    return index.read(epoch.copy, sink.name, epoch.number)
 
 
 def layout_of(sink: Core, link: Link, now: Topics) -> Layout:
@@ -99,29 +115,30 @@ def encoded_rows(sink: Core, epoch: Epoch, rows: DataFrame, layout: Layout) -> E
     except EpochalError:
         raise
     except Exception as error:
-        raise PrepareRefused(
-            f"the epoch could not be encoded: {first_cause(error)}",
-            sink=sink.name,
-            epoch=epoch.number,
-            state="nothing of the epoch was decided, and nothing was sent",
-            help="correct the disk of the checkpoint (space, rights) or the executors, whichever caused the error, and"
-            " restart: the epoch is evaluated again",
-        ) from error
+        raise not_encoded(sink, epoch, error) from error
 
 
-def opened(cluster: Cluster, plan: Plan, epoch: Epoch, by: Actor) -> tuple[Transaction, State]:
-    """Bar every older producer, then check the fence and the marker; return the new transaction and what was read."""
+def not_encoded(sink: Core, epoch: Epoch, error: Exception) -> PrepareRefused:
+    return PrepareRefused(
+        f"the epoch could not be encoded: {first_cause(error)}",
+        sink=sink.name,
+        epoch=epoch.number,
+        state="nothing of the epoch was decided, and nothing was sent",
+        help="correct the query, the disk of the checkpoint (space, rights) or the executors, whichever caused the"
+        " error, and restart: the epoch is evaluated again",
+    )
+
+
+def opened(cluster: Cluster, plan: Plan) -> tuple[Transaction, State]:
+    """Bar every older producer, then read the fence and the marker; return the new transaction and what was read."""
     link, marker_topic = plan.link, plan.marker_topic
     milliseconds = int(plan.transaction_timeout * 1000)
     producer = cluster.init_producer(marker_topic.transactional_id, milliseconds, link.deadline())
     state = marker.read(link, marker_topic, final=True)
-    marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
     return Transaction(marker_topic.transactional_id, producer, int(time.time() * 1000)), state
 
 
-def _produced(
-    sink: Core, plan: Plan, transaction: Transaction, encoded: Encoded, rows: DataFrame
-) -> Mapping[Partition, Delivered]:
+def _produced(sink: Core, plan: Plan, transaction: Transaction, encoded: Encoded) -> Mapping[Partition, Delivered]:
     link = plan.link
     delivery = Delivery(
         reach.reach_of(link.bootstrap, link.options, link.timeout),
@@ -132,7 +149,7 @@ def _produced(
         plan.epoch,
     )
     try:
-        return produce(rows.sparkSession, delivery, encoded)
+        return produce(active_session(sink.name), delivery, encoded)
     except DeliveryFailed:
         raise
     except Exception as error:
@@ -191,10 +208,10 @@ def check_held(
 
 
 @contextmanager
-def named(link: Link, epoch: Epoch, timeout: float = 0) -> Iterator[None]:
+def named(link: Link, epoch: EpochNumber, timeout: float = 0) -> Iterator[None]:
     """Turn errors of the wire inside this scope into errors of the vote.  ``timeout``: that of the transaction."""
     began = time.monotonic()
-    with refusing(link.sink, epoch.number):
+    with refusing(link.sink, epoch):
         try:
             yield
         except DeliveryFailed as failed:

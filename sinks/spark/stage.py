@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from epochal.coordinator.model.epoch import Actor, Copy, CopyFile, EpochNumber
+from epochal.coordinator.model.epoch import PARQUET, Actor, Copy, CopyFile, EpochNumber
 from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.conditions import may_drop
 from epochal.sinks.spark import settings
@@ -204,6 +204,15 @@ class SparkStage:
         _check_count(counted, copy.rows, root, epoch)
         return copy
 
+    def reserve(self, epoch: EpochNumber, by: Actor) -> str:
+        """See ``epochal.sinks.protocol.FolderStage``."""
+        return self._new_folder(epoch, by)
+
+    def keep(self, copy: Copy) -> None:
+        """See ``epochal.sinks.protocol.FolderStage``.  ``PrepareRefused``: the disk refuses it."""
+        with _named(None, copy.root):
+            self._files.sync(copy.root, self._checkpoint)
+
     def read(self, copy: Copy) -> DataFrame:
         """Return exactly the rows of ``copy``; within a file they have the order in which they were written."""
         return read_copy(self._spark(), copy)
@@ -280,6 +289,7 @@ def read_copy(spark: SparkSession, copy: Copy) -> DataFrame:
     """Read exactly the files that ``copy`` lists; raise ``CommitInDoubt`` if one is missing or has another length."""
     from pyspark.sql.types import StructType
 
+    assert copy.form == PARQUET, "only the sink that wrote it reads another form"
     _check_files(files_at(copy.root, lambda: spark), copy)
     schema = StructType.fromJson(json.loads(copy.schema, object_hook=_as_written))
     if not copy.files:
@@ -338,7 +348,7 @@ def _write(rows: DataFrame, root: str, epoch: EpochNumber, *folders: str) -> int
 
 
 @contextlib.contextmanager
-def _named(epoch: EpochNumber, root: str) -> Iterator[None]:
+def _named(epoch: EpochNumber | None, root: str) -> Iterator[None]:
     """Raise ``PrepareRefused``, with the original text, for an error of the query or of the disk inside this scope."""
     try:
         yield
@@ -352,6 +362,11 @@ def _named(epoch: EpochNumber, root: str) -> Iterator[None]:
             help="correct the query, or the disk of the checkpoint (space, rights), whichever caused the error, and"
             " restart: the epoch is evaluated again",
         ) from error
+
+
+def check_files(copy: Copy) -> None:
+    """Raise ``CommitInDoubt`` if a file of a copy on a local path is missing or has another length."""
+    _check_files(LocalFiles(), copy)
 
 
 def _check_files(files: Files, copy: Copy) -> None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 64 << 10
 """How many bytes of records a task answers with; if it has more, it writes a file."""
-_A_FILE_A_TASK = {"spark.sql.files.openCostInBytes": str(2**61)}
+ANSWER = "task string, file string, pieces string, data string, failure string"
+A_FILE_A_TASK = {"spark.sql.files.openCostInBytes": str(2**61)}
 """Each file of the copy is read by a task of its own, as a whole: so its rows keep their order."""
 
 
@@ -51,11 +52,29 @@ class Encoded:
         return all(isinstance(batch.source, bytes) for its in self.batches.values() for batch in its)
 
 
-def encode(records: DataFrame, layout: Layout, folder: str) -> Encoded:
-    """Encode all records in one Spark job.  ``folder``: a local path, which is made if a task needs it."""
-    answers = records.mapInArrow(partial(_task, layout, folder), "task string, file string, pieces string, data string")
-    with settings.held(records.sparkSession, _A_FILE_A_TASK):
+class EncodingFailed(Exception):
+    """A task could not encode its rows."""
+
+
+def encode(
+    records: DataFrame,
+    layout: Layout,
+    folder: str,
+    held: Mapping[str, str] = A_FILE_A_TASK,
+    *,
+    is_durable: bool = False,
+) -> Encoded:
+    """Encode all records in one Spark job; ``EncodingFailed`` if a task meets rows that have no place.
+
+    ``folder``: a local path, which is made if a task needs it.  ``held``: settings of Spark for the job.
+    ``is_durable``: the files survive a power failure, once their folder does.
+    """
+    answers = records.mapInArrow(partial(_task, layout, folder, is_durable), ANSWER)
+    with settings.held(records.sparkSession, held):
         told = answers.collect()
+    for row in told:
+        if row["failure"]:
+            raise EncodingFailed(row["failure"])
     batches: dict[Partition, list[Batch]] = {}
     for row in sorted(told, key=lambda row: int(row["task"])):
         source = os.path.join(folder, row["file"]) if row["file"] else base64.b64decode(row["data"])
@@ -66,22 +85,33 @@ def encode(records: DataFrame, layout: Layout, folder: str) -> Encoded:
     return Encoded(batches)
 
 
-def _task(layout: Layout, folder: str, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+def _task(
+    layout: Layout, folder: str, is_durable: bool, batches: Iterator[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
-    with _Output(folder, f"task-{number}-{uuid.uuid4().hex}.records") as output:
-        pieces = write(workers.promptly(batches), layout, output.add)
+    sent = workers.promptly(batches)
+    pieces, failure = [], ""
+    with _Output(folder, f"task-{number}-{uuid.uuid4().hex}.records", is_durable) as output:
+        try:
+            pieces = write(sent, layout, output.add)
+        except ValueError as error:
+            failure = f"{error}"
+            for _ in sent:  # Spark's own figures are of rows that were read
+                pass
+        output.end()
         data = base64.b64encode(output.data).decode()
-        yield workers.answer(task=str(number), file=output.name, pieces=json.dumps(pieces), data=data)
+        yield workers.answer(task=str(number), file=output.name, pieces=json.dumps(pieces), data=data, failure=failure)
 
 
 class _Output:
     """What a task writes: bytes, and from ``INLINE_BYTES`` on a file."""
 
-    def __init__(self, folder: str, name: str) -> None:
+    def __init__(self, folder: str, name: str, is_durable: bool) -> None:
         self._folder = folder
+        self._is_durable = is_durable
         self._wanted = name
         self._handle: int | None = None
         self.data = bytearray()
@@ -94,6 +124,11 @@ class _Output:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+    def end(self) -> None:
+        """All was added."""
+        if self._handle is not None and self._is_durable:
+            os.fsync(self._handle)
 
     def add(self, data: bytes | memoryview) -> None:
         if self._handle is None and len(self.data) + len(data) <= INLINE_BYTES:

@@ -14,7 +14,7 @@ from epochal.chaos.contract import IdempotentContract, MarkedContract, ModeContr
 from epochal.chaos.contract.harness import query
 from epochal.chaos.contract.sinks import ONE, Start
 from epochal.chaos.contract.spark import SparkHarness
-from epochal.coordinator.model.epoch import Actor, Copy, Json
+from epochal.coordinator.model.epoch import Actor, Copy, Epoch, Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.protocol import RedoSink, Sink
@@ -123,6 +123,28 @@ class VotingKafkaHarness(KafkaHarness):
     def end(self) -> None:
         """Abort what is prepared, so that no reader waits for it."""
         support.bar(self._server.bootstrap, self._topic)
+
+
+class StagingKafkaHarness(VotingKafkaHarness):
+    """The durable copy consists of record batches, as it does where the sink is alone."""
+
+    def staged(self, sink: Sink, rows: DataFrame, epoch: Epoch, by: Actor) -> Copy | None:
+        assert isinstance(sink, KafkaSink)
+        copy = sink.stage(epoch, rows, self._stage.reserve(epoch.number, by))
+        assert copy is not None
+        self._stage.keep(copy)
+        return copy
+
+
+@pytest.mark.wide
+class TestStagingKafkaSink(SinkContract):
+    @pytest.fixture
+    def harness(
+        self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
+    ) -> Iterator[KafkaHarness]:
+        staging = StagingKafkaHarness(spark, kafka_server, topic, stage)
+        yield staging
+        staging.end()
 
 
 @pytest.mark.wide

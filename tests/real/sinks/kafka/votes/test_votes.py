@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
 class Votes:
     """One topic with a sink on it that votes, fenced by ``ONE``; an epoch is some ids."""
 
+    is_staged = False
+    """Whether the sink writes the durable copy itself."""
+
     def __init__(self, spark: SparkSession, bootstrap: str, topic: str, stage: SparkStage, **options: Any) -> None:
         self.spark, self.bootstrap, self.topic, self.stage = spark, bootstrap, topic, stage
         self.options = {"key": "id", "partitions": 3, "votes": True, **options}
@@ -53,9 +57,13 @@ class Votes:
 
     def prepared(self, number: int, rows: DataFrame, by: Actor = ONE, redo: int = 0) -> Committable:
         decision = Decision("q1", number, by, f"fingerprint-{number}", redo)
-        epoch = Epoch(decision, number + 1, "{}", None, self.stage.write(number, by, rows))
-        assert epoch.copy is not None
-        return self.sink.prepare(epoch, self.stage.read(epoch.copy), by)
+        epoch = Epoch(decision, number + 1, "{}", None)
+        copy = self.sink.stage(epoch, rows, self.stage.reserve(number, by)) if self.is_staged else None
+        if copy is not None:
+            self.stage.keep(copy)
+            return self.sink.prepare(replace(epoch, copy=copy), None, by)
+        copy = self.stage.write(number, by, rows)
+        return self.sink.prepare(replace(epoch, copy=copy), self.stage.read(copy), by)
 
     def seen(self) -> list[int]:
         """The ids that a read_committed consumer sees."""
@@ -66,11 +74,15 @@ class Votes:
         return marker.position if marker is not None else 0
 
 
-@pytest.fixture
+class Staged(Votes):
+    is_staged = True
+
+
+@pytest.fixture(params=[Staged, pytest.param(Votes, marks=pytest.mark.wide)], ids=["copy of records", "copy of rows"])
 def votes(
-    spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
+    request: pytest.FixtureRequest, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
 ) -> Iterator[Callable[..., Votes]]:
-    yield lambda **options: Votes(spark, kafka_server.bootstrap, topic, stage, **options)
+    yield lambda **options: request.param(spark, kafka_server.bootstrap, topic, stage, **options)
     bar(kafka_server.bootstrap, topic)
 
 
