@@ -6,7 +6,7 @@ of an attempt hold: InitProducerId first, then the fence and the marker, then th
 
 from __future__ import annotations
 
-from epochal.coordinator.model.epoch import Actor, Committable, Copy
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, Json
 from epochal.coordinator.model.errors import CommitInDoubt, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka import possible, voting
 from epochal.sinks.kafka.committing import end_vote, plan_of
@@ -26,7 +26,8 @@ def copy_of(committable: Committable) -> Copy:
 
 def is_of_records(committable: Committable) -> bool:
     """Whether the epoch's copy consists of record batches, so that only a vote can show it."""
-    return copy_of(committable).form == index.FORM
+    copy: Json = committable.payload.get("copy", {})
+    return copy.get("form") == index.FORM
 
 
 def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:

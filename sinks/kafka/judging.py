@@ -141,12 +141,15 @@ def judgement(sink: Core, epoch: Epoch, rows: DataFrame) -> Json:
     }
 
 
-def judged_while_copied(sink: Core, epoch: Epoch, now: Topics) -> int | None:
+def judged_while_copied(sink: Core, epoch: Epoch, now: Topics, *, keeps: bool = False) -> int | None:
     """Return how many rows were judged while they were copied; ``PrepareRefused`` if one meets an objection.
 
     None: the rows of this decision were not watched for the topics as they are now, or there were no rows.
+    ``keeps``: another call for this decision gets the same answer.
     """
     watched = sink.watched
+    if not keeps:
+        sink.watched = None
     if watched is None or watched.decision != epoch.decision.id or watched.judging.targets != now.targets:
         return None
     told = watched.figures()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from epochal.sinks.kafka.batches import frame, partitioner
-from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.batches import frame
+from epochal.sinks.kafka.client import Link, Options
 from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.wire.cluster import Cluster
@@ -17,21 +17,32 @@ MODULES = ("numpy", "google_crc32c")
 """What an executor needs for votes, beside pyarrow."""
 
 
+def reason_of_arguments(sink: Core) -> str | None:
+    """Return why the sink does not vote, as far as its arguments and this process tell; None: they allow it."""
+    if not sink.votes:
+        return "votes=False"
+    if sink.slots > 1:
+        return f"slots={sink.slots}"
+    if callable(sink.options):
+        return frame.check_library()
+    return frame.check_library() or _reason_of_options(sink.bootstrap, sink.options or {}, sink.request_timeout)
+
+
 def reason_against(sink: Core, link: Link, *, must: bool = False) -> str | None:
-    """Return why the sink cannot vote with its arguments, whatever the cluster is; None: they allow it.
+    """Return why the sink cannot vote, whatever the cluster is; None: nothing is against it.
 
     ``must``: also if the sink shall not begin another vote.
     """
-    if not sink.votes and not must:
+    if not must and not sink.votes:
         return "votes=False"
-    if sink.slots > 1 and not must:
+    if not must and sink.slots > 1:
         return f"slots={sink.slots}"
-    if sink.encoding.partitioner not in partitioner.VECTORISED:
-        return f"partitioner {sink.encoding.partitioner!r} exists in librdkafka only"
-    if (lacking := frame.check_library()) is not None:
-        return lacking
+    return frame.check_library() or _reason_of_options(link.bootstrap, link.options, link.timeout)
+
+
+def _reason_of_options(bootstrap: str, options: Options, timeout: float) -> str | None:
     try:
-        reach_of(link.bootstrap, link.options, link.timeout)
+        reach_of(bootstrap, options, timeout)
     except NotByHand as option:
         return f"option {option.option!r} is librdkafka's alone: {option.why}"
     return None

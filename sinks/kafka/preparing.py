@@ -40,7 +40,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     refuse_large_marker(sink, epoch, marker_topic, now, by)
     staged: list[Copy] = []
     left_out = 0
-    count = judged_while_copied(sink, epoch, now)
+    count = judged_while_copied(sink, epoch, now, keeps=of_records)
     if count is None and of_records:
         if epoch.copy.rows:
             told = "topics have changed since the rows of the durable copy were judged"

@@ -31,6 +31,7 @@ from epochal.sinks.kafka import (
     committing,
     fencing,
     judging,
+    possible,
     preparing,
     slots,
     staging,
@@ -67,9 +68,9 @@ class KafkaSink:
     ``tombstones``: True if a row whose value is NULL is meant as a tombstone.  Otherwise such a row is a bad row.
     ``slots``: how many transactions write an epoch at the same time (``epochal.sinks.kafka.slots``), for epochs that
     one transaction does not write in time.  The number may change between starts.
-    ``votes``: True if all tasks may write an epoch into one open transaction before the decision, which one request
-    ends after it (``epochal.sinks.kafka.votes``).  Where that cannot be done, an epoch is produced after the decision,
-    by one task, as with ``votes=False``; ``guarantee()`` and the log say why.
+    ``votes``: all tasks write an epoch into one open transaction before the decision, which one request ends after it
+    (``epochal.sinks.kafka.votes``).  Where that cannot be done, an epoch is produced after the decision, by one task,
+    as with ``votes=False``; ``guarantee()`` says why as far as the arguments tell, and the log says the rest.
     ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``).  Other
     arguments can name selected columns only.  Rows are projected again when they are produced, after the decision.  The
     epoch's committable keeps the expressions, and the settings of the session that prepared the epoch; both are used
@@ -105,7 +106,7 @@ class KafkaSink:
         partition: str | None = None,
         tombstones: bool = False,
         slots: int = 1,
-        votes: bool = False,
+        votes: bool = True,
         select: Sequence[str] | None = None,
         where: str | None = None,
         bad_rows: Sink | Literal["fail"] = "fail",
@@ -250,7 +251,20 @@ class KafkaSink:
             f"nobody else writes to the marker topic __epochal.<app>.{self._core.name} or uses its transactional id, "
             "and producing an epoch takes less than the transaction timeout. In idempotent mode rows are judged while "
             "they are produced: the rows of an epoch that is refused belong to an aborted transaction."
+            f" {self._way}"
             f"{self._fate_of_bad_rows}{self._core.encoding.projection.promise}"
+        )
+
+    @property
+    def _way(self) -> str:
+        if (reason := possible.reason_of_arguments(self._core)) is not None:
+            return f"Epochs are produced after the decision, by one task of each transaction: {reason}."
+        return (
+            "Epochs are written before the decision, by all tasks, and shown after it by one request. From the first"
+            " row until then (the slowest sink's vote; after a crash until the next start, or the transaction timeout),"
+            " read_committed consumers of these partitions wait, also for rows of other producers. Where brokers,"
+            " rights or the checkpoint's file system do not allow it, epochs are produced after the decision, and the"
+            " log says why."
         )
 
     @property

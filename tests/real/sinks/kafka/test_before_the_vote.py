@@ -41,7 +41,9 @@ class Job:
         self.marker = f"__epochal.{APP}.{topic}"
 
     def sink(self, **more: Any) -> KafkaSink:
-        return KafkaSink(self.server.bootstrap, **{"topic": self.topic, "name": self.topic, "value": "v", **more})
+        return KafkaSink(
+            self.server.bootstrap, **{"topic": self.topic, "name": self.topic, "value": "v", "votes": False, **more}
+        )
 
     def fenced(self, **more: Any) -> KafkaSink:
         """A sink whose start has passed its checks."""

@@ -28,6 +28,7 @@ class KafkaHarness(SparkHarness):
 
     app = support.APP
     secrets: Sequence[str] = (support.SECRET,)
+    options: Mapping[str, Any] = {"votes": False}
     prepare_is_fenced = False
 
     def __init__(self, spark: SparkSession, server: servers.Kafka, topic: str, stage: SparkStage) -> None:

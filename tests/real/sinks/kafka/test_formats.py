@@ -40,7 +40,9 @@ FORMS: dict[str, tuple[dict[str, Any], list[int]]] = {
 
 @pytest.fixture
 def make(kafka_server: servers.Kafka, topic: str) -> Callable[..., KafkaSink]:
-    return lambda **more: KafkaSink(kafka_server.bootstrap, topic=topic, name=topic, options=OPTIONS, **more)
+    return lambda **more: KafkaSink(
+        kafka_server.bootstrap, topic=topic, name=topic, options=OPTIONS, votes=False, **more
+    )
 
 
 def vote(sink: KafkaSink, spark: SparkSession, stage: SparkStage) -> Committable:
@@ -74,7 +76,7 @@ def test_a_vote_of_this_version_is_committed_and_is_written_so(
 
 
 NEWER: dict[str, tuple[tuple[str, ...], int]] = {
-    "committable": ((), 2),
+    "committable": ((), 3),
     "encoding": (("encoding",), 4),
     "projection": (("encoding", "projection"), 2),
 }

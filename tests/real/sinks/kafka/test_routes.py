@@ -252,7 +252,7 @@ def test_a_topic_that_is_gone_is_named_before_the_decision(spark: SparkSession, 
 def test_a_decided_epoch_of_a_topic_that_was_made_anew_is_refused(
     spark: SparkSession, make: Make, both: list[str]
 ) -> None:
-    job = make(topic="dest", topics=both)
+    job = make(topic="dest", topics=both, votes=False)
     committable = job.prepare(spark.sql(f"select 1 AS id, '{both[0]}' AS dest"))
     job.server.delete_topic(both[1])
     job.server.create_topic(both[1])

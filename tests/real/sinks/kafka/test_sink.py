@@ -183,7 +183,7 @@ def test_a_sink_is_used_after_a_look(make: Callable[..., KafkaSink]) -> None:
 def test_another_topic_of_the_same_name_is_not_the_same(
     make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
 ) -> None:
-    sink = make()
+    sink = make(votes=False)
     committable = prepared(sink, spark, stage)
     identity = sink.look(QUERY).identity
     kafka_server.delete_topic(topic)
@@ -274,7 +274,7 @@ def test_an_epoch_that_an_older_version_prepared_is_committed(
     make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
 ) -> None:
     """And what needs nothing newer is written as that version wrote it."""
-    committable = prepared(make(key="k"), spark, stage, rows=2)
+    committable = prepared(make(key="k", votes=False), spark, stage, rows=2)
     assert committable.payload["encoding"] == {
         "version": 1,
         "key": "k",
@@ -285,7 +285,7 @@ def test_an_epoch_that_an_older_version_prepared_is_committed(
     changed.look(QUERY)
     assert changed.commit(committable, ONE) is CommitOutcome.COMMITTED
     assert sorted(numbers(kafka_server, topic)) == [0, 1]
-    assert prepared(make(**HOURS), spark, stage).payload["encoding"]["version"] == 2
+    assert prepared(make(**HOURS, votes=False), spark, stage).payload["encoding"]["version"] == 2
 
 
 @pytest.mark.remedy(
@@ -295,13 +295,13 @@ def test_an_epoch_that_an_older_version_prepared_is_committed(
 def test_a_copy_that_gives_other_rows_than_it_lists_is_refused(
     make: Callable[..., KafkaSink], spark: SparkSession, stage: SparkStage
 ) -> None:
-    sink = make(where="n > 0")
+    sink = make(where="n > 0", votes=False)
     committable = prepared(sink, spark, stage, rows=3)
     copy = Copy.from_json(committable.payload["copy"])
     more = replace(copy, files=(replace(copy.files[0], rows=4),))
     with pytest.raises(PrepareRefused, match="2 rows and 1 that are left out were read from a durable copy of 4"):
         sink.prepare(replace(Epoch(committable.decision, 1), copy=more), stage.read(copy), ONE)
-    assert prepared(make(where="n > 0"), spark, stage, rows=3).rows == 2
+    assert prepared(make(where="n > 0", votes=False), spark, stage, rows=3).rows == 2
 
 
 def test_a_projection_without_a_result_for_a_row_refuses_the_epoch(
@@ -326,7 +326,7 @@ def test_a_worker_that_is_killed_loses_and_doubles_nothing(
     point: str,
 ) -> None:
     """With and without a barrier stage: dynamic allocation forbids it."""
-    committable = prepared(make(), spark, stage, rows=20_000)
+    committable = prepared(make(votes=False), spark, stage, rows=20_000)
     faults = tmp_path / "faults"
     faults.mkdir()
     outcome = in_another_process(
@@ -349,7 +349,7 @@ def test_a_worker_that_is_killed_loses_and_doubles_nothing(
 def test_without_spark_a_commit_with_rows_is_refused(
     make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
 ) -> None:
-    committable = prepared(make(), spark, stage)
+    committable = prepared(make(votes=False), spark, stage)
     outcome = in_another_process(kafka_server.bootstrap, topic, committable.to_json(), ONE.to_json())
     assert outcome == Misconfigured.__name__
     assert numbers(kafka_server, topic) == []

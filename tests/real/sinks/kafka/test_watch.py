@@ -25,7 +25,7 @@ OTHER = Epoch(Decision("q1", 0, ONE, "f1"), 1)
 @pytest.fixture
 def make(kafka_server: servers.Kafka, topic: str) -> Callable[..., KafkaSink]:
     def made(schema: Any, **options: Any) -> KafkaSink:
-        sink = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic, **options)
+        sink = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic, votes=False, **options)
         sink.create(QUERY, schema)
         set_max_message_bytes(kafka_server.bootstrap, topic, 2_000)
         sink.look(QUERY)
