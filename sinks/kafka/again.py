@@ -9,9 +9,9 @@ from __future__ import annotations
 from epochal.coordinator.model.epoch import Actor, Committable, Copy, Json
 from epochal.coordinator.model.errors import CommitInDoubt, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka import possible, voting
-from epochal.sinks.kafka.committing import end_vote, plan_of
+from epochal.sinks.kafka.committing import end_vote, ended_by, plan_of
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
-from epochal.sinks.kafka.ending import Vote, end
+from epochal.sinks.kafka.ending import Vote
 from epochal.sinks.kafka.produce import Plan
 from epochal.sinks.kafka.votes import index
 from epochal.sinks.kafka.wire.cluster import Cluster
@@ -36,7 +36,7 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
     marker_topic, _ = sink.seen()
     link = sink.link()
     if by == committable.decision.actor:
-        ended = end_vote(link, marker_topic, committable)
+        ended = end_vote(sink, link, marker_topic, committable)
         if ended is not None:
             return ended
     plan = plan_of(sink, link, marker_topic, committable, by)
@@ -69,11 +69,11 @@ def _write(sink: Core, plan: Plan, committable: Committable) -> CommitOutcome:
         voting.named(link, plan.epoch, plan.transaction_timeout),
         Cluster(reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
     ):
-        transaction, state = voting.opened(cluster, plan)
+        transaction, state = voting.opened(sink, cluster, plan)
         if plan.already_committed(state):
             return CommitOutcome.ALREADY_COMMITTED
         voting.write(sink, cluster, plan, transaction, state, encoded)
-    outcome = end(link, Vote(transaction.transactional_id, transaction.producer, plan.marker), plan.epoch)
+    outcome = ended_by(sink, link, Vote(transaction.transactional_id, transaction.producer, plan.marker), plan.epoch)
     if outcome is None:
         raise SinkUnavailable(
             f"another producer of {transaction.transactional_id} ended the transaction of the epoch",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import Actor, Committable, Copy, Json, Position
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, EpochNumber, Json, Position
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
     CommitInDoubt,
@@ -124,7 +124,7 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
     marker_topic, _ = sink.seen()
     link = sink.link()
     if by == committable.decision.actor:  # whose fence the transaction was begun under
-        ended = end_vote(link, marker_topic, committable)
+        ended = end_vote(sink, link, marker_topic, committable)
         if ended is not None:
             return ended
     state = slots.read_all(link, marker_topic)
@@ -156,15 +156,24 @@ def plans_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Com
 def finish(sink: Core, committable: Committable) -> None:
     """See ``epochal.sinks.protocol.VotingSink``."""
     marker_topic, _ = sink.seen()
-    end_vote(sink.link(), marker_topic, committable)
+    end_vote(sink, sink.link(), marker_topic, committable)
 
 
-def end_vote(link: Link, marker_topic: MarkerTopic, committable: Committable) -> CommitOutcome | None:
+def end_vote(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Committable) -> CommitOutcome | None:
     """End the transaction that the committable names; None: it names none, or it cannot be committed any more."""
     vote = Vote.of(committable)
     if vote is None or not is_there(link, marker_topic, committable):
         return None
-    return end(link, vote, committable.decision.epoch)
+    return ended_by(sink, link, vote, committable.decision.epoch)
+
+
+def ended_by(sink: Core, link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
+    """End the transaction; note what the sink shows then, for the next epoch."""
+    held, sink.held = sink.held, None
+    outcome = end(link, vote, epoch)
+    if outcome is not None and held is not None and held.producer == vote.producer:
+        sink.shown = held
+    return outcome
 
 
 def is_there(link: Link, marker_topic: MarkerTopic, committable: Committable) -> bool:

@@ -21,11 +21,12 @@ from epochal.sinks.kafka.arguments import (
 )
 from epochal.sinks.kafka.client import Link, Options, check_options, read_options
 from epochal.sinks.kafka.encode import Encoder, MakeValue
-from epochal.sinks.kafka.marker import MarkerTopic
+from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.votes.encoding import Encoded
+from epochal.sinks.kafka.wire.messages import Producer
 from epochal.sinks.protocol import Schema, Sink
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.projection import Projection, settings_of, take_settings
@@ -79,6 +80,14 @@ class Watched:
     decision: int
     judging: Judging
     figures: Callable[[], objections.Figures | None]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a transaction of this process leaves in the marker topic."""
+
+    producer: Producer
+    state: State
 
 
 def active_session(sink: str) -> SparkSession:
@@ -147,6 +156,7 @@ class Core:
         self.slots = slots
         self.votes = votes
         self.lacking: Sequence[str] | None = None  # the requests of a vote that the brokers lack; None: not asked yet
+        self.workers_lack: str | None = None  # why executors cannot write a vote, as the start has found
         self.told_why: str | None = None  # why epochs are not votes, as the log was told
         self.ever_used = 1  # how many slots, as the sink was last seen
         check_slots_argument(slots, partitioner, self.name)
@@ -175,6 +185,8 @@ class Core:
         self.settings: Mapping[str, str] = {}  # settings that `session` was given
         self.judging: Judging | None = None
         self.watched: Watched | None = None
+        self.held: Shown | None = None  # the newest transaction of this process that is open, and what it will show
+        self.shown: Shown | None = None  # the same of the newest one that is committed, until the next one begins
         self.staged: tuple[int, Encoded] | None = None  # decision of the epoch staged last, and its batches
         self.evaluated: tuple[int, Digest] | None = None  # decision of the newest applied epoch, and its digest
 
@@ -256,7 +268,7 @@ class Core:
 
     def close(self) -> None:
         self.looked = self.session = self.evaluated = self.aged = self.watched = self.judging = self.lacking = None
-        self.staged = None
+        self.staged = self.held = self.shown = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"} | {

@@ -15,6 +15,8 @@ from epochal.sinks.spark import stage
 
 MODULES = ("numpy", "google_crc32c")
 """What an executor needs for votes, beside pyarrow."""
+REDONE = "epochs are produced after the decision, by one task"
+"""What the log and ``guarantee()`` say where the sink does not vote, before the reason."""
 
 
 def reason_of_arguments(sink: Core) -> str | None:
@@ -53,6 +55,8 @@ def reason_now(sink: Core, link: Link, now: Topics, folder: str) -> str | None:
     reason = reason_against(sink, link)
     if reason is not None:
         return reason
+    if sink.workers_lack is not None:
+        return sink.workers_lack
     if sink.ever_used > 1:
         return f"the sink was used with slots={sink.ever_used}"
     if stage.local_path(folder) is None:

@@ -82,7 +82,7 @@ def voted(sink: Core, epoch: Epoch, vote: Committable, now: Topics, by: Actor) -
         return voting.vote(sink, epoch, vote, now, by)
     if sink.votes and sink.told_why != reason:
         sink.told_why = reason
-        log.warning("sink %s: epochs are produced after the decision, by one task: %s", sink.name, reason)
+        log.warning("sink %s: %s: %s", sink.name, possible.REDONE, reason)
     return vote
 
 

@@ -258,7 +258,7 @@ class KafkaSink:
     @property
     def _way(self) -> str:
         if (reason := possible.reason_of_arguments(self._core)) is not None:
-            return f"Epochs are produced after the decision, by one task of each transaction: {reason}."
+            return f"{possible.REDONE.capitalize()} for each transaction: {reason}."
         return (
             "Epochs are written before the decision, by all tasks, and shown after it by one request. From the first"
             " row until then (the slowest sink's vote; after a crash until the next start, or the transaction timeout),"

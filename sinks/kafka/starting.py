@@ -9,7 +9,7 @@ from typing import Any
 
 from epochal.coordinator.model.epoch import Query
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.kafka import encode, produce, topics
+from epochal.sinks.kafka import encode, possible, produce, topics
 from epochal.sinks.kafka.client import SMALLEST_QUEUE_KB, Link, Options, kafka, log
 from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.marker import MarkerTopic
@@ -121,7 +121,19 @@ class There:
         return f"{self.link.queue_bytes // 1024} kB"
 
     def check_executors(self) -> Answer:
-        more = ["numpy"] if self._sink.slots > 1 else []
+        if possible.reason_of_arguments(self._sink) is not None:
+            return self._ask_executor(["numpy"] if self._sink.slots > 1 else [])
+        try:
+            answer = self._ask_executor(possible.MODULES)
+            self._sink.workers_lack = None
+            return answer
+        except Misconfigured as lacking:
+            answer = self._ask_executor([])  # raises what every way needs
+            self._sink.workers_lack = lacking.what
+            told = f"{possible.REDONE}: {lacking.what}; to change that, {lacking.help}"
+            return replace(answer, cautions=(*answer.cautions, told))
+
+    def _ask_executor(self, more: Sequence[str]) -> Answer:
         packages = " ".join(["'epochal[kafka]' pyarrow", *more])
         reach = partial(reached, self.link, self._marker_topic, self.timeout, self.tuning)
         return check_executors(self._sink.name, ["confluent_kafka", *more], packages, reach)

@@ -18,7 +18,7 @@ from epochal.sinks.kafka.batches import frame, records
 from epochal.sinks.kafka.batches.write import Layout
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.committing import plan_of, records_of
-from epochal.sinks.kafka.core import Core, active_session
+from epochal.sinks.kafka.core import Core, Shown, active_session
 from epochal.sinks.kafka.ending import Vote
 from epochal.sinks.kafka.failures import failure, of_delivery
 from epochal.sinks.kafka.marker import State
@@ -61,7 +61,7 @@ def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Ac
         named(link, epoch.number, plan.transaction_timeout),
         Cluster(reach.reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
     ):
-        transaction, state = opened(cluster, plan)
+        transaction, state = opened(sink, cluster, plan)
         marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
         write(sink, cluster, plan, transaction, state, encoded)
     held = Vote(transaction.transactional_id, transaction.producer, plan.marker)
@@ -77,6 +77,7 @@ def write(sink: Core, cluster: Cluster, plan: Plan, transaction: Transaction, st
     delivered = dict(_produced(sink, plan, transaction, encoded))
     delivered |= send_marker(cluster, plan, transaction, state, own, deadline)
     check_held(cluster, plan, transaction, expected(encoded, delivered, own), deadline)
+    sink.held = Shown(transaction.producer, plan.after(state))
 
 
 def staged_rows(sink: Core, epoch: Epoch) -> Encoded | None:
@@ -129,12 +130,20 @@ def not_encoded(sink: Core, epoch: Epoch, error: Exception) -> PrepareRefused:
     )
 
 
-def opened(cluster: Cluster, plan: Plan) -> tuple[Transaction, State]:
-    """Bar every older producer, then read the fence and the marker; return the new transaction and what was read."""
+def opened(sink: Core, cluster: Cluster, plan: Plan) -> tuple[Transaction, State]:
+    """Bar every older producer; return the new transaction, and the fence and the marker as they are then.
+
+    Every InitProducerId raises the producer epoch.  If it is one above that of the transaction that this process has
+    committed, nobody has written fence or marker since, and they need not be read.
+    """
     link, marker_topic = plan.link, plan.marker_topic
     milliseconds = int(plan.transaction_timeout * 1000)
     producer = cluster.init_producer(marker_topic.transactional_id, milliseconds, link.deadline())
-    state = marker.read(link, marker_topic, final=True)
+    known, sink.shown = sink.shown, None
+    if known is not None and known.producer == (producer.id, producer.epoch - 1):
+        state = known.state
+    else:
+        state = marker.read(link, marker_topic, final=True)
     return Transaction(marker_topic.transactional_id, producer, int(time.time() * 1000)), state
 
 

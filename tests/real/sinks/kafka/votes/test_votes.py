@@ -16,7 +16,8 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch
 from epochal.coordinator.model.errors import Fenced, OutcomeUnknown, PrepareRefused
 from epochal.coordinator.model.failpoints import AnswerDropped, Point
-from epochal.sinks.kafka import KafkaSink, voting
+from epochal.sinks.kafka import KafkaSink, marker, voting
+from epochal.sinks.kafka.marker import State
 from epochal.sinks.kafka.votes import producing
 from epochal.sinks.kafka.votes.encoding import Encoded
 from epochal.sinks.protocol import CommitOutcome
@@ -130,6 +131,36 @@ def test_rows_of_a_spark_partition_keep_their_order(votes: Callable[..., Votes])
         for part in range(4):
             mine = [i for i in ids if i // 100 == part]
             assert mine == sorted(mine)
+
+
+def test_in_a_steady_run_fence_and_marker_need_not_be_read(
+    votes: Callable[..., Votes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, reads = votes(), []
+    read = marker.read
+
+    def counted(*given: Any, **more: Any) -> State:
+        reads.append(given)
+        return read(*given, **more)
+
+    monkeypatch.setattr(marker, "read", counted)
+    for number in range(3):
+        assert one.sink.commit(one.prepare(number, number, number + 1), ONE) is COMMITTED
+    assert len(reads) == 1
+    bar(one.bootstrap, one.topic)  # somebody came in between
+    assert one.sink.commit(one.prepare(3, 3, 4), ONE) is COMMITTED
+    assert (len(reads), one.seen()) == (2, [0, 1, 2, 3])
+
+
+def test_a_fence_between_two_epochs_of_a_steady_run_is_seen(votes: Callable[..., Votes]) -> None:
+    one = votes()
+    assert one.sink.commit(one.prepare(0, 0, 50), ONE) is COMMITTED
+    newer = one.another()
+    newer.look(QUERY)
+    newer.fence(QUERY, TWO)
+    with pytest.raises(Fenced):
+        one.prepare(1, 50, 60)
+    assert one.seen() == list(range(50))
 
 
 @pytest.mark.wide
