@@ -80,6 +80,9 @@ def voted(sink: Core, epoch: Epoch, vote: Committable, now: Topics, by: Actor) -
         reason = possible.reason_now(sink, link, now, epoch.copy.root)
     if reason is None:
         return voting.vote(sink, epoch, vote, now, by)
+    if epoch.copy.form == index.FORM:
+        told = f"the epoch cannot be written as a vote any more, and its durable copy serves nothing else: {reason}"
+        raise sink.refuse(epoch, told, "restart the query: the epoch is evaluated again, and copied as rows")
     if sink.votes and sink.told_why != reason:
         sink.told_why = reason
         log.warning("sink %s: %s: %s", sink.name, possible.REDONE, reason)

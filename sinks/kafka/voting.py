@@ -38,6 +38,8 @@ from epochal.sinks.spark.executors import first_cause
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+SMALL_COPY_BYTES = 4 << 20
+"""A copy of at most this many bytes is encoded by one task, however many files it has."""
 VERSION = 2
 """The version of a payload with a vote in it."""
 
@@ -111,8 +113,10 @@ def encoded_rows(sink: Core, epoch: Epoch, rows: DataFrame, layout: Layout) -> E
     assert epoch.copy is not None, "prepare has checked it"
     root = stage.local_path(epoch.copy.root)
     assert root is not None, "votes need a local copy"
+    folder = os.path.join(root, f"{sink.name}-{uuid.uuid4().hex}")
+    is_small = sum(file.length for file in epoch.copy.files) <= SMALL_COPY_BYTES
     try:
-        return encoding.encode(rows, layout, os.path.join(root, f"{sink.name}-{uuid.uuid4().hex}"))
+        return encoding.encode(rows, layout, folder, {} if is_small else encoding.A_FILE_A_TASK)
     except EpochalError:
         raise
     except Exception as error:

@@ -138,7 +138,7 @@ class _Output:
             os.makedirs(self._folder, exist_ok=True)
             self.name = self._wanted
             path = os.path.join(self._folder, self.name)
-            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             kept, self.data = memoryview(bytes(self.data)), bytearray()
             _write(self._handle, kept)
         _write(self._handle, memoryview(data))

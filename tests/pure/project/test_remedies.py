@@ -19,6 +19,7 @@ MARKS = remedies.followed()
 
 PASSED_ON = {
     ("sinks/conditions.py", "refusing"),
+    ("sinks/kafka/again.py", "commit"),
     ("sinks/kafka/committing.py", "definite"),
     ("sinks/kafka/objections.py", "refusal"),
     ("sinks/postgres/core.py", "reading"),
