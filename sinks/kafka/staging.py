@@ -47,9 +47,9 @@ def stage_records(sink: Core, epoch: Epoch, rows: Rows, folder: str) -> Copy | N
     judging = judging_for(sink, rows.schema, now)
     seen, figures = watched(rows.select(*judging.record), judging.figures)
     records = seen.select(*record_columns(seen))
-    layout = voting.layout_of(sink, link, now)
+    job = encoding.Job(voting.layout_of(sink, link, now), local, sink.name, epoch.number, is_durable=True)
     try:
-        encoded = encoding.encode(records, layout, local, _ARROW, is_durable=True)
+        encoded = encoding.encode(records, job, _ARROW)
     except encoding.EncodingFailed as failed:
         sink.watched = Watched(epoch.decision.id, judging, figures)
         judged_while_copied(sink, epoch, now)  # the same rows may meet an objection, whose error says more

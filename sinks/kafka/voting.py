@@ -115,8 +115,9 @@ def encoded_rows(sink: Core, epoch: Epoch, rows: DataFrame, layout: Layout) -> E
     assert root is not None, "votes need a local copy"
     folder = os.path.join(root, f"{sink.name}-{uuid.uuid4().hex}")
     is_small = sum(file.length for file in epoch.copy.files) <= SMALL_COPY_BYTES
+    job = encoding.Job(layout, folder, sink.name, epoch.number)
     try:
-        return encoding.encode(rows, layout, folder, {} if is_small else encoding.A_FILE_A_TASK)
+        return encoding.encode(rows, job, {} if is_small else encoding.A_FILE_A_TASK)
     except EpochalError:
         raise
     except Exception as error:

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import EpochNumber
+from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.kafka.batches.write import Layout, Piece, write
 from epochal.sinks.kafka.votes.deliver import Batch
 from epochal.sinks.kafka.wire.messages import Partition
@@ -56,20 +59,23 @@ class EncodingFailed(Exception):
     """A task could not encode its rows."""
 
 
-def encode(
-    records: DataFrame,
-    layout: Layout,
-    folder: str,
-    held: Mapping[str, str] = A_FILE_A_TASK,
-    *,
-    is_durable: bool = False,
-) -> Encoded:
+@dataclass(frozen=True)
+class Job:
+    """What tasks need to encode rows; it can be pickled."""
+
+    layout: Layout
+    folder: str  # a local path, which is made if a task needs it
+    sink: str
+    epoch: EpochNumber
+    is_durable: bool = False  # whether the files survive a power failure, once their folder does
+
+
+def encode(records: DataFrame, job: Job, held: Mapping[str, str]) -> Encoded:
     """Encode all records in one Spark job; ``EncodingFailed`` if a task meets rows that have no place.
 
-    ``folder``: a local path, which is made if a task needs it.  ``held``: settings of Spark for the job.
-    ``is_durable``: the files survive a power failure, once their folder does.
+    ``held``: settings of Spark for the job.
     """
-    answers = records.mapInArrow(partial(_task, layout, folder, is_durable), ANSWER)
+    answers = records.mapInArrow(partial(_task, job), ANSWER)
     with settings.held(records.sparkSession, held):
         told = answers.collect()
     for row in told:
@@ -77,30 +83,29 @@ def encode(
             raise EncodingFailed(row["failure"])
     batches: dict[Partition, list[Batch]] = {}
     for row in sorted(told, key=lambda row: int(row["task"])):
-        source = os.path.join(folder, row["file"]) if row["file"] else base64.b64decode(row["data"])
+        source = os.path.join(job.folder, row["file"]) if row["file"] else base64.b64decode(row["data"])
         for fields in json.loads(row["pieces"]):
             piece = Piece(*fields)
             batch = Batch(source, piece.offset, piece.length, piece.rows, piece.attributes, piece.crc)
-            batches.setdefault(Partition(*layout.partition_of(piece.code)), []).append(batch)
+            batches.setdefault(Partition(*job.layout.partition_of(piece.code)), []).append(batch)
     return Encoded(batches)
 
 
-def _task(
-    layout: Layout, folder: str, is_durable: bool, batches: Iterator[pyarrow.RecordBatch]
-) -> Iterator[pyarrow.RecordBatch]:
+def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
     sent = workers.promptly(batches)
     pieces, failure = [], ""
-    with _Output(folder, f"task-{number}-{uuid.uuid4().hex}.records", is_durable) as output:
+    with _Output(job.folder, f"task-{number}-{uuid.uuid4().hex}.records", job.is_durable) as output:
         try:
-            pieces = write(sent, layout, output.add)
+            pieces = write(sent, job.layout, output.add)
         except ValueError as error:
             failure = f"{error}"
             for _ in sent:  # Spark's own figures are of rows that were read
                 pass
+        failpoints.hit(Point.IN_WRITE, job.sink, job.epoch)
         output.end()
         data = base64.b64encode(output.data).decode()
         yield workers.answer(task=str(number), file=output.name, pieces=json.dumps(pieces), data=data, failure=failure)

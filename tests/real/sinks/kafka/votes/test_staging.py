@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from epochal.chaos import servers
 from epochal.coordinator.model.epoch import Committable, Copy, Decision, Epoch
 from epochal.coordinator.model.errors import CommitInDoubt, PrepareRefused, SinkUnavailable
-from epochal.sinks.kafka import again
+from epochal.sinks.kafka import again, committing
 from epochal.sinks.kafka.votes import index
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
@@ -175,7 +175,7 @@ def test_a_query_that_fails_is_named_by_its_first_cause(one: Staged) -> None:
 )
 def test_a_redo_that_is_interrupted_is_made_again(one: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = lost(one, one.prepare(0, 0, 50))
-    ended_by = again.ended_by
+    ended_by = committing.ended_by
 
     def interrupted(*given: object) -> CommitOutcome | None:
         bar(one.bootstrap, one.topic)
