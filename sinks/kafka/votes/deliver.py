@@ -38,6 +38,11 @@ REQUEST_BYTES = 8 << 20
 SEQUENCES = 2**31
 """Sequence numbers are counted modulo this."""
 OUT_OF_ORDER, REPEATED, OLD_EPOCH, NOT_OPEN = 45, 46, 47, 48
+REPLICAS_MS = 30_000
+"""How many milliseconds a leader may wait for its replicas before it answers."""
+ANSWER_S = 2 * REPLICAS_MS / 1000
+"""How many seconds to wait for the oldest answer before the connection is taken for dead.  A broker that has vanished
+then costs a part of the transaction's time, and not all of it."""
 DRAIN_S = 5.0
 """How many seconds to wait for answers that are still on their way when a delivery has failed."""
 
@@ -131,10 +136,12 @@ class Stream:
 
     def _ended_at(self, partition: Partition, sequence: int) -> int:
         """Return after how many rows, not fewer than acknowledged, a batch ends whose last sequence is one before."""
-        for end in self.ends[bisect_left(self.ends, max(self.acknowledged, 1)) :]:
-            if end % SEQUENCES == sequence % SEQUENCES:
-                return end
-        raise RowsGone(f"{partition.topic}[{partition.partition}] has sequence {sequence - 1}, at which no batch ends")
+        possible = self.ends[bisect_left(self.ends, max(self.acknowledged, 1)) :]
+        ends = [end for end in possible if end % SEQUENCES == sequence % SEQUENCES]
+        if len(ends) == 1:
+            return ends[0]
+        fault = "two batches end" if ends else "no batch ends"  # two: the sequence numbers began anew in between
+        raise RowsGone(f"{partition.topic}[{partition.partition}] has sequence {sequence - 1}, at which {fault}")
 
 
 def deliver(
@@ -270,7 +277,7 @@ class _Sender:
         while len(lane.asked) < self._most and (numbers := self._chosen(lane)):
             batches = {where: self._framed(where, number) for where, number in numbers.items()}
             wait_ms = max(1, int((self._deadline - time.monotonic()) * 1000))
-            parts = messages.produce(self._transaction.transactional_id, batches, min(wait_ms, 30_000))
+            parts = messages.produce(self._transaction.transactional_id, batches, min(wait_ms, REPLICAS_MS))
             lane.asked.append(numbers)
             lane.connection.send(PRODUCE, PRODUCE_VERSION, *parts)
             was_sent = True
@@ -310,7 +317,8 @@ class _Sender:
         """Read the oldest answer; raise the first error in it, after all of it was noted."""
         if not lane.asked:
             return
-        answers = messages.read_produce(lane.connection.receive(deadline or self._deadline))
+        until = min(self._deadline, time.monotonic() + ANSWER_S) if deadline is None else deadline
+        answers = messages.read_produce(lane.connection.receive(until))
         numbers = lane.asked.popleft()
         if {answer.partition for answer in answers} != set(numbers) or len(answers) != len(numbers):
             raise AnswerNotUnderstood(f"broker {lane.node} answered for other partitions than {sorted(numbers)}")

@@ -121,7 +121,7 @@ class Connection:
 
     def receive(self, deadline: float) -> Reader:
         """Return the answer to the oldest request that waits for one."""
-        if not self._waiting:
+        if self.is_open and not self._waiting:
             raise RuntimeError(f"no answer of {self.address} is due")
         with self._closed_on_error() as opened:
             asked = self._waiting[0]

@@ -28,7 +28,7 @@ OPTIONS = {"sasl.password": SECRET}
 
 @dataclass(frozen=True)
 class Record:
-    """One record as a read_committed consumer is given it."""
+    """One record as a consumer is given it."""
 
     partition: int
     offset: int
@@ -43,13 +43,13 @@ def produce(bootstrap: str, topic: str, value: bytes, partition: int = 0) -> Non
     assert producer.flush(30) == 0
 
 
-def read_topic(bootstrap: str, topic: str) -> list[Record]:
-    """All that a consumer of committed records sees now, by partition and offset."""
+def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Record]:
+    """All that a consumer sees now, by partition and offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "outside-reader",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
