@@ -66,13 +66,13 @@ def _write(sink: Core, plan: Plan, committable: Committable) -> CommitOutcome:
     link = plan.link
     encoded = index.read(copy_of(committable), sink.name, plan.epoch)
     with (
-        voting.named(link, plan.epoch, plan.transaction_timeout),
+        voting.named(link, plan.epoch, plan.transaction_timeout) as clock,
         Cluster(reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
     ):
         transaction, state = voting.opened(sink, cluster, plan)
         if plan.already_committed(state):
             return CommitOutcome.ALREADY_COMMITTED
-        voting.write(sink, cluster, plan, transaction, state, encoded)
+        voting.write(sink, cluster, plan, transaction, state, encoded, clock)
     outcome = ended_by(sink, link, Vote(transaction.transactional_id, transaction.producer, plan.marker), plan.epoch)
     if outcome is None:
         raise SinkUnavailable(

@@ -155,6 +155,7 @@ def plans_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Com
 
 def finish(sink: Core, committable: Committable) -> None:
     """See ``epochal.sinks.protocol.VotingSink``."""
+    formats.check_vote(committable, PAYLOAD_VERSION)
     marker_topic, _ = sink.seen()
     end_vote(sink, sink.link(), marker_topic, committable)
 

@@ -14,9 +14,10 @@ from epochal.coordinator.model.errors import OutcomeUnknown
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.failures import REFUSED
 from epochal.sinks.kafka.wire import errors
 from epochal.sinks.kafka.wire.cluster import Cluster
-from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError
+from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, NotByHand
 from epochal.sinks.kafka.wire.messages import Producer
 from epochal.sinks.kafka.wire.reach import reach_of
 from epochal.sinks.protocol import CommitOutcome
@@ -57,11 +58,16 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
     """Ask the broker to commit; return the outcome once every reader sees the rows.
 
     None: the transaction was ended before, or is not the newest one of its id.  The marker says how it was ended.
+    Also None if this start has options that only librdkafka knows: its own producer then ends the transaction.
     ``OutcomeUnknown``: no answer came.  The call is idempotent.
     """
     deadline = link.deadline()
     try:
-        with Cluster(reach_of(link.bootstrap, link.options, link.timeout)) as cluster:
+        reach = reach_of(link.bootstrap, link.options, link.timeout)
+    except NotByHand:
+        return None
+    try:
+        with Cluster(reach) as cluster:
             was = cluster.describe_transaction(vote.transactional_id, deadline)
             failpoints.hit(Point.BEFORE_PUBLISH, link.sink, epoch)
             code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
@@ -69,6 +75,8 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
             if code == 0:  # decided; the second answer comes when all partitions have been told
                 code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
     except (OSError, BrokerError, AnswerNotUnderstood) as error:
+        if isinstance(error, BrokerError) and error.code in REFUSED:
+            raise _refused(link, vote, epoch, error.code) from error
         raise OutcomeUnknown(
             f"the commit of transaction {vote.transactional_id} was asked for and not answered:"
             f" {link.scrub(f'{type(error).__name__}: {error}'):.300}",

@@ -45,25 +45,26 @@ def failure(link: Link, error: Exception, doing: str, code: int | None = None) -
     )
 
 
-def of_delivery(link: Link, epoch: EpochNumber, failed: DeliveryFailed, seconds: float, timeout: float) -> EpochalError:
-    """Return the error for an owner that could not deliver, ``seconds`` after the transaction was begun."""
-    why = f"{link.scrub(str(failed)):.300}"
-    if seconds >= timeout:
+def of_vote(link: Link, epoch: EpochNumber, error: Exception, timeout: float, *, is_over: bool) -> EpochalError:
+    """Return the error for an epoch that could not be written.  ``is_over``: its transaction's time was over then."""
+    why = link.scrub(f"{error}" if isinstance(error, DeliveryFailed) else f"{type(error).__name__}: {error}")
+    if is_over:
         return PrepareRefused(
-            f"the epoch could not be written within the transaction timeout of {timeout:g} s: {why}",
+            f"the epoch could not be written within the transaction timeout of {timeout:g} s: {why:.300}",
             sink=link.sink,
             epoch=epoch,
             state="nothing of the epoch is visible, and nothing was decided",
             help="raise transaction_timeout= (and the broker's transaction.max.timeout.ms), speed up the brokers or the"
             " link to them, and restart the query; make epochs smaller with the source's limit per trigger",
         )
-    if failed.kind in ("RecordsDamaged", "RowsGone", "AnswerNotUnderstood"):
+    kind = error.kind if isinstance(error, DeliveryFailed) else type(error).__name__
+    if kind in ("RecordsDamaged", "RowsGone", "AnswerNotUnderstood"):
         return PrepareRefused(
-            f"the epoch could not be written: {why}",
+            f"the epoch could not be written: {why:.300}",
             sink=link.sink,
             epoch=epoch,
             state="nothing of the epoch is visible, and nothing was decided",
             help="restart the query: the epoch is written again; if it happens again, the file system of the checkpoint"
             " or the brokers lose what they have acknowledged",
         )
-    return failure(link, failed, "to write an epoch", failed.code)
+    return failure(link, error, "to write an epoch", error.code if isinstance(error, DeliveryFailed) else None)

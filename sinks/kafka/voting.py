@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, EpochNumber
@@ -20,12 +21,21 @@ from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.committing import plan_of, records_of
 from epochal.sinks.kafka.core import Core, Shown, active_session
 from epochal.sinks.kafka.ending import Vote
-from epochal.sinks.kafka.failures import failure, of_delivery
+from epochal.sinks.kafka.failures import of_vote
 from epochal.sinks.kafka.marker import State
 from epochal.sinks.kafka.produce import Plan
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.votes import encoding, index
-from epochal.sinks.kafka.votes.deliver import SEQUENCES, Batch, Delivered, RowsGone, Stream, Transaction, deliver
+from epochal.sinks.kafka.votes.deliver import (
+    OLD_EPOCH,
+    SEQUENCES,
+    Batch,
+    Delivered,
+    RowsGone,
+    Stream,
+    Transaction,
+    deliver,
+)
 from epochal.sinks.kafka.votes.encoding import Encoded
 from epochal.sinks.kafka.votes.producing import Delivery, DeliveryFailed, produce
 from epochal.sinks.kafka.wire import reach
@@ -60,19 +70,24 @@ def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Ac
     marker_topic, _ = sink.seen()
     plan = plan_of(sink, link, marker_topic, committable, by)
     with (
-        named(link, epoch.number, plan.transaction_timeout),
+        named(link, epoch.number, plan.transaction_timeout) as clock,
         Cluster(reach.reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
     ):
         transaction, state = opened(sink, cluster, plan)
         marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
-        write(sink, cluster, plan, transaction, state, encoded)
+        write(sink, cluster, plan, transaction, state, encoded, clock)
     held = Vote(transaction.transactional_id, transaction.producer, plan.marker)
     return replace(committable, payload={**committable.payload, "version": VERSION, "votes": held.to_json()})
 
 
-def write(sink: Core, cluster: Cluster, plan: Plan, transaction: Transaction, state: State, encoded: Encoded) -> None:
-    """Write rows and marker into a new transaction, and ask the leaders whether they hold them."""
-    deadline = time.monotonic() + plan.transaction_timeout
+def write(
+    sink: Core, cluster: Cluster, plan: Plan, transaction: Transaction, state: State, encoded: Encoded, clock: Clock
+) -> None:
+    """Write rows and marker into a new transaction, and ask the leaders whether they hold them.
+
+    ``clock`` is set: the time of the transaction begins with its first partition.
+    """
+    deadline = clock.over_at = time.monotonic() + plan.transaction_timeout
     own = Partition(plan.marker_topic.topic, plan.marker_topic.slot)
     partitions = [*encoded.batches, own]
     cluster.add_partitions(transaction.transactional_id, transaction.producer, partitions, plan.link.deadline())
@@ -204,11 +219,16 @@ def expected(
 def check_held(
     cluster: Cluster, plan: Plan, transaction: Transaction, wanted: Mapping[Partition, Delivered], deadline: float
 ) -> None:
-    """Ask each leader what it holds of the transaction; ``PrepareRefused`` unless that is every row."""
+    """Ask each leader what it holds of the transaction; ``PrepareRefused`` unless that is every row.
+
+    ``BrokerError``: the transaction was ended in the meantime.
+    """
     producer = transaction.producer
     states = cluster.producers(list(wanted), deadline)
     for where, its in wanted.items():
         held, last = states[where].get(producer.id), (its.rows - 1) % SEQUENCES
+        if held is not None and held.epoch > producer.epoch:
+            raise BrokerError(OLD_EPOCH, f"{where.topic}[{where.partition}] has a newer epoch")
         if held is None or tuple(held) != (producer.epoch, last, its.first_offset):
             raise PrepareRefused(
                 f"{where.topic}[{where.partition}] does not hold the {its.rows} rows that it acknowledged",
@@ -221,14 +241,19 @@ def check_held(
             )
 
 
+@dataclass
+class Clock:
+    """When the time of a transaction is over; never, as long as there is none."""
+
+    over_at: float = math.inf
+
+
 @contextmanager
-def named(link: Link, epoch: EpochNumber, timeout: float = 0) -> Iterator[None]:
+def named(link: Link, epoch: EpochNumber, timeout: float = 0) -> Iterator[Clock]:
     """Turn errors of the wire inside this scope into errors of the vote.  ``timeout``: that of the transaction."""
-    began = time.monotonic()
+    clock = Clock()
     with refusing(link.sink, epoch):
         try:
-            yield
-        except DeliveryFailed as failed:
-            raise of_delivery(link, epoch, failed, time.monotonic() - began, timeout) from None
-        except (OSError, BrokerError, AnswerNotUnderstood, RowsGone) as error:
-            raise failure(link, error, "to write an epoch") from error
+            yield clock
+        except (DeliveryFailed, OSError, BrokerError, AnswerNotUnderstood, RowsGone) as error:
+            raise of_vote(link, epoch, error, timeout, is_over=time.monotonic() >= clock.over_at) from error

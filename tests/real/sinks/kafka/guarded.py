@@ -67,6 +67,15 @@ class GuardedKafka(KafkaServer):
 
         assert wait_until(known, 120)
 
+    def revoke(self, kind: ResourceType, name: str) -> None:
+        """Take all rights of this thing from the user, and wait until the broker knows."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        what = kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*"
+        all_of_it = AclBindingFilter(*what, AclOperation.ANY, AclPermissionType.ANY)
+        for done in admin.delete_acls([all_of_it]).values():
+            done.result(120)
+        assert wait_until(lambda: None if admin.describe_acls(all_of_it).result(120) else True, 120)
+
 
 class SecuredKafka(GuardedKafka):
     """The same over TLS, with a certificate of its own making, and with passwords as SCRAM keeps them."""

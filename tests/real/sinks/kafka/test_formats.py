@@ -27,6 +27,7 @@ def doubled() -> Callable[[Mapping[str, Any], str], bytes]:
 
 ROUTED = ["n", "0 AS p", "map_entries(map('k', k)) AS h"]
 FORMS: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "voted": ({"key": "k", "votes": True}, [0, 1, 2]),
     "plain": ({"key": "k"}, [0, 1, 2]),
     "projected": ({"key": "k", "select": ["k", "n * 10 AS n"], "where": "n > 0"}, [10, 20]),
     "routed": (
@@ -67,7 +68,7 @@ def test_a_vote_of_this_version_is_committed_and_is_written_so(
 ) -> None:
     options, numbers = FORMS[form]
     now = vote(make(**options), spark, stage).to_json()
-    old = kept(f"kafka-{form}-v1.json", now)
+    old = kept(f"kafka-{form}-v{now['payload']['version']}.json", now)
     assert old == now
     sink = make(slots=options.get("slots", 1))
     sink.look(QUERY)

@@ -10,13 +10,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from epochal.chaos import servers
-from epochal.coordinator.model.epoch import Decision, Epoch
-from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
+from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch
+from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
 from epochal.sinks.kafka import KafkaSink
 from epochal.sinks.kafka.client import Link, Options
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
-from tests.real.sinks.kafka.attempts import ONE, QUERY
+from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO
 from tests.real.sinks.kafka.guarded import USER, GuardedKafka
 from tests.real.sinks.kafka.support import APP, SECRET, hanging, read_topic
 
@@ -99,6 +99,69 @@ def test_a_login_that_is_refused_is_named_and_not_shown(kafka: GuardedKafka, top
     with pytest.raises((Misconfigured, SinkUnavailable), match="Authentication failed") as refused:
         sink.look(QUERY)
     assert "open-Sesame-42" not in str(refused.value)
+
+
+# votes
+
+
+@pytest.fixture
+def granted(kafka: GuardedKafka, topic: str) -> str:
+    """The topic, with the rights that a producer needs."""
+    kafka.grant(ResourceType.TOPIC, topic, "WRITE", "DESCRIBE")
+    kafka.grant(ResourceType.TOPIC, f"__epochal.{APP}.{topic}", "READ", "WRITE", "DESCRIBE")
+    kafka.grant(ResourceType.TRANSACTIONAL_ID, f"epochal-{APP}-{topic}", "WRITE", "DESCRIBE")
+    return topic
+
+
+def voting(kafka: GuardedKafka, topic: str, by: Actor = ONE) -> KafkaSink:
+    sink = KafkaSink(kafka.guarded, topic=topic, name=topic, options=LOGIN, transaction_timeout=60, votes=True)
+    sink.look(QUERY)
+    sink.fence(QUERY, by)
+    return sink
+
+
+def prepared(sink: KafkaSink, spark: SparkSession, stage: SparkStage, number: int, by: Actor = ONE) -> Committable:
+    copy = stage.write(number, by, spark.range(10).selectExpr("cast(id as string) k", "id n"))
+    epoch = Epoch(Decision("q1", number, by, f"f{number}"), number + 1, copy=copy)
+    return sink.prepare(epoch, stage.read(copy), by)
+
+
+@pytest.mark.wide
+def test_a_user_who_may_not_read_the_topic_gets_no_vote(
+    kafka: GuardedKafka, granted: str, spark: SparkSession, stage: SparkStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = voting(kafka, granted)
+    first = prepared(sink, spark, stage, 0)
+    assert first.payload["version"] == 1
+    assert f"the user lacks READ on topic {granted!r}" in caplog.text
+    assert sink.commit(first, ONE) is CommitOutcome.COMMITTED
+    kafka.grant(ResourceType.TOPIC, granted, "READ")
+    sink = voting(kafka, granted, TWO)
+    second = prepared(sink, spark, stage, 1, TWO)
+    assert second.payload["version"] == 2
+    assert sink.commit(second, TWO) is CommitOutcome.COMMITTED
+    assert len(read_topic(kafka.bootstrap, granted)) == 20
+
+
+@pytest.mark.wide
+@pytest.mark.remedy(
+    "the broker answers … to the commit of transaction …",
+    "correct what Kafka names (the user's rights on the transactional id), then restart the query",
+)
+def test_a_right_that_is_taken_between_vote_and_commit(
+    kafka: GuardedKafka, granted: str, spark: SparkSession, stage: SparkStage
+) -> None:
+    kafka.grant(ResourceType.TOPIC, granted, "READ")
+    sink = voting(kafka, granted)
+    decided = prepared(sink, spark, stage, 0)
+    kafka.revoke(ResourceType.TRANSACTIONAL_ID, f"epochal-{APP}-{granted}")
+    for end in (lambda: sink.finish(decided), lambda: sink.commit(decided, ONE)):
+        with pytest.raises(OutcomeUnknown, match="the broker answers TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+            end()
+    kafka.grant(ResourceType.TRANSACTIONAL_ID, f"epochal-{APP}-{granted}", "WRITE", "DESCRIBE")
+    sink.finish(decided)
+    assert voting(kafka, granted, TWO).commit(decided, TWO) is CommitOutcome.ALREADY_COMMITTED
+    assert len(read_topic(kafka.bootstrap, granted)) == 10
 
 
 # how long a transaction may last

@@ -59,7 +59,7 @@ def plans(spark: SparkSession) -> str:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize(("slots", "votes"), [(1, False), (2, False), (1, True)])
 def test_a_pipeline_runs_with_the_least_rights_and_shows_no_secret(
     kafka: SecuredKafka,
     topic_name: str,
@@ -69,10 +69,12 @@ def test_a_pipeline_runs_with_the_least_rights_and_shows_no_secret(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
     slots: int,
+    votes: bool,
 ) -> None:
     options: dict[str, Any] = {"topic": topic_name, "name": topic_name, "key": "k", "slots": slots, "partitions": 2}
     KafkaSink(kafka.bootstrap, **options).create(QUERY, SCHEMA)  # by somebody who may
-    kafka.grant(ResourceType.TOPIC, topic_name, "WRITE", "DESCRIBE")
+    options["votes"] = votes
+    kafka.grant(ResourceType.TOPIC, topic_name, "WRITE", "DESCRIBE", *(["READ"] if votes else []))
     kafka.grant(ResourceType.TOPIC, f"__epochal.{APP}.{topic_name}", "READ", "WRITE", "DESCRIBE")
     for slot in ("", "#1")[:slots]:
         kafka.grant(ResourceType.TRANSACTIONAL_ID, f"epochal-{APP}-{topic_name}{slot}", "WRITE", "DESCRIBE")
@@ -91,6 +93,7 @@ def test_a_pipeline_runs_with_the_least_rights_and_shows_no_secret(
         pipeline.close()
     found = [json.loads(r.value or b"")["n"] for r in read_topic(kafka.bootstrap, topic_name)]
     assert sorted(found) == list(range(20))
+    assert "epochs are produced after the decision" not in caplog.text
     assert hanging(kafka.bootstrap, topic_name) == []
 
     kept = [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
