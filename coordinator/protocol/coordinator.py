@@ -327,14 +327,14 @@ def fence(start: Start, ask: EpochRequest, actor: Actor) -> None:
 def finish_decided(start: Start) -> None:
     """Let sinks show what is decided, where their own fence would destroy it.
 
-    Older starts can decide nothing any more, because this start's fence is in the log.
+    Older starts can decide nothing any more, because this start's fence is in the log.  A sink in which an operator
+    gives the epoch up is not pending.
     """
     if start.history.last is None or not isinstance(start.current, Commit):
         return
-    without = start.action.without if start.action is not None else ()
     for name in start.pending:
         sink = start.sinks[name]
-        if isinstance(sink, VotingSink) and name in start.current.participants and name not in without:
+        if isinstance(sink, VotingSink):
             committable = start.current.participants[name].committable
             start.patiently(lambda sink=sink, its=committable: sink.finish(its))  # type: ignore[misc]
 

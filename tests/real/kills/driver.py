@@ -45,7 +45,7 @@ def rows(spark: SparkSession, source: str, format: str) -> DataFrame:
 def pipeline(settings: dict[str, Any]) -> epochal.Pipeline:
     sinks: list[epochal.sinks.Sink] = [
         PostgresSink(settings["dsn"], table=settings["table"], name="postgres"),
-        KafkaSink(settings["bootstrap"], topic=settings["topic"], partitions=2, name="kafka"),
+        KafkaSink(settings["bootstrap"], topic=settings["topic"], partitions=2, name="kafka", votes=settings["votes"]),
         DeltaSink(settings["lake"], name="delta"),
     ]
     return epochal.Pipeline(app=settings["app"], sinks=[sink for sink in sinks if sink.name in settings["sinks"]])

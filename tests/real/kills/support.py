@@ -65,6 +65,7 @@ class Job:
     first: bool = True
     table: str = "kills"
     files: int = 0
+    votes: bool = False  # whether the Kafka sink writes into an open transaction before the decision
 
     def __post_init__(self) -> None:
         for epoch in range(self.files, self.epochs):
@@ -113,6 +114,7 @@ class Job:
             "table": self.table,
             "bootstrap": self.bootstrap,
             "topic": self.topic,
+            "votes": self.votes,
             "lake": self.lake,
             "sinks": list(self.sinks),
             "create": self.first,
