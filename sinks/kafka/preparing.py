@@ -43,8 +43,8 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     count = judged_while_copied(sink, epoch, now, keeps=of_records)
     if count is None and of_records:
         if epoch.copy.rows:
-            told = "topics have changed since the rows of the durable copy were judged"
-            raise sink.refuse(epoch, told, "restart the query: the epoch is evaluated again")
+            changed = "topics have changed since the rows of the durable copy were judged"
+            raise sink.refuse(epoch, changed, "restart the query: the epoch is evaluated again")
         count = 0
     if count is None:
         copied = stage.read_copy(sink.own_session(encoding.settings), epoch.copy)  # as a commit will read it

@@ -112,7 +112,7 @@ def test_an_option_that_forbids_votes_is_taken_back_for_a_decided_epoch(one: Sta
 
 
 @pytest.mark.remedy(
-    "the index of the durable copy cannot be read: …", "restore this file from a backup of the checkpoint"
+    "the index of the durable copy cannot be read: …: …", "restore this file from a backup of the checkpoint"
 )
 def test_a_damaged_index_is_named(one: Staged) -> None:
     decided = lost(one, one.prepare(0, 0, 50))

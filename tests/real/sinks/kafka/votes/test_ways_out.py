@@ -139,7 +139,8 @@ def test_a_worker_that_dies_while_it_delivers(one: Votes, monkeypatch: pytest.Mo
 
 
 @pytest.mark.remedy(
-    "the epoch could not be encoded: …", "correct the query, the disk of the checkpoint (space, rights)"
+    "the epoch could not be encoded: …",
+    "correct the query, the disk of the checkpoint (space, rights) or the executors",
 )
 def test_a_disk_that_takes_no_records(one: Votes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A file lies where the folder of the records has to be."""
