@@ -107,10 +107,11 @@ class Table:
     prepared: dict[int, Prepared] = field(default_factory=dict)
     shown: list[Shown] = field(default_factory=list)
     audit: list[ShownEpoch] = field(default_factory=list)
+    producer_epoch: int = 0  # only of a table with an open transaction: see ``memory_transaction.py``
 
     def copy(self) -> Table:
         """Return another table with the same content, like a backup."""
-        return Table(self.identity, self.fence, self.marker, dict(self.prepared), list(self.shown), list(self.audit))
+        return replace(self, prepared=dict(self.prepared), shown=list(self.shown), audit=list(self.audit))
 
 
 class MemoryServer:
@@ -252,14 +253,17 @@ class MemoryServer:
         if self.already_committed(app, c, by):
             return CommitOutcome.ALREADY_COMMITTED
         table = self.table(app, c.sink)
-        if rows is None:
-            rows = prepared_rows(table, c)
+        self.show(app, c, prepared_rows(table, c) if rows is None else rows)
+        return CommitOutcome.COMMITTED
+
+    def show(self, app: str, c: Committable, rows: tuple[Row, ...]) -> None:
+        """Show the epoch and set its marker.  The conditions hold."""
+        table = self.table(app, c.sink)
         table.shown.append(Shown(c.position, c.decision.id, rows))
         table.marker = marker_of(c)
         self.now += timedelta(seconds=1)
         table.audit = self._retention.kept([*table.audit, _audited(app, c, self.now)])
         table.prepared = {n: p for n, p in table.prepared.items() if p.position > c.position}
-        return CommitOutcome.COMMITTED
 
     def abort(self, app: str, sink: str, by: Actor) -> int:
         """Drop what ``by`` and older actors prepared; return how many attempts."""
@@ -350,9 +354,12 @@ class _MemoryClient:
         return SinkState(table.identity, table.fence, table.marker)
 
     def _read(self, apply: Callable[[], T]) -> T:
-        """Send a request that only reads.  It has no effect, so if it is lost the error is ``SinkUnavailable``."""
+        return self._ask_again("look", apply)
+
+    def _ask_again(self, verb: str, apply: Callable[[], T]) -> T:
+        """Send a request that shows nothing.  It may be repeated, so if it is lost the error is ``SinkUnavailable``."""
         try:
-            return self._request("look", apply)
+            return self._request(verb, apply)
         except OutcomeUnknown as lost:
             raise SinkUnavailable(lost.what, sink=self._name, state=lost.state, help=lost.help) from lost
 
@@ -379,14 +386,17 @@ class _MemoryClient:
         return looked(self._app, self._name)
 
     def _publish(self, c: Committable, by: Actor, rows: tuple[Row, ...] | None) -> CommitOutcome:
-        failpoints.hit(Point.BEFORE_PUBLISH, self._name, c.decision.epoch)
         app = self._looked()
+        return self._ask_to_show("commit", c.decision.epoch, lambda: self._server.publish(app, c, by, rows))
+
+    def _ask_to_show(self, verb: str, epoch: EpochNumber, apply: Callable[[], T]) -> T:
+        failpoints.hit(Point.BEFORE_PUBLISH, self._name, epoch)
         try:
-            outcome = self._request("commit", lambda: self._server.publish(app, c, by, rows))
-            failpoints.hit(Point.AFTER_PUBLISH, self._name, c.decision.epoch)
+            answer = self._request(verb, apply)
+            failpoints.hit(Point.AFTER_PUBLISH, self._name, epoch)
         except failpoints.AnswerDropped as dropped:
-            raise _unanswered("commit", self._name) from dropped
-        return outcome
+            raise _unanswered(verb, self._name) from dropped
+        return answer
 
     def _already(self, c: Committable, by: Actor) -> bool:
         """Check the conditions now.  The server checks them again inside the write."""
@@ -411,7 +421,7 @@ class MemorySink(_MemoryClient):
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         app = self._looked()
-        written = _written(rows, self._name, epoch.number)
+        written = write_rows(rows, self._name, epoch.number)
         digest = digest_of(written) if epoch.digest else None
         prepared = self._request("prepare", lambda: self._server.prepare(app, self._name, epoch, written, by))
         failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
@@ -437,6 +447,12 @@ class MemoryRedoSink(_MemoryClient):
         self._stage = stage
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:  # noqa: ARG002
+        committable, _ = self._copied(epoch)
+        failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
+        return committable
+
+    def _copied(self, epoch: Epoch) -> tuple[Committable, tuple[Row, ...]]:
+        """Read the copy; return a vote that names the copy, and its rows."""
         if epoch.copy is None:
             raise PrepareRefused(
                 "there is no durable copy to apply",
@@ -444,16 +460,15 @@ class MemoryRedoSink(_MemoryClient):
                 epoch=epoch.number,
                 help="give the coordinator a stage",
             )
-        read = len(as_rows(self._stage.read(epoch.copy), self._name, epoch.number))
-        failpoints.hit(Point.BEFORE_VOTE, self._name, epoch.number)
+        copied = as_rows(self._stage.read(epoch.copy), self._name, epoch.number)
         payload = {"copy": epoch.copy.to_json(), **_about(epoch)}
-        return Committable(self._name, epoch.decision, epoch.position, read, payload)
+        return Committable(self._name, epoch.decision, epoch.position, len(copied), payload), copied
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         if self._already(committable, by):
             return CommitOutcome.ALREADY_COMMITTED
         rows = self._stage.read(Copy.from_json(committable.payload["copy"]))
-        return self._publish(committable, by, _written(rows, self._name, committable.decision.epoch))
+        return self._publish(committable, by, write_rows(rows, self._name, committable.decision.epoch))
 
     def check_apply(self) -> None:
         """Nothing to refuse: every sink of this class can ``apply``."""
@@ -462,7 +477,7 @@ class MemoryRedoSink(_MemoryClient):
         asked = Committable(self._name, epoch.decision, epoch.position, 0, _about(epoch))
         if self._already(asked, by):
             return Applied(CommitOutcome.ALREADY_COMMITTED, self._digest())
-        written = _written(rows, self._name, epoch.number)
+        written = write_rows(rows, self._name, epoch.number)
         digest = digest_of(written)
         self._server.conditions(self._name).check_digest(digest, agreed, epoch.number)
         return Applied(self._publish(replace(asked, rows=len(written), digest=digest), by, written), digest)
@@ -562,7 +577,7 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def _written(rows: Rows, sink: str, epoch: EpochNumber) -> tuple[Row, ...]:
+def write_rows(rows: Rows, sink: str, epoch: EpochNumber) -> tuple[Row, ...]:
     """Evaluate the rows and write them one after another, as a task of Spark does."""
     written = []
     for row in as_rows(rows, sink, epoch):

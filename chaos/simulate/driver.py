@@ -19,6 +19,7 @@ from epochal.coordinator.protocol.report import EpochReport
 from epochal.coordinator.protocol.retry import Retry, serial
 from epochal.sinks.memory import MemoryRedoSink, MemorySink
 from epochal.sinks.memory import Row as StoredRow
+from epochal.sinks.memory_transaction import MemoryTransactionSink
 from epochal.sinks.protocol import Rows, Sink
 
 T = TypeVar("T")
@@ -94,8 +95,10 @@ class Driver:
 
     def sinks(self) -> Sequence[Sink]:
         """Return new sink objects, as a process makes them that has just started."""
-        sinks: list[Sink] = [MemorySink(name, self.world.server) for name in self.pipeline.voting]
-        return sinks + [MemoryRedoSink(name, self.world.server, self.world.stage) for name in self.pipeline.redo]
+        server, stage, pipeline = self.world.server, self.world.stage, self.pipeline
+        sinks: list[Sink] = [MemorySink(name, server) for name in pipeline.voting]
+        sinks += [MemoryRedoSink(name, server, stage) for name in pipeline.redo]
+        return sinks + [MemoryTransactionSink(name, server, stage) for name in pipeline.transactional]
 
     # --- life -----------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ PIPELINES: Mapping[str, Pipeline] = {
     "three-backwards": Pipeline(("delta", "pg"), ("kafka",), backwards=True),
     "redo": Pipeline((), ("kafka",)),
     "votes": Pipeline(("delta", "pg")),
+    "transaction": Pipeline((), transactional=("kafka",)),
+    "all-kinds": Pipeline(("pg",), ("log",), transactional=("kafka",)),
     "idempotent-one": Pipeline(("pg",), modes=(IDEMPOTENT,)),
     "idempotent-redo": Pipeline((), ("kafka",), modes=(IDEMPOTENT,)),
     "idempotent-two": Pipeline(("pg",), ("kafka",), modes=(IDEMPOTENT,)),
@@ -48,6 +50,7 @@ PIPELINES: Mapping[str, Pipeline] = {
     "to-two-phase": Pipeline(("pg",), ("kafka",), modes=(IDEMPOTENT, TWO_PHASE)),
     "one-to-idempotent": Pipeline(("pg",), modes=(TWO_PHASE, IDEMPOTENT)),
     "one-to-two-phase": Pipeline(("pg",), modes=(IDEMPOTENT, TWO_PHASE)),
+    "transaction-to-two-phase": Pipeline(("pg",), transactional=("kafka",), modes=(IDEMPOTENT, TWO_PHASE)),
 }
 """The pipelines to try: several numbers and kinds of sinks, both orders of the sinks, and both modes."""
 

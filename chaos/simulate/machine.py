@@ -75,6 +75,8 @@ REFUSED = ("CheckpointMismatch", "MarkerLost")
 EVENTS = st.integers(0, 70)
 VERBS = ("prepare", "commit", "append-commit", "append-apply", "fence", "append-fence", "look", "abort", "commit")
 """The kinds of requests.  A commit is drawn twice as often as any other."""
+OF_TRANSACTIONS = {"prepare": ("begin", "write"), "commit": ("end",)}
+"""The requests by which a sink with an open transaction does the same."""
 STEPS = (*sorted(set(VERBS)), *(point.value for point in Point), "planned", "returned", "committed")
 
 
@@ -140,7 +142,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     )
     def fail(self, driver: str, action: Action, verb: str, events: int) -> MultipleResults[str] | str:
         """Let a network fault strike a paused driver's next ``verb`` request; continue it for so many events."""
-        self.world.order(driver, verb, action)
+        for each in (verb, *OF_TRANSACTIONS.get(verb, ())):
+            self.world.order(driver, each, action)
         return self._go(driver, events=events)
 
     # --- the world ------------------------------------------------------------------------------
@@ -154,8 +157,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._prepared)
     @rule()
     def lose_prepared(self) -> None:
-        """Let every voting sink lose what is prepared."""
-        for name in self.world.pipeline.voting:
+        """Let every voting sink lose what is prepared, and let open transactions expire."""
+        for name in self.world.pipeline.losing:
             self.world.server.lose_prepared(self.world.pipeline.app, name)
 
     # --- what an operator may do ----------------------------------------------------------------

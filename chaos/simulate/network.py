@@ -17,6 +17,7 @@ from epochal.coordinator.model.epoch import Actor, Committable, Copy, EpochNumbe
 from epochal.coordinator.model.errors import OutcomeUnknown, SinkUnavailable
 from epochal.sinks.memory import Delivery, MemoryServer, MemoryStage, Table
 from epochal.sinks.memory import Row as StoredRow
+from epochal.sinks.memory_transaction import Producer, TransactionServer
 from epochal.sinks.protocol import CommitOutcome, Rows
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class World(Protocol):
     def note(self, step: str, sink: str, outcome: str) -> None: ...
 
 
-class WatchedServer(MemoryServer):
+class WatchedServer(TransactionServer):
     """A server that records the effects of requests, and asks the schedule what happens to each request."""
 
     def __init__(self, world: World) -> None:
@@ -85,6 +86,13 @@ class WatchedServer(MemoryServer):
     def abort(self, app: str, sink: str, by: Actor) -> int:
         table = self.table(app, sink)
         return self._watch(table, f"{app}/{sink}", by, lambda: MemoryServer.abort(self, app, sink, by))
+
+    def end(self, app: str, sink: str, producer: Producer) -> CommitOutcome | None:
+        table = self.table(app, sink)
+        wrote = next((prepared.actor for prepared in table.prepared.values()), None)
+        if wrote is None:  # nothing is open
+            return super().end(app, sink, producer)
+        return self._watch(table, f"{app}/{sink}", wrote, lambda: TransactionServer.end(self, app, sink, producer))
 
     def _watch(self, table: Table, where: str, by: Actor, act: Callable[[], T]) -> T:
         """Call ``act`` and record what became visible in the table, and whose prepared work is gone."""

@@ -29,10 +29,16 @@ class Pipeline:
     app: str = "flights"
     backwards: bool = False  # the runner works on the sinks in reverse order
     modes: tuple[str, ...] = (TWO_PHASE,)  # of the first driver, the second, and so on, repeated cyclically
+    transactional: tuple[str, ...] = ()  # these vote with one open transaction each, as Kafka does
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        return tuple(sorted((*self.voting, *self.redo)))
+        return tuple(sorted((*self.voting, *self.redo, *self.transactional)))
+
+    @property
+    def losing(self) -> tuple[str, ...]:
+        """The sinks that can lose what is prepared."""
+        return (*self.voting, *self.transactional)
 
     @property
     def repeats(self) -> bool:

@@ -18,7 +18,7 @@ class Action(enum.Enum):
     CRASH = "crash"  # the driver dies
     PAUSE = "pause"  # the driver stops until newer drivers have ended: it is a zombie
     DROP_ANSWER = "drop answer"  # at a failpoint right after an applied request: the answer is lost
-    LOSE_PREPARED = "lose prepared"  # every voting sink loses what is prepared
+    LOSE_PREPARED = "lose prepared"  # every voting sink loses what is prepared, and open transactions expire
     DELIVER_LATE = "deliver late"  # the late requests arrive now
     # at a request:
     UNAVAILABLE = "unavailable"

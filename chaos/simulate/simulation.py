@@ -12,7 +12,7 @@ pause, each has its own thread.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,7 @@ class Simulation:
         self._told: set[tuple[int, LogPosition]] = set()
         self.started = 0  # drivers that `play` has started
         self.stuck = False  # no driver finished
+        self.unshown: list[str] = []  # what drivers that finished have not shown
         self._paused: list[Driver] = []
         self.branches: Branches | None = None  # if set, it keeps copies of this world
         self._touches = 0
@@ -143,6 +144,7 @@ class Simulation:
         twin.logs = [twin.checkpoint.log]
         twin.started, twin._drivers, twin.compact_every = self.started, self._drivers, self.compact_every
         twin._told |= self._told
+        twin.unshown[:] = self.unshown
         twin._touches, twin._attempts = self._touches, self._attempts
         twin._counts.update(self._counts)
         twin._contents.update(self._contents)
@@ -187,6 +189,8 @@ class Simulation:
                 yield "struck", f"{strike} never happened"
             elif strike.action is Action.CRASH and ends.get(strike.driver) != "killed":
                 yield "killed", f"{strike.driver} survived its crash: {ends.get(strike.driver)}"
+        if self.unshown:
+            yield "shown", f"{self.unshown}"
         if left := self.left(until):
             yield "leftovers", f"{left}"
 
@@ -239,8 +243,16 @@ class Simulation:
     def ended(self, driver: str, outcome: str, named: bool, definite: bool) -> None:
         """Record that a driver ended."""
         self.read()
+        if outcome == "finished" and self.current is not None:
+            self.unshown += self.unshown_by(self.current)
         self.history.add(Ended(driver, outcome, named, definite))
         self.history.trace.append(Step(driver, "end", "", outcome))
+
+    def unshown_by(self, driver: Driver) -> Sequence[str]:
+        """Return the sinks that do not show the newest epoch that a driver has finished."""
+        keys = set(range(*driver.checkpoint.offsets.get(driver.until, (0, 0))))
+        seen = {sink: {row.key for row in self._content(sink)} for sink in driver.pipeline.sinks}
+        return [f"{driver.name} finished, and {sink} lacks rows" for sink, shown in seen.items() if not keys <= shown]
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -342,7 +354,7 @@ class Simulation:
         elif action is Action.DROP_ANSWER:
             raise AnswerDropped("simulated")
         elif action is Action.LOSE_PREPARED:
-            for name in self.pipeline.voting:
+            for name in self.pipeline.losing:
                 self.server.lose_prepared(self.pipeline.app, name)
         elif action is Action.DELIVER_LATE:
             self.deliver_late()

@@ -98,6 +98,10 @@ class Trial(Simulation):
     def driver(self, name: str, until: int, checkpoint: Checkpoint | None = None, **options: Any) -> Driver:
         return TrialDriver(self, checkpoint or self.checkpoint, name, until, **options)
 
+    def unshown_by(self, driver: Driver) -> Sequence[str]:  # noqa: ARG002
+        """Nothing: a sink of the user may leave rows out, so only the invariants say what it lacks."""
+        return ()
+
     # --- what an outside reader sees ------------------------------------------------------------
 
     def read(self) -> None:

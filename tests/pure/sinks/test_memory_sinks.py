@@ -11,6 +11,7 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Actor, Committable, Copy, CopyFile, Decision, Epoch, Json
 from epochal.coordinator.model.errors import (
     EpochalError,
+    Fenced,
     Misconfigured,
     OutcomeUnknown,
     PreparedLost,
@@ -29,7 +30,8 @@ from epochal.sinks.memory import (
     deliver,
     digest_of,
 )
-from epochal.sinks.protocol import CommitOutcome, ForwardingSink, RedoSink, Rows, Sink
+from epochal.sinks.memory_transaction import MemoryTransactionSink, TransactionServer
+from epochal.sinks.protocol import CommitOutcome, ForwardingSink, RedoSink, Rows, Sink, VotingSink
 
 
 class VotingHarness(SinkHarness):
@@ -105,6 +107,89 @@ class TestMemoryRedoSink(SinkContract):
         harness.stage.clean(one.actor, keep=[])
         assert harness.stage.copies() == []
         assert one.commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+
+class TransactionHarness(RenamedHarness):
+    """The reference that holds its rows in an open transaction, and redoes them if that was ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transactions = self.server = TransactionServer()
+
+    def named(self, name: str) -> Sink:
+        return MemoryTransactionSink(name, self.transactions, self.stage)
+
+    def copy(self, rows: Rows, epoch: int, by: Actor) -> Copy | None:
+        return self.stage.write(epoch, by, rows)
+
+
+class TestMemoryTransactionSink(SinkContract):
+    @pytest.fixture
+    def harness(self) -> TransactionHarness:
+        return TransactionHarness()
+
+    def test_it_votes_and_can_redo(self, harness: TransactionHarness) -> None:
+        assert isinstance(harness.sink(), VotingSink)
+        assert isinstance(harness.sink(), RedoSink)
+
+    def test_what_it_holds_needs_no_copy(self, harness: TransactionHarness, one: Start) -> None:
+        committable = one.prepare(["a"])
+        harness.stage.clean(one.actor, keep=[])
+        assert one.commit(committable) is CommitOutcome.COMMITTED
+
+    def test_what_is_open_can_be_finished_by_a_start_that_has_not_fenced(
+        self, harness: TransactionHarness, one: Start
+    ) -> None:
+        committable = one.prepare(["a"])
+        two = Start(harness, Actor(2, 22))
+        assert isinstance(two.sink, VotingSink)
+        two.sink.finish(committable)
+        two.sink.finish(committable)
+        assert harness.visible() == [("a", "1.11.0")]
+        assert two.fenced().commit(committable) is CommitOutcome.ALREADY_COMMITTED
+
+    @pytest.mark.parametrize("ends", ["fenced", "abort", "expires", "prepare"])
+    def test_what_was_ended_is_not_finished(self, harness: TransactionHarness, one: Start, ends: str) -> None:
+        committable = one.prepare(["a"])
+        if ends == "expires":
+            assert harness.server.lose_prepared(harness.app, "out") == 1
+        elif ends == "prepare":
+            one.prepare(["b"], redo=1)
+        else:
+            getattr(one, ends)()
+        assert isinstance(one.sink, VotingSink)
+        one.sink.finish(committable)
+        assert harness.visible() == []
+        assert one.commit(committable) is CommitOutcome.COMMITTED
+        assert harness.visible() == [("a", "1.11.0")]
+
+    def test_the_transaction_of_another_decision_is_left_alone(self, harness: TransactionHarness, one: Start) -> None:
+        """The rows of a superseding decision come from its copy, although the vote of another is open."""
+        first = one.prepare(["a"])
+        newer = Start(harness, Actor(2, 22)).fenced().prepare(["b"])
+        two = Start(harness, Actor(2, 22))
+        payload = {**newer.payload, "transaction": first.payload["transaction"]}
+        assert two.commit(replace(newer, payload=payload)) is CommitOutcome.COMMITTED
+        assert harness.visible() == [("b", "2.22.0")]
+
+    def test_only_who_prepared_it_ends_it_in_a_commit(self, harness: TransactionHarness, one: Start) -> None:
+        committable = one.prepare(["a"])
+        with pytest.raises(Fenced):
+            Start(harness, Actor(2, 22)).commit(committable)
+        assert harness.visible() == []
+        assert one.commit(committable) is CommitOutcome.COMMITTED
+
+
+class TestMarkedMemoryTransactionSink(MarkedContract):
+    @pytest.fixture
+    def harness(self) -> TransactionHarness:
+        return TransactionHarness()
+
+
+class TestMemoryTransactionSinkInIdempotentMode(IdempotentContract):
+    @pytest.fixture
+    def harness(self) -> TransactionHarness:
+        return TransactionHarness()
 
 
 class TestMarkedMemorySink(MarkedContract):
@@ -265,3 +350,25 @@ def test_a_value_that_python_does_not_have_refuses_the_epoch() -> None:
     with pytest.raises(PrepareRefused, match="cannot hold: year 10000 is out of range") as refused:
         as_rows(FarAway(), "out", 3)
     assert (refused.value.sink, refused.value.epoch) == ("out", 3)
+
+
+@pytest.mark.remedy(
+    "another producer has ended the transaction while it was written",
+    "run one query per app and sink, and write an epoch within the transaction's timeout",
+)
+def test_a_transaction_that_expires_while_it_is_written_is_written_again() -> None:
+    harness = TransactionHarness()
+    harness.sink().create(query(harness.app), None)
+    one = Start(harness, Actor(1, 1)).fenced()
+
+    def expiring(verb: str, sink: str) -> Delivery:
+        if verb == "write":
+            harness.server.lose_prepared(harness.app, sink)
+        return Delivery.DELIVERED
+
+    harness.server.network = expiring
+    with pytest.raises(SinkUnavailable, match="while it was written"):
+        one.prepare(["a"])
+    harness.server.network = deliver
+    one.show(["a"])
+    assert harness.visible() == [("a", "1.1.0")]

@@ -42,6 +42,7 @@ from tests.pure.chaos.simulate.scenes import APP, MakeScene, Scene, refused
 ONE = Pipeline(("pg",))
 TWO = Pipeline(("pg",), ("kafka",))
 THREE = Pipeline(("delta", "pg"), ("kafka",))
+OPEN = Pipeline(("pg",), transactional=("kafka",))
 REPEATED = Pipeline(("pg",), ("kafka",), modes=(IDEMPOTENT,))
 SAID: dict[str, Any] = {"why": "a test says so", "at": "2026-11-23T12:00:00+00:00"}
 
@@ -93,6 +94,17 @@ def renamed(world: Scene) -> Story:
     after = Pipeline(("pg2",), ("kafka",))
     ids = {"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)}
     return Story(Rename(old="pg", new="pg2", **SAID), after, ids=ids)
+
+
+def renamed_open(world: Scene) -> Story:
+    """A sink is to go on under another name; its transaction is decided and open."""
+    world.start("d1", until=0)
+    world.order("d2", "before-sink-commit", Action.CRASH, sink="kafka", epoch=1)
+    world.start("d2", until=1)
+    world.renames["kafka"] = "kafka2"
+    after = Pipeline(("pg",), transactional=("kafka2",))
+    ids = {"kafka": _ids(0, 1, 2, 3), "pg": _ids(0, 1, 2, 3)}
+    return Story(Rename(old="kafka", new="kafka2", **SAID), after, ids=ids)
 
 
 def moved(world: Scene) -> Story:
@@ -165,6 +177,7 @@ STORIES: tuple[tuple[Pipeline, Callable[[Scene], Story]], ...] = (
     (TWO, retired),
     (TWO, unreachable),
     (TWO, renamed),
+    (OPEN, renamed_open),
     (TWO, moved),
     (TWO, restored),
     (TWO, new_checkpoint),
