@@ -94,6 +94,7 @@ class Topics:
     """What every Kafka at `address` can do."""
 
     address: str
+    replicas = 1  # of a new topic
 
     @property
     def bootstrap(self) -> str:
@@ -105,7 +106,9 @@ class Topics:
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         admin = self._admin()
-        made = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))], request_timeout=120)
+        made = admin.create_topics(
+            [NewTopic(name, partitions, self.replicas, config=dict(config or {}))], request_timeout=120
+        )
         made[name].result(timeout=130)
         self._await_topic(admin, name, shown=True)
 
@@ -167,6 +170,7 @@ class KafkaServer(Server, Topics):
         self.proxied_port = free_port()
         self._proxied_listen = free_port()
         self._controller_port = free_port()
+        self._cluster_id = new_cluster_id()
         self._controller_fences = int(version.split(".")[0]) >= 4
         self._overrides = {**({} if self._controller_fences else BEFORE_4), **(settings or {})}
         self._properties = self.directory / "server.properties"
@@ -186,9 +190,8 @@ class KafkaServer(Server, Topics):
         _write(self._controller_properties, controller_only(settings, controller))
         if (self.directory / "data" / "meta.properties").exists():
             return
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         argv = self._run_java(
-            "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(self._properties)
+            "kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", str(self._properties)
         )
         done = subprocess.run(argv, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
         if done.returncode != 0:
@@ -234,6 +237,10 @@ class KafkaServer(Server, Topics):
 
     def _ready(self) -> bool:
         return self.answers()
+
+
+def new_cluster_id() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def controller_only(settings: Mapping[str, str], listener: str) -> dict[str, str]:

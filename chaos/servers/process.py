@@ -189,7 +189,7 @@ class Server(ABC):
             "log": str(self.log_file),
             "parent": os.getpid(),
             "stop_signal": int(self.stop_signal),
-            "remove": [str(self.directory)] if self._temporary else [],
+            "remove": [str(folder) for folder in self._left_behind()],
         }
         with self.log_file.open("ab") as log:
             self._guard = subprocess.Popen(
@@ -207,6 +207,10 @@ class Server(ABC):
             raise ServerUnavailable(f"{self.kind} could not be run", "the log above says why", self.log_tail())
         self.pid = int(told)
         atexit.register(self.close)
+
+    def _left_behind(self) -> list[Path]:
+        """Return the folders that are removed when the process that started the server is gone."""
+        return [self.directory] if self._temporary else []
 
     def _answers_or_died(self) -> bool | None:
         """True if the server answers, False if it ended, None if neither is the case yet."""
