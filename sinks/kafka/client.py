@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, SinkUnavailable
@@ -71,6 +71,8 @@ _SHARED = re.compile(
     r"receive|reconnect|resolve|retry|sasl|security|socket|ssl|topic\.metadata)[._].*|debug|oauth_cb"
 )
 """Options that also apply to consumers and admin clients; all others apply to producers only."""
+ATTEMPT_S = 5.0
+"""How many seconds the first attempt at an admin request gets; each later one gets twice as many."""
 DEFAULT_QUEUE_KB = 1_048_576
 """How many kilobytes librdkafka's queue holds unless ``queue.buffering.max.kbytes`` says otherwise."""
 SMALLEST_QUEUE_KB = 16
@@ -217,14 +219,24 @@ class Link:
 
     def ask(self, doing: str, call: Callable[[], T]) -> T:
         """Return what ``call`` reads; try again for as long as one request may take."""
-        deadline = self.deadline()
+        return self.ask_anew(doing, lambda _: call())
+
+    def ask_anew(self, doing: str, call: Callable[[Link], T]) -> T:
+        """As ``ask``; ``call`` gets a link for clients of its own, with which it has a part of the time.
+
+        An admin client sends a request to the one broker that it was told to ask.  For some seconds after a broker has
+        died, the others go on telling that one, and such a client then waits for it as long as it may.
+        """
+        deadline, seconds = self.deadline(), ATTEMPT_S
         while True:
+            left = deadline - time.monotonic()
             try:
-                return call()
+                return call(replace(self, timeout=min(self.timeout, max(1.0, min(seconds, left)))))
             except (kafka().KafkaException, TimeoutError) as error:
                 failure = self.failure(error, doing)
                 if isinstance(failure, Misconfigured) or time.monotonic() > deadline:
                     raise failure from None
+                seconds *= 2
                 time.sleep(0.1)
 
     @contextmanager

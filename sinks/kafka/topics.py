@@ -20,6 +20,8 @@ LONGEST_TRANSACTION = 300.0
 """How many seconds a transaction may last by default."""
 CLOCKS_S = 10.0
 """How many seconds the clocks of brokers and executors may differ.  Clocks that are kept in step differ by far less."""
+HEARD_S = 3.0
+"""How many seconds a broker may take to hear of a topic that was made: brokers learn of it one after another."""
 SHORT_RETENTION_H = 24
 """A topic that keeps its rows for fewer hours gets a warning: a reader that is away for a night loses some."""
 
@@ -117,20 +119,22 @@ class Topics:
 
 def describe(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
     """Return what the topics are; ``Misconfigured`` names those that do not exist."""
-    return link.ask(
-        f"about {', '.join(declared.names)} and {marker_topic.topic}", lambda: _topics(link, declared, marker_topic)
+    return link.ask_anew(
+        f"about {', '.join(declared.names)} and {marker_topic.topic}",
+        lambda attempt: _topics(attempt, declared, marker_topic),
     )
 
 
 def has_marker(link: Link, marker_topic: MarkerTopic) -> bool:
     """Whether the sink's marker topic is there."""
-    return link.ask(f"for {marker_topic.topic}", lambda: _describe(link, link.admin(), marker_topic.topic)) is not None
+    name = marker_topic.topic
+    return link.ask_anew(f"for {name}", lambda attempt: _describe(attempt, attempt.admin(), name)) is not None
 
 
 def _topics(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
     admin = link.admin()
     cluster = admin.describe_cluster(request_timeout=link.timeout)
-    found = _describe_all(link, admin, (*declared.names, marker_topic.topic))
+    found = _shown(link, admin, (*declared.names, marker_topic.topic))
     missing = [name for name, topic in found.items() if topic is None]
     if missing:
         raise Misconfigured(
@@ -147,7 +151,7 @@ def _topics(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics
 
 def longest_transaction(link: Link) -> float | None:
     """Return the brokers' ``transaction.max.timeout.ms`` in seconds; None if the user has no right to ask."""
-    return link.ask("for transaction.max.timeout.ms", lambda: _longest_transaction(link))
+    return link.ask_anew("for transaction.max.timeout.ms", _longest_transaction)
 
 
 def _longest_transaction(link: Link) -> float | None:
@@ -386,6 +390,14 @@ def check_length(marker_topic: MarkerTopic) -> None:
 
 def _describe(link: Link, admin: Any, name: str) -> Topic | None:
     return _describe_all(link, admin, [name])[name]
+
+
+def _shown(link: Link, admin: Any, names: Sequence[str]) -> Mapping[str, Topic | None]:
+    """Describe all topics; look again for some time for those that the broker does not know."""
+    until = time.monotonic() + HEARD_S
+    while None in (found := _describe_all(link, admin, names)).values() and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
 
 
 def _describe_all(link: Link, admin: Any, names: Sequence[str]) -> Mapping[str, Topic | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -122,3 +123,20 @@ def test_every_setting_of_a_topic_is_judged(kafka_server: servers.Kafka, topic: 
     judged = [name for names in JUDGED.values() for name in names.split()]
     assert len(judged) == len(set(judged))
     assert set(settings(kafka_server.bootstrap, topic)) - set(judged) == set()
+
+
+def test_topics_that_a_broker_has_not_heard_of_yet_are_looked_for_again(
+    kafka_server: servers.Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster, brokers learn of a new topic one after another; here this one seems to learn it late."""
+    sink = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic)
+    sink.create(QUERY, None)
+    describe_all, late = topics._describe_all, [None] * 3
+
+    def describes_late(link: Link, admin: AdminClient, names: Sequence[str]) -> Mapping[str, Topic | None]:
+        found = describe_all(link, admin, names)
+        return {name: late.pop() if late else its for name, its in found.items()}
+
+    monkeypatch.setattr(topics, "_describe_all", describes_late)
+    assert sink.look(QUERY).marker is None
+    assert not late
