@@ -40,7 +40,7 @@ from epochal.sinks.kafka.votes.encoding import Encoded
 from epochal.sinks.kafka.votes.producing import Delivery, DeliveryFailed, produce
 from epochal.sinks.kafka.wire import reach
 from epochal.sinks.kafka.wire.cluster import Cluster
-from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError
+from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, is_fenced
 from epochal.sinks.kafka.wire.messages import Partition
 from epochal.sinks.spark import stage
 from epochal.sinks.spark.executors import first_cause
@@ -71,6 +71,7 @@ def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Ac
     plan = plan_of(sink, link, marker_topic, committable, by)
     with (
         named(link, epoch.number, plan.transaction_timeout) as clock,
+        owned(plan, epoch, by),
         Cluster(reach.reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
     ):
         transaction, state = opened(sink, cluster, plan)
@@ -246,6 +247,21 @@ class Clock:
     """When the time of a transaction is over; never, as long as there is none."""
 
     over_at: float = math.inf
+
+
+@contextmanager
+def owned(plan: Plan, epoch: Epoch, by: Actor) -> Iterator[None]:
+    """Raise ``Fenced`` where the transaction ended because a newer start owns the sink.
+
+    Such a start must not try again: its next InitProducerId would end a transaction of the newer one.
+    """
+    try:
+        yield
+    except (BrokerError, DeliveryFailed) as error:
+        if error.code is not None and is_fenced(error.code):
+            state = marker.read(plan.link, plan.marker_topic, final=False)
+            plan.marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
+        raise
 
 
 @contextmanager

@@ -1,0 +1,58 @@
+"""A start whose epoch is taken from its hands in mid-delivery says so, and leaves the newer start alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from epochal.chaos import servers
+from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.errors import Fenced, SinkUnavailable
+from epochal.coordinator.model.failpoints import Point
+from epochal.sinks.spark.stage import SparkStage
+from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO
+from tests.real.sinks.kafka.support import bar
+from tests.real.sinks.kafka.votes.test_votes import COMMITTED, Votes
+
+
+@pytest.fixture
+def one(spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage) -> Iterator[Votes]:
+    yield Votes(spark, kafka_server.bootstrap, topic, stage)
+    bar(kafka_server.bootstrap, topic)
+
+
+def test_a_start_that_was_fenced_while_it_delivered_is_told_so_and_ends_no_newer_transaction(one: Votes) -> None:
+    newer = one.another()
+    prepared: list[Any] = []
+
+    def take_over(point: Point, _sink: str, _epoch: int) -> None:
+        if point is Point.IN_WRITE and not prepared:
+            prepared.append(None)
+            newer.look(QUERY)
+            newer.fence(QUERY, TWO)
+            older, one.sink = one.sink, newer
+            prepared[0] = one.prepare(0, 100, 150, by=TWO)
+            one.sink = older
+
+    with failpoints.handler(take_over), pytest.raises(Fenced):
+        one.prepare(0, 0, 50)
+    assert newer.commit(prepared[0], TWO) is COMMITTED
+    assert one.seen() == list(range(100, 150))
+
+
+def test_a_transaction_that_somebody_else_ended_is_begun_anew_by_the_next_attempt(one: Votes) -> None:
+    left = [one]
+
+    def end(point: Point, _sink: str, _epoch: int) -> None:
+        if point is Point.IN_WRITE and left:
+            left.clear()
+            bar(one.bootstrap, one.topic)
+
+    with failpoints.handler(end), pytest.raises(SinkUnavailable, match="another producer ended the transaction"):
+        one.prepare(0, 0, 50)
+    decided = one.prepare(0, 0, 50)
+    assert one.sink.commit(decided, ONE) is COMMITTED
+    assert one.seen() == list(range(50))
