@@ -67,6 +67,7 @@ def _write(sink: Core, plan: Plan, committable: Committable) -> CommitOutcome:
     encoded = index.read(copy_of(committable), sink.name, plan.epoch)
     with (
         voting.named(link, plan.epoch, plan.transaction_timeout) as clock,
+        voting.owned(plan, plan.already_committed),
         Cluster(reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
     ):
         transaction, state = voting.opened(sink, cluster, plan)

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -69,13 +69,17 @@ def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Ac
         raise sink.refuse(epoch, told, "restart the query; if it happens again, report this as a bug of Epochal")
     marker_topic, _ = sink.seen()
     plan = plan_of(sink, link, marker_topic, committable, by)
+
+    def judge(state: State) -> None:
+        marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
+
     with (
         named(link, epoch.number, plan.transaction_timeout) as clock,
-        owned(plan, epoch, by),
+        owned(plan, judge),
         Cluster(reach.reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
     ):
         transaction, state = opened(sink, cluster, plan)
-        marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
+        judge(state)
         write(sink, cluster, plan, transaction, state, encoded, clock)
     held = Vote(transaction.transactional_id, transaction.producer, plan.marker)
     return replace(committable, payload={**committable.payload, "version": VERSION, "votes": held.to_json()})
@@ -250,8 +254,8 @@ class Clock:
 
 
 @contextmanager
-def owned(plan: Plan, epoch: Epoch, by: Actor) -> Iterator[None]:
-    """Raise ``Fenced`` where the transaction ended because a newer start owns the sink.
+def owned(plan: Plan, judge: Callable[[State], object]) -> Iterator[None]:
+    """Raise ``Fenced`` where the transaction ended because a newer start owns the sink, as ``judge`` then does.
 
     Such a start must not try again: its next InitProducerId would end a transaction of the newer one.
     """
@@ -259,8 +263,7 @@ def owned(plan: Plan, epoch: Epoch, by: Actor) -> Iterator[None]:
         yield
     except (BrokerError, DeliveryFailed) as error:
         if error.code is not None and is_fenced(error.code):
-            state = marker.read(plan.link, plan.marker_topic, final=False)
-            plan.marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
+            judge(marker.read(plan.link, plan.marker_topic, final=False))
         raise
 
 

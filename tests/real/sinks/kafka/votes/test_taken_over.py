@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from epochal.chaos import servers
 from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import Decision, Epoch
 from epochal.coordinator.model.errors import Fenced, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.spark.stage import SparkStage
@@ -41,6 +44,26 @@ def test_a_start_that_was_fenced_while_it_delivered_is_told_so_and_ends_no_newer
         one.prepare(0, 0, 50)
     assert newer.commit(prepared[0], TWO) is COMMITTED
     assert one.seen() == list(range(100, 150))
+
+
+def test_a_start_that_was_fenced_while_it_wrote_an_epoch_again_is_told_so(one: Votes, tmp_path: Path) -> None:
+    decision = Decision("q1", 0, ONE, "fingerprint")
+    epoch = Epoch(decision, 1, "{}", None, None)
+    copy = one.sink.stage(epoch, one.rows(0, 50), f"file:{tmp_path}/copy")
+    decided = one.sink.prepare(replace(epoch, copy=copy), one.spark.range(0), ONE)
+    bar(one.bootstrap, one.topic)  # so it has to be written again
+    newer, left = one.another(), [TWO]
+
+    def take_over(point: Point, _sink: str, _epoch: int) -> None:
+        if point is Point.IN_WRITE and left:
+            newer.look(QUERY)
+            newer.fence(QUERY, left.pop())
+
+    with failpoints.handler(take_over), pytest.raises(Fenced):
+        one.sink.commit(decided, ONE)
+    assert not left
+    assert newer.commit(decided, TWO) is COMMITTED
+    assert one.seen() == list(range(50))
 
 
 def test_a_transaction_that_somebody_else_ended_is_begun_anew_by_the_next_attempt(one: Votes) -> None:
