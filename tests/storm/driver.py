@@ -25,6 +25,8 @@ from epochal.coordinator.model.epoch import Committable
 from epochal.sinks import KafkaSink
 
 SCHEMA = "id string, pad string"
+KEPT = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
+"""Spark's own record of every epoch's files is kept for the comparison at the end."""
 Tell = Callable[..., None]
 
 
@@ -102,5 +104,5 @@ def run(spark: Any, settings: Any, _: Path) -> int:
 
 if __name__ == "__main__":
     end_with_parent()
-    session = spark_session("local[2,4]", app="storm", conf=jvm.short_lived())
+    session = spark_session("local[2,4]", app="storm", conf={**jvm.short_lived(), **KEPT})
     standby.serve(session, partial(run, session))

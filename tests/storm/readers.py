@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -123,8 +124,11 @@ def ends_of(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
         consumer.close()
 
 
-def faults(expected: array[int], seen: Mapping[int, Seen]) -> list[str]:
-    """Return what is wrong with committed rows: each id once; groups, and rows of a file, in order per partition."""
+def faults(expected: array[int], seen: Mapping[int, Seen], ends: Sequence[int]) -> list[str]:
+    """Return what is wrong with committed rows: each id once; epochs, and rows of a file, in order per partition.
+
+    ``ends``: for each epoch, how many groups are done with it.
+    """
     found = sorted(i for its in seen.values() for i in its.ids)
     wrong = []
     if array("q", found) != expected:
@@ -134,13 +138,14 @@ def faults(expected: array[int], seen: Mapping[int, Seen]) -> list[str]:
         wrong += [f"{len(ids)} rows {what}: {ids[:10]}" for what, ids in told.items() if ids]
     for number, its in seen.items():
         last: dict[int, int] = {}
-        group = 0
+        newest = 0
         for i in its.ids:
-            if i // GROUP < group:
-                wrong.append(f"partition {number}: a row of group {i // GROUP} after group {group}")
+            epoch = bisect_right(ends, i // GROUP)
+            if epoch < newest:
+                wrong.append(f"partition {number}: row {i} of epoch {epoch} after epoch {newest}")
             if i < last.get(i // FILE, -1):
                 wrong.append(f"partition {number}: row {i} after {last[i // FILE]}")
-            group, last[i // FILE] = i // GROUP, i
+            newest, last[i // FILE] = epoch, i
     return wrong[:20]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -83,6 +84,7 @@ class Drivers:
         self._standby, self._folder, self._settings = standby, folder, settings
         self.dice, self._tally, self._feed = dice, tally, feed
         self.checkpoint = Checkpoint(Path(settings["checkpoint"]))
+        self._offsets = Path(settings["checkpoint"]) / "offsets"
         self.starts = 0
         self.start = self.begin(create=True)
 
@@ -102,10 +104,27 @@ class Drivers:
             self.rest(0.2)
         return True
 
+    def ends(self) -> list[int]:
+        """Return for each finished epoch how many groups are done with it.
+
+        Spark writes down which files it will read before it plans the epoch.  A start that is killed in between leaves
+        them to the next epoch, which then has the files of two groups.
+        """
+        texts = (self._offsets / str(epoch) for epoch in range(self.checkpoint.epochs()))
+        return [int(json.loads(path.read_text().splitlines()[-1])["logOffset"]) + 1 for path in texts]
+
+    def groups(self) -> int:
+        """Return how many groups are done."""
+        newest = self.checkpoint.epochs() - 1
+        if newest < 0:
+            return 0
+        told = json.loads((self._offsets / str(newest)).read_text().splitlines()[-1])
+        return int(told["logOffset"]) + 1
+
     def rest(self, seconds: float) -> None:
         limit = time.monotonic() + seconds
         while (left := limit - time.monotonic()) > 0:
-            self._feed.keep_ahead(self.checkpoint.epochs())
+            self._feed.keep_ahead(self.groups())
             time.sleep(min(0.2, left))
 
     def strike(self) -> None:
@@ -121,7 +140,7 @@ class Drivers:
     def replace(self, *rules: str) -> None:
         self._note_end()
         self.start.close()
-        self._feed.prune(self.checkpoint.epochs())
+        self._feed.prune(self.groups())
         self.start = self.begin(*rules)
 
     def _note_end(self) -> None:

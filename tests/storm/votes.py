@@ -121,13 +121,13 @@ def _calm(nodes: KafkaNodes, brokers: Brokers, struck: Drivers, feed: Feed) -> l
         return ["the brokers did not come back within 300 s"]
     nodes.await_in_sync()
     limit = time.monotonic() + END_S
-    while struck.checkpoint.epochs() < feed.groups and time.monotonic() < limit:
+    while struck.groups() < feed.groups and time.monotonic() < limit:
         if struck.start.exit_status is not None:
             struck.replace()
         time.sleep(0.5)
-    done = struck.checkpoint.epochs()
+    done = struck.groups()
     struck.start.close()
-    return [] if done == feed.groups else [f"{done} of {feed.groups} epochs are done after {END_S:g} s of calm"]
+    return [] if done == feed.groups else [f"{done} of {feed.groups} groups are done after {END_S:g} s of calm"]
 
 
 def _compared(
@@ -151,7 +151,7 @@ def _compared(
         wrong += [f"{what}: {each}" for each in reader.reader.wrong[:5]]
     if len(seen) == len(readers):
         final, following, uncommitted = seen.values()
-        wrong += faults(wanted, final)
+        wrong += faults(wanted, final, struck.ends())
         wrong += differences(final, following, "seen by the follower") + differences(following, final, "seen last")
         wrong += differences(final, uncommitted, "seen uncommitted")
         tally["rows"] = sum(len(its.ids) for its in final.values())

@@ -21,7 +21,7 @@ def seen(partitions: Mapping[int, list[int]]) -> dict[int, Seen]:
 
 
 def test_all_rows_in_order_are_right() -> None:
-    assert faults(EXPECTED, seen(RIGHT)) == []
+    assert faults(EXPECTED, seen(RIGHT), [1, 2, 3]) == []
     assert differences(seen(RIGHT), seen(RIGHT), "again") == []
 
 
@@ -32,11 +32,16 @@ def test_all_rows_in_order_are_right() -> None:
         (0, [0, 2, FILE, 3, GROUP, GROUP], "1 rows twice"),
         (0, [0, 2, FILE, 3, GROUP, GROUP + 7], "1 rows foreign"),
         (0, [2, 0, FILE, 3, GROUP], "row 0 after 2"),
-        (1, [1, 2 * GROUP, GROUP + 1], "a row of group 1 after group 2"),
+        (1, [1, 2 * GROUP, GROUP + 1], "of epoch 1 after epoch 2"),
     ],
 )
 def test_what_is_wrong_is_told(partition: int, ids: list[int], what: str) -> None:
-    assert any(what in told for told in faults(EXPECTED, seen({**RIGHT, partition: ids})))
+    assert any(what in told for told in faults(EXPECTED, seen({**RIGHT, partition: ids}), [1, 2, 3]))
+
+
+def test_groups_of_one_epoch_have_no_order() -> None:
+    mixed = seen({**RIGHT, 1: [1, 2 * GROUP, GROUP + 1]})
+    assert faults(EXPECTED, mixed, [1, 3]) == []
 
 
 def test_a_reader_that_was_shown_something_else_is_told() -> None:
