@@ -41,7 +41,8 @@ SETTINGS: Mapping[str, str] = {
     # A node that comes back gets its partitions back this soon after it is in sync; by default within 5 minutes.
     "leader.imbalance.check.interval.seconds": "5",
 }
-AWAIT_S = 120.0
+AWAIT_S = 240.0
+ANSWER_S = 10.0
 
 
 class KafkaNode(KafkaServer):
@@ -75,8 +76,8 @@ class KafkaNode(KafkaServer):
         self.is_paused = False
 
     def leaders_and_replicas(self) -> Any:
-        """Return the cluster as this node knows it. Raises KafkaException if it does not answer within 2 s."""
-        return self._admin(**{"reconnect.backoff.max.ms": 200}).list_topics(timeout=2)
+        """Return the cluster as this node knows it. Raises KafkaException if it does not answer within ANSWER_S."""
+        return self._admin(**{"reconnect.backoff.max.ms": 200}).list_topics(timeout=ANSWER_S)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.pid is None:
