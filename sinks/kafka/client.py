@@ -73,6 +73,9 @@ _SHARED = re.compile(
 """Options that also apply to consumers and admin clients; all others apply to producers only."""
 ATTEMPT_S = 5.0
 """How many seconds the first attempt at an admin request gets; each later one gets twice as many."""
+HEARD_S = 3.0
+"""How many seconds a broker may take to hear of a topic that was made: brokers learn of it one after another."""
+_NOT_HEARD = ("_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART")
 DEFAULT_QUEUE_KB = 1_048_576
 """How many kilobytes librdkafka's queue holds unless ``queue.buffering.max.kbytes`` says otherwise."""
 SMALLEST_QUEUE_KB = 16
@@ -132,6 +135,12 @@ def kafka() -> Any:
 def is_refused(error: KafkaError) -> bool:
     """Whether the broker would refuse the same request again."""
     return error.name() in _REFUSED
+
+
+def is_unknown(error: Exception) -> bool:
+    """Whether a broker does not know a topic or a partition; it may be one that was just made."""
+    cause = error.args[0] if error.args else None
+    return isinstance(cause, kafka().KafkaError) and cause.name() in _NOT_HEARD
 
 
 def is_fenced(error: KafkaError) -> bool:
@@ -227,14 +236,15 @@ class Link:
         An admin client sends a request to the one broker that it was told to ask.  For some seconds after a broker has
         died, the others go on telling that one, and such a client then waits for it as long as it may.
         """
-        deadline, seconds = self.deadline(), ATTEMPT_S
+        heard, deadline, seconds = time.monotonic() + HEARD_S, self.deadline(), ATTEMPT_S
         while True:
             left = deadline - time.monotonic()
             try:
                 return call(replace(self, timeout=min(self.timeout, max(1.0, min(seconds, left)))))
             except (kafka().KafkaException, TimeoutError) as error:
                 failure = self.failure(error, doing)
-                if isinstance(failure, Misconfigured) or time.monotonic() > deadline:
+                may_be_new = is_unknown(error) and time.monotonic() < heard
+                if (isinstance(failure, Misconfigured) and not may_be_new) or time.monotonic() > deadline:
                     raise failure from None
                 seconds *= 2
                 time.sleep(0.1)

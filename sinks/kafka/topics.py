@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
-from epochal.sinks.kafka.client import Link, kafka
+from epochal.sinks.kafka.client import HEARD_S, Link, kafka
 from epochal.sinks.kafka.marker import LONGEST_TOPIC, MarkerTopic
 from epochal.sinks.questions import Question, Told
 
@@ -20,8 +20,6 @@ LONGEST_TRANSACTION = 300.0
 """How many seconds a transaction may last by default."""
 CLOCKS_S = 10.0
 """How many seconds the clocks of brokers and executors may differ.  Clocks that are kept in step differ by far less."""
-HEARD_S = 3.0
-"""How many seconds a broker may take to hear of a topic that was made: brokers learn of it one after another."""
 SHORT_RETENTION_H = 24
 """A topic that keeps its rows for fewer hours gets a warning: a reader that is away for a night loses some."""
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from epochal.chaos import servers
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
-from epochal.sinks.kafka import KafkaSink, topics
+from epochal.sinks.kafka import KafkaSink, marker, topics
 from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.marker import MarkerTopic
 from epochal.sinks.kafka.topics import Topic
 from tests.real.sinks.kafka.attempts import QUERY
 from tests.real.sinks.kafka.support import APP
@@ -138,5 +139,22 @@ def test_topics_that_a_broker_has_not_heard_of_yet_are_looked_for_again(
         return {name: late.pop() if late else its for name, its in found.items()}
 
     monkeypatch.setattr(topics, "_describe_all", describes_late)
+    assert sink.look(QUERY).marker is None
+    assert not late
+
+
+def test_a_marker_topic_that_a_broker_has_not_heard_of_yet_is_read_again(
+    kafka_server: servers.Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic)
+    sink.create(QUERY, None)
+    ends, late = marker._ends, [KafkaError(KafkaError._UNKNOWN_PARTITION)]
+
+    def hears_late(link: Link, marker_topic: MarkerTopic, consumer: Consumer) -> tuple[int, int]:
+        if late:
+            raise KafkaException(late.pop())
+        return ends(link, marker_topic, consumer)
+
+    monkeypatch.setattr(marker, "_ends", hears_late)
     assert sink.look(QUERY).marker is None
     assert not late
