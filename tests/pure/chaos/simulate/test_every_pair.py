@@ -18,6 +18,6 @@ def test_any_other_pair_of_faults(tally: Tally, name: str, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", PAIRS, ids=str)
-@pytest.mark.parametrize("name", ["redo", "votes", "idempotent-redo"])
+@pytest.mark.parametrize("name", ["redo", "votes", "transaction", "idempotent-redo"])
 def test_a_pair_of_faults_over_other_pipelines(tally: Tally, name: str, kind: Kind) -> None:
     tally.check(explore(pipelines=[PIPELINES[name]], kinds=[kind]), at_least=20)
