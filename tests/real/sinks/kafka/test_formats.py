@@ -42,7 +42,7 @@ FORMS: dict[str, tuple[dict[str, Any], list[int]]] = {
 @pytest.fixture
 def make(kafka_server: servers.Kafka, topic: str) -> Callable[..., KafkaSink]:
     return lambda **more: KafkaSink(
-        kafka_server.bootstrap, topic=topic, name=topic, options=OPTIONS, votes=False, **more
+        kafka_server.bootstrap, topic=topic, name=topic, options=OPTIONS, **{"votes": False, **more}
     )
 
 
