@@ -26,6 +26,10 @@ OPTIONS = {"sasl.password": SECRET}
 """A password that a PLAINTEXT listener never asks for; it must show nowhere."""
 
 
+_SOON = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.OFFSET_NOT_AVAILABLE)
+"""What a broker that has just come to lead a partition answers for a moment."""
+
+
 @dataclass(frozen=True)
 class Record:
     """One record as a consumer is given it."""
@@ -132,7 +136,7 @@ def _end(consumer: Consumer, partition: TopicPartition) -> int:
         try:
             return int(consumer.get_watermark_offsets(partition, timeout=120)[1])
         except KafkaException as error:
-            if time.monotonic() > limit or error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+            if time.monotonic() > limit or error.args[0].code() not in _SOON:
                 raise
             time.sleep(0.1)
 

@@ -35,11 +35,11 @@ from tests.real.sinks.kafka.votes.test_votes import ALREADY, COMMITTED, Votes
 
 pytestmark = pytest.mark.wide
 PARTITIONS = 4
-FEW = 400
+FEW = 200
 """So few rows that the driver delivers them."""
 MANY = 8_000
 """So many rows, more than 1 MB, that tasks deliver them."""
-BATCHES = {**OPTIONS, "batch.num.messages": 10, "batch.size": 20_000}
+BATCHES = {**OPTIONS, "batch.num.messages": 6, "batch.size": 20_000}
 """Options with which each partition gets some dozens of batches."""
 SEEN_S = 60.0
 Strike = Callable[[], object]
