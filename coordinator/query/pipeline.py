@@ -51,7 +51,7 @@ from epochal.coordinator.telemetry.progress import progress
 from epochal.coordinator.telemetry.records import record
 from epochal.coordinator.telemetry.watchdog import Watchdog
 from epochal.sinks.conditions import check_name
-from epochal.sinks.protocol import ApplySink, RedoSink, Sink
+from epochal.sinks.protocol import ApplySink, RedoSink, Sink, VotingSink
 from epochal.sinks.questions import Question, require
 from epochal.sinks.rows.rejects import Rejects, with_rejects
 from epochal.sinks.spark.executors import running_session
@@ -499,7 +499,9 @@ def _in_mode(sink: Sink, mode: str) -> str:
             "In idempotent mode it gets each epoch independently of the other sinks, without a common decision:"
             " exactly once if the query gives the same rows whenever the epoch is run."
         )
-    written = " Its rows are written after the decision, from the durable copy." if isinstance(sink, RedoSink) else ""
+    written = ""
+    if isinstance(sink, RedoSink) and not isinstance(sink, VotingSink):  # one that votes says itself when it writes
+        written = " Its rows are written after the decision, from the durable copy."
     return (
         "In two-phase mode it shows an epoch only after the epoch is decided for all sinks. All sinks show the rows of"
         f" one evaluation, whatever the query is.{written}"

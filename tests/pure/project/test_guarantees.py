@@ -13,7 +13,7 @@ from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.delta import Merge, Overwrite
 from epochal.sinks.postgres import Plain, Upsert
-from epochal.sinks.protocol import ApplySink, RedoSink, ReplacingSink, Sink
+from epochal.sinks.protocol import ApplySink, RedoSink, ReplacingSink, Sink, VotingSink
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
 MADE: dict[str, list[Sink]] = {
@@ -76,7 +76,10 @@ def test_the_table_says_what_the_sink_is_and_what_it_promises(row: str, sink: Si
 def test_each_mode_is_promised_as_it_is(row: str, sink: Sink) -> None:  # noqa: ARG001
     two = promise(sink, "two-phase")
     assert "only after the epoch is decided for all sinks. All sinks show the rows of one evaluation, whatever" in two
-    assert ("written after the decision, from the durable copy" in two) == isinstance(sink, RedoSink)
+    redoes = isinstance(sink, RedoSink) and not isinstance(sink, VotingSink)
+    assert ("written after the decision, from the durable copy" in two) == redoes
+    assert ("shown after it by one request" in two) == (isinstance(sink, VotingSink) and "slots=2" not in _slots(sink))
+    assert ("are produced after the decision, by one task" in two) == ("slots=2" in _slots(sink))
     if isinstance(sink, RedoSink) and not (isinstance(sink, ApplySink) and "slots=2" not in _slots(sink)):
         with pytest.raises(Misconfigured):
             promise(sink, "idempotent")
