@@ -23,7 +23,7 @@ help:            ## this list
 demo: venv       ## the main job under fire, beside the usual foreachBatch; 2 to 5 minutes (KEEP=1 leaves servers up, FULL=1 is longer)
 	KEEP=$(KEEP) FULL=$(FULL) $(BIN)/python -m epochal.chaos.demo
 
-test: venv       ## lint, types and the tests that prove the promise, 13 to 21 minutes on 2 cores; fails if one did not run
+test: venv       ## lint, types and the tests that prove the promise, 13 minutes on 2 quiet cores; fails if one did not run
 	@$(MAKE) --no-print-directory --jobs=2 check archives
 	@$(BIN)/python -m tests.run --proof
 
