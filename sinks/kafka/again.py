@@ -9,13 +9,12 @@ from __future__ import annotations
 from epochal.coordinator.model.epoch import Actor, Committable, Copy, Json
 from epochal.coordinator.model.errors import CommitInDoubt, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka import possible, voting
-from epochal.sinks.kafka.committing import end_vote, ended_by, plan_of
+from epochal.sinks.kafka.committing import end_own_vote, ended_by, plan_of
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
 from epochal.sinks.kafka.ending import Vote
 from epochal.sinks.kafka.produce import Plan
 from epochal.sinks.kafka.votes import index
 from epochal.sinks.kafka.wire.cluster import Cluster
-from epochal.sinks.kafka.wire.reach import reach_of
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.rows import formats
 
@@ -35,10 +34,8 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
     formats.check_vote(committable, PAYLOAD_VERSION)
     marker_topic, _ = sink.seen()
     link = sink.link()
-    if by == committable.decision.actor:
-        ended = end_vote(sink, link, marker_topic, committable)
-        if ended is not None:
-            return ended
+    if (ended := end_own_vote(sink, link, marker_topic, committable, by)) is not None:
+        return ended
     plan = plan_of(sink, link, marker_topic, committable, by)
     if (reason := possible.reason_against(sink, link, must=True)) is not None:
         raise CommitInDoubt(
@@ -68,7 +65,7 @@ def _write(sink: Core, plan: Plan, committable: Committable) -> CommitOutcome:
     with (
         voting.named(link, plan.epoch, plan.transaction_timeout) as clock,
         voting.owned(plan, plan.already_committed),
-        Cluster(reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
+        Cluster(link.by_hand()) as cluster,
     ):
         transaction, state = voting.opened(sink, cluster, plan)
         if plan.already_committed(state):

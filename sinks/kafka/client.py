@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, SinkUnavailable
+from epochal.sinks.kafka.wire.reach import Reach, reach_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -175,6 +176,10 @@ class Link:
         }
         made: Producer = self._make(lambda: kafka().Producer(settings))
         return made
+
+    def by_hand(self) -> Reach:
+        """Return how brokers are reached without librdkafka; ``NotByHand`` for an option that only librdkafka has."""
+        return reach_of(self.bootstrap, self.options, self.timeout)
 
     @property
     def queue_bytes(self) -> int:

@@ -29,7 +29,7 @@ from epochal.sinks.kafka.judging import record_columns
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch
 from epochal.sinks.kafka.produce import AttemptResult, Outcome, Plan
 from epochal.sinks.kafka.rows import Encoding
-from epochal.sinks.kafka.topics import Declared
+from epochal.sinks.kafka.topics import Declared, Topics
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.rows import formats
 from epochal.sinks.spark import stage
@@ -123,10 +123,8 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
     formats.check_vote(committable, PAYLOAD_VERSION)
     marker_topic, _ = sink.seen()
     link = sink.link()
-    if by == committable.decision.actor:  # whose fence the transaction was begun under
-        ended = end_vote(sink, link, marker_topic, committable)
-        if ended is not None:
-            return ended
+    if (ended := end_own_vote(sink, link, marker_topic, committable, by)) is not None:
+        return ended
     state = slots.read_all(link, marker_topic)
     if marker_topic.conditions.already_committed(state, by, marker_of(committable), committable.decision.epoch):
         bar_and_read(sink, link, marker_topic, state.slots)  # returns when every partition shows the epoch
@@ -160,6 +158,13 @@ def finish(sink: Core, committable: Committable) -> None:
     end_vote(sink, sink.link(), marker_topic, committable)
 
 
+def end_own_vote(
+    sink: Core, link: Link, marker_topic: MarkerTopic, committable: Committable, by: Actor
+) -> CommitOutcome | None:
+    """Do as ``end_vote`` does, if ``by`` is the actor under whose fence the transaction was begun; else return None."""
+    return end_vote(sink, link, marker_topic, committable) if by == committable.decision.actor else None
+
+
 def end_vote(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Committable) -> CommitOutcome | None:
     """End the transaction that the committable names; None: it names none, or it cannot be committed any more."""
     vote = Vote.of(committable)
@@ -179,9 +184,12 @@ def ended_by(sink: Core, link: Link, vote: Vote, epoch: EpochNumber) -> CommitOu
 
 def is_there(link: Link, marker_topic: MarkerTopic, committable: Committable) -> bool:
     """Whether the topics are still those that the epoch was prepared for; if not, ``plan_of`` says so."""
-    payload = committable.payload
-    declared = declared_in(payload)
-    now = topics.describe(link, declared, marker_topic)
+    now = topics.describe(link, declared_in(committable.payload), marker_topic)
+    return is_prepared_for(now, committable.payload)
+
+
+def is_prepared_for(now: Topics, payload: Json) -> bool:
+    """Whether these are the topics that the epoch was prepared for."""
     return now.identity == payload["identity"] and now.ids == (payload.get("topics") or now.ids)
 
 
@@ -196,7 +204,7 @@ def plan_of(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Comm
     ids: Mapping[str, str] = payload.get("topics", {})
     declared = declared_in(payload)
     now = topics.describe(link, declared, marker_topic)
-    if now.identity != payload["identity"] or (ids and now.ids != ids):
+    if not is_prepared_for(now, payload):
         raise CheckpointMismatch(
             f"{what_topics(now, marker_topic)} is not the one that the epoch was prepared for",
             sink=sink.name,

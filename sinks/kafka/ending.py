@@ -19,7 +19,6 @@ from epochal.sinks.kafka.wire import errors
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, NotByHand
 from epochal.sinks.kafka.wire.messages import Producer
-from epochal.sinks.kafka.wire.reach import reach_of
 from epochal.sinks.protocol import CommitOutcome
 
 
@@ -63,7 +62,7 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
     """
     deadline = link.deadline()
     try:
-        reach = reach_of(link.bootstrap, link.options, link.timeout)
+        reach = link.by_hand()
     except NotByHand:
         return None
     try:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 
 from epochal.sinks.kafka.batches import frame
-from epochal.sinks.kafka.client import Link, Options
+from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.errors import NotByHand
-from epochal.sinks.kafka.wire.reach import reach_of
 from epochal.sinks.spark import stage
 
 MODULES = ("numpy", "google_crc32c")
@@ -21,13 +20,9 @@ REDONE = "epochs are produced after the decision, by one task"
 
 def reason_of_arguments(sink: Core) -> str | None:
     """Return why the sink does not vote, as far as its arguments and this process tell; None: they allow it."""
-    if not sink.votes:
-        return "votes=False"
-    if sink.slots > 1:
-        return f"slots={sink.slots}"
     if callable(sink.options):
-        return frame.check_library()
-    return frame.check_library() or _reason_of_options(sink.bootstrap, sink.options or {}, sink.request_timeout)
+        return _reason_of_choice(sink) or frame.check_library()
+    return reason_against(sink, Link(sink.bootstrap, sink.name, sink.request_timeout, sink.options or {}))
 
 
 def reason_against(sink: Core, link: Link, *, must: bool = False) -> str | None:
@@ -35,16 +30,19 @@ def reason_against(sink: Core, link: Link, *, must: bool = False) -> str | None:
 
     ``must``: also if the sink shall not begin another vote.
     """
-    if not must and not sink.votes:
+    chosen = None if must else _reason_of_choice(sink)
+    return chosen or frame.check_library() or _reason_of_options(link)
+
+
+def _reason_of_choice(sink: Core) -> str | None:
+    if not sink.votes:
         return "votes=False"
-    if not must and sink.slots > 1:
-        return f"slots={sink.slots}"
-    return frame.check_library() or _reason_of_options(link.bootstrap, link.options, link.timeout)
+    return f"slots={sink.slots}" if sink.slots > 1 else None
 
 
-def _reason_of_options(bootstrap: str, options: Options, timeout: float) -> str | None:
+def _reason_of_options(link: Link) -> str | None:
     try:
-        reach_of(bootstrap, options, timeout)
+        link.by_hand()
     except NotByHand as option:
         return f"option {option.option!r} is librdkafka's alone: {option.why}"
     return None
@@ -70,6 +68,6 @@ def reason_now(sink: Core, link: Link, now: Topics, folder: str) -> str | None:
 def _old_brokers(sink: Core, link: Link) -> str | None:
     """Ask once per start which requests the brokers lack."""
     if sink.lacking is None:
-        with Cluster(reach_of(link.bootstrap, link.options, link.timeout)) as cluster:
+        with Cluster(link.by_hand()) as cluster:
             sink.lacking = cluster.lacking(time.monotonic() + link.timeout)
     return "; ".join(sink.lacking) or None

@@ -76,7 +76,7 @@ def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Ac
     with (
         named(link, epoch.number, plan.transaction_timeout) as clock,
         owned(plan, judge),
-        Cluster(reach.reach_of(link.bootstrap, link.options, link.timeout)) as cluster,
+        Cluster(link.by_hand()) as cluster,
     ):
         transaction, state = opened(sink, cluster, plan)
         judge(state)
@@ -175,7 +175,7 @@ def opened(sink: Core, cluster: Cluster, plan: Plan) -> tuple[Transaction, State
 def _produced(sink: Core, plan: Plan, transaction: Transaction, encoded: Encoded) -> Mapping[Partition, Delivered]:
     link = plan.link
     delivery = Delivery(
-        reach.reach_of(link.bootstrap, link.options, link.timeout),
+        link.by_hand(),
         transaction,
         reach.in_flight_of(link.options),
         plan.transaction_timeout,

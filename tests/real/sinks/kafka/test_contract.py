@@ -137,15 +137,18 @@ class StagingKafkaHarness(VotingKafkaHarness):
         return copy
 
 
+def until_ended(harness: VotingKafkaHarness) -> Iterator[KafkaHarness]:
+    yield harness
+    harness.end()
+
+
 @pytest.mark.wide
 class TestStagingKafkaSink(SinkContract):
     @pytest.fixture
     def harness(
         self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
     ) -> Iterator[KafkaHarness]:
-        staging = StagingKafkaHarness(spark, kafka_server, topic, stage)
-        yield staging
-        staging.end()
+        yield from until_ended(StagingKafkaHarness(spark, kafka_server, topic, stage))
 
 
 @pytest.mark.wide
@@ -154,9 +157,7 @@ class TestVotingKafkaSink(SinkContract):
     def harness(
         self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
     ) -> Iterator[KafkaHarness]:
-        voting = VotingKafkaHarness(spark, kafka_server, topic, stage)
-        yield voting
-        voting.end()
+        yield from until_ended(VotingKafkaHarness(spark, kafka_server, topic, stage))
 
 
 @pytest.mark.wide
@@ -165,9 +166,7 @@ class TestMarkedVotingKafkaSink(MarkedContract):
     def harness(
         self, spark: SparkSession, kafka_server: servers.Kafka, topic: str, stage: SparkStage
     ) -> Iterator[KafkaHarness]:
-        voting = VotingKafkaHarness(spark, kafka_server, topic, stage)
-        yield voting
-        voting.end()
+        yield from until_ended(VotingKafkaHarness(spark, kafka_server, topic, stage))
 
 
 class ProjectedKafkaHarness(ProjectedRows, KafkaHarness):
