@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -13,10 +14,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -38,13 +41,57 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Server")
 
 
+class Ports:
+    """The ports that this process has taken, kept from every other process of this user until this one ends.
+
+    A port is taken long before a server listens on it, and a server that is down still owns its port. A free port is
+    therefore not one that nothing listens on, but one that nobody has taken. Each port is one byte of one file, and who
+    takes the port locks the byte: the kernel gives it back however the process ends. A lock binds processes, not what
+    runs inside one, so the process also notes what it has taken.
+    """
+
+    def __init__(self, ports: range = PORTS, *, file: Path | None = None) -> None:
+        self._ports = ports
+        self._file = file or Path(tempfile.gettempdir()) / f"epochal-ports-{os.getuid()}"
+        self._taken: set[int] = set()
+        self._turn = threading.Lock()
+
+    def take(self) -> int:
+        """Take a port on loopback that nobody has taken and nothing listens on. Raises ServerUnavailable."""
+        with self._turn:
+            for port in random.SystemRandom().sample(self._ports, min(200, len(self._ports))):
+                if port not in self._taken and self._locked(port) and _unused(port):
+                    self._taken.add(port)
+                    return port
+        raise ServerUnavailable(
+            f"no free port found in {self._ports.start} to {self._ports.stop}",
+            "end what listens there, or the processes of epochal that have taken them",
+        )
+
+    @cached_property
+    def _lock(self) -> int:
+        return os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # to close it would end all locks
+
+    def _locked(self, port: int) -> bool:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            return True
+        return False
+
+
+def _unused(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind((LOOPBACK, port))
+        return True
+    return False
+
+
+_PORTS = Ports()
+
+
 def free_port() -> int:
-    """Return a TCP port on loopback that nothing listens on."""
-    for port in random.SystemRandom().sample(PORTS, 200):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            return port
-    raise ServerUnavailable(f"no free port found in {PORTS.start} to {PORTS.stop}", "end what listens there")
+    """Return a TCP port on loopback that is this process's own until it ends. Raises ServerUnavailable."""
+    return _PORTS.take()
 
 
 def wait_until(answer: Callable[[], T | None], timeout: float, pause: float = 0.05) -> T | None:
