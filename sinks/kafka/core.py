@@ -30,6 +30,7 @@ from epochal.sinks.kafka.wire.messages import Producer
 from epochal.sinks.protocol import Schema, Sink
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.projection import Projection, settings_of, take_settings
+from epochal.sinks.spark import arrow
 from epochal.sinks.spark.executors import clone, running_session
 from epochal.sinks.spark.settings import TIME_POLICY
 
@@ -45,9 +46,6 @@ EXACT = {  # for the sink's own clone of the session: the same rows in the same 
     "spark.sql.files.maxPartitionBytes": str(2**62),
     "spark.sql.files.minPartitionNum": "1",
 }
-_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-"""How many records an Arrow batch may have: at most 10,000, whatever the user has set."""
-
 
 PAYLOAD_VERSION = 2
 """The newest version of a vote's payload: 2 names an open transaction (``votes``), 1 does not.  The encoding of rows in
@@ -187,6 +185,7 @@ class Core:
         self.watched: Watched | None = None
         self.held: Shown | None = None  # the newest transaction of this process that is open, and what it will show
         self.shown: Shown | None = None  # the same of the newest one that is committed, until the next one begins
+        self.bounds = arrow.BatchBounds()
         self.staged: tuple[int, Encoded] | None = None  # decision of the epoch staged last, and its batches
         self.evaluated: tuple[int, Digest] | None = None  # decision of the newest applied epoch, and its digest
 
@@ -242,8 +241,7 @@ class Core:
                 session.conf.set("spark.sql.session.timeZone", "UTC")
                 if settings:
                     take_settings(session, settings)
-                most = int(str(session.conf.get(_BATCH, "10000")))
-                for key, value in {**EXACT, _BATCH: str(min(most, 10000) if most > 0 else 10000)}.items():
+                for key, value in {**EXACT, arrow.ROWS: str(arrow.rows_of_a_batch(session))}.items():
                     session.conf.set(key, value)
                 self.session, self.settings = session, settings
             return self.session

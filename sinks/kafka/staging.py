@@ -23,10 +23,7 @@ from epochal.sinks.kafka.votes import encoding, index
 from epochal.sinks.protocol import Rows
 from epochal.sinks.spark import stage
 
-_ARROW = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    "spark.sql.execution.arrow.useLargeVarTypes": "false",
-}
+_ARROW = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
 
 
 def stage_records(sink: Core, epoch: Epoch, rows: Rows, folder: str) -> Copy | None:
@@ -49,7 +46,7 @@ def stage_records(sink: Core, epoch: Epoch, rows: Rows, folder: str) -> Copy | N
     records = seen.select(*record_columns(seen))
     job = encoding.Job(voting.layout_of(sink, link, now), local, sink.name, epoch.number, is_durable=True)
     try:
-        encoded = encoding.encode(records, job, _ARROW)
+        encoded = encoding.encode(records, job, sink.bounds, _ARROW)
     except encoding.EncodingFailed as failed:
         sink.watched = Watched(epoch.decision.id, judging, figures)
         judged_while_copied(sink, epoch, now)  # the same rows may meet an objection, whose error says more

@@ -137,7 +137,7 @@ def encoded_rows(sink: Core, epoch: Epoch, rows: DataFrame, layout: Layout) -> E
     is_small = sum(file.length for file in epoch.copy.files) <= SMALL_COPY_BYTES
     job = encoding.Job(layout, folder, sink.name, epoch.number)
     try:
-        return encoding.encode(rows, job, {} if is_small else encoding.A_FILE_A_TASK)
+        return encoding.encode(rows, job, sink.bounds, {} if is_small else encoding.A_FILE_A_TASK)
     except EpochalError:
         raise
     except Exception as error:

@@ -31,6 +31,7 @@ from epochal.sinks.postgres.publish import Staged
 from epochal.sinks.protocol import Schema, Sink
 from epochal.sinks.rows import formats, rejects
 from epochal.sinks.rows.projection import Projection
+from epochal.sinks.spark.arrow import BatchBounds
 
 if TYPE_CHECKING:
     from epochal.sinks.postgres.ddl import PgColumn
@@ -103,6 +104,7 @@ class Core:
         )
         self.retention = Retention.of(keep_epochs, keep_days, self.name)
         self.connections = connections
+        self.bounds = BatchBounds()
         self.limits = Limits(connect_timeout, lock_timeout, answer_timeout, bulk_timeout)
         self.connector = Connector(dsn, self.name, self.limits)
         self.conditions = Conditions(self.name, f"table {self.target.own}, history in epochal.epochs")

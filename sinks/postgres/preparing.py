@@ -24,6 +24,7 @@ from epochal.sinks.postgres.ways import Way, ways_of
 from epochal.sinks.protocol import Rows
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import watched
+from epochal.sinks.spark import settings
 from epochal.sinks.spark.executors import error_of_a_worker, lacks_epochal, telling
 from epochal.sinks.spark.names import numbered
 
@@ -209,10 +210,12 @@ def written_by(sink: Core, rows: Any, task: Task) -> list[Json]:
     from epochal.sinks.postgres.write import VOTE, writer
 
     try:
-        votes = numbered(rows).coalesce(sink.connections).mapInArrow(writer(task), VOTE).collect()
+        with settings.held(rows.sparkSession, sink.bounds.settings(rows.sparkSession)):
+            votes = numbered(rows).coalesce(sink.connections).mapInArrow(writer(task), VOTE).collect()
     except Exception as error:
         raise error_of_a_task(sink, error, task.epoch) or error from None
-    return [json.loads(vote[0]) for vote in votes]
+    sink.bounds.saw(float(vote["widest"]) for vote in votes)
+    return [json.loads(vote["vote"]) for vote in votes]
 
 
 def error_of_a_task(sink: Core, error: Exception, epoch: int) -> EpochalError | None:

@@ -23,6 +23,7 @@ from epochal.sinks.postgres.address import Address, Limits, ServerRefused
 from epochal.sinks.postgres.client import open_session
 from epochal.sinks.postgres.ddl import columns_of, quoted
 from epochal.sinks.postgres.ways import Way
+from epochal.sinks.spark.arrow import Widths
 from epochal.sinks.spark.workers import answer, promptly
 
 if TYPE_CHECKING:  # session.py imports psycopg, and a task must be able to report that psycopg is missing
@@ -30,8 +31,8 @@ if TYPE_CHECKING:  # session.py imports psycopg, and a task must be able to repo
 
     from epochal.sinks.postgres.session import Session
 
-VOTE = "vote string"
-"""Spark's schema of the result: one JSON text for each partition, see :func:`write_partition`."""
+VOTE = "vote string, widest string"
+"""Spark's schema of the result: for each partition one JSON text, see :func:`write_partition`, and its ``Widths``."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ def writer(task: Task) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     """Return the function for ``mapInArrow``."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield answer(vote=json.dumps(write_partition(task, promptly(batches))))
+        widths = Widths()
+        vote = write_partition(task, widths.of(promptly(batches)))
+        yield answer(vote=json.dumps(vote), widest=str(widths.widest))
 
     return write
 

@@ -23,6 +23,7 @@ from epochal.sinks.kafka.batches.write import Layout, Piece, write
 from epochal.sinks.kafka.votes.deliver import Batch
 from epochal.sinks.kafka.wire.messages import Partition
 from epochal.sinks.spark import settings, workers
+from epochal.sinks.spark.arrow import BatchBounds, Widths
 
 if TYPE_CHECKING:
     import pyarrow
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 64 << 10
 """How many bytes of records a task answers with; if it has more, it writes a file."""
-ANSWER = "task string, file string, pieces string, data string, failure string"
+ANSWER = "task string, file string, pieces string, data string, failure string, widest string"
 A_FILE_A_TASK = {"spark.sql.files.openCostInBytes": str(2**61)}
 """Each file of the copy is read by a task of its own, as a whole: so its rows keep their order."""
 
@@ -70,14 +71,15 @@ class Job:
     is_durable: bool = False  # whether the files survive a power failure, once their folder does
 
 
-def encode(records: DataFrame, job: Job, held: Mapping[str, str]) -> Encoded:
+def encode(records: DataFrame, job: Job, bounds: BatchBounds, held: Mapping[str, str]) -> Encoded:
     """Encode all records in one Spark job; ``EncodingFailed`` if a task meets rows that have no place.
 
-    ``held``: settings of Spark for the job.
+    ``held``: more settings of Spark for the job.
     """
     answers = records.mapInArrow(partial(_task, job), ANSWER)
-    with settings.held(records.sparkSession, held):
+    with settings.held(records.sparkSession, {**held, **bounds.settings(records.sparkSession)}):
         told = answers.collect()
+    bounds.saw(float(row["widest"]) for row in told)
     for row in told:
         if row["failure"]:
             raise EncodingFailed(row["failure"])
@@ -96,7 +98,8 @@ def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.
 
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
-    sent = workers.promptly(batches)
+    widths = Widths()
+    sent = widths.of(workers.promptly(batches))
     pieces, failure = [], ""
     with _Output(job.folder, f"task-{number}-{uuid.uuid4().hex}.records", job.is_durable) as output:
         try:
@@ -108,7 +111,14 @@ def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.
         failpoints.hit(Point.IN_WRITE, job.sink, job.epoch)
         output.end()
         data = base64.b64encode(output.data).decode()
-        yield workers.answer(task=str(number), file=output.name, pieces=json.dumps(pieces), data=data, failure=failure)
+        yield workers.answer(
+            task=str(number),
+            file=output.name,
+            pieces=json.dumps(pieces),
+            data=data,
+            failure=failure,
+            widest=str(widths.widest),
+        )
 
 
 class _Output:

@@ -20,6 +20,7 @@ from epochal.sinks.kafka.votes import encoding, producing
 from epochal.sinks.kafka.votes.encoding import Encoded
 from epochal.sinks.kafka.wire.messages import Partition
 from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.spark.arrow import BatchBounds
 from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY
 from tests.real.sinks.kafka.support import bar
@@ -146,10 +147,10 @@ def test_a_disk_that_takes_no_records(one: Votes, monkeypatch: pytest.MonkeyPatc
     """A file lies where the folder of the records has to be."""
     real, taken = encoding.encode, list[Path]()
 
-    def encode(records: DataFrame, job: encoding.Job, held: Mapping[str, str]) -> Encoded:
+    def encode(records: DataFrame, job: encoding.Job, bounds: BatchBounds, held: Mapping[str, str]) -> Encoded:
         taken.append(Path(job.folder))
         taken[0].write_text("taken")
-        return real(records, job, held)
+        return real(records, job, bounds, held)
 
     with monkeypatch.context() as patch:
         patch.setattr(encoding, "encode", encode)
