@@ -9,7 +9,7 @@ from __future__ import annotations
 from epochal.coordinator.model.epoch import Actor, Committable, Copy, Json
 from epochal.coordinator.model.errors import CommitInDoubt, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka import possible, voting
-from epochal.sinks.kafka.committing import end_own_vote, ended_by, plan_of
+from epochal.sinks.kafka.committing import end_own_vote, ended_by, plan_of, tell_that_it_is_redone
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
 from epochal.sinks.kafka.ending import Vote
 from epochal.sinks.kafka.produce import Plan
@@ -70,6 +70,7 @@ def _write(sink: Core, plan: Plan, committable: Committable) -> CommitOutcome:
         transaction, state = voting.opened(sink, cluster, plan)
         if plan.already_committed(state):
             return CommitOutcome.ALREADY_COMMITTED
+        tell_that_it_is_redone(sink, committable)
         voting.write(sink, cluster, plan, transaction, state, encoded, clock)
     outcome = ended_by(sink, link, Vote(transaction.transactional_id, transaction.producer, plan.marker), plan.epoch)
     if outcome is None:

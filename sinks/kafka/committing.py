@@ -21,7 +21,7 @@ from epochal.coordinator.model.errors import (
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.epochs import KEPT_ALWAYS
 from epochal.sinks.kafka import audit, produce, slots, topics
-from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.client import Link, log
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
 from epochal.sinks.kafka.ending import Vote, end
 from epochal.sinks.kafka.fencing import bar_and_read, what_topics
@@ -129,6 +129,7 @@ def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
     if marker_topic.conditions.already_committed(state, by, marker_of(committable), committable.decision.epoch):
         bar_and_read(sink, link, marker_topic, state.slots)  # returns when every partition shows the epoch
         return CommitOutcome.ALREADY_COMMITTED
+    tell_that_it_is_redone(sink, committable)
     plans = plans_of(sink, link, marker_topic, committable, by)
     if any(plan.rows for plan in plans):
         sink.own_session(Encoding.from_json(committable.payload["encoding"], sink.name).settings)
@@ -180,6 +181,17 @@ def ended_by(sink: Core, link: Link, vote: Vote, epoch: EpochNumber) -> CommitOu
     if outcome is not None and held is not None and held.producer == vote.producer:
         sink.shown = held
     return outcome
+
+
+def tell_that_it_is_redone(sink: Core, committable: Committable) -> None:
+    """Say in the log that a decided epoch is written again, because its transaction was ended and shows nothing."""
+    if "votes" in committable.payload:
+        log.warning(
+            "sink %s: the transaction of epoch %s was ended before its commit (by its timeout, an operator or a newer"
+            " start), and nothing of it is visible: the epoch is written again from its durable copy",
+            sink.name,
+            committable.decision.epoch,
+        )
 
 
 def is_there(link: Link, marker_topic: MarkerTopic, committable: Committable) -> bool:

@@ -9,6 +9,7 @@ ends by an error.  What the pipeline tells goes, one JSON object a line, into th
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,7 @@ from epochal.coordinator.model.epoch import Committable
 from epochal.sinks import KafkaSink
 
 SCHEMA = "id string, pad string"
+_log = logging.getLogger("epochal.sinks.kafka")
 KEPT = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
 """Spark's own record of every epoch's files is kept for the comparison at the end."""
 Tell = Callable[..., None]
@@ -38,6 +40,19 @@ class TellingSink(KafkaSink):
     def finish(self, committable: Committable) -> None:
         super().finish(committable)
         self.tell("finished", epoch=committable.decision.epoch)
+
+
+class Redos(logging.Handler):
+    """Tells each epoch that the sink writes again after the decision."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "is written again from its durable copy" in record.msg:
+            assert isinstance(record.args, tuple)
+            self._tell("redo", epoch=record.args[1])
 
 
 def sink(settings: dict[str, Any], tell: Tell) -> KafkaSink:
@@ -89,6 +104,7 @@ def _text(error: BaseException | None) -> str | None:
 
 def run(spark: Any, settings: Any, _: Path) -> int:
     tell = telling(Path(settings["events"]))
+    _log.handlers = [Redos(tell)]
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", settings["files"]).json(settings["source"])
     pipeline = epochal.Pipeline(app=settings["topic"], sinks=[sink(settings, tell)], on_event=told(tell))
     if settings["create"]:

@@ -149,6 +149,29 @@ def faults(expected: array[int], seen: Mapping[int, Seen], ends: Sequence[int]) 
     return wrong[:20]
 
 
+def strangers(expected: array[int], seen: Mapping[int, Seen]) -> list[str]:
+    """Return which rows a reader of aborted transactions was given that the input does not have."""
+    wanted = set(expected)
+    foreign = sorted({i for its in seen.values() for i in its.ids} - wanted)
+    return [f"{len(foreign)} rows are not of the input: {foreign[:10]}"] if foreign else []
+
+
+def audited(sizes: Sequence[Sequence[int]], ends: Sequence[int], shown: Sequence[tuple[int, int, int]]) -> list[str]:
+    """Return where the records of the marker topic, (position, epoch, rows), are not those of the epochs.
+
+    ``sizes``: of each group of the input, rows per file.  ``ends``: for each epoch, how many groups are done with it.
+    """
+    firsts = [0, *ends[:-1]]
+    wanted = [
+        (epoch + 1, epoch, sum(sum(its) for its in sizes[first:end]))
+        for epoch, (first, end) in enumerate(zip(firsts, ends, strict=True))
+    ]
+    if not 0 < len(shown) <= len(wanted):
+        return [f"the audit has {len(shown)} epochs, and {len(wanted)} are done"]
+    pairs = zip(shown, wanted[-len(shown) :], strict=True)
+    return [f"the audit has {told}, wanted {want}" for told, want in pairs if told != want][:5]
+
+
 def differences(committed: Mapping[int, Seen], other: Mapping[int, Seen], what: str) -> list[str]:
     """Return where another reader saw other rows than the committed ones at their offsets."""
     wrong = []

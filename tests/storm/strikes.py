@@ -15,11 +15,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from epochal.chaos.demo.strikes import Checkpoint
 from epochal.chaos.servers import guard
 from epochal.chaos.servers.kafka_nodes import NODES, KafkaNodes
 from epochal.chaos.strike.nemesis import NotCounted
 from epochal.chaos.strike.standby import Standby, Start
+from epochal.sinks.kafka.wire.errors import BrokerError
+from tests.storm.administrator import WAYS, Administrator
 from tests.storm.feed import Feed
 
 POINTS = (
@@ -30,6 +34,16 @@ POINTS = (
 """Where a driver, or with in-write one of its workers, is killed, and at which pass."""
 TIMEOUTS = (6, 20, 120)
 """Of transactions; the shortest end some epochs between vote and commit."""
+ENDED_AT = (
+    "before-vote#1", "before-vote#2", "before-decide#1", "before-decide#2", "after-decide#1", "after-decide#2",
+    "after-decide#3", "before-sink-commit#1", "before-sink-commit#2", "before-publish#1", "before-publish#2",
+    "after-publish#1", "after-publish#2",
+)  # fmt: skip
+"""Where a driver stands while its transaction, which has every row by then, is ended.  At the last it is committed, and
+its driver, which asks once more, is told that somebody has fenced it."""
+SHORT = 2
+"""The timeout of a transaction that shall end by it."""
+EXPIRED_S = 60.0
 AT_POINT_S = 45.0
 TAKEN_OVER_S = 90.0
 
@@ -80,17 +94,20 @@ class Drivers:
         dice: random.Random,
         tally: Counter[str],
         feed: Feed,
+        administrator: Administrator,
     ) -> None:
         self._standby, self._folder, self._settings = standby, folder, settings
+        self._administrator = administrator
         self.dice, self._tally, self._feed = dice, tally, feed
         self.checkpoint = Checkpoint(Path(settings["checkpoint"]))
         self._offsets = Path(settings["checkpoint"]) / "offsets"
         self.starts = 0
         self.start = self.begin(create=True)
 
-    def begin(self, *rules: str, create: bool = False) -> Start:
+    def begin(self, *rules: str, create: bool = False, timeout: int | None = None) -> Start:
         self.starts += 1
-        settings = {**self._settings, "create": create, "transaction_timeout": self.dice.choice(TIMEOUTS)}
+        timeout = timeout or self.dice.choice(TIMEOUTS)
+        settings = {**self._settings, "create": create, "transaction_timeout": timeout}
         begun = self._standby.begin(self._folder / f"start-{self.starts}", settings, rules)
         self._standby.stand_by()
         return begun
@@ -131,17 +148,17 @@ class Drivers:
         """Strike the running start in one way; afterwards a start runs."""
         ways: list[Callable[[], None]] = [
             self._kill, self._kill_at_a_point, self._kill_at_a_point, self._kill_worker, self._kill_worker,
-            self._pause, self._pause_for_good,
+            self._pause, self._pause_for_good, self._end_transaction, self._end_transaction, self._end_transaction,
         ]  # fmt: skip
         self.dice.choice(ways)()
         if self.start.exit_status is not None:
             self.replace()
 
-    def replace(self, *rules: str) -> None:
+    def replace(self, *rules: str, timeout: int | None = None) -> None:
         self._note_end()
         self.start.close()
         self._feed.prune(self.groups())
-        self.start = self.begin(*rules)
+        self.start = self.begin(*rules, timeout=timeout)
 
     def _note_end(self) -> None:
         status = self.start.exit_status
@@ -157,16 +174,42 @@ class Drivers:
 
     def _kill_at_a_point(self) -> None:
         rule = f"{self.dice.choice(POINTS)}=kill"
+        if self._brought_to(rule):
+            self._tally[f"killed at {rule.partition('#')[0]}"] += 1
+            self.rest(1)
+
+    def _end_transaction(self) -> None:
+        """End the transaction while its driver stands still; then the driver goes on, or the next start takes over."""
+        rule, way = f"{self.dice.choice(ENDED_AT)}=stop", self.dice.choice([*WAYS, "expired"])
+        if not self._brought_to(rule, timeout=SHORT if way == "expired" else None):
+            return
+        dies = self.dice.random() < 0.4
+        try:
+            if dies:
+                self.start.kill()
+            if way == "expired":
+                ended = self._administrator.await_open(0.1) and self._administrator.await_expiry(EXPIRED_S)
+            else:
+                ended = self._administrator.end(way)
+        except (NotCounted, OSError, BrokerError, KafkaException):
+            ended = False
+        if ended:
+            then = "then killed" if dies else "then resumed"
+            self._tally[f"transactions {way} at {rule.partition('#')[0]}, {then}"] += 1
+        if not dies:
+            with contextlib.suppress(NotCounted, ProcessLookupError):
+                self.start.resume()
+
+    def _brought_to(self, rule: str, timeout: int | None = None) -> bool:
+        """Kill what runs; begin a start with this rule, and return whether it came there."""
         with contextlib.suppress(NotCounted):
             self.start.kill()
             self._tally["drivers killed at any time"] += 1
-        self.replace(rule)
+        self.replace(rule, timeout=timeout)
         limit = time.monotonic() + AT_POINT_S
         while not self.start.was_hit(rule) and self.start.exit_status is None and time.monotonic() < limit:
             self.rest(0.2)
-        if self.start.was_hit(rule):
-            self._tally[f"killed at {rule.partition('#')[0]}"] += 1
-            self.rest(1)
+        return self.start.was_hit(rule)
 
     def _kill_worker(self) -> None:
         self.rest(self.dice.uniform(0, 6))

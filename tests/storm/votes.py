@@ -1,10 +1,13 @@
-"""A storm on three brokers: a query whose Kafka sink votes, while brokers, drivers and Python workers are struck.
+"""A storm on three brokers: a query whose Kafka sink votes, while brokers, drivers and Python workers are struck,
+and an administrator ends its transactions, also between the decision and the commit.
 
     python -m tests.storm.votes --minutes 30 --seed 1
 
 Readers of both isolation levels follow the topic all the time.  At the end nothing is struck any more, the query comes
 to the end of its input, and all is compared: each id once, rows in order per partition, epochs in order, the marker at
-the last epoch, no transaction open.  Exit status 0: all is right.  If not, the folder with everything is kept.
+the last epoch, each record of the marker topic right, no
+transaction open.  A long storm must also have met epochs that were written again after their decision.  Exit status 0:
+all is right.  If not, the folder with everything is kept.
 """
 
 from __future__ import annotations
@@ -30,8 +33,19 @@ from epochal.chaos.strike.standby import Standby
 from epochal.coordinator.model.epoch import Query
 from epochal.sinks.kafka import KafkaSink
 from tests.real.sinks.kafka.support import hanging
+from tests.storm.administrator import Administrator, AtAnyTime
 from tests.storm.feed import FILES, Feed
-from tests.storm.readers import COMMITTED, UNCOMMITTED, Follower, Reader, differences, ends_of, faults
+from tests.storm.readers import (
+    COMMITTED,
+    UNCOMMITTED,
+    Follower,
+    Reader,
+    audited,
+    differences,
+    ends_of,
+    faults,
+    strangers,
+)
 from tests.storm.strikes import Brokers, Drivers
 
 PARTITIONS = 6
@@ -40,6 +54,8 @@ FIRST_EPOCH_S = 300.0
 END_S = 600.0
 QUIET_S = 60.0
 """So long at most no driver is struck."""
+LONG_S = 600.0
+"""A storm of this length that met no redo has not shown what it is for."""
 OPTIONS = {"batch.num.messages": 500, "batch.size": 50_000}
 """Options with which a large epoch gets some dozens of batches."""
 
@@ -81,7 +97,8 @@ def storm(folder: Path, seconds: float, seed: int) -> list[str]:
             "events": str(folder / "events.jsonl"),
         }
         feed.keep_ahead(0)
-        struck = Drivers(drivers, folder, settings, random.Random(f"drivers {seed}"), tally, feed)
+        administrator = Administrator(nodes.bootstrap, f"epochal-{TOPIC}-kafka")
+        struck = Drivers(drivers, folder, settings, random.Random(f"drivers {seed}"), tally, feed, administrator)
         if not struck.await_epochs(1, FIRST_EPOCH_S):
             return [f"the first epoch was not done within {FIRST_EPOCH_S:g} s", struck.start.tail()]
         followers = [Follower(Reader(nodes.bootstrap, TOPIC, PARTITIONS, level)) for level in (COMMITTED, UNCOMMITTED)]
@@ -89,10 +106,17 @@ def storm(folder: Path, seconds: float, seed: int) -> list[str]:
             follower.start()
         brokers = Brokers(nodes, random.Random(f"brokers {seed}"), tally)
         brokers.start()
+        ender = AtAnyTime(administrator, random.Random(f"administrator {seed}"), tally)
+        ender.start()
         _strike_until(time.monotonic() + seconds, struck, brokers, tally)
+        ender.end()
+        if ender.failure is not None or ender.is_alive():
+            return [f"the administrator did not end: {ender.failure}"]
         wrong = _calm(nodes, brokers, struck, feed)
         wrong += _compared(nodes, followers, feed, struck, tally, settings)
         _count_events(folder / "events.jsonl", tally)
+        if seconds >= LONG_S and not tally["event redo"]:
+            wrong.append("no epoch was written again after its decision")
     _print(tally, struck)
     return wrong
 
@@ -153,15 +177,18 @@ def _compared(
         final, following, uncommitted = seen.values()
         wrong += faults(wanted, final, struck.ends())
         wrong += differences(final, following, "seen by the follower") + differences(following, final, "seen last")
-        wrong += differences(final, uncommitted, "seen uncommitted")
+        wrong += differences(final, uncommitted, "seen uncommitted") + strangers(wanted, uncommitted)
         tally["rows"] = sum(len(its.ids) for its in final.values())
         tally["rows in aborted transactions"] = sum(len(its.ids) for its in uncommitted.values()) - tally["rows"]
     tally["epochs"] = struck.checkpoint.epochs()
     query = Query(TOPIC, "storm", "storm", settings["checkpoint"])
-    found = KafkaSink(nodes.bootstrap, topic=TOPIC, name="kafka").look(query).marker
+    sink = KafkaSink(nodes.bootstrap, topic=TOPIC, name="kafka")
+    found = sink.look(query).marker
     if found is None or found.position != tally["epochs"]:
         wrong.append(f"the marker is at {found}, and {tally['epochs']} epochs are done")
-    return wrong
+    shown = [(each.position, each.epoch, each.rows) for each in sink.epochs(TOPIC).rows]
+    tally["epochs in the audit"] = len(shown)
+    return wrong + audited(feed.sizes, struck.ends(), shown)
 
 
 def _tried(act: Callable[[], object]) -> list[str]:
