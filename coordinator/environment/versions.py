@@ -39,7 +39,7 @@ POSTGRES = ("16", "18")
 # `make test-matrix` also tests these versions, which users may have.  With each of them it runs only the tests that
 # depend on it.
 PYSPARK_AT_OWN_RISK = ("4.0.4", "4.1.3")  # refused; the tests run them like a user who goes on at their own risk
-KAFKA_MATRIX = ("3.6.2", "3.9.2", "4.1.2")
+KAFKA_MATRIX = ("3.6.2", "3.7.2", "3.9.2", "4.1.2", "4.2.0")
 POSTGRES_MATRIX = {"14": "14.24.0", "15": "15.19.0", "17": "17.11.0"}  # series -> release of the binaries' jar
 HADOOP = "3.5.0"
 TOXIPROXY = "2.12.0"

@@ -78,6 +78,16 @@ ON_KAFKA = (
     "tests/real/sinks/kafka/test_topics.py",
     KILL,
 )
+# Requests by hand at fixed versions, rows of many tasks in one transaction, and how it ends.  None before 3.7.
+ON_KAFKA_WITH_VOTES = (
+    "tests/real/sinks/kafka/test_contract.py::TestStagingKafkaSink",
+    "tests/real/sinks/kafka/votes/test_deliver.py",
+    "tests/real/sinks/kafka/votes/test_endings.py",
+    "tests/real/sinks/kafka/votes/test_taken_over.py",
+    "tests/real/sinks/kafka/votes/test_votes.py",
+)
+ON_KAFKA_WITHOUT_VOTES = ("tests/matrix/test_without_votes.py",)
+VOTES_FROM = (3, 7)
 # What its tables, transactions, locks and settings do, which differs between versions more than what is in a row.
 ON_POSTGRES = (
     f"{ASKED_FOR}::test_postgres",
@@ -119,8 +129,10 @@ def _with_postgres(version: str) -> Ready:
 
 
 def _kafka(version: str) -> Row:
-    what = "contract, markers, attempts, topics, a kill"
-    return Row("Kafka broker", version, what, ON_KAFKA, partial(_with_kafka, version))
+    votes = tuple(map(int, version.split(".")[:2])) >= VOTES_FROM
+    what = f"contract, markers, attempts, topics, a kill; {'votes' if votes else 'no votes'}"
+    tests = (*ON_KAFKA, *(ON_KAFKA_WITH_VOTES if votes else ON_KAFKA_WITHOUT_VOTES))
+    return Row("Kafka broker", version, what, tests, partial(_with_kafka, version))
 
 
 def _with_kafka(version: str) -> Ready:

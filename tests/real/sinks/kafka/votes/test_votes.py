@@ -174,7 +174,9 @@ def test_the_audit_and_its_retention_are_those_of_any_epoch(votes: Callable[...,
 # what ends the transaction
 
 
-def test_a_transaction_that_was_ended_after_the_decision_is_redone_from_the_copy(votes: Callable[..., Votes]) -> None:
+def test_a_transaction_that_was_ended_after_the_decision_is_redone_from_the_copy(
+    votes: Callable[..., Votes], caplog: pytest.LogCaptureFixture
+) -> None:
     one = votes()
     decided = one.prepare(0, 0, 50)
     bar(one.bootstrap, one.topic)  # as the broker does when the transaction's timeout is over, or an administrator
@@ -182,6 +184,28 @@ def test_a_transaction_that_was_ended_after_the_decision_is_redone_from_the_copy
     assert (one.seen(), one.position()) == (list(range(50)), 1)
     assert one.sink.commit(decided, ONE) is ALREADY
     assert one.seen() == list(range(50))
+    assert one.sink.commit(one.prepare(1, 50, 60), ONE) is COMMITTED
+    assert caplog.text.count("the transaction of epoch 0 was ended before its commit") == 1
+    assert "of epoch 1 was ended" not in caplog.text
+
+
+def test_a_commit_whose_answer_is_that_of_a_fence_shows_no_row_twice(
+    votes: Callable[..., Votes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The transaction is committed, and an administrator fences its producer before the request is repeated."""
+    one = votes()
+    decided = one.prepare(0, 0, 50)
+    left = [Point.AFTER_PUBLISH]
+
+    def fence(at: Point, _sink: str, _epoch: int) -> None:
+        if at in left:
+            left.remove(at)
+            bar(one.bootstrap, one.topic)
+
+    with failpoints.handler(fence):
+        assert one.sink.commit(decided, ONE) is ALREADY
+    assert (one.seen(), one.position(), left) == (list(range(50)), 1, [])
+    assert "was ended before its commit" not in caplog.text
 
 
 def test_a_newer_start_that_did_not_finish_redoes(votes: Callable[..., Votes]) -> None:
