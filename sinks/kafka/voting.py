@@ -27,6 +27,7 @@ from epochal.sinks.kafka.produce import Plan
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.votes import encoding, index
 from epochal.sinks.kafka.votes.deliver import (
+    NOT_OPEN,
     OLD_EPOCH,
     SEQUENCES,
     Batch,
@@ -234,6 +235,8 @@ def check_held(
         held, last = states[where].get(producer.id), (its.rows - 1) % SEQUENCES
         if held is not None and held.epoch > producer.epoch:
             raise BrokerError(OLD_EPOCH, f"{where.topic}[{where.partition}] has a newer epoch")
+        if held is not None and held.epoch == producer.epoch and held.last_sequence >= 0 > held.first_offset:
+            raise BrokerError(NOT_OPEN, f"{where.topic}[{where.partition}]: the transaction was ended")
         if held is None or tuple(held) != (producer.epoch, last, its.first_offset):
             raise PrepareRefused(
                 f"{where.topic}[{where.partition}] does not hold the {its.rows} rows that it acknowledged",
