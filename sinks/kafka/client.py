@@ -218,11 +218,17 @@ class Link:
         finally:
             made.close()
 
-    def admin(self) -> AdminClient:
-        """Return a client for topics, settings and offsets."""
+    @contextmanager
+    def admin(self) -> Iterator[AdminClient]:
+        """Yield a client for topics, settings and offsets; afterwards it is destroyed.
+
+        It must not be left to the garbage collector, which may run in a thread of the client itself, as answers become
+        objects there.  librdkafka then ends the process.
+        """
         settings = {"reconnect.backoff.ms": 10, **self._shared(), **self._common()}
         made: AdminClient = self._make(lambda: kafka().admin.AdminClient(settings))
-        return made
+        with made:
+            yield made
 
     def answer(self, admin: AdminClient, future: Future[T]) -> T:
         """Return the result of an admin request, within the time limit; meanwhile errors of the client are recorded."""

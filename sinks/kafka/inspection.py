@@ -91,8 +91,8 @@ class KafkaInspection:
         return self.ids
 
     def _partitions(self, topic: str) -> Sequence[int]:
-        with self._link.asking(f"for the partitions of {topic}"):
-            known = self._link.admin().list_topics(topic, timeout=self._link.timeout).topics[topic].partitions
+        with self._link.asking(f"for the partitions of {topic}"), self._link.admin() as admin:
+            known = admin.list_topics(topic, timeout=self._link.timeout).topics[topic].partitions
         return sorted(known)
 
     def _open(self, topic: str, partition: int, transactional_id: str) -> Open | None:

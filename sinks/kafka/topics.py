@@ -126,13 +126,14 @@ def describe(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topic
 def has_marker(link: Link, marker_topic: MarkerTopic) -> bool:
     """Whether the sink's marker topic is there."""
     name = marker_topic.topic
-    return link.ask_anew(f"for {name}", lambda attempt: _describe(attempt, attempt.admin(), name)) is not None
+    return link.ask_anew(f"for {name}", lambda attempt: _describe(attempt, name)) is not None
 
 
 def _topics(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
-    admin = link.admin()
-    cluster = admin.describe_cluster(request_timeout=link.timeout)
-    found = _shown(link, admin, (*declared.names, marker_topic.topic))
+    with link.admin() as admin:
+        asked = admin.describe_cluster(request_timeout=link.timeout)
+        found = _shown(link, admin, (*declared.names, marker_topic.topic))
+        cluster = str(link.answer(admin, asked).cluster_id)
     missing = [name for name, topic in found.items() if topic is None]
     if missing:
         raise Misconfigured(
@@ -144,7 +145,7 @@ def _topics(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics
         )
     there = {name: topic for name, topic in found.items() if topic is not None}
     marker = there.pop(marker_topic.topic)
-    return Topics(str(link.answer(admin, cluster).cluster_id), there, marker, declared.several)
+    return Topics(cluster, there, marker, declared.several)
 
 
 def longest_transaction(link: Link) -> float | None:
@@ -154,15 +155,15 @@ def longest_transaction(link: Link) -> float | None:
 
 def _longest_transaction(link: Link) -> float | None:
     k = kafka()
-    admin = link.admin()
-    nodes: Any = link.answer(admin, admin.describe_cluster(request_timeout=link.timeout)).nodes
-    resource = k.admin.ConfigResource(k.admin.ResourceType.BROKER, str(nodes[0].id))
-    try:
-        config: Any = link.answer(admin, admin.describe_configs([resource], request_timeout=link.timeout)[resource])
-    except k.KafkaException as error:
-        if error.args[0].code() == k.KafkaError.CLUSTER_AUTHORIZATION_FAILED:
-            return None
-        raise
+    with link.admin() as admin:
+        nodes: Any = link.answer(admin, admin.describe_cluster(request_timeout=link.timeout)).nodes
+        resource = k.admin.ConfigResource(k.admin.ResourceType.BROKER, str(nodes[0].id))
+        try:
+            config: Any = link.answer(admin, admin.describe_configs([resource], request_timeout=link.timeout)[resource])
+        except k.KafkaException as error:
+            if error.args[0].code() == k.KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                return None
+            raise
     entry = config.get("transaction.max.timeout.ms")
     return int(entry.value) / 1000 if entry is not None else None
 
@@ -386,8 +387,9 @@ def check_length(marker_topic: MarkerTopic) -> None:
         )
 
 
-def _describe(link: Link, admin: Any, name: str) -> Topic | None:
-    return _describe_all(link, admin, [name])[name]
+def _describe(link: Link, name: str) -> Topic | None:
+    with link.admin() as admin:
+        return _describe_all(link, admin, [name])[name]
 
 
 def _shown(link: Link, admin: Any, names: Sequence[str]) -> Mapping[str, Topic | None]:
@@ -445,12 +447,12 @@ def _config(link: Link, admin: Any, settings: Any) -> Mapping[str, str]:
 def _make(link: Link, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
     """Make a topic.  False: it was there already."""
     k = kafka()
-    admin = link.admin()
-    if _describe(link, admin, name) is not None:
+    if _describe(link, name) is not None:
         return False
     new = k.admin.NewTopic(name, partitions, replication, config=dict(config))
     try:
-        link.answer(admin, admin.create_topics([new], request_timeout=link.timeout)[name])
+        with link.admin() as admin:
+            link.answer(admin, admin.create_topics([new], request_timeout=link.timeout)[name])
     except k.KafkaException as error:
         if error.args[0].code() == k.KafkaError.TOPIC_ALREADY_EXISTS:
             return False
@@ -461,10 +463,10 @@ def _make(link: Link, name: str, partitions: int, replication: int, config: Mapp
 def _grow(link: Link, name: str, partitions: int) -> None:
     """Give a topic more partitions; it is no error if somebody else has done that meanwhile."""
     k = kafka()
-    admin = link.admin()
     try:
-        grown = admin.create_partitions([k.admin.NewPartitions(name, partitions)], request_timeout=link.timeout)
-        link.answer(admin, grown[name])
+        with link.admin() as admin:
+            grown = admin.create_partitions([k.admin.NewPartitions(name, partitions)], request_timeout=link.timeout)
+            link.answer(admin, grown[name])
     except k.KafkaException as error:
         if error.args[0].code() != k.KafkaError.INVALID_PARTITIONS:
             raise
@@ -487,7 +489,7 @@ def _not_shown(link: Link, what: str) -> SinkUnavailable:
 def _await(link: Link, name: str) -> Topic:
     """Return a topic that was just made, once the brokers report it."""
     deadline = link.deadline()
-    while (topic := _describe(link, link.admin(), name)) is None:
+    while (topic := _describe(link, name)) is None:
         if time.monotonic() > deadline:
             raise _not_shown(link, f"topic {name!r} was made, and no broker reports it")
         time.sleep(0.1)

@@ -60,10 +60,10 @@ def test_a_topic_that_is_gone_is_an_error_when_its_settings_or_partitions_are_as
     """Only a missing right (settings) and partitions that are there already are no error."""
     link = Link(kafka_server.bootstrap, "out", 30)
     resource = ConfigResource(ResourceType.TOPIC, f"gone-{topic}")
-    admin = link.admin()
-    settings = admin.describe_configs([resource], request_timeout=120)[resource]
-    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
-        topics._config(link, admin, settings)
+    with link.admin() as admin:
+        settings = admin.describe_configs([resource], request_timeout=120)[resource]
+        with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+            topics._config(link, admin, settings)
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
         topics._grow(link, f"gone-{topic}", 2)
 
