@@ -105,21 +105,24 @@ class Topics:
         """Create a topic, and wait until the broker shows it: the controller answers some milliseconds earlier."""
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-        admin = self._admin()
-        made = admin.create_topics(
-            [NewTopic(name, partitions, self.replicas, config=dict(config or {}))], request_timeout=120
-        )
-        made[name].result(timeout=130)
-        self._await_topic(admin, name, shown=True)
+        with self._admin() as admin:
+            made = admin.create_topics(
+                [NewTopic(name, partitions, self.replicas, config=dict(config or {}))], request_timeout=120
+            )
+            made[name].result(timeout=130)
+            self._await_topic(admin, name, shown=True)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the broker shows it no more.  The disk space is freed within a minute."""
-        admin = self._admin()
-        admin.delete_topics([name], request_timeout=120)[name].result(timeout=130)
-        self._await_topic(admin, name, shown=False)
+        with self._admin() as admin:
+            admin.delete_topics([name], request_timeout=120)[name].result(timeout=130)
+            self._await_topic(admin, name, shown=False)
 
     def _admin(self, **options: Any) -> Any:
-        """Return a new client.  It must live until the answers come."""
+        """Return a new client.  One that is asked for futures is used as a context manager.
+
+        The garbage collector may run in its own thread, and must not destroy it there.
+        """
         from confluent_kafka.admin import AdminClient
 
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **options})
