@@ -24,6 +24,7 @@ AN_EPOCH_S = 120.0
 def broker() -> Iterator[KafkaServer]:
     with KafkaServer() as server:
         yield server
+        server.crash()  # to close so many files takes longer than the test
 
 
 @pytest.mark.wide
