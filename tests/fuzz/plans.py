@@ -109,7 +109,8 @@ class _Maker:
         self.plain = choose.random() < 0.5  # without the signs that a table of Delta refuses
         self.taken: set[str] = set()
         self.columns: list[Column] = []
-        self.partition = self.routed = ""  # the columns that say where a row goes in Kafka
+        self.partition: Column | None = None  # the columns that say where a row goes in Kafka
+        self.routed: Column | None = None
 
     def often(self, probability: float) -> bool:
         return self.choose.random() < probability
@@ -134,6 +135,7 @@ class _Maker:
     def plan(self) -> Plan:
         serial = self.add(t.LongType(), nullable=False)
         few = self.add(self.choose.choice((t.StringType(), t.LongType(), t.DateType())), nullable=False)
+        serials, fews = self.columns
         flag = self.add(t.BooleanType()) if self.often(0.4) else None
         most = (40, 30, 36 if self.plain else 8, 4)
         kinds = self.choose.choices(("postgres", "kafka", "delta", "memory"), most, k=self.choose.choice((1, 1, 1, 2)))
@@ -152,7 +154,7 @@ class _Maker:
         grows = count > 1 and self.columns[-1].name not in _named(sinks) and self.often(0.12)
         return Plan(
             tuple(self.columns),
-            tuple(self._rows(odd, few, serial, epoch) for epoch in range(count)),
+            tuple(self._rows(odd, fews, serials, epoch) for epoch in range(count)),
             tuple(sinks),
             mode,
             settings.some(self.choose) if self.often(0.3) else {},
@@ -162,24 +164,22 @@ class _Maker:
             compiled=self.often(0.25),
         )
 
-    def _rows(self, odd: float, few: str, serial: str, epoch: int) -> tuple[Row, ...]:
+    def _rows(self, odd: float, few: Column, serial: Column, epoch: int) -> tuple[Row, ...]:
         rows = []
-        kinds = (t.StringType, t.LongType, t.DateType)
-        # two columns may have one name; those of other types are not meant
-        names = [c.name if isinstance(c.kind, kinds) else None for c in self.columns]
+        # not by name: two columns may have one
+        at_serial, at_few = (next(n for n, c in enumerate(self.columns) if c is one) for one in (serial, few))
         for number in range(self.choose.choice((0, 1, 2, 4))):
             given = [self._value(c, odd) for c in self.columns]
-            given[names.index(serial)] = 100 * epoch + number
+            given[at_serial] = 100 * epoch + number
             low = self.choose.randint(0, 9)
-            is_text = isinstance(self.columns[names.index(few)].kind, t.StringType)
-            given[names.index(few)] = str(low).encode() if is_text else low
+            given[at_few] = str(low).encode() if isinstance(few.kind, t.StringType) else low
             rows.append(tuple(given))
         return tuple(rows)
 
     def _value(self, column: Column, odd: float) -> Any:
-        if column.name == self.partition and column.nullable:
+        if column is self.partition:
             return self.choose.choice((None, 0, 0, 0, 7 if odd else 0))
-        if column.name == self.routed:
+        if column is self.routed:
             return self.choose.choice((b"{topic}.a", b"{topic}.b", b"nowhere" if odd else b"{topic}.a"))
         return values.value(self.choose, column.kind, 0.0 if column.exotic else odd, column.nullable)
 
@@ -192,9 +192,11 @@ class _Maker:
         if self.often(0.25):
             roles["headers"] = self.add(LOOSE_HEADERS if self.often(0.2) else HEADERS)
         if self.often(0.2):
-            roles["partition"] = self.partition = self.add(self.choose.choice((t.IntegerType(), t.LongType())), True)
+            roles["partition"] = self.add(self.choose.choice((t.IntegerType(), t.LongType())), True)
+            self.partition = self.columns[-1]
         if self.often(0.15):
-            roles["topic"] = self.routed = self.add(t.StringType(), False)
+            roles["topic"] = self.add(t.StringType(), False)
+            self.routed = self.columns[-1]
         return {role: self._any() if self.often(0.03) else name for role, name in roles.items()}
 
     def _any(self) -> str:

@@ -1,4 +1,4 @@
-"""What outside readers find in the sinks: psycopg, a consumer of committed records, delta-rs."""
+"""What outside readers find in the sinks: psycopg, a consumer of committed records.  ``tables.py`` reads Delta."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Context, Decimal
-from pathlib import Path
 from typing import Any
 
 import psycopg
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from deltalake import DeltaTable
 from psycopg import sql
 from pyspark.sql import types as t
 
 from tests.fuzz import values
 from tests.fuzz.expected import Found, Record
 from tests.fuzz.frames import Column
-from tests.fuzz.values import DAY, Value
+from tests.fuzz.values import Value
 
 _WHOLE = Context(prec=100)
 """Of calculations that must lose no digit."""
@@ -132,32 +130,12 @@ def _text(text: str, kind: t.DataType) -> Value:
         return text.encode()
     if isinstance(kind, t.BinaryType):
         return base64.b64decode(text, validate=True)
-    day, _, clock = text.partition("T")
     if isinstance(kind, t.DateType):
-        assert not clock
-        return days(day)
-    assert clock.endswith("Z") == isinstance(kind, t.TimestampType)
-    hour, minute, second = clock.removesuffix("Z").split(":")
-    assert len(second) == 9
-    return days(day) * DAY + (int(hour) * 60 + int(minute)) * 60_000_000 + int(second.replace(".", ""))
-
-
-def days(text: str) -> int:
-    """Days since 1970 of a date in any year, as ISO 8601 writes it."""
-    year, month, day = map(int, text.lstrip("+").rsplit("-", 2))
-    cycles, year = divmod(year - 2000, 400)  # the calendar repeats itself every 400 years, of 146,097 days
-    return cycles * 146_097 + (date(2000 + year, month, day) - date(1970, 1, 1)).days
-
-
-# --- Delta ----------------------------------------------------------------------------------------
-
-
-def delta(path: Path, columns: Sequence[Column]) -> list[Found]:
-    """All rows of the newest version; the values of those columns that it has."""
-    table = DeltaTable(str(path)).to_pyarrow_table()
-    read = [c for c in columns if c.exotic is None and c.name in table.column_names]
-    parts = [values.from_arrow(table.column(c.name), c.kind) for c in read]
-    return [{c.name: part[at] for c, part in zip(read, parts, strict=True)} for at in range(table.num_rows)]
+        return values.days(text)
+    assert text.endswith("Z") == isinstance(kind, t.TimestampType)
+    moment = text.removesuffix("Z")
+    assert len(moment.rpartition(":")[2]) == 9
+    return values.microseconds(moment)
 
 
 # --- Kafka ----------------------------------------------------------------------------------------

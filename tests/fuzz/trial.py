@@ -28,7 +28,7 @@ from epochal.coordinator.protocol.retry import Retry
 from epochal.sinks.memory import MemoryServer, MemorySink
 from epochal.sinks.protocol import Sink
 from epochal.sinks.questions import require
-from tests.fuzz import expected, readers, select, settings
+from tests.fuzz import expected, readers, select, settings, tables
 from tests.fuzz.expected import Found, MustRefuse, Record
 from tests.fuzz.frames import Column, Frames, Row
 from tests.fuzz.plans import MAKERS, Plan, SinkPlan
@@ -359,7 +359,7 @@ class Trial:
         if sink.kind == "memory":
             return readers.memory(self._memory.visible(self.place, name), columns)
         if sink.kind == "delta":
-            return readers.delta(self.path(sink, name), columns)
+            return tables.rows(self.path(sink, name), columns)
         view = "reader" if "view" in sink.options else self._table(sink, name)
         return readers.postgres(self.servers.dsn, self.place, view, columns)
 

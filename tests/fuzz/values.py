@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -172,6 +173,20 @@ def as_map(pairs: Iterable[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
 def plain(of: Value) -> str:
     """A text that is the same for values that are the same: NaN is NaN, and -0.0 is not 0.0."""
     return repr(of)
+
+
+def days(text: str) -> int:
+    """Days since 1970 of a date in any year, as ISO 8601 writes it."""
+    year, month, day = map(int, text.lstrip("+").rsplit("-", 2))
+    cycles, year = divmod(year - 2000, 400)  # the calendar repeats itself every 400 years, of 146,097 days
+    return cycles * 146_097 + (date(2000 + year, month, day) - date(1970, 1, 1)).days
+
+
+def microseconds(text: str) -> int:
+    """Microseconds since 1970 of a time in any year, as ISO 8601 writes it; its zone is UTC, and is left out."""
+    day, _, clock = text.partition("T")
+    hour, minute, second = clock.split(":")
+    return days(day) * DAY + (int(hour) * 60 + int(minute)) * 60_000_000 + int(Decimal(second) * 1_000_000)
 
 
 def arrow(of: t.DataType) -> pa.DataType:

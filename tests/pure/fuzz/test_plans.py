@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from tests.fuzz import values
 from tests.fuzz.expected import MustRefuse, differences, shown
 from tests.fuzz.frames import EXOTIC, Column
 from tests.fuzz.plans import SinkPlan, plan
-from tests.fuzz.readers import days
 from tests.fuzz.run import smaller_ones
 
 MANY = 400
@@ -48,6 +50,14 @@ def test_there_are_pipelines_of_every_kind() -> None:
     kinds = {type(c.kind) for one in made for c in one.columns}
     assert len(kinds) >= 16
     assert {c.exotic for n in range(MANY * 6) for c in plan(2, n).columns} == {None, *EXOTIC}
+
+
+@pytest.mark.parametrize(("seed", "numbers"), [(1, range(MANY)), (29, (1755,))], ids=["many", "name is empty"])
+def test_values_are_of_the_types_of_their_columns(seed: int, numbers: Iterable[int]) -> None:
+    """Also where a column has no name, or the name of one that has a role."""
+    for made in (plan(seed, number) for number in numbers):
+        for column, *cells in zip(made.columns, *(row for rows in made.epochs for row in rows), strict=True):
+            assert len(pa.array(cells, values.arrow(column.kind))) == len(cells)
 
 
 def test_every_smaller_pipeline_is_smaller() -> None:
@@ -96,4 +106,5 @@ def test_differences_are_told_row_by_row() -> None:
     ],
 )
 def test_days_of_any_year_are_read(text: str, day: int) -> None:
-    assert days(text) == day
+    assert values.days(text) == day
+    assert values.microseconds(f"{text}T01:00:00.5") == day * values.DAY + 3_600_500_000
