@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def test_values_that_delta_rs_does_not_read_are_read(bounded: Bounded, plan: Pla
     assert outcome.verdict is Verdict.RIGHT, (outcome, outcome.trace)
 
 
-PARTITIONS = {
+PARTITIONS: Mapping[str, tuple[t.DataType, str, list[Any]]] = {
     "text": (t.StringType(), "concat('a b%/', id)", [b"a b%/0", b"a b%/1"]),
     "bytes": (t.BinaryType(), "CAST(concat('b', id) AS BINARY)", [b"b0", b"b1"]),
     "flag": (t.BooleanType(), "id = 1", [False, True]),
