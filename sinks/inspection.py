@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol, runtime_checkable
 
-from epochal.coordinator.model.epoch import Actor, Json, Position, Query
+from epochal.coordinator.model.epoch import Actor, Committable, EpochNumber, Json, Position, Query
 from epochal.sinks.epochs import ShownEpoch
 from epochal.sinks.protocol import AuditedSink, ForwardingSink, Sink
 
@@ -111,6 +111,24 @@ class Open:
     transactional_id: str = ""
 
 
+@dataclass(frozen=True)
+class Described:
+    """The newest transaction of a transactional id, as its coordinator describes it."""
+
+    transactional_id: str
+    state: str  # Kafka's word; empty: the coordinator knows no such id
+    is_open: bool
+    can_commit: bool  # whether a commit that is asked for now, by its own producer, would be done
+    producer: tuple[int, int]  # id and epoch
+    began: float | None  # seconds since 1970; None: no transaction is open
+    timeout: float  # seconds from then until the broker aborts it
+    partitions: Sequence[str]  # as topic[partition]
+
+    def __str__(self) -> str:
+        state = self.state or "not known to its coordinator"
+        return f"{self.transactional_id}: {state}, producer {self.producer[0]}, epoch {self.producer[1]}"
+
+
 @runtime_checkable
 class Transactional(Protocol):
     """An inspection of a sink whose transactions a server keeps open (Kafka)."""
@@ -121,6 +139,15 @@ class Transactional(Protocol):
 
     def transactions(self) -> Sequence[Open]:
         """Return the partitions in which a transaction is open now."""
+
+    def described(self) -> Sequence[Described] | None:
+        """Return the newest transaction of each id.  None: coordinators cannot be asked with the sink's options."""
+
+    def is_prepared(self, found: Described, committable: Committable) -> bool:
+        """Whether ``found`` is the transaction that holds this vote."""
+
+    def epoch_inside(self) -> EpochNumber | None:
+        """Return the epoch whose marker lies in the open transaction; None: no marker was written into it yet."""
 
     def abort(self) -> Sequence[str]:
         """Abort the open transactions under these ids.  This also fences a producer that is still alive.

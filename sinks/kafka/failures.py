@@ -15,8 +15,14 @@ REFUSED = frozenset(
 """Error codes that a new try cannot change."""
 
 
-def failure(link: Link, error: Exception, doing: str, code: int | None = None) -> EpochalError:
-    """Return the error for a request that failed before the vote was given."""
+def failure(
+    link: Link,
+    error: Exception,
+    doing: str,
+    code: int | None = None,
+    stands: str = "nothing of the epoch is visible",
+) -> EpochalError:
+    """Return the error for a request that failed before the vote was given.  ``stands``: what is true then."""
     if isinstance(error, BrokerError):
         code = error.code
     text = link.scrub(
@@ -33,13 +39,13 @@ def failure(link: Link, error: Exception, doing: str, code: int | None = None) -
         return SinkUnavailable(
             f"another producer ended the transaction of the epoch: {text:.300}",
             sink=link.sink,
-            state=f"bootstrap servers {link.bootstrap}; nothing of the epoch is visible",
+            state=f"bootstrap servers {link.bootstrap}; {stands}",
             help="start one query per app and sink, and end what else uses the transactional id",
         )
     return SinkUnavailable(
         f"Kafka at {link.bootstrap} did not answer the request {doing} in time: {text:.300}",
         sink=link.sink,
-        state=f"bootstrap servers {link.bootstrap}; nothing of the epoch is visible",
+        state=f"bootstrap servers {link.bootstrap}; {stands}",
         help="start the brokers, or make them reachable from driver and executors under the addresses that they"
         " advertise (advertised.listeners); if they are up and slow, raise request_timeout=",
     )

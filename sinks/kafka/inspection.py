@@ -1,19 +1,20 @@
 """What the console command asks of a Kafka sink (``epochal.sinks.inspection``), its open transactions included.
 
-confluent-kafka 2.16 has neither ``list_transactions`` nor ``describe_transactions``.  So this
-client can see only one sign of an open transaction: the last stable offset of a partition does not move.  Everything
-below that offset is committed or aborted, and a transaction is open from that offset on.  The client knows whose
-transaction it is only in the marker topic, because only the sink's own ids write there.
+The coordinator of a transactional id describes its transaction.  Other transactions show only in this: the last stable
+offset of a partition does not move.  Everything below that offset is committed or aborted, and a transaction is open
+from that offset on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from epochal.coordinator.model.epoch import Actor, Json, Position
+from epochal.coordinator.model.epoch import Actor, Committable, EpochNumber, Json, Position
 from epochal.coordinator.model.errors import SinkUnavailable
-from epochal.sinks.inspection import Counted, Leftover, Open, Value
+from epochal.sinks.inspection import Counted, Described, Leftover, Open, Value
+from epochal.sinks.kafka import described, marker
 from epochal.sinks.kafka.client import Link, kafka
+from epochal.sinks.kafka.ending import Vote
 from epochal.sinks.kafka.marker import MarkerTopic
 
 
@@ -83,6 +84,23 @@ class KafkaInspection:
         ours = [self._open(self._marker_topic.topic, n, self._marker_topic.of_slot(n).transactional_id) for n in slots]
         theirs = [self._open(topic, n, "") for topic in self._topics for n in self._partitions(topic)]
         return [found for found in (*ours, *theirs) if found is not None]
+
+    def described(self) -> Sequence[Described] | None:
+        """Return the newest transaction of every id, as its coordinator describes it."""
+        return described.of_ids(self._link, self.ids)
+
+    def is_prepared(self, found: Described, committable: Committable) -> bool:
+        """Whether this is the transaction that the committable names."""
+        vote = Vote.of(committable)
+        return vote is not None and (vote.transactional_id, tuple(vote.producer)) == (
+            found.transactional_id,
+            found.producer,
+        )
+
+    def epoch_inside(self) -> EpochNumber | None:
+        """Return the epoch whose marker lies above the last stable offset of the marker topic."""
+        doing = f"for the open records of {self._marker_topic.topic}"
+        return self._link.ask(doing, lambda: marker.epoch_above_stable(self._link, self._marker_topic))
 
     def abort(self) -> Sequence[str]:
         """Call init for every id: Kafka aborts its open transaction, and bars its producer if one lives."""

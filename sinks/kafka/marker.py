@@ -35,7 +35,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import Actor, Digest, Json, Marker, Position
+from epochal.coordinator.model.epoch import Actor, Digest, EpochNumber, Json, Marker, Position
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
 from epochal.sinks.conditions import Conditions
 from epochal.sinks.kafka.client import Link, kafka
@@ -229,6 +229,20 @@ def read_back(link: Link, marker_topic: MarkerTopic) -> Iterator[list[Message]]:
             start = max(first, end - reach)
             yield list(records(link, marker_topic, consumer, start, end))
             end, reach = start, reach * 20
+
+
+def epoch_above_stable(link: Link, marker_topic: MarkerTopic) -> EpochNumber | None:
+    """Return the epoch of the newest marker above the last stable offset; None if there is none.
+
+    Only the sink's own transactional id writes there, so that marker is in its open transaction.
+    """
+    with link.consumer() as committed, link.consumer("read_uncommitted") as consumer:
+        start, end = _end(link, marker_topic, committed), _end(link, marker_topic, consumer)
+        value = _newest(link, marker_topic, consumer, start, end) if start < end else None
+    if value is None:
+        return None
+    about: Json | None = json.loads(value).get("epoch")
+    return int(about["decision"]["epoch"]) if about is not None else None
 
 
 def _ends(link: Link, marker_topic: MarkerTopic, consumer: Consumer) -> tuple[int, int]:

@@ -11,8 +11,9 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from epochal.sinks.kafka.wire import messages
 from epochal.sinks.kafka.wire.connection import Connection
@@ -52,6 +53,19 @@ PRODUCE_OF_VERIFYING = 10
 """Brokers that take this version of Produce, from Kafka 3.7 on, check that a row belongs to an open transaction."""
 
 
+@dataclass(frozen=True)
+class Asked(Generic[T]):
+    """A request that any broker can answer for itself, and how its answer is read."""
+
+    request: Request
+    body: bytes
+    read: Callable[[Reader], T]
+
+
+_VERSIONS = Asked(messages.API_VERSIONS, messages.api_versions(), messages.read_api_versions)
+_LISTED = Asked(messages.LIST_TRANSACTIONS, messages.list_transactions(), messages.read_list_transactions)
+
+
 class Cluster:
     """Connections to the brokers of one cluster.  It belongs to one process and one thread."""
 
@@ -84,24 +98,18 @@ class Cluster:
 
     # --- what brokers can do -------------------------------------------------------------------------------
 
-    def api_versions(self, deadline: float) -> Mapping[int, tuple[int, int]]:
-        """Return the lowest and the highest version that one broker takes, of each request that it knows."""
-        request = messages.API_VERSIONS
-        answer = self._ask_any(request, messages.api_versions(), messages.read_api_versions, deadline)
-        if answer.error:
-            raise BrokerError(answer.error, request.name)
-        return answer.versions
-
     def lacking(self, deadline: float) -> list[str]:
-        """Return, in words, which of our requests one broker does not take; nothing if it takes all."""
-        versions = self.api_versions(deadline)
-        found = [words for request in messages.REQUESTS if (words := _lack(request, versions)) is not None]
-        if versions.get(messages.PRODUCE.api, (0, 0))[1] < PRODUCE_OF_VERIFYING:
-            found.append(
-                "the broker is older than Kafka 3.7: it may take rows of a transaction that has ended"
-                f" (Produce {PRODUCE_OF_VERIFYING} is not among its versions)"
-            )
-        return found
+        """Return, in words, which requests of a vote some broker does not take; nothing if all brokers take all.
+
+        Every broker that can be reached is asked, because each may have another version (while it is upgraded).
+        """
+        found: dict[str, list[int]] = {}
+        for node, answer in self._ask_each(_VERSIONS, deadline).items():
+            if answer.error:
+                raise BrokerError(answer.error, f"{messages.API_VERSIONS.name} of broker {node}")
+            for words in _lacks(answer.versions):
+                found.setdefault(words, []).append(node)
+        return [f"broker {', '.join(map(str, nodes))} {words}" for words, nodes in found.items()]
 
     # --- leaders and connections ---------------------------------------------------------------------------
 
@@ -236,6 +244,27 @@ class Cluster:
             raise BrokerError(state.error, f"DescribeTransactions of {transactional_id!r}")
         return state
 
+    def transactional_ids(self, deadline: float) -> Mapping[str, str]:
+        """Return every transactional id that the brokers know, with the state of its newest transaction.
+
+        Each broker tells those that it coordinates.  All are asked again until all have answered.
+        """
+        pauses = Pauses(deadline)
+        while True:
+            try:
+                answers = self._ask_each(_LISTED, deadline, must=True)
+                loading = {node: answer.error for node, answer in answers.items() if answer.error}
+                if not loading:
+                    return {name: state for answer in answers.values() for name, state in answer.states.items()}
+                node, code = next(iter(loading.items()))
+                failure: Exception = BrokerError(code, f"{messages.LIST_TRANSACTIONS.name} of broker {node}")
+                may_change = is_retriable_at_coordinator(code)
+            except OSError as error:
+                self._not_to_repeat(error)
+                failure, may_change = error, True
+            if not may_change or not pauses.pause(self._reach.retry):
+                raise failure
+
     def producers(
         self, partitions: Iterable[Partition], deadline: float
     ) -> Mapping[Partition, Mapping[int, ProducerState]]:
@@ -329,6 +358,25 @@ class Cluster:
                 self._not_to_repeat(error)
                 if not pauses.pause(self._reach.reconnect):
                     raise
+
+    def _ask_each(self, asked: Asked[T], deadline: float, *, must: bool = False) -> Mapping[int, T]:
+        """Ask every broker of the cluster once; return the answers by the brokers' ids.
+
+        A broker that does not answer is left out, unless none does.  ``must``: all have to answer.
+        """
+        answers: dict[int, T] = {}
+        failure: OSError | None = None
+        for node in self._metadata((), deadline).brokers:
+            try:
+                connection = self.connection(node, self._attempt(deadline))
+                answers[node] = asked.read(self._call(connection, asked.request, asked.body, deadline))
+            except OSError as error:
+                self._not_to_repeat(error)
+                self.drop(node)
+                failure = error
+        if failure is not None and (must or not answers):
+            raise failure
+        return answers
 
     def _any(self, deadline: float) -> Connection:
         """Return a connection on which no answer is due, if possible not to the broker that is doubted.
@@ -445,13 +493,24 @@ class Cluster:
             raise error
 
 
+def _lacks(versions: Mapping[int, tuple[int, int]]) -> list[str]:
+    """Return, in words, which requests of a vote a broker with these versions does not take."""
+    found = [words for request in messages.OF_A_VOTE if (words := _lack(request, versions)) is not None]
+    if versions.get(messages.PRODUCE.api, (0, 0))[1] < PRODUCE_OF_VERIFYING:
+        found.append(
+            "is older than Kafka 3.7: it may take rows of a transaction that has ended"
+            f" (Produce {PRODUCE_OF_VERIFYING} is not among its versions)"
+        )
+    return found
+
+
 def _lack(request: Request, versions: Mapping[int, tuple[int, int]]) -> str | None:
     known = versions.get(request.api)
     if known is None:
-        return f"the broker does not know the request {request.name}"
+        return f"does not know the request {request.name}"
     if known[0] <= request.version <= known[1]:
         return None
-    return f"the broker takes {request.name} in versions {known[0]} to {known[1]}, and {request.version} is needed"
+    return f"takes {request.name} in versions {known[0]} to {known[1]}, and {request.version} is needed"
 
 
 def _worst(errors: Mapping[Partition, int]) -> tuple[Partition, int]:

@@ -56,8 +56,9 @@ END_TXN = Request("EndTxn", 26, 2)
 SASL_AUTHENTICATE = Request("SaslAuthenticate", 36, 1)
 DESCRIBE_PRODUCERS = Request("DescribeProducers", 61, 0, flexible=True)
 DESCRIBE_TRANSACTIONS = Request("DescribeTransactions", 65, 0, flexible=True)
+LIST_TRANSACTIONS = Request("ListTransactions", 66, 0, flexible=True)
 
-REQUESTS = (
+OF_A_VOTE = (
     PRODUCE,
     METADATA,
     FIND_COORDINATOR,
@@ -70,6 +71,8 @@ REQUESTS = (
     DESCRIBE_PRODUCERS,
     DESCRIBE_TRANSACTIONS,
 )
+"""The requests that brokers must take so that an epoch can be written as a vote."""
+REQUESTS = (*OF_A_VOTE, LIST_TRANSACTIONS)
 
 
 class Partition(NamedTuple):
@@ -189,6 +192,13 @@ class TransactionState:
     timeout_ms: int
     began_ms: int
     partitions: tuple[Partition, ...]
+
+
+class Listed(NamedTuple):
+    """The transactional ids of one coordinator, each with the state of its newest transaction."""
+
+    error: int
+    states: Mapping[str, str]
 
 
 def size(piece: Piece) -> int:
@@ -364,6 +374,28 @@ def read_describe_transactions(reader: Reader) -> dict[str, TransactionState]:
     reader.skip_tags()
     reader.end()
     return found
+
+
+def list_transactions() -> bytes:
+    """Ask for all transactions, whatever their state and their producer."""
+    return compact_array([]) + compact_array([]) + NO_TAGS
+
+
+def read_list_transactions(reader: Reader) -> Listed:
+    def transaction() -> tuple[str, str]:
+        name = reader.compact_string()
+        reader.int64()  # the producer
+        state = reader.compact_string()
+        reader.skip_tags()
+        return name, state
+
+    reader.throttle()
+    error = reader.int16()
+    reader.compact_array(reader.compact_string)  # states that we asked for and the broker does not know
+    states = dict(reader.compact_array(transaction))
+    reader.skip_tags()
+    reader.end()
+    return Listed(error, states)
 
 
 # --- the leaders of partitions -----------------------------------------------------------------------------

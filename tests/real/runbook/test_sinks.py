@@ -154,6 +154,30 @@ def test_kafka_transaction_expired(corner: MakeCorner, monkeypatch: pytest.Monke
 
 
 @pytest.mark.wide
+def test_kafka_transaction_hangs(corner: MakeCorner) -> None:
+    """Once with a decided epoch, once with one that is not decided."""
+    job = corner("Kafka transaction hangs")
+    job.add(4)
+    job.crash(Point.AFTER_DECIDE)
+    shown = "".join(job.follow(0))
+    assert "by the log" in shown
+    assert "decided" in shown
+    would, done = job.follow(1, SINK="topic")
+    assert "--yes would commit epoch 3" in would
+    assert "committed epoch 3" in done
+    assert job.shown() == {"table": [1, 2, 3], "topic": [1, 2, 3, 4], "lake": [1, 2, 3]}
+    job.go()
+    job.add(5)
+    job.crash(Point.AFTER_PREPARE)
+    assert "not decided" in "".join(job.follow(0))
+    would, done = job.follow(2, SINK="topic")
+    assert "--yes would init" in would
+    assert "aborted what was open" in done
+    assert job.shown()["topic"] == [1, 2, 3, 4]
+    job.converges(table=ALL, topic=ALL, lake=ALL)
+
+
+@pytest.mark.wide
 def test_marker_lost_and_the_rows_still_there(corner: MakeCorner) -> None:
     job = corner("Marker lost, rows still there")
     stored = "SELECT count(*) FROM rows__rows"

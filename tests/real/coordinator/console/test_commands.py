@@ -297,7 +297,7 @@ def test_an_open_transaction_is_seen_and_ended(console: Console) -> None:
     assert 0 <= found[console.topic]["age_seconds"] < 120
     shown = console.epochal("txns", console.checkpoint, "--abort", "topic", code=1)
     assert shown["done"][0].startswith("--yes would init")
-    console.epochal("txns", console.checkpoint, "--abort", "topic", "--yes", code=0)
+    console.epochal("txns", console.checkpoint, "--abort", "topic", "--yes", "--wait", 0.1, code=0)
     assert hanging(console.bootstrap, console.topic) == hanging(console.bootstrap, place.topic) == []
 
 

@@ -337,31 +337,66 @@ def versions(known: Mapping[int, tuple[int, int]], error: int = 0) -> bytes:
     return int16(error) + array([int16(api) + int16(low) + int16(high) for api, (low, high) in known.items()])
 
 
-def test_what_a_broker_lacks_is_told_in_words(brokers: Brokers, cluster: Cluster) -> None:
-    known = {request.api: (request.version, request.version) for request in m.REQUESTS} | {0: (3, 10)}
-    brokers.say(m.API_VERSIONS, versions(known))
+ALL = {request.api: (request.version, request.version) for request in m.OF_A_VOTE} | {0: (3, 10)}
+
+
+@pytest.mark.parametrize("old", [ZERO, ONE])
+def test_what_one_of_the_brokers_lacks_is_told_in_words(brokers: Brokers, cluster: Cluster, old: int) -> None:
+    brokers.lead((0, ZERO))
+    brokers.say(m.API_VERSIONS, versions(ALL))
     assert cluster.lacking(soon()) == []
-    del known[61]
-    brokers.say(m.API_VERSIONS, versions(known | {0: (0, 9), 26: (3, 5)}))
+    known = {api: its for api, its in ALL.items() if api != 61}
+    brokers.say(m.API_VERSIONS, versions(known | {0: (0, 9), 26: (3, 5)}), node=old)
     assert cluster.lacking(soon()) == [
-        "the broker takes EndTxn in versions 3 to 5, and 2 is needed",
-        "the broker does not know the request DescribeProducers",
-        "the broker is older than Kafka 3.7: it may take rows of a transaction that has ended"
+        f"broker {old} takes EndTxn in versions 3 to 5, and 2 is needed",
+        f"broker {old} does not know the request DescribeProducers",
+        f"broker {old} is older than Kafka 3.7: it may take rows of a transaction that has ended"
         " (Produce 10 is not among its versions)",
     ]
     brokers.say(m.API_VERSIONS, versions({}, 35))
     with pytest.raises(BrokerError, match="UNSUPPORTED_VERSION"):
-        cluster.api_versions(soon())
+        cluster.lacking(soon())
+
+
+def test_a_broker_that_is_away_is_not_asked_what_it_lacks(brokers: Brokers, cluster: Cluster) -> None:
+    brokers.lead((0, ZERO))
+    brokers.say(m.API_VERSIONS, versions(ALL), node=ZERO)
+    brokers.say(m.API_VERSIONS, HANG_UP, node=ONE)
+    assert cluster.lacking(soon()) == []
+    brokers.say(m.API_VERSIONS, HANG_UP, node=ZERO)
+    with pytest.raises(ConnectionError):
+        cluster.lacking(soon(1))
+
+
+def listed(error: int, *names: str) -> bytes:
+    each = [compact_string(name) + int64(7) + compact_string("Ongoing") + NO_TAGS for name in names]
+    return int32(0) + int16(error) + compact_array([]) + compact_array(each) + NO_TAGS
+
+
+def test_each_coordinator_tells_its_transactional_ids(brokers: Brokers, cluster: Cluster) -> None:
+    """None is left out: a broker that is loading them, or that does not answer, is asked again."""
+    brokers.lead((0, ZERO))
+    brokers.say(m.LIST_TRANSACTIONS, listed(0, "a"), node=ZERO)
+    brokers.say(m.LIST_TRANSACTIONS, listed(14), HANG_UP, listed(0, "b", "c"), node=ONE)
+    assert cluster.transactional_ids(soon()) == dict.fromkeys(("a", "b", "c"), "Ongoing")
+    brokers.say(m.LIST_TRANSACTIONS, HANG_UP, node=ONE)
+    with pytest.raises(ConnectionError):
+        cluster.transactional_ids(soon(1))
+    brokers.say(m.LIST_TRANSACTIONS, listed(31), node=ONE)
+    with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED: ListTransactions of broker 1"):
+        cluster.transactional_ids(soon())
+    assert len(brokers.asked_for(m.LIST_TRANSACTIONS)) < 200
 
 
 @pytest.mark.slow
 def test_a_broker_that_is_silent_costs_one_attempt(brokers: Brokers, cluster: Cluster) -> None:
-    brokers.say(m.API_VERSIONS, SILENCE, node=ZERO)
-    brokers.say(m.API_VERSIONS, versions({}), node=ONE)
+    brokers.say(m.METADATA, SILENCE, node=ZERO)
+    brokers.say(m.METADATA, brokers.metadata(), node=ONE)
     started = time.monotonic()
     for _ in range(3):
         cluster.close()
-        assert cluster.api_versions(soon()) == {}
+        cluster.forget_leaders()
+        assert cluster.leaders([PARTITION], soon()) == {PARTITION: ZERO}
     assert time.monotonic() - started < 20
 
 

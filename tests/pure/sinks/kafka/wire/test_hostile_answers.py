@@ -38,6 +38,11 @@ ANSWERS = {
     "DescribeTransactions": int32(0)
     + compact_array([b"\0\0\x02x\x02s" + int32(0) + int64(0) * 2 + b"\0\0" + compact_array([]) + b"\0"])
     + b"\0",
+    "ListTransactions": int32(0)
+    + b"\0\0"
+    + compact_array([b"\x02y"])
+    + compact_array([b"\x02x" + int64(5) + b"\x02s\0"])
+    + b"\0",
 }
 WHOLE = [pytest.param(READERS[name], answer, id=name) for name, answer in ANSWERS.items()]
 

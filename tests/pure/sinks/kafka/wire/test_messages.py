@@ -66,6 +66,7 @@ def test_the_requests_are_those_that_kafka_knows_by_these_numbers() -> None:
         m.SASL_AUTHENTICATE: SaslAuthenticateRequest,
         m.DESCRIBE_PRODUCERS: admin.DescribeProducersRequest,
         m.DESCRIBE_TRANSACTIONS: admin.DescribeTransactionsRequest,
+        m.LIST_TRANSACTIONS: admin.ListTransactionsRequest,
     }
     assert set(classes) == set(m.REQUESTS)
     for request, known in classes.items():
@@ -282,6 +283,18 @@ def test_transactions_are_read(transactions: Any) -> None:
     for name, (error, said, timeout, began, producer, partitions) in transactions.items():
         by_topic = tuple(Partition(topic, number) for topic, numbers in grouped(partitions) for number in numbers)
         assert read[name] == m.TransactionState(error, said, producer, timeout, began, by_topic)
+
+
+@given(st.dictionaries(NAMES, NAMES, max_size=3), INT16)
+def test_transactional_ids_are_listed(states: dict[str, str], error: int) -> None:
+    assert m.list_transactions() == encoded(admin.ListTransactionsRequest(state_filters=[], producer_id_filters=[]), 0)
+    kind = admin.ListTransactionsResponse
+    told = [
+        kind.TransactionState(transactional_id=name, producer_id=7, transaction_state=state)
+        for name, state in states.items()
+    ]
+    sent = kind(throttle_time_ms=0, error_code=error, unknown_state_filters=["x"], transaction_states=told)
+    assert m.read_list_transactions(reader(sent, 0)) == m.Listed(error, states)
 
 
 OFFSETS = st.tuples(INT16, INT64, st.lists(st.tuples(INT32, WORDS), max_size=2), WORDS)

@@ -57,8 +57,14 @@ def values(bootstrap: str, topic: str) -> list[bytes | None]:
 
 def test_a_broker_takes_our_requests_at_our_versions(cluster: Cluster) -> None:
     assert cluster.lacking(soon()) == []
-    versions = cluster.api_versions(soon())
-    assert {request.api for request in messages.REQUESTS} <= versions.keys()
+
+
+def test_every_transactional_id_is_listed_with_its_state(cluster: Cluster, topic: str) -> None:
+    assert topic not in cluster.transactional_ids(soon())
+    producer, _ = begun(cluster, topic)
+    assert cluster.transactional_ids(soon())[topic] == "Ongoing"
+    assert cluster.end_transaction(topic, producer, soon()) == 0
+    assert cluster.transactional_ids(soon())[topic] in ("PrepareCommit", "CompleteCommit")
 
 
 def test_rows_are_read_once_the_transaction_has_ended(
