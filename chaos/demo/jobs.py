@@ -19,11 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epochal.chaos.demo import votes
 from epochal.chaos.demo.data import FLIGHTS, ddl
 from epochal.chaos.job import jvm
 from epochal.chaos.servers.spark import spark_session
 from epochal.chaos.strike.nemesis import end_with_parent
 from epochal.coordinator.model import failpoints
+from epochal.coordinator.model.epoch import Query
 from epochal.coordinator.model.failpoints import Point
 
 if TYPE_CHECKING:
@@ -95,13 +97,16 @@ def ours(rows: DataFrame, settings: Settings) -> BatchFunction:
     import epochal
     from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 
+    kafka = KafkaSink(settings.bootstrap, topic=settings.topic, key=KEY, partitions=2, name="kafka")
+    notes = votes.path_of(settings.checkpoint), Path(settings.checkpoint), kafka.name
     pipeline = epochal.Pipeline(
         app=APP,
         sinks=[
             PostgresSink(settings.dsn, table=settings.table, name="postgres"),
-            KafkaSink(settings.bootstrap, topic=settings.topic, key=KEY, partitions=2, name="kafka"),
+            kafka,
             DeltaSink(settings.lake, name="delta"),
         ],
+        on_event=votes.Notes(*notes, kafka.inspection(Query(APP, "", "", ""))),
     )
     if not Path(settings.checkpoint).exists():
         pipeline.create(rows.schema)

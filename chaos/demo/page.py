@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from epochal.chaos.demo.picture import TITLES, picture
+from epochal.chaos.demo.votes import told
 from epochal.chaos.report import blocks
 from epochal.chaos.report.text import element
 
@@ -21,6 +22,7 @@ def page(run: Mapping[str, Any]) -> str:
             element("p", *[f"{name}: {TITLES[name]}. " for name in run["jobs"]]),
             blocks.picture(picture(run)),
             _sinks(run),
+            *[element("p", told(job["votes"], job["epochs"])) for job in run["jobs"].values() if "votes" in job],
             _strikes(run),
         ],
     )

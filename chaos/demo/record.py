@@ -21,10 +21,14 @@ class Attack:
     epochs: int
     struck: Sequence[Struck]
     counts: Mapping[tuple[str, str], Count]  # (job, sink): what readers found
+    votes: Mapping[str, Any] | None = None  # how Kafka showed the epochs (``votes.py``)
 
 
 def record(attacks: Mapping[str, Attack]) -> dict[str, Any]:
-    """Return ``{"version": 1, "jobs": {name: {"seconds", "epochs", "strikes": [...], "sinks": {sink: counts}}}}``."""
+    """Return ``{"version": 1, "jobs": {name: {"seconds", "epochs", "strikes": [...], "sinks": {sink: counts}}}}``.
+
+    A job whose Kafka sink is ours also has ``"votes"``.
+    """
     return {
         "version": VERSION,
         "jobs": {
@@ -33,6 +37,7 @@ def record(attacks: Mapping[str, Attack]) -> dict[str, Any]:
                 "epochs": attack.epochs,
                 "strikes": [_strike(struck, attack.began) for struck in attack.struck],
                 "sinks": {sink: asdict(found) for (_, sink), found in attack.counts.items()},
+                **({"votes": dict(attack.votes)} if attack.votes is not None else {}),
             }
             for name, attack in attacks.items()
         },

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epochal.chaos.demo import data, kept, readers
+from epochal.chaos.demo import data, kept, readers, votes
 from epochal.chaos.demo.failure import Failed, report
 from epochal.chaos.demo.jobs import APP, Settings
 from epochal.chaos.demo.page import page
@@ -167,7 +167,7 @@ class Attacks:
             raise ValueError(f"{name}: {epochs} epochs are too few, {self._plan.epochs} were meant")
         ended = time.monotonic()
         self._campaigns[name].doing = "is counted by independent readers"
-        return Attack(began, ended, epochs, struck, count(job, self._expected))
+        return Attack(began, ended, epochs, struck, count(job, self._expected), votes.read(job.settings.checkpoint))
 
 
 def count(job: Job, expected: pa.Table) -> dict[tuple[str, str], readers.Count]:
@@ -219,6 +219,9 @@ def attacked(attacks: Attacks, servers: Servers, screen: Screen, plan: Plan, pag
 
     counts = {key: found for each in seen.values() for key, found in each.counts.items()}
     screen.table(counts)
+    for attack in seen.values():
+        if attack.votes is not None:
+            screen.say(votes.told(attack.votes, attack.epochs))
     shown = judge(counts, seen["naive"].struck, seen["ours"].struck, screen)
     tell_pages(record(seen), pages, screen)
     return shown

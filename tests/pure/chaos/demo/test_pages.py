@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from epochal.chaos.demo import show
+from epochal.chaos.demo import show, votes
 from epochal.chaos.demo.page import page
 from epochal.chaos.demo.picture import picture
 from epochal.chaos.demo.readers import Count
@@ -59,6 +60,24 @@ def test_the_stored_run_shows_what_the_readme_says(stored: dict[str, Any]) -> No
     ours, naive = stored["jobs"]["ours"], stored["jobs"]["naive"]
     assert len(naive["strikes"]) <= len(ours["strikes"])
     assert {strike["victim"] for strike in ours["strikes"]} == {"driver", "worker", "kafka", "postgres"}
+
+
+def test_the_page_says_how_kafka_showed_the_epochs(tmp_path: Path) -> None:
+    """From the notes of the driver; a line that a kill has cut is left out."""
+    checkpoint = str(tmp_path / "checkpoint")
+    assert votes.read(checkpoint) is None
+    notes = [votes.Shown(0, 31.0, True), votes.Shown(1, 900.0, False), votes.Shown(2, 47.0, True)]
+    lines = [json.dumps(asdict(note)) for note in notes]
+    votes.path_of(checkpoint).write_text("\n".join([*lines, lines[0][:9]]))
+    found = votes.read(checkpoint)
+    run = record({"ours": Attack(5.0, 65.0, 9, (), {("ours", "Kafka"): counted(1000)}, found)})
+    assert run["jobs"]["ours"]["votes"] == {"noted": 3, "by_vote": 2, "visible_ms": 39, "slowest_ms": 47}
+    assert "2 of them were in the open transaction before the decision" in page(run)
+    assert "39 ms from decision to visible (median), 47 ms at most" in page(run)
+    votes.path_of(checkpoint).write_text(lines[1])
+    redone = votes.read(checkpoint)
+    assert redone is not None
+    assert "All of them were produced after the decision" in votes.told(redone, 9)
 
 
 def test_the_picture_is_well_formed_and_names_what_is_lost_and_duplicated() -> None:
