@@ -52,9 +52,6 @@ def _crashed(console: Console, point: Point) -> int:
     return int(before) + 1
 
 
-@pytest.mark.remedy(
-    "decided, and the transaction that it was prepared in is not open: nothing is finished", "start the query"
-)
 def test_a_decided_epoch_is_committed_and_never_aborted(left: Console) -> None:
     epoch = _crashed(left, Point.AFTER_DECIDE)
     found = _one(left, code=1)
@@ -96,11 +93,15 @@ def test_an_epoch_that_is_not_decided_is_aborted_and_never_committed(left: Conso
     assert ADDED[-1] not in _values(left)
 
 
+@pytest.mark.remedy(
+    "decided, and the transaction that it was prepared in is not open: nothing is finished", "start the query"
+)
 def test_a_decided_epoch_whose_transaction_was_ended_is_left_to_a_start(left: Console) -> None:
     epoch = _crashed(left, Point.AFTER_DECIDE)
     (sink,) = [sink for sink in left.made().sinks if sink.name == "topic"]
     sink.inspection(Query(left.app, "", "", "")).abort()  # type: ignore[attr-defined]
-    told = left.epochal("txns", left.checkpoint, "--finish", "topic", "--yes", *SOON, code=1)["error"]
+    words = ["txns", str(left.checkpoint), "--finish", "topic", "--yes", "--wait", "0.1", "--json"]
+    told = json.loads(left.command(words, code=1))["error"]
     assert (told["kind"], told["epoch"]) == ("CommitInDoubt", epoch)
     assert "is not open: nothing is finished" in told["what"]
     assert "Empty" in told["state"]
