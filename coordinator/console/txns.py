@@ -254,23 +254,19 @@ def _finished(sink: Sink, asked: Transactional, standing: Standing, yes: bool) -
     if epoch is None:
         return ["no epoch is decided and not shown: nothing is finished"]
     committable = _vote(name, standing)
-    if committable is None or not isinstance(sink, VotingSink):
-        raise CommitInDoubt(
-            f"{doubt(epoch)}, and no prepared transaction can be committed: nothing is finished",
-            sink=name,
-            epoch=epoch.number,
-            help="start the query, which finishes the epoch",
-        )
     described = asked.described()
-    found = [each for each in described or () if each.can_commit and asked.is_prepared(each, committable)]
-    if not found:
-        seen = "; ".join(map(str, described)) if described is not None else UNSEEN
+    found = [
+        each
+        for each in described or ()
+        if committable is not None and each.can_commit and asked.is_prepared(each, committable)
+    ]
+    if committable is None or not found or not isinstance(sink, VotingSink):
         raise CommitInDoubt(
-            "decided, and the transaction that it was prepared in is not open: nothing is finished",
+            f"{doubt(epoch)}, and no open transaction holds it: nothing is finished",
             sink=name,
             epoch=epoch.number,
-            state=seen,
-            help="start the query: it writes the epoch again from the durable copy",
+            state="; ".join(map(str, described)) if described is not None else UNSEEN,
+            help="start the query, which finishes the epoch: it has the rows in the durable copy, or evaluates them",
         )
     if not yes:
         return [f"--yes would commit epoch {epoch.number}, which is in {found[0]}"]

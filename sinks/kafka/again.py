@@ -14,7 +14,6 @@ from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
 from epochal.sinks.kafka.ending import Vote
 from epochal.sinks.kafka.produce import Plan
 from epochal.sinks.kafka.votes import index
-from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.rows import formats
 
@@ -62,11 +61,7 @@ def _write(sink: Core, plan: Plan, committable: Committable) -> CommitOutcome:
     """Write the epoch in a new transaction, unless it is visible already, and commit that."""
     link = plan.link
     encoded = index.read(copy_of(committable), sink.name, plan.epoch)
-    with (
-        voting.named(link, plan.epoch, plan.transaction_timeout) as clock,
-        voting.owned(plan, plan.already_committed),
-        Cluster(link.by_hand()) as cluster,
-    ):
+    with voting.writing(plan, plan.already_committed) as (cluster, clock):
         transaction, state = voting.opened(sink, cluster, plan)
         if plan.already_committed(state):
             return CommitOutcome.ALREADY_COMMITTED

@@ -13,7 +13,7 @@ from epochal.coordinator.model.epoch import Committable, EpochNumber, Json, Mark
 from epochal.coordinator.model.errors import OutcomeUnknown
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
-from epochal.sinks.kafka.client import Link
+from epochal.sinks.kafka.client import Link, log
 from epochal.sinks.kafka.failures import REFUSED
 from epochal.sinks.kafka.wire import errors
 from epochal.sinks.kafka.wire.cluster import Cluster
@@ -63,7 +63,12 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
     deadline = link.deadline()
     try:
         reach = link.by_hand()
-    except NotByHand:
+    except NotByHand as option:
+        log.warning(
+            "sink %s: this start cannot end transaction %s, which epoch %d was prepared in: %s; the epoch is written"
+            " again unless it is visible",
+            *(link.sink, vote.transactional_id, epoch, option),
+        )
         return None
     try:
         with Cluster(reach) as cluster:

@@ -54,6 +54,15 @@ def failure(
 def of_vote(link: Link, epoch: EpochNumber, error: Exception, timeout: float, *, is_over: bool) -> EpochalError:
     """Return the error for an epoch that could not be written.  ``is_over``: its transaction's time was over then."""
     why = link.scrub(f"{error}" if isinstance(error, DeliveryFailed) else f"{type(error).__name__}: {error}")
+    if isinstance(error, (BrokerError, DeliveryFailed)) and error.code == errors.UNKNOWN_TOPIC_OR_PARTITION:
+        return PrepareRefused(
+            f"a topic was deleted while the epoch was written into it: {why:.300}",
+            sink=link.sink,
+            epoch=epoch,
+            state="nothing of the epoch is visible, and nothing was decided",
+            help="if it was deleted by mistake, create it again and restart the query, whose error then says how to go"
+            " on; if it is not wanted any more, let the sink leave (epochal retire --unreachable)",
+        )
     if is_over:
         return PrepareRefused(
             f"the epoch could not be written within the transaction timeout of {timeout:g} s: {why:.300}",

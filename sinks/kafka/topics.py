@@ -125,8 +125,12 @@ def describe(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topic
 
 def has_marker(link: Link, marker_topic: MarkerTopic) -> bool:
     """Whether the sink's marker topic is there."""
-    name = marker_topic.topic
-    return link.ask_anew(f"for {name}", lambda attempt: _describe(attempt, name)) is not None
+    return _told(link, marker_topic.topic) is not None
+
+
+def _told(link: Link, name: str) -> Topic | None:
+    """Return what a topic is now; None: there is none."""
+    return link.ask_anew(f"for {name}", lambda attempt: _describe(attempt, name))
 
 
 def _topics(link: Link, declared: Declared, marker_topic: MarkerTopic) -> Topics:
@@ -179,20 +183,19 @@ def create(
 ) -> Sequence[str]:
     """Make missing topics, the marker topic as safe as the safest target; return a line for each thing done."""
     said = []
-    with link.asking("to make topics"):
-        for name in declared.names:
-            if _make(link, name, partitions or -1, replication or -1, config):
-                said.append(f"created topic {name}")
-        targets = [_await(link, name) for name in declared.names]
-        safe = {"cleanup.policy": "compact"}
-        in_sync = [int(t.config["min.insync.replicas"]) for t in targets if "min.insync.replicas" in t.config]
-        if in_sync:
-            safe["min.insync.replicas"] = str(max(in_sync))
-        if _make(link, marker_topic.topic, slots, max(target.replicas for target in targets), safe):
-            said.append(f"created topic {marker_topic.topic} (fence and marker: one partition per slot, compacted)")
-        if (there := _await(link, marker_topic.topic).partitions) < slots:
-            _grow(link, marker_topic.topic, slots)
-            said.append(f"topic {marker_topic.topic} has {slots} partitions now, one per slot; it had {there}")
+    for name in declared.names:
+        if _make(link, name, partitions or -1, replication or -1, config):
+            said.append(f"created topic {name}")
+    targets = [_await(link, name) for name in declared.names]
+    safe = {"cleanup.policy": "compact"}
+    in_sync = [int(t.config["min.insync.replicas"]) for t in targets if "min.insync.replicas" in t.config]
+    if in_sync:
+        safe["min.insync.replicas"] = str(max(in_sync))
+    if _make(link, marker_topic.topic, slots, max(target.replicas for target in targets), safe):
+        said.append(f"created topic {marker_topic.topic} (fence and marker: one partition per slot, compacted)")
+    if (there := _await(link, marker_topic.topic).partitions) < slots:
+        _grow(link, marker_topic.topic, slots)
+        said.append(f"topic {marker_topic.topic} has {slots} partitions now, one per slot; it had {there}")
     return said
 
 
@@ -447,29 +450,39 @@ def _config(link: Link, admin: Any, settings: Any) -> Mapping[str, str]:
 def _make(link: Link, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
     """Make a topic.  False: it was there already."""
     k = kafka()
-    if _describe(link, name) is not None:
-        return False
-    new = k.admin.NewTopic(name, partitions, replication, config=dict(config))
-    try:
-        with link.admin() as admin:
-            link.answer(admin, admin.create_topics([new], request_timeout=link.timeout)[name])
-    except k.KafkaException as error:
-        if error.args[0].code() == k.KafkaError.TOPIC_ALREADY_EXISTS:
-            return False
-        raise
-    return True
+    asked: list[Link] = []  # an answer may be lost: then an earlier attempt has made the topic
+
+    def attempt(link: Link) -> bool:
+        if _describe(link, name) is not None:
+            return bool(asked)
+        asked.append(link)
+        new = k.admin.NewTopic(name, partitions, replication, config=dict(config))
+        try:
+            with link.admin() as admin:
+                link.answer(admin, admin.create_topics([new], request_timeout=link.timeout)[name])
+        except k.KafkaException as error:
+            if error.args[0].code() != k.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return len(asked) > 1
+        return True
+
+    return link.ask_anew("to make topics", attempt)
 
 
 def _grow(link: Link, name: str, partitions: int) -> None:
     """Give a topic more partitions; it is no error if somebody else has done that meanwhile."""
     k = kafka()
-    try:
-        with link.admin() as admin:
-            grown = admin.create_partitions([k.admin.NewPartitions(name, partitions)], request_timeout=link.timeout)
-            link.answer(admin, grown[name])
-    except k.KafkaException as error:
-        if error.args[0].code() != k.KafkaError.INVALID_PARTITIONS:
-            raise
+
+    def attempt(link: Link) -> None:
+        try:
+            with link.admin() as admin:
+                grown = admin.create_partitions([k.admin.NewPartitions(name, partitions)], request_timeout=link.timeout)
+                link.answer(admin, grown[name])
+        except k.KafkaException as error:
+            if error.args[0].code() != k.KafkaError.INVALID_PARTITIONS:
+                raise
+
+    link.ask_anew("to make topics", attempt)
     deadline = link.deadline()
     while _await(link, name).partitions < partitions:
         if time.monotonic() > deadline:
@@ -489,7 +502,7 @@ def _not_shown(link: Link, what: str) -> SinkUnavailable:
 def _await(link: Link, name: str) -> Topic:
     """Return a topic that was just made, once the brokers report it."""
     deadline = link.deadline()
-    while (topic := _describe(link, name)) is None:
+    while (topic := _told(link, name)) is None:
         if time.monotonic() > deadline:
             raise _not_shown(link, f"topic {name!r} was made, and no broker reports it")
         time.sleep(0.1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, EpochNumber
-from epochal.coordinator.model.errors import EpochalError, PrepareRefused, SinkUnavailable
+from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, PrepareRefused, SinkUnavailable
 from epochal.sinks.conditions import marker_of, refusing
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.batches import frame, records
@@ -74,11 +74,7 @@ def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Ac
     def judge(state: State) -> None:
         marker_topic.conditions.check_prepare(state, by, marker_of(epoch), epoch.number)
 
-    with (
-        named(link, epoch.number, plan.transaction_timeout) as clock,
-        owned(plan, judge),
-        Cluster(link.by_hand()) as cluster,
-    ):
+    with writing(plan, judge) as (cluster, clock):
         transaction, state = opened(sink, cluster, plan)
         judge(state)
         write(sink, cluster, plan, transaction, state, encoded, clock)
@@ -104,13 +100,28 @@ def write(
 
 
 def staged_rows(sink: Core, epoch: Epoch) -> Encoded | None:
-    """Return the batches that the copy consists of; None: it consists of rows."""
+    """Return the batches that the copy consists of; None: it consists of rows.
+
+    A copy that cannot be read refuses an epoch that is not decided.  ``CommitInDoubt``: an epoch that is.
+    """
     assert epoch.copy is not None, "prepare has checked it"
     if epoch.copy.form != index.FORM:
         return None
     if sink.staged is not None and sink.staged[0] == epoch.decision.id:
         return sink.staged[1]
-    return index.read(epoch.copy, sink.name, epoch.number)
+    try:
+        return index.read(epoch.copy, sink.name, epoch.number)
+    except CommitInDoubt as unreadable:
+        if epoch.decision.redo:
+            raise
+        raise PrepareRefused(
+            unreadable.what,
+            sink=sink.name,
+            epoch=epoch.number,
+            state=f"{unreadable.state}; nothing of the epoch was decided",
+            help="restart the query: the epoch is evaluated again; if it happens again, find out what changes files of"
+            " the checkpoint",
+        ) from unreadable
 
 
 def layout_of(sink: Core, link: Link, now: Topics) -> Layout:
@@ -254,6 +265,17 @@ class Clock:
     """When the time of a transaction is over; never, as long as there is none."""
 
     over_at: float = math.inf
+
+
+@contextmanager
+def writing(plan: Plan, judge: Callable[[State], object]) -> Iterator[tuple[Cluster, Clock]]:
+    """Yield what a transaction is written with; errors inside become those of the vote.  ``judge``: see ``owned``."""
+    with (
+        named(plan.link, plan.epoch, plan.transaction_timeout) as clock,
+        owned(plan, judge),
+        Cluster(plan.link.by_hand()) as cluster,
+    ):
+        yield cluster, clock
 
 
 @contextmanager

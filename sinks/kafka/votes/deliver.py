@@ -8,6 +8,7 @@ takes a batch only if its sequence follows the one before, and answers a repeate
 - After any failure nothing is assumed.  The answers that are still on their way are read, or the connection is closed.
   The leaders are asked anew, and each leader tells the last sequence that it has.  The batch that ends there is sent
   again, because its answer waits for the replicas, and what the leader told does not.
+- A vanished broker costs a part of the transaction's time, and not all of it: the wait for each answer has a limit.
 - A second process may send the same batches at the same time (a speculative task, a task that was thought dead).  Its
   bytes are the same, so the broker drops what it has.
 """
@@ -29,7 +30,7 @@ from epochal.sinks.kafka.batches import frame
 from epochal.sinks.kafka.wire import errors, messages
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.connection import Connection
-from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError
+from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, PartitionGone
 from epochal.sinks.kafka.wire.messages import Partition, ProduceAnswer, Producer, ProducerState
 
 PRODUCE, PRODUCE_VERSION = 0, 8
@@ -38,11 +39,6 @@ REQUEST_BYTES = 8 << 20
 SEQUENCES = 2**31
 """Sequence numbers are counted modulo this."""
 OUT_OF_ORDER, REPEATED, OLD_EPOCH, NOT_OPEN = 45, 46, 47, 48
-REPLICAS_MS = 30_000
-"""How many milliseconds a leader may wait for its replicas before it answers."""
-ANSWER_S = 2 * REPLICAS_MS / 1000
-"""How many seconds to wait for the oldest answer before the connection is taken for dead.  A broker that has vanished
-then costs a part of the transaction's time, and not all of it."""
 DRAIN_S = 5.0
 """How many seconds to wait for answers that are still on their way when a delivery has failed."""
 
@@ -179,6 +175,8 @@ def deliver(
 
 def _may_go_on(error: Exception) -> bool:
     if isinstance(error, BrokerError):
+        if isinstance(error, PartitionGone):
+            return False
         return error.code in (OUT_OF_ORDER, REPEATED) or errors.is_moved(error.code)
     return True
 
@@ -277,7 +275,9 @@ class _Sender:
         while len(lane.asked) < self._most and (numbers := self._chosen(lane)):
             batches = {where: self._framed(where, number) for where, number in numbers.items()}
             wait_ms = max(1, int((self._deadline - time.monotonic()) * 1000))
-            parts = messages.produce(self._transaction.transactional_id, batches, min(wait_ms, REPLICAS_MS))
+            parts = messages.produce(
+                self._transaction.transactional_id, batches, min(wait_ms, self._cluster.replicas_ms)
+            )
             lane.asked.append(numbers)
             lane.connection.send(PRODUCE, PRODUCE_VERSION, *parts)
             was_sent = True
@@ -317,7 +317,7 @@ class _Sender:
         """Read the oldest answer; raise the first error in it, after all of it was noted."""
         if not lane.asked:
             return
-        until = min(self._deadline, time.monotonic() + ANSWER_S) if deadline is None else deadline
+        until = min(self._deadline, time.monotonic() + self._cluster.answer_s) if deadline is None else deadline
         answers = messages.read_produce(lane.connection.receive(until))
         numbers = lane.asked.popleft()
         if {answer.partition for answer in answers} != set(numbers) or len(answers) != len(numbers):

@@ -7,6 +7,7 @@ may all be repeated: all but InitProducerId do not change what they did before.
 
 from __future__ import annotations
 
+import math
 import random
 import ssl
 import time
@@ -23,6 +24,7 @@ from epochal.sinks.kafka.wire.errors import (
     OPERATION_NOT_ATTEMPTED,
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerError,
+    PartitionGone,
     is_moved,
     is_retriable_at_coordinator,
     name_of,
@@ -48,6 +50,10 @@ SOON = Backoff(0.002, 0.2)
 
 A_LOOK_S = 1.0
 """Seconds in which another broker has to take a connection while one that is doubted would answer."""
+
+GONE_S = 15.0
+"""How many seconds all brokers that are asked must not know a partition, until it counts as deleted.  A broker may take
+some seconds to hear of a new topic."""
 
 PRODUCE_OF_VERIFYING = 10
 """Brokers that take this version of Produce, from Kafka 3.7 on, check that a row belongs to an open transaction."""
@@ -96,6 +102,19 @@ class Cluster:
         self._connections.clear()
         self._spare.clear()
 
+    # --- limits --------------------------------------------------------------------------------------------
+
+    @property
+    def replicas_ms(self) -> int:
+        """How many milliseconds a leader may wait for its replicas before it answers a produce request."""
+        return self._reach.request_timeout_ms
+
+    @property
+    def answer_s(self) -> float:
+        """How many seconds to wait for the answer to a produce request before its connection is taken for dead."""
+        replicas_s = self.replicas_ms / 1000
+        return replicas_s + max(replicas_s, self._reach.attempt_s)
+
     # --- what brokers can do -------------------------------------------------------------------------------
 
     def lacking(self, deadline: float) -> list[str]:
@@ -117,10 +136,11 @@ class Cluster:
         """Return the id of the broker that leads each partition; wait until all have one.
 
         Brokers are asked only for what is not known.  No topic is made by asking.  After the deadline, raise
-        ``BrokerError`` for one partition without a leader.
+        ``BrokerError`` for one partition without a leader; ``PartitionGone``, maybe earlier, if nobody knows it.
         """
         wanted = list(partitions)
         pauses = Pauses(deadline)
+        gone_at = math.inf
         refused: BrokerError | None = None
         while unknown := [each for each in wanted if each not in self._leaders]:
             try:
@@ -130,6 +150,10 @@ class Cluster:
             if refused is None:
                 continue
             self._doubted = self._asked
+            is_unknown = refused.code == UNKNOWN_TOPIC_OR_PARTITION
+            gone_at = min(gone_at, time.monotonic() + GONE_S) if is_unknown else math.inf
+            if is_unknown and time.monotonic() >= gone_at:
+                raise PartitionGone(refused.code, refused.what)
             if not is_moved(refused.code) or not pauses.pause(self._reach.retry):
                 raise refused
         return {each: self._leaders[each] for each in wanted}

@@ -119,6 +119,10 @@ class BrokerError(Exception):
         return f"{self.name}: {self.what}"
 
 
+class PartitionGone(BrokerError):
+    """No broker has known a partition for so long that it was deleted."""
+
+
 class AnswerNotUnderstood(Exception):
     """An answer of a broker does not have the form that its request's version has."""
 

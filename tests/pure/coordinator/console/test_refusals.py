@@ -137,7 +137,9 @@ def test_only_a_kafka_sink_has_transactions_to_abort(tmp_path: Path, job: str) -
         called(txns.txns, checkpoint(tmp_path), f"{job}:two", "table")
 
 
-@pytest.mark.parametrize("ask", [lambda at: txns._sink("topic", asked(), at), lambda at: aborted(at)])
+@pytest.mark.parametrize(
+    "ask", [lambda at: txns._sink("topic", asked(), at), lambda at: aborted(at), lambda at: finished(at)]
+)
 def test_transactions_of_a_sink_that_does_not_answer_are_not_told(ask: Callable[[Standing], object]) -> None:
     with pytest.raises(SinkUnavailable, match="no server"):
         ask(stood(unanswered={"topic": DOWN}))
@@ -153,11 +155,40 @@ def test_nothing_is_aborted_while_an_epoch_is_in_doubt() -> None:
         aborted(stood(commit(0, "topic"), **IN_DOUBT))
 
 
+def test_nothing_is_finished_where_a_start_would_be_refused() -> None:
+    with pytest.raises(CheckpointMismatch, match="another checkpoint"):
+        finished(stood(refusal=REFUSED))
+
+
+def test_nothing_is_finished_that_no_open_transaction_holds() -> None:
+    with pytest.raises(CommitInDoubt, match="decided, and no open transaction holds it: nothing is finished"):
+        finished(stood(commit(0, "topic"), **IN_DOUBT))
+    assert finished(stood()) == ["no epoch is decided and not shown: nothing is finished"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({}, "give either CHECKPOINT or --bootstrap"),
+        ({"checkpoint": "c", "bootstrap": "b"}, "give either CHECKPOINT or --bootstrap"),
+        ({"checkpoint": "c", "finish": "topic", "abort": "topic"}, "give one of --finish and --abort"),
+        ({"bootstrap": "b", "abort": "topic"}, "--finish and --abort need CHECKPOINT"),
+    ],
+)
+def test_txns_refuses_what_contradicts_itself(words: dict[str, str], said: str) -> None:
+    with pytest.raises(Usage, match=said):
+        called(txns.txns, **words)
+
+
 def asked() -> Any:
     def never() -> list[str]:
         raise AssertionError("nothing may be aborted")
 
-    return SimpleNamespace(ids=["epochal-app-topic"], transactions=list, abort=never)
+    return SimpleNamespace(ids=["epochal-app-topic"], transactions=list, abort=never, described=list)
+
+
+def finished(at: Standing) -> list[str]:
+    return txns._finished(cast("Any", SimpleNamespace(name="topic")), asked(), at, yes=True)
 
 
 def aborted(at: Standing) -> list[str]:

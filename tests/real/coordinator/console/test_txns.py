@@ -11,8 +11,9 @@ import pytest
 from epochal import Pipeline
 from epochal.coordinator.console import txns
 from epochal.coordinator.console.standing import Standing, take
-from epochal.coordinator.model.epoch import Query
+from epochal.coordinator.model.epoch import Committable, Query
 from epochal.coordinator.model.failpoints import Point
+from epochal.sinks import KafkaSink
 from epochal.sinks.kafka.marker import MarkerTopic
 from tests.real.coordinator.console.support import Console
 from tests.real.sinks.kafka.support import hanging, read_topic
@@ -93,9 +94,7 @@ def test_an_epoch_that_is_not_decided_is_aborted_and_never_committed(left: Conso
     assert ADDED[-1] not in _values(left)
 
 
-@pytest.mark.remedy(
-    "decided, and the transaction that it was prepared in is not open: nothing is finished", "start the query"
-)
+@pytest.mark.remedy("…, and no open transaction holds it: nothing is finished", "start the query")
 def test_a_decided_epoch_whose_transaction_was_ended_is_left_to_a_start(left: Console) -> None:
     epoch = _crashed(left, Point.AFTER_DECIDE)
     (sink,) = [sink for sink in left.made().sinks if sink.name == "topic"]
@@ -103,8 +102,25 @@ def test_a_decided_epoch_whose_transaction_was_ended_is_left_to_a_start(left: Co
     words = ["txns", str(left.checkpoint), "--finish", "topic", "--yes", "--wait", "0.1", "--json"]
     told = json.loads(left.command(words, code=1))["error"]
     assert (told["kind"], told["epoch"]) == ("CommitInDoubt", epoch)
-    assert "is not open: nothing is finished" in told["what"]
+    assert told["what"].startswith("decided, and no open transaction holds it")
     assert "Empty" in told["state"]
+
+
+@pytest.mark.remedy("decided, and the marker does not show it although the commit was asked for", "start the query")
+def test_a_commit_is_only_called_one_if_the_marker_shows_it(left: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the transaction is ended just before the commit is asked for."""
+    _crashed(left, Point.AFTER_DECIDE)
+    finish = KafkaSink.finish
+
+    def late(sink: KafkaSink, committable: Committable) -> None:
+        sink.inspection(Query(left.app, "", "", "")).abort()
+        finish(sink, committable)
+
+    monkeypatch.setattr(KafkaSink, "finish", late)
+    words = ["txns", str(left.checkpoint), "--finish", "topic", "--yes", "--wait", "0", "--json"]
+    told = json.loads(left.command(words, code=1))["error"]
+    assert "the marker does not show it" in told["what"]
+    monkeypatch.undo()
 
 
 @pytest.mark.remedy("a query runs on this checkpoint: nothing is finished or aborted", "stop the query")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -64,7 +65,7 @@ def test_a_topic_that_is_gone_is_an_error_when_its_settings_or_partitions_are_as
         settings = admin.describe_configs([resource], request_timeout=120)[resource]
         with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
             topics._config(link, admin, settings)
-    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+    with pytest.raises(Misconfigured, match="Unknown topic or partition"):
         topics._grow(link, f"gone-{topic}", 2)
 
 
@@ -74,6 +75,37 @@ def test_a_topic_that_no_broker_reports_is_an_error(
     monkeypatch.setattr(Link, "deadline", lambda _link: time.monotonic() + 1)
     with pytest.raises(SinkUnavailable, match=r"was made, and no broker reports it"):
         topics._await(Link(kafka_server.bootstrap, "out", 30), f"gone-{topic}")
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_request_to_make_a_topic_is_repeated(
+    kafka_server: servers.Kafka, topic: str, monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    """Whether it was lost or its answer.  What was made is told in either case."""
+    create, grow = AdminClient.create_topics, AdminClient.create_partitions
+    left = ["create", "create", "grow"]
+
+    def lossy(of: str, request: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(admin: AdminClient, *given: Any, **named: Any) -> Any:
+            if of not in left:
+                return request(admin, *given, **named)
+            left.remove(of)
+            if is_sent:
+                for future in request(admin, *given, **named).values():
+                    future.result(60)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+        return ask
+
+    monkeypatch.setattr(AdminClient, "create_topics", lossy("create", create))
+    monkeypatch.setattr(AdminClient, "create_partitions", lossy("grow", grow))
+    sink = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic)
+    marker_topic = f"__epochal.{APP}.{topic}"
+    told = [line.split(" ")[2] for line in sink.create(QUERY, None)]
+    assert told == [topic, marker_topic]
+    more = KafkaSink(kafka_server.bootstrap, topic=topic, name=topic, slots=2)
+    assert more.create(QUERY, None) == [f"topic {marker_topic} has 2 partitions now, one per slot; it had 1"]
+    assert left == []
 
 
 @pytest.mark.wide

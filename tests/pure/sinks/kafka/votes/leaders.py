@@ -86,6 +86,7 @@ class Leaders:
         self.most_at_once = 0  # of one partition whose first row no leader has
         self.lies = 0  # so many answers are for another partition
         self.longest_wait = 0.0
+        self.waits_ms: set[int] = set()  # for replicas, as the requests say
         self.largest_request = 0
 
     def client(self) -> Cluster:
@@ -130,6 +131,9 @@ class Leaders:
 
 class Client:
     """What ``deliver`` uses of a ``Cluster``."""
+
+    replicas_ms = 2000
+    answer_s = 12.0
 
     def __init__(self, leaders: Leaders) -> None:
         self._leaders = leaders
@@ -181,6 +185,7 @@ class Line:
         if self.closed:
             raise ConnectionError("the connection was closed")
         request = sent_in(b"".join(parts))
+        self._leaders.waits_ms.add(wait_in(b"".join(parts)))
         size = sum(len(batch.records) for batch in request)
         self._leaders.largest_request = max(self._leaders.largest_request, size)
         self.waiting.append(request)
@@ -225,6 +230,14 @@ def sent_in(body: bytes) -> list[Sent]:
         return reader.array(lambda: _sent(name, reader.int32(), reader.octets()))
 
     return [batch for found in reader.array(topic) for batch in found]
+
+
+def wait_in(body: bytes) -> int:
+    """Return how many milliseconds a request lets the leader wait for its replicas."""
+    reader = Reader(body)
+    for skip in (reader.string, reader.int16):
+        skip()
+    return reader.int32()
 
 
 def _sent(topic: str, partition: int, batch: bytes) -> Sent:

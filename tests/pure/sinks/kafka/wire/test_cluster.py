@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from epochal.sinks.kafka.wire import cluster as module
 from epochal.sinks.kafka.wire import messages as m
 from epochal.sinks.kafka.wire.cluster import Cluster
-from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError
+from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, PartitionGone
 from epochal.sinks.kafka.wire.messages import Address, Partition, Producer, ProducerState
 from epochal.sinks.kafka.wire.pauses import Backoff, Pauses
 from epochal.sinks.kafka.wire.primitives import (
@@ -25,7 +26,7 @@ from epochal.sinks.kafka.wire.primitives import (
     int64,
     string,
 )
-from epochal.sinks.kafka.wire.reach import Reach
+from epochal.sinks.kafka.wire.reach import Reach, reach_of
 from tests.pure.sinks.kafka.wire.peer import answer, closed, request
 
 ZERO, ONE = 0, 1
@@ -305,6 +306,37 @@ def test_a_partition_that_has_no_leader_is_named(brokers: Brokers, cluster: Clus
         assert len(brokers.asked_for(m.METADATA)) == 1
 
 
+def test_a_partition_that_nobody_knows_for_long_is_gone(
+    brokers: Brokers, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that a broker has not heard of yet, or that loses its leader meanwhile."""
+    monkeypatch.setattr(module, "GONE_S", 0.5)
+    brokers.lead((3, -1), (0, ZERO))
+    assert cluster.leaders([PARTITION], soon()) == {PARTITION: ZERO}
+    cluster.forget_leaders()
+    brokers.lead((3, -1))
+    started = time.monotonic()
+    with pytest.raises(PartitionGone, match=r"t\[0\] has no leader"):
+        cluster.leaders([PARTITION], soon())
+    assert 0.5 <= time.monotonic() - started < 10
+    cluster.forget_leaders()
+    brokers.lead((5, -1))
+    with pytest.raises(BrokerError, match="LEADER_NOT_AVAILABLE"):
+        cluster.leaders([PARTITION], soon(2))
+
+
+def test_how_long_answers_are_waited_for_follows_from_the_options() -> None:
+    def limits(**options: int) -> tuple[int, float]:
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        with Cluster(reach_of("h:1", given, 30)) as made:
+            return made.replicas_ms, made.answer_s
+
+    assert limits() == (30_000, 60.0)
+    assert limits(request_timeout_ms=5_000) == (5_000, 15.0)
+    assert limits(request_timeout_ms=90_000) == (90_000, 180.0)
+    assert limits(request_timeout_ms=1, socket_timeout_ms=500) == (1, 0.501)
+
+
 def test_producers_that_may_not_be_seen_are_an_error(brokers: Brokers, cluster: Cluster) -> None:
     brokers.say(m.DESCRIBE_PRODUCERS, described(29, {}))
     with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED: DescribeProducers of t\[0\]"):
@@ -364,7 +396,7 @@ def test_a_broker_that_is_away_is_not_asked_what_it_lacks(brokers: Brokers, clus
     brokers.say(m.API_VERSIONS, HANG_UP, node=ONE)
     assert cluster.lacking(soon()) == []
     brokers.say(m.API_VERSIONS, HANG_UP, node=ZERO)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(OSError, match=r"\d"):
         cluster.lacking(soon(1))
 
 
@@ -380,7 +412,7 @@ def test_each_coordinator_tells_its_transactional_ids(brokers: Brokers, cluster:
     brokers.say(m.LIST_TRANSACTIONS, listed(14), HANG_UP, listed(0, "b", "c"), node=ONE)
     assert cluster.transactional_ids(soon()) == dict.fromkeys(("a", "b", "c"), "Ongoing")
     brokers.say(m.LIST_TRANSACTIONS, HANG_UP, node=ONE)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(OSError, match=r"\d"):
         cluster.transactional_ids(soon(1))
     brokers.say(m.LIST_TRANSACTIONS, listed(31), node=ONE)
     with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED: ListTransactions of broker 1"):

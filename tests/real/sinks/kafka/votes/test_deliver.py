@@ -241,7 +241,7 @@ def test_a_link_that_fails_in_mid_delivery(
     make: Callable[..., Epoch], kafka_proxy: Proxy, behind: Reach, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """A link that is open and carries nothing costs a part of the time that the transaction lasts, not all of it."""
-    monkeypatch.setattr(module, "ANSWER_S", 0.5)
+    monkeypatch.setattr(Cluster, "answer_s", 0.5)
     monkeypatch.setattr(module, "DRAIN_S", 0.2)
     epoch, answered = make(3, 60, 3), list[int]()
     timers: list[threading.Timer] = []

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from epochal.chaos import servers
 from epochal.chaos.servers.process import wait_until
+from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import Committable, Decision, Epoch
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
@@ -21,7 +22,9 @@ from epochal.coordinator.model.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.kafka import KafkaSink, committing, ending, voting
+from epochal.sinks.kafka.wire import cluster
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.messages import TransactionState
 from epochal.sinks.kafka.wire.reach import reach_of
@@ -192,6 +195,31 @@ def test_rows_of_a_topic_that_was_made_again_are_not_called_shown(
     assert (one.seen(), one.position()) == ([], 0)
 
 
+@pytest.mark.remedy(
+    "a topic was deleted while the epoch was written into it: …",
+    "create it again and restart the query, whose error then says how to go on",
+)
+def test_a_topic_that_is_deleted_while_rows_are_delivered_is_named(
+    make: Callable[..., Votes], kafka_server: servers.Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not told as too slow, and not only when the time of the transaction is over."""
+    one, deleted = make(transaction_timeout=60), list[str]()
+    monkeypatch.setattr(cluster, "GONE_S", 1.0)
+
+    def delete(point: Point, _sink: str, _epoch: int) -> None:
+        if point is Point.IN_WRITE and not deleted:
+            deleted.append(one.topic)
+            kafka_server.delete_topic(one.topic)
+
+    with failpoints.handler(delete), pytest.raises(PrepareRefused, match=r"was deleted while .*no leader"):
+        one.prepare(0, 0, 50)
+    kafka_server.create_topic(one.topic, 3)
+    one.sink = one.another()
+    one.sink.look(QUERY)
+    assert one.sink.commit(one.prepare(0, 0, 50), ONE) is COMMITTED
+    assert one.seen() == FEW
+
+
 @pytest.mark.wide
 def test_partitions_that_are_added_change_nothing(one: Votes, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = one.prepare(0, 0, 50)
@@ -232,12 +260,16 @@ def test_a_marker_that_an_operator_wrote_bars_what_was_prepared(one: Votes) -> N
 
 
 @pytest.mark.parametrize("is_newer", [True, pytest.param(False, marks=pytest.mark.wide)])
-def test_a_start_whose_options_only_librdkafka_has_redoes(one: Votes, is_newer: bool) -> None:
-    """It cannot end the transaction by hand; the copy is there."""
+def test_a_start_whose_options_only_librdkafka_has_redoes(
+    one: Votes, is_newer: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot end the transaction by hand, and says so; the copy is there."""
     decided = one.prepare(0, 0, 50)
     sink, by = one.another(options=ONLY_LIBRDKAFKAS), TWO if is_newer else ONE
     sink.look(QUERY)
     sink.finish(decided)
+    assert "this start cannot end transaction" in caplog.text
+    assert "sasl.kerberos.service.name" in caplog.text
     assert one.seen() == []
     sink.fence(QUERY, by)
     assert sink.commit(decided, by) is COMMITTED

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from epochal.chaos import servers
 from epochal.coordinator.model.epoch import Committable, Copy, Decision, Epoch
 from epochal.coordinator.model.errors import CommitInDoubt, PrepareRefused, SinkUnavailable
-from epochal.sinks.kafka import again, committing
+from epochal.sinks.kafka import again, committing, voting
 from epochal.sinks.kafka.votes import index
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
@@ -124,6 +124,24 @@ def test_a_damaged_index_is_named(one: Staged) -> None:
     path.write_bytes(whole)
     assert one.sink.commit(decided, ONE) is COMMITTED
     assert one.seen() == list(range(50))
+
+
+def test_an_index_that_is_damaged_before_the_decision_refuses_the_epoch(one: Staged) -> None:
+    """Nothing is in doubt then."""
+    epoch = staged(one, one.rows(0, 50))
+    assert epoch.copy is not None
+    path = Path(epoch.copy.root.removeprefix("file://")) / index.INDEX
+    whole = path.read_bytes()
+    for damaged in (whole.replace(b'"batches"', b'"botches"'), whole[:-1]):
+        one.sink._core.staged = None  # as if another process had written the copy
+        path.write_bytes(damaged)
+        with pytest.raises(PrepareRefused, match=r"cannot be read|are missing or changed") as refused:
+            one.sink.prepare(epoch, one.spark.range(0), ONE)
+        assert "nothing of the epoch was decided" in str(refused.value)
+        assert "the epoch is evaluated again" in refused.value.help
+    redone = replace(epoch, decision=replace(epoch.decision, redo=1))
+    with pytest.raises(CommitInDoubt):
+        voting.staged_rows(one.sink._core, redone)
 
 
 def test_a_damaged_file_is_named_and_nothing_of_it_is_sent(one: Staged) -> None:
