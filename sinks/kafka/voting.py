@@ -115,7 +115,7 @@ def staged_rows(sink: Core, epoch: Epoch) -> Encoded | None:
         if epoch.decision.redo:
             raise
         raise PrepareRefused(
-            unreadable.what,
+            f"the durable copy was changed before the vote: {unreadable.what}",
             sink=sink.name,
             epoch=epoch.number,
             state=f"{unreadable.state}; nothing of the epoch was decided",
