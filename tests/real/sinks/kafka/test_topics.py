@@ -65,8 +65,8 @@ def test_a_topic_that_is_gone_is_an_error_when_its_settings_or_partitions_are_as
         settings = admin.describe_configs([resource], request_timeout=120)[resource]
         with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
             topics._config(link, admin, settings)
-    with pytest.raises(Misconfigured, match="Unknown topic or partition"):
-        topics._grow(link, f"gone-{topic}", 2)
+    with pytest.raises(SinkUnavailable, match="to make topics"):
+        topics._grow(replace(link, timeout=2), f"gone-{topic}", 2)
 
 
 def test_a_topic_that_no_broker_reports_is_an_error(
