@@ -1,4 +1,7 @@
-"""Commit: one task per slot produces the rows of the slot from the durable copy, in one transaction."""
+"""Commit: end the transaction that holds the epoch; if there is none, produce it from the durable copy.
+
+One task per slot produces the rows of the slot, in one transaction.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ def may_use_barrier(session: SparkSession) -> bool:
 
 
 def commit(sink: Core, committable: Committable, by: Actor) -> CommitOutcome:
-    """Attempt each slot until it is shown.
+    """End the transaction that the committable names; else attempt each slot until it is shown.
 
     Each attempt first calls init and reads the marker, so no attempt can show a row twice.
     """
@@ -175,7 +178,7 @@ def end_vote(sink: Core, link: Link, marker_topic: MarkerTopic, committable: Com
 
 
 def ended_by(sink: Core, link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
-    """End the transaction; note what the sink shows then, for the next epoch."""
+    """End the transaction, and keep what the marker topic shows then: the next epoch need not read it."""
     held, sink.held = sink.held, None
     outcome = end(link, vote, epoch)
     if outcome is not None and held is not None and held.producer == vote.producer:
@@ -206,7 +209,7 @@ def is_prepared_for(now: Topics, payload: Json) -> bool:
 
 
 def declared_in(payload: Json) -> Declared:
-    """Return the topics that a vote names."""
+    """Return the topics that the payload of a committable names."""
     ids: Mapping[str, str] = payload.get("topics", {})
     return Declared(tuple(ids), True) if ids else Declared((str(payload["topic"]),))
 

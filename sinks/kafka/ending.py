@@ -24,7 +24,7 @@ from epochal.sinks.protocol import CommitOutcome
 
 @dataclass(frozen=True)
 class Vote:
-    """The open transaction that a committable names."""
+    """The open transaction that a committable names: whoever has this value can commit it."""
 
     transactional_id: str
     producer: Producer
@@ -57,7 +57,7 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
     """Ask the broker to commit; return the outcome once every reader sees the rows.
 
     None: the transaction was ended before, or is not the newest one of its id.  The marker says how it was ended.
-    Also None if this start has options that only librdkafka knows: its own producer then ends the transaction.
+    Also None if this start has options that only librdkafka knows: librdkafka's producer then ends the transaction.
     ``OutcomeUnknown``: no answer came.  The call is idempotent.
     """
     deadline = link.deadline()
@@ -76,7 +76,7 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
             failpoints.hit(Point.BEFORE_PUBLISH, link.sink, epoch)
             code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
             failpoints.hit(Point.AFTER_PUBLISH, link.sink, epoch)
-            if code == 0:  # decided; the second answer comes when all partitions have been told
+            if code == 0:  # the commit is certain; the second answer comes when all partitions show it to readers
                 code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
     except (OSError, BrokerError, AnswerNotUnderstood) as error:
         if isinstance(error, BrokerError) and error.code in REFUSED:

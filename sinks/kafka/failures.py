@@ -1,4 +1,7 @@
-"""What an error of the wire means for a vote: nothing of the epoch is decided, so nothing can be lost."""
+"""Turn errors of brokers and connections into errors of a sink, for an epoch in an open transaction.
+
+Nothing of the epoch is visible then.  Where it is decided already (``again.py``), the caller says so.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ def failure(
     code: int | None = None,
     stands: str = "nothing of the epoch is visible",
 ) -> EpochalError:
-    """Return the error for a request that failed before the vote was given.  ``stands``: what is true then."""
+    """Return ``Misconfigured`` for what a new try cannot change, else ``SinkUnavailable``.
+
+    ``stands``: what is true of the epoch then.
+    """
     if isinstance(error, BrokerError):
         code = error.code
     text = link.scrub(

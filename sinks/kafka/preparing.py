@@ -1,4 +1,7 @@
-"""Prepare: Kafka holds no prepared rows, so the vote is that Kafka will take every row of the durable copy."""
+"""Prepare: judge every row of the durable copy; where the sink can, also write it into an open transaction.
+
+Where it cannot (``possible.py``), Kafka holds no prepared rows, and the vote says that Kafka will take all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ MARKER_SPARE = 1000
 
 
 def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
-    """Vote: the copy is there, and Kafka will take every row of it, as the topics are now."""
+    """Return the committable once the copy is there and Kafka will take every row of it, or holds it already."""
     if epoch.copy is None:
         raise PrepareRefused(
             "Kafka cannot hold rows back, and there is no durable copy to produce them from",

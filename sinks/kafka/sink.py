@@ -1,8 +1,9 @@
 """The Kafka sink: it writes each epoch with its marker in one transaction, or in one transaction per slot.
 
-The rows come from the durable copy, after the decision; in idempotent mode, from the micro-batch itself.
+The rows are written before the decision where that is possible, else after it, from the durable copy; in idempotent
+mode, from the micro-batch itself.
 This file has the arguments and the methods.  Other files of this folder implement the methods.  The methods run on the
-driver; ``produce.py`` sends the rows, in tasks.
+driver; ``votes/producing.py`` and ``produce.py`` send the rows, in tasks.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class KafkaSink:
     ``tombstones``: True if a row whose value is NULL is meant as a tombstone.  Otherwise such a row is a bad row.
     ``slots``: how many transactions write an epoch at the same time (``epochal.sinks.kafka.slots``), for epochs that
     one transaction does not write in time.  The number may change between starts.
-    ``votes``: all tasks write an epoch into one open transaction before the decision, which one request ends after it
-    (``epochal.sinks.kafka.votes``).  Where that cannot be done, an epoch is produced after the decision, by one task,
-    as with ``votes=False``; ``guarantee()`` says why as far as the arguments tell, and the log says the rest.
+    ``votes``: True: tasks write an epoch into one open transaction before the decision, and one request commits it
+    after the decision (``epochal.sinks.kafka.votes``).  Where that cannot be done, an epoch is produced after the
+    decision, by one task, as with False.  ``guarantee()`` says why as far as the arguments tell, the log says the rest.
     ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``).  Other
     arguments can name selected columns only.  Rows are projected again when they are produced, after the decision.  The
     epoch's committable keeps the expressions, and the settings of the session that prepared the epoch; both are used
@@ -79,7 +80,8 @@ class KafkaSink:
     (``epochal.sinks.rows.rejects``).
     ``name``: the sink's stable name, by default ``kafka-<topic>``.
     ``partitioner``: one of librdkafka's partitioners (``PARTITIONERS``); the default does what Java's producer does.
-    ``transaction_timeout``: how many seconds producing one epoch may take; by default 300, or the broker's maximum if
+    ``transaction_timeout``: how many seconds a transaction may stay open: while its rows are written and, with
+    ``votes``, until all sinks have prepared and the epoch is committed.  By default 300, or the broker's maximum if
     that is less.
     ``request_timeout``: how many seconds a single request may take.
     ``options``: librdkafka's own names and values, or a function that returns them.  The function is called in the
@@ -178,7 +180,7 @@ class KafkaSink:
         return staging.stage_records(self._core, epoch, rows, folder)
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
-        """Vote: the durable copy is there, and Kafka will take every row of it."""
+        """Return the committable once Kafka will take every row of the durable copy, or holds it already."""
         return preparing.prepare(self._core, epoch, rows, by)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:

@@ -1,4 +1,4 @@
-"""Prepare by voting: the epoch is written into an open transaction, and its leaders are asked what they hold."""
+"""Prepare by voting: write the epoch into an open transaction, and ask its leaders what they hold."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def write(
 
 
 def staged_rows(sink: Core, epoch: Epoch) -> Encoded | None:
-    """Return the batches that the copy consists of; None: it consists of rows.
+    """Return the record batches that the durable copy consists of; None: it consists of rows.
 
     A copy that cannot be read refuses an epoch that is not decided.  ``CommitInDoubt``: an epoch that is.
     """
@@ -142,6 +142,7 @@ def layout_of(sink: Core, link: Link, now: Topics) -> Layout:
 
 
 def encoded_rows(sink: Core, epoch: Epoch, rows: DataFrame, layout: Layout) -> Encoded:
+    """Encode the records into files beside the durable copy, which consists of rows."""
     assert epoch.copy is not None, "prepare has checked it"
     root = stage.local_path(epoch.copy.root)
     assert root is not None, "votes need a local copy"
@@ -262,7 +263,7 @@ def check_held(
 
 @dataclass
 class Clock:
-    """When the time of a transaction is over; never, as long as there is none."""
+    """When the transaction's timeout ends, a value of ``time.monotonic``; infinite before it has begun."""
 
     over_at: float = math.inf
 
@@ -280,9 +281,10 @@ def writing(plan: Plan, judge: Callable[[State], object]) -> Iterator[tuple[Clus
 
 @contextmanager
 def owned(plan: Plan, judge: Callable[[State], object]) -> Iterator[None]:
-    """Raise ``Fenced`` where the transaction ended because a newer start owns the sink, as ``judge`` then does.
+    """Read the fence if the brokers say that the transaction was ended, and call ``judge``.
 
-    Such a start must not try again: its next InitProducerId would end a transaction of the newer one.
+    ``judge`` raises ``Fenced`` if a newer start owns the sink.  This start must then not try again: its next
+    InitProducerId would end a transaction of the newer one.
     """
     try:
         yield
@@ -294,7 +296,10 @@ def owned(plan: Plan, judge: Callable[[State], object]) -> Iterator[None]:
 
 @contextmanager
 def named(link: Link, epoch: EpochNumber, timeout: float = 0) -> Iterator[Clock]:
-    """Turn errors of the wire inside this scope into errors of the vote.  ``timeout``: that of the transaction."""
+    """Turn errors of brokers and connections into errors of a sink.  ``timeout``: that of the transaction.
+
+    Yields a clock, for ``write`` to set.
+    """
     clock = Clock()
     with refusing(link.sink, epoch):
         try:
