@@ -14,7 +14,6 @@ from epochal.coordinator.model.errors import OutcomeUnknown
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.kafka.client import Link, log
-from epochal.sinks.kafka.failures import REFUSED
 from epochal.sinks.kafka.wire import errors
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, NotByHand
@@ -79,7 +78,7 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
             if code == 0:  # the commit is certain; the second answer comes when all partitions show it to readers
                 code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
     except (OSError, BrokerError, AnswerNotUnderstood) as error:
-        if isinstance(error, BrokerError) and error.code in REFUSED:
+        if isinstance(error, BrokerError) and errors.is_refused(error.code):
             raise _refused(link, vote, epoch, error.code) from error
         raise OutcomeUnknown(
             f"the commit of transaction {vote.transactional_id} was asked for and not answered:"

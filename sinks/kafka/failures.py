@@ -12,11 +12,6 @@ from epochal.sinks.kafka.votes.producing import DeliveryFailed
 from epochal.sinks.kafka.wire import errors
 from epochal.sinks.kafka.wire.errors import BrokerError
 
-REFUSED = frozenset(
-    {10, 17, 18, 29, 30, 31, 32, 33, 34, 35, 42, 43, 50, 53, 54, 58, 74, 76, 87}
-)  # too large, topic, list too large, rights, timestamp, SASL, version, request, format, timeout, rights, codec, record
-"""Error codes that a new try cannot change."""
-
 
 def failure(
     link: Link,
@@ -34,7 +29,7 @@ def failure(
     text = link.scrub(
         f"{error}" if isinstance(error, (BrokerError, DeliveryFailed)) else f"{type(error).__name__}: {error}"
     )
-    if code in REFUSED:
+    if code is not None and errors.is_refused(code):
         return Misconfigured(
             f"Kafka refuses the request {doing}: {text:.300}",
             sink=link.sink,

@@ -78,6 +78,14 @@ NAMES = {
 _RETRIABLE_AT_COORDINATOR = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
 _MOVED = frozenset({UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, 6, 7, 9, 13, 19, 20, 56, 72})
 _FENCED = frozenset({47, 48, 49, 59, 90, 120})
+_REFUSED = frozenset(
+    {
+        *(10, 18, 32, 43, 76, 87),  # the records: size, timestamp, format, codec
+        *(17, 29, 31, 53),  # a topic's name, and rights
+        *(33, 34, 54, 58),  # who we are
+        *(35, 42, 50),  # the request: version, content, the timeout of the transaction
+    }
+)
 
 
 def name_of(code: int) -> str:
@@ -104,6 +112,11 @@ def is_moved(code: int) -> bool:
 def is_fenced(code: int) -> bool:
     """Whether this producer id and epoch can write no more, while a new epoch may."""
     return code in _FENCED
+
+
+def is_refused(code: int) -> bool:
+    """Whether the broker would refuse the same request again, until a person changes something."""
+    return code in _REFUSED
 
 
 class BrokerError(Exception):

@@ -14,6 +14,7 @@ from epochal.sinks.kafka.wire.errors import (
     NotByHand,
     is_fenced,
     is_moved,
+    is_refused,
     is_retriable_at_coordinator,
     name_of,
 )
@@ -39,6 +40,13 @@ def test_what_may_be_repeated_at_a_coordinator_and_what_fences() -> None:
     fenced = {code for code in range(200) if is_fenced(code)}
     assert again == {14, 15, 16, 51}
     assert fenced == {47, 48, 49, 59, 90, 120}
+
+
+def test_what_only_a_person_can_change_is_not_what_kafka_calls_retriable() -> None:
+    refused = {code for code in range(200) if is_refused(code)}
+    assert refused <= NAMES.keys()
+    assert not [known.kafka_errors[code] for code in refused if known.kafka_errors[code].retriable]
+    assert not [code for code in refused if is_moved(code) or is_fenced(code) or is_retriable_at_coordinator(code)]
 
 
 @pytest.mark.parametrize(
