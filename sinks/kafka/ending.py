@@ -75,7 +75,7 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
             failpoints.hit(Point.BEFORE_PUBLISH, link.sink, epoch)
             code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
             failpoints.hit(Point.AFTER_PUBLISH, link.sink, epoch)
-            if code == 0:  # the commit is certain; the second answer comes when all partitions show it to readers
+            if code == 0:  # decided; the second answer comes when all partitions have been told
                 code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
     except (OSError, BrokerError, AnswerNotUnderstood) as error:
         if isinstance(error, BrokerError) and errors.is_refused(error.code):
