@@ -239,8 +239,9 @@ class Asked(Link):
 
     code = KafkaError.UNKNOWN_TOPIC_OR_PART
 
-    def admin(self) -> Any:
-        return SimpleNamespace(
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        yield SimpleNamespace(
             describe_cluster=lambda **_: SimpleNamespace(nodes=[SimpleNamespace(id=1)]),
             describe_configs=lambda resources, **_: dict.fromkeys(resources),
             create_partitions=lambda new, **_: {each.topic: "made" for each in new},
