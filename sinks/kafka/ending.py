@@ -69,10 +69,12 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
             *(link.sink, vote.transactional_id, epoch, option),
         )
         return None
+    asked = "not asked for"
     try:
         with Cluster(reach) as cluster:
             was = cluster.describe_transaction(vote.transactional_id, deadline)
             failpoints.hit(Point.BEFORE_PUBLISH, link.sink, epoch)
+            asked = "asked for and not answered"
             code = cluster.end_transaction(vote.transactional_id, vote.producer, deadline)
             failpoints.hit(Point.AFTER_PUBLISH, link.sink, epoch)
             if code == 0:  # decided; the second answer comes when all partitions have been told
@@ -81,7 +83,7 @@ def end(link: Link, vote: Vote, epoch: EpochNumber) -> CommitOutcome | None:
         if isinstance(error, BrokerError) and errors.is_refused(error.code):
             raise _refused(link, vote, epoch, error.code) from error
         raise OutcomeUnknown(
-            f"the commit of transaction {vote.transactional_id} was asked for and not answered:"
+            f"the commit of transaction {vote.transactional_id} was {asked}:"
             f" {link.scrub(f'{type(error).__name__}: {error}'):.300}",
             sink=link.sink,
             epoch=epoch,

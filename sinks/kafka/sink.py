@@ -251,7 +251,7 @@ class KafkaSink:
             "Conditions: acknowledged writes last (replication, min.insync.replicas), rows stay as long as readers "
             "need them (retention, compaction), "
             f"nobody else writes to the marker topic __epochal.<app>.{self._core.name} or uses its transactional id, "
-            "and producing an epoch takes less than the transaction timeout. In idempotent mode rows are judged while "
+            "and writing an epoch takes less than the transaction timeout. In idempotent mode rows are judged while "
             "they are produced: the rows of an epoch that is refused belong to an aborted transaction."
             f" {self._way}"
             f"{self._fate_of_bad_rows}{self._core.encoding.projection.promise}"

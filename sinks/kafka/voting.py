@@ -93,7 +93,7 @@ def write(
     own = Partition(plan.marker_topic.topic, plan.marker_topic.slot)
     partitions = [*encoded.batches, own]
     cluster.add_partitions(transaction.transactional_id, transaction.producer, partitions, plan.link.deadline())
-    delivered = dict(_produced(sink, plan, transaction, encoded))
+    delivered = dict(_produced(sink, plan, transaction, encoded, deadline))
     delivered |= send_marker(cluster, plan, transaction, state, own, deadline)
     check_held(cluster, plan, transaction, expected(encoded, delivered, own), deadline)
     sink.held = Shown(transaction.producer, plan.after(state))
@@ -185,13 +185,15 @@ def opened(sink: Core, cluster: Cluster, plan: Plan) -> tuple[Transaction, State
     return Transaction(marker_topic.transactional_id, producer, int(time.time() * 1000)), state
 
 
-def _produced(sink: Core, plan: Plan, transaction: Transaction, encoded: Encoded) -> Mapping[Partition, Delivered]:
+def _produced(
+    sink: Core, plan: Plan, transaction: Transaction, encoded: Encoded, deadline: float
+) -> Mapping[Partition, Delivered]:
     link = plan.link
     delivery = Delivery(
         link.by_hand(),
         transaction,
         reach.in_flight_of(link.options),
-        plan.transaction_timeout,
+        deadline - time.monotonic(),
         sink.name,
         plan.epoch,
     )

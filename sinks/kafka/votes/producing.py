@@ -48,7 +48,7 @@ class Delivery:
     reach: Reach
     transaction: Transaction
     in_flight: int
-    seconds: float  # how long an owner may take: the whole timeout of the transaction, counted from the owner's start
+    seconds: float  # how long an owner may take: what the transaction had left when the owners were sent to Spark
     sink: str
     epoch: EpochNumber
 

@@ -95,6 +95,14 @@ def test_without_an_answer_the_outcome_is_not_known(brokers: Brokers, told: byte
         ask(brokers, 0.3)
 
 
+@pytest.mark.parametrize("told", [HANG_UP, b"\0"])
+def test_an_error_before_the_request_says_that_nothing_was_asked_for(brokers: Brokers, told: bytes | None) -> None:
+    brokers.say(m.DESCRIBE_TRANSACTIONS, told)
+    with pytest.raises(OutcomeUnknown, match="was not asked for"):
+        ask(brokers, 0.3)
+    assert brokers.asked_for(m.END_TXN) == []
+
+
 def test_a_user_who_is_not_let_in_is_not_told_to_start_the_brokers(brokers: Brokers) -> None:
     brokers.say(m.FIND_COORDINATOR, coordinator(53, -1, brokers.addresses[ZERO]))
     with pytest.raises(OutcomeUnknown, match="the broker answers TRANSACTIONAL_ID_AUTHORIZATION_FAILED") as unknown:

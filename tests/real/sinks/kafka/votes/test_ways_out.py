@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_brokers_that_are_away_before_the_vote(
 
 
 @pytest.mark.remedy(
-    "the commit of transaction … was asked for and not answered: …",
+    "the commit of transaction … was …: …",
     "start the brokers, or make them reachable from the driver under the addresses that they advertise, then restart",
 )
 @pytest.mark.parametrize("fault", ["cut", "half_open"])
@@ -160,6 +161,20 @@ def test_a_disk_that_takes_no_records(one: Votes, monkeypatch: pytest.MonkeyPatc
     assert taken[0].is_relative_to(tmp_path)
     taken[0].unlink()
     check_written(one, MANY)
+
+
+def test_owners_get_the_time_that_the_transaction_has_left(one: Votes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second goes by after the transaction has begun."""
+    left, real = list[float](), producing.produce
+
+    def produce(session: SparkSession, delivery: producing.Delivery, encoded: Encoded) -> Any:
+        left.append(delivery.seconds)
+        return real(session, delivery, encoded)
+
+    monkeypatch.setattr(voting, "produce", produce)
+    before(monkeypatch, "_produced", lambda: time.sleep(1))
+    one.prepare(0, 0, 50)
+    assert left[0] <= one.sink._core.timeout(one.sink._core.link()) - 1
 
 
 @pytest.mark.remedy("the epoch could not be written: …", "restart the query: the epoch is written again")
