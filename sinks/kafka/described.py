@@ -23,10 +23,9 @@ OPEN = (*MAY_COMMIT, "PrepareAbort", "PrepareEpochFence")
 def of_ids(link: Link, ids: Iterable[str]) -> Sequence[Described] | None:
     """Return the newest transaction of each id; None: the link has options that only librdkafka has."""
     try:
-        link.by_hand()
+        return _asking(link, lambda cluster: _of_ids(cluster, ids, link.deadline()))
     except NotByHand:
         return None
-    return _asking(link, lambda cluster: _of_ids(cluster, ids, link.deadline()))
 
 
 def at(bootstrap: str, prefix: str, timeout: float) -> Sequence[Described]:

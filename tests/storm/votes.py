@@ -5,9 +5,8 @@ and an administrator ends its transactions, also between the decision and the co
 
 Readers of both isolation levels follow the topic all the time.  At the end nothing is struck any more, the query comes
 to the end of its input, and all is compared: each id once, rows in order per partition, epochs in order, the marker at
-the last epoch, each record of the marker topic right, no
-transaction open.  A long storm must also have met epochs that were written again after their decision.  Exit status 0:
-all is right.  If not, the folder with everything is kept.
+the last epoch, each record of the marker topic right, no transaction open.  A long storm must also have met epochs that
+were written again after their decision.  Exit status 0: all is right.  If not, the folder with everything is kept.
 """
 
 from __future__ import annotations
