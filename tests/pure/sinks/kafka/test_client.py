@@ -31,6 +31,7 @@ from epochal.sinks.kafka import (
     client,
     committing,
     core,
+    described,
     encode,
     fencing,
     marker,
@@ -268,6 +269,11 @@ def test_partitions_that_no_broker_reports_are_an_error(monkeypatch: pytest.Monk
     monkeypatch.setattr(topics, "_await", lambda _link, name: Topic(name, "id", 1, 1, None, {}))
     with pytest.raises(SinkUnavailable, match="topic 'flights' was given 2 partitions, and no broker reports them"):
         topics._grow(Asked("127.0.0.1:1", "out", 0.2), "flights", 2)
+
+
+def test_with_options_of_librdkafka_alone_coordinators_are_not_asked() -> None:
+    kerberos = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
+    assert described.of_ids(Link("127.0.0.1:1", "out", 0.2, kerberos), ["x"]) is None
 
 
 class Silent(Link):
