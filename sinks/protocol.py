@@ -165,6 +165,22 @@ class StagingSink(RedoSink, Protocol):
 
 
 @runtime_checkable
+class CopyingSink(Sink, Protocol):
+    """A sink whose prepared files hold the rows so that other sinks can read them: they can be the durable copy, too.
+
+    It saves a pipeline of several sinks that the rows are written twice.
+    """
+
+    def write_copy(self, epoch: Epoch, rows: Rows, folder: str, by: Actor) -> Copy | None:
+        """Evaluate ``rows`` once and write what the sink prepares; return the copy, whose files lie in ``folder``.
+
+        None: not this epoch; the rows were not evaluated, and are copied as for any sink.  The call comes at most once
+        per decision, before ``prepare``, which then gets the rows of the copy.  ``abort`` drops what the call wrote for
+        the sink.  Raise ``PrepareRefused`` for rows that cannot be written.
+        """
+
+
+@runtime_checkable
 class VotingSink(Sink, Protocol):
     """A sink whose prepared epoch is lost when the sink is fenced, and which can show a decided one before that."""
 

@@ -69,7 +69,14 @@ class SinkHarness:
         return None
 
     def staged(self, sink: Sink, rows: Rows, epoch: Epoch, by: Actor) -> Copy | None:  # noqa: ARG002
-        """Return the copy that ``sink`` itself writes (``sinks.protocol.StagingSink``), if it is to; else None."""
+        """Return the copy that ``sink`` itself writes, if it is to; else None.
+
+        See ``StagingSink`` and ``CopyingSink`` of ``sinks.protocol``.
+        """
+        return None
+
+    def read(self, copy: Copy) -> Rows:  # noqa: ARG002
+        """Return the rows of a copy that a ``CopyingSink`` wrote.  None: only its sink reads it."""
         return None
 
     def after(self, *epochs: Sequence[str]) -> list[str]:

@@ -55,7 +55,7 @@ class Start:
     def prepare_rows(self, rows: Rows, epoch: Epoch) -> Committable:
         copy = self.harness.staged(self.sink, rows, epoch, self.actor)
         if copy is not None:
-            return self.sink.prepare(replace(epoch, copy=copy), None, self.actor)
+            return self.sink.prepare(replace(epoch, copy=copy), self.harness.read(copy), self.actor)
         copy = self.harness.copy(rows, epoch.number, self.actor)
         return self.sink.prepare(replace(epoch, copy=copy), rows, self.actor)
 

@@ -13,7 +13,7 @@ from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.cleanup import abort_quietly
 from epochal.coordinator.protocol.pairs import ask_judgements
 from epochal.coordinator.protocol.start import Start
-from epochal.sinks.protocol import FolderStage, MicroBatch, Rows, Sink, StagingSink
+from epochal.sinks.protocol import CopyingSink, FolderStage, MicroBatch, Rows, Sink, StagingSink
 
 
 def prepare(start: Start, batch: MicroBatch, again: bool) -> Commit:
@@ -55,7 +55,8 @@ def copied(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
             return copy
         for sink in start.watching:
             rows = sink.watch(epoch, rows)
-        return start.stage.write(epoch.number, start.me, rows)
+        copy = copied_with_a_sink(start, epoch, rows)
+        return copy if copy is not None else start.stage.write(epoch.number, start.me, rows)
 
 
 def copied_by_sink(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
@@ -67,6 +68,21 @@ def copied_by_sink(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
     if copy is not None:
         stage.keep(copy)
     return copy
+
+
+def copied_with_a_sink(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
+    """Let a sink write what it prepares and the copy at once, if one can."""
+    stage = start.stage
+    if not isinstance(stage, FolderStage):
+        return None
+    for sink in start.sinks.values():
+        if isinstance(sink, CopyingSink):
+            folder = stage.reserve(epoch.number, start.me)
+            copy = sink.write_copy(epoch.at(start.place_in(sink.name)), rows, folder, start.me)
+            if copy is not None:
+                stage.keep(copy)
+                return copy
+    return None
 
 
 def ask_vote(start: Start, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:

@@ -64,6 +64,16 @@ class UncommittedMerge:
     written: Written
 
 
+@dataclass(frozen=True)
+class Filed:
+    """Data files that were written before prepare, with the decision they are for."""
+
+    decision: int
+    adds: Sequence[Json]
+    table: Json
+    """What the files depend on, as :func:`gates.fingerprint` gives it."""
+
+
 class Core:
     """The arguments of a sink (``DeltaSink`` explains them), its table, and what this start has read of the table."""
 
@@ -91,6 +101,7 @@ class Core:
         self.conditions = Conditions(self.name, f"Delta table {self.target}")
         self.app: str | None = None
         self.tried: UncommittedMerge | None = None
+        self.filed: Filed | None = None
         self.seen: int | None = None
         self.renames: tuple[str, Mapping[str, str]] | None = None  # a schema of the table, and old names of its columns
         self.known: Transaction | None = None  # the newest one: prepare and commit may use its snapshot
@@ -301,7 +312,7 @@ class Core:
 
     def close(self) -> None:
         """Forget what this start has read.  There is nothing to close: the Spark session belongs to the user."""
-        self.app = self.tried = self.known = None
+        self.app = self.tried = self.filed = self.known = None
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state without transactions, which are objects in the JVM of this process."""

@@ -58,7 +58,7 @@ def write_fence(sink: Core, table: Table, by: Actor) -> None:
 
 def abort(sink: Core, query: Query, by: Actor) -> None:
     """Delete the files that ``by`` and lower generations prepared beyond the marker, if a note names them."""
-    sink.app, sink.tried = query.app, None
+    sink.app, sink.tried, sink.filed = query.app, None, None
     table = sink.table()
     state = sink.state(sink.existing(sink.begin(table)))
     sink.conditions.check_owner(state, by)

@@ -236,6 +236,56 @@ def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> 
     return relaxed
 
 
+def holds_as_they_are(rows: StructType, metadata: Json) -> bool:
+    """Return whether files of the table hold exactly such rows: each column under its name, with its type, in order."""
+    if metadata["partitionColumns"] or _is_on(metadata, *_REARRANGES):
+        return False
+    table = {field.name: field for field in schema_of(metadata).fields}
+    if not all(name in table for name in rows.names):
+        return False
+    same = all(_relaxed(table[field.name].dataType) == _relaxed(field.dataType) for field in rows.fields)
+    return same and not any(_is_marked(table[name]) for name in rows.names) and not _kinds(rows) & _OWN_FORM
+
+
+_REARRANGES = ("delta.autoOptimize", "delta.autoOptimize.optimizeWrite", "delta.randomizeFilePrefixes")
+"""Properties with which Delta gives rows another order, or files other names."""
+_OWN_FORM = {"VariantType", "GeometryType", "GeographyType"}
+"""Types of which a table may keep another form."""
+_HARMLESS = {"comment"}
+"""Keys in a column's metadata that change no value of it."""
+
+
+def _is_on(metadata: Json, *properties: str) -> bool:
+    return any(str(metadata["configuration"].get(name, "false")).lower() != "false" for name in properties)
+
+
+def _is_marked(field: StructField) -> bool:
+    """Return whether Delta may treat the column's values, or its name, in a way of its own, or those of a part of it.
+
+    Generated columns, defaults, CHAR(n), collations and column mapping are such marks.
+    """
+    return bool(field.metadata.keys() - _HARMLESS) or any(map(_is_marked, _inner(field.dataType)))
+
+
+def _inner(kind: DataType) -> Iterator[StructField]:
+    """Yield all fields of structs inside a type."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield field
+            yield from _inner(field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _inner(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _inner(kind.keyType)
+        yield from _inner(kind.valueType)
+
+
+def _kinds(schema: StructType) -> set[str]:
+    return {type(kind).__name__ for _, kind in _leaves("", schema)}
+
+
 def fingerprint(metadata: Json, protocol: Json) -> Json:
     """Return what prepared files depend on.  They fit the table as long as :func:`changes` finds no harmful change."""
     constraints = {k: v for k, v in metadata["configuration"].items() if k.startswith("delta.constraints.")}

@@ -111,6 +111,11 @@ class Table:
             self._root: Java = self._log.dataPath()
             self._files: Java = self._root.getFileSystem(self._log.newDeltaHadoopConf())
 
+    @property
+    def root(self) -> str:
+        """The URI of the table's folder, with its characters as they are."""
+        return str(self._root.toString())
+
     def begin(self, known: Transaction | None = None) -> Transaction:
         """Begin a transaction on the newest snapshot.  A transaction that is never committed is a plain read.
 

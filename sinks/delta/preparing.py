@@ -71,7 +71,7 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
 
     With mode ``Merge`` Delta's MERGE writes these files, from the durable copy and the table as it is now.
     """
-    app = sink.looked()
+    sink.looked()
     table = sink.table()
     known = None if isinstance(sink.mode, Merge) else sink.known
     txn = sink.existing(sink.begin(table, known=known))
@@ -88,15 +88,21 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
         return prepare_merge(sink, sink.mode, table, txn, epoch, rows, by)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
     fitting = fitting_rows(sink, sink.projection.apply(rows), metadata, epoch.number)
-    with sink.projection.evaluating(epoch.number):
-        adds = write_files(sink, txn, fitting, epoch.number)
-        left_out = sink.projection.left_out(rows) if epoch.copy is not None else 0
-    files = [str(add["path"]) for add in adds]
+    fingerprint = gates.fingerprint(metadata, txn.protocol())
+    there = sink.filed if sink.filed is not None and sink.filed.decision == epoch.decision.id else None
+    left_out = 0
+    if there is not None and there.table == fingerprint:
+        adds = there.adds
+    else:
+        with sink.projection.evaluating(epoch.number):
+            adds = write_files(sink, txn, fitting, epoch.number)
+            left_out = sink.projection.left_out(rows) if epoch.copy is not None else 0
+        with sink.say.unavailable("the prepared files", epoch.number):
+            note(sink, table, epoch, by, [*adds, *(there.adds if there is not None else ())])
     with sink.say.unavailable("the prepared files", epoch.number):
-        Staged(table, app, sink.name).note(Note(epoch.position, by, epoch.decision.id), files)
         read_back(sink, table, adds, epoch.number)
         count = count_rows(table, adds)
-    payload = {"adds": adds, "table": gates.fingerprint(metadata, txn.protocol())}
+    payload = {"adds": adds, "table": fingerprint}
     return vote_for(sink, epoch, count, payload, left_out, digest() if digest is not None else None)
 
 
@@ -237,6 +243,12 @@ def refusing_violations(sink: Core, epoch: EpochNumber) -> Iterator[None]:
             what = "rows violate a constraint of the table"
             raise sink.say.refused(what, epoch, failure.message, help=way_out) from failure
         raise
+
+
+def note(sink: Core, table: Table, epoch: Epoch, by: Actor, adds: Sequence[Json]) -> None:
+    """Write the note that says whose these files are."""
+    files = [str(add["path"]) for add in adds]
+    Staged(table, sink.looked(), sink.name).note(Note(epoch.position, by, epoch.decision.id), files)
 
 
 def read_back(sink: Core, table: Table, adds: Sequence[Json], epoch: EpochNumber) -> None:

@@ -38,10 +38,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.arguments import check_types
-from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Marker, Position, Query, SinkState
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, Epoch, Marker, Position, Query, SinkState
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import check_name
-from epochal.sinks.delta import committing, fencing, history, jvm, modes, preparing, starting
+from epochal.sinks.delta import committing, copying, fencing, history, jvm, modes, preparing, starting
 from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.inspection import DeltaInspection
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
@@ -142,6 +142,10 @@ class DeltaSink(SessionSink):
     def prepare(self, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable:
         """Write the data files and a note that says whose they are; the table's log names none of them yet."""
         return preparing.prepare(self._core, epoch, rows, by)
+
+    def write_copy(self, epoch: Epoch, rows: DataFrame, folder: str, by: Actor) -> Copy | None:
+        """See ``epochal.sinks.protocol.CopyingSink``.  The copy consists of the files that the table will get."""
+        return copying.write_copy(self._core, epoch, rows, folder, by)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Write files and marker to the table's log as one version; return when a new snapshot shows the marker."""

@@ -131,12 +131,23 @@ def telling(epoch: EpochNumber) -> Iterator[None]:
 
 def first_cause(error: Exception) -> str:
     """Return the text of the innermost cause in the JVM; of a Python error its type and its text."""
-    throwable: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    throwable: Any = next(filter(None, map(_throwable, _causes(error))), None)
     if throwable is None:
         return f"{type(error).__name__}: {error}"
     while (cause := throwable.getCause()) is not None:
         throwable = cause
     return str(throwable.toString())
+
+
+def _throwable(error: BaseException) -> Any:
+    return getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def await_observation(observation: Observation, told: str, state: str, epoch: EpochNumber | None = None) -> None:

@@ -197,11 +197,11 @@ class SparkStage:
         schema = rows.schema
         check_schema(schema, case_sensitive=settings.is_case_sensitive(rows.sparkSession))
         root = self._new_folder(epoch, by)
-        with _named(epoch, root):
+        with refusing(epoch, root):
             counted = _write(rows, root, epoch)
             self._files.sync(root, self._checkpoint)
         copy = _copy(self._files, root, schema)
-        _check_count(counted, copy.rows, root, epoch)
+        check_count(counted, copy.rows, root, epoch)
         return copy
 
     def reserve(self, epoch: EpochNumber, by: Actor) -> str:
@@ -210,7 +210,7 @@ class SparkStage:
 
     def keep(self, copy: Copy) -> None:
         """See ``epochal.sinks.protocol.FolderStage``.  ``PrepareRefused``: the disk refuses it."""
-        with _named(None, copy.root):
+        with refusing(None, copy.root):
             self._files.sync(copy.root, self._checkpoint)
 
     def read(self, copy: Copy) -> DataFrame:
@@ -257,13 +257,13 @@ def write_parts(beside: Copy, name: str, epoch: EpochNumber, rows: DataFrame, pa
     files = files_at(root, lambda: rows.sparkSession)
     schema = type(rows.schema)([field for field in rows.schema.fields if field.name != part])
     folders = [f"{root}/{part}={number}" for number in range(parts)]
-    with _named(epoch, root), settings.held(rows.sparkSession, {_OPEN_FILES: str(parts + 1)}):
+    with refusing(epoch, root), settings.held(rows.sparkSession, {_OPEN_FILES: str(parts + 1)}):
         counted = _write(rows, root, epoch, part)
         for folder in folders:
             if files.listing(folder) is not None:
                 files.sync(folder, beside.root)
     copies = [_copy(files, folder, schema) for folder in folders]
-    _check_count(counted, sum(copy.rows for copy in copies), root, epoch)
+    check_count(counted, sum(copy.rows for copy in copies), root, epoch)
     return copies
 
 
@@ -275,7 +275,7 @@ def _copy(files: Files, root: str, schema: StructType) -> Copy:
     return Copy(root=root, files=manifest, schema=schema.json())
 
 
-def _check_count(counted: int, held: int, root: str, epoch: EpochNumber) -> None:
+def check_count(counted: int, held: int, root: str, epoch: EpochNumber) -> None:
     if counted != held:
         raise PrepareRefused(
             f"Spark wrote {counted} rows to the durable copy and its files hold {held}",
@@ -308,6 +308,29 @@ def _as_written(part: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
+def linked(paths: Sequence[str], root: str, schema: StructType) -> Copy:
+    """Return a copy of these files, which are whole and never change; each gets a second name in ``root``.
+
+    ``root`` is a folder on this machine that does not exist yet.  Where the file system gives no file a second name, it
+    gets a second file.  Order is that of the names.  ``OSError``: the disk refuses it.
+    """
+    folder = _local(root)
+    os.makedirs(folder)
+    for path in paths:
+        where, name = os.path.split(path)
+        sums = f".{name}.crc"  # Hadoop's checksums, against which Spark reads
+        for each in (name, sums) if os.path.exists(os.path.join(where, sums)) else (name,):
+            _link(os.path.join(where, each), os.path.join(folder, each))
+    return _copy(LocalFiles(), root, schema)
+
+
+def _link(source: str, name: str) -> None:
+    try:
+        os.link(source, name)
+    except OSError:  # another file system, one without hard links, or a file of another user
+        shutil.copyfile(source, name)
+
+
 def check_schema(schema: StructType, *, case_sensitive: bool = False) -> None:
     """Raise ``Misconfigured``, with the column's name, for a schema that the durable copy cannot hold exactly."""
     if not schema.fields:
@@ -336,19 +359,33 @@ def _check_type(column: str, kind: DataType) -> None:
 
 def _write(rows: DataFrame, root: str, epoch: EpochNumber, *folders: str) -> int:
     """Write ``rows`` in one job, with a folder for each value of ``folders``; return how many rows Spark counted."""
+    with settings.held(rows.sparkSession, settings.COPY):
+        observed, count = counted(rows)
+        observed.write.options(**_CODEC, **_COMMITTER).partitionBy(*folders).mode("errorifexists").parquet(root)
+    return count(epoch, root)
+
+
+def counted(rows: DataFrame) -> tuple[DataFrame, Callable[[EpochNumber, str], int]]:
+    """Return the same rows, and a function that says how many of them Spark has written.
+
+    Call the function after the rows were written, with the epoch and the copy's folder for its error:
+    ``PrepareRefused``, if Spark does not say it.
+    """
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     count = Observation()
-    with settings.held(rows.sparkSession, settings.COPY):
-        observed = rows.observe(count, f.count(f.lit(1)).alias("rows"))
-        observed.write.options(**_CODEC, **_COMMITTER).partitionBy(*folders).mode("errorifexists").parquet(root)
-    await_observation(count, "how many rows it wrote to the durable copy", f"copy {root}, nothing was decided", epoch)
-    return int(count.get["rows"])
+
+    def told(epoch: EpochNumber, root: str) -> int:
+        state = f"copy {root}, nothing was decided"
+        await_observation(count, "how many rows it wrote to the durable copy", state, epoch)
+        return int(count.get["rows"])
+
+    return rows.observe(count, f.count(f.lit(1)).alias("rows")), told
 
 
 @contextlib.contextmanager
-def _named(epoch: EpochNumber | None, root: str) -> Iterator[None]:
+def refusing(epoch: EpochNumber | None, root: str) -> Iterator[None]:
     """Raise ``PrepareRefused``, with the original text, for an error of the query or of the disk inside this scope."""
     try:
         yield

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from epochal.chaos.contract import IdempotentContract, MarkedContract, ModeContract, SinkContract
 from epochal.chaos.contract.spark import SparkHarness
 from epochal.chaos.job import jvm
-from epochal.coordinator.model.epoch import Actor, Copy
+from epochal.coordinator.model.epoch import Actor, Copy, Epoch
 from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite
 from epochal.sinks.delta.modes import Mode
 from epochal.sinks.protocol import RedoSink, Sink
@@ -67,6 +67,27 @@ class TestDeltaSink(SinkContract):
     def test_it_votes(self, harness: DeltaHarness) -> None:
         assert isinstance(harness.sink(), Sink)
         assert not isinstance(harness.sink(), RedoSink)
+
+
+class CopyingDeltaHarness(DeltaHarness):
+    """The files that the table gets are the durable copy, as where other sinks need one."""
+
+    def staged(self, sink: Sink, rows: DataFrame, epoch: Epoch, by: Actor) -> Copy | None:
+        assert isinstance(sink, DeltaSink)
+        copy = sink.write_copy(epoch, rows, self._stage.reserve(epoch.number, by), by)
+        assert copy is not None
+        self._stage.keep(copy)
+        return copy
+
+    def read(self, copy: Copy) -> DataFrame:
+        return self._stage.read(copy)
+
+
+@pytest.mark.wide
+class TestCopyingDeltaSink(TestDeltaSink):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, tmp_path: Path) -> DeltaHarness:
+        return CopyingDeltaHarness(spark, tmp_path, self.mode)
 
 
 @pytest.mark.wide
