@@ -19,7 +19,7 @@ from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.spark import stage
-from epochal.sinks.spark.expressions import first_true, of_text, struct_of
+from epochal.sinks.spark.expressions import filtered, first_true, of_text, struct_of
 from epochal.sinks.spark.names import twins
 from epochal.sinks.spark.settings import changes_times
 
@@ -168,7 +168,7 @@ def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     records = encoding.apply(rows, *bad_column(refusals))
     found = all_objections(sink, [*refusals], now)
     if sink.bad_rows is not None:
-        records = records.where(objections.reason_of_each(found).isNull())
+        records = filtered(records, objections.reason_of_each(found).isNull())
     staged: list[Copy] = []
     if sink.keeps_records:
         assert epoch.copy is not None, "prepare has checked it"

@@ -62,7 +62,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         evolve(sink, app, epoch, columns, by)
     ways = refuse_columns(sink, epoch, columns)
     held = projected if sink.bad_rows is None else judging.good(sink, epoch, projected)
-    written, flagged = holdable(held, ways)
+    written, flagged = holdable(held, ways, judged=sink.bad_rows is not None)
     with sink.projection.evaluating(epoch.number):
         votes = written_by(sink, written, task_of(sink, address, app, epoch, by, ways, flagged))
         with telling(epoch.number):

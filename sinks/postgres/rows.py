@@ -179,12 +179,12 @@ def _unsupported_type(name: str, kind: T.DataType, sink: str) -> Misconfigured:
     )
 
 
-def holdable(rows: DataFrame, ways: Sequence[Way]) -> tuple[DataFrame, tuple[str, ...]]:
+def holdable(rows: DataFrame, ways: Sequence[Way], *, judged: bool = False) -> tuple[DataFrame, tuple[str, ...]]:
     """Return the rows, converted and with flags, and the names of the flagged columns.
 
     The columns are converted to types that fit Postgres.  A column that may have values that the table cannot hold
     gets a flag, a boolean column after all other columns.  The task checks itself that strings are UTF-8 without NUL,
-    and the server what it converts.
+    and the server what it converts.  ``judged``: only rows without a ``reason`` are here, so no column needs a flag.
     """
     fields = list(zip(rows.schema.fields, ways, strict=True))
     if all(_fits_unchanged(field.dataType, way) for field, way in fields):
@@ -196,7 +196,7 @@ def holdable(rows: DataFrame, ways: Sequence[Way]) -> tuple[DataFrame, tuple[str
         name = quoted(field.name)
         values.append(f"{_converted(name, field.dataType, way)} AS c{number}")
         wrong = _either(_unholdable(name, field.dataType), _if_changed(name, field.dataType, way))
-        if wrong is not None:
+        if wrong is not None and not judged:
             flags.append(f"{_false_if_null(wrong)} AS flag{len(flags)}")
             flagged.append(field.name)
     return computed(rows, [*values, *flags]), tuple(flagged)

@@ -7,13 +7,14 @@ collation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import Digest
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.spark.executors import await_observation
-from epochal.sinks.spark.expressions import of_text
+from epochal.sinks.spark.expressions import MOST_ALONE, array_of, of_text
 from epochal.sinks.spark.names import parts, quoted
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def _unhashable(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
 
 def row_hash(rows: DataFrame) -> Column:
     """Return a column with the 64-bit hash of each row, of type bigint."""
-    columns = [_hash(quoted(field.name), field.dataType) for field in rows.schema.fields]
-    return of_text(f"xxhash64({', '.join([str(len(columns)), *columns])})")
+    columns = [(quoted(field.name), field.dataType) for field in rows.schema.fields]
+    return of_text(f"xxhash64({', '.join([str(len(columns)), *_hashes(columns)])})")
 
 
 def watched(rows: DataFrame) -> tuple[DataFrame, Callable[[], Digest]]:
@@ -85,18 +86,37 @@ def _hash(value: str, kind: DataType, depth: int = 0) -> str:
     """Return the hash of a value; both are texts.  ``depth``: in how many arrays or maps the value lies."""
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
-    item = f"x{depth}"
-    hashed = [value]
+    hashed: Iterable[str] = [value]
     if isinstance(kind, StructType):
-        hashed = [_hash(f"{value}.{quoted(field.name)}", field.dataType, depth) for field in kind.fields]
+        hashed = _hashes([(f"{value}.{quoted(field.name)}", field.dataType) for field in kind.fields], depth)
     elif isinstance(kind, ArrayType):
-        hashed = [_size(value), f"transform({value}, {item} -> {_hash(item, kind.elementType, depth + 1)})"]
+        hashed = [_size(value), _transformed(value, kind.elementType, depth)]
     elif isinstance(kind, MapType):
+        item = f"x{depth}"
         entries = f"transform(map_entries({value}), {item} -> {_entry(item, kind, depth + 1)})"
         hashed = [_size(value), f"array_sort({entries})"]
     elif isinstance(kind, StringType):
         hashed = [f"CAST({value} AS BINARY)"]
     return f"xxhash64({', '.join([f'isnull({value})', *hashed])})"
+
+
+def _hashes(values: Iterable[tuple[str, DataType]], depth: int = 0) -> Iterator[str]:
+    """Yield what Spark hashes for values that stand side by side: the hash of each.
+
+    Many neighbours of one type give an array of their hashes.  Spark hashes an array like its elements side by side.
+    """
+    for kind, group in itertools.groupby(values, key=lambda value: value[1]):
+        run = [value for value, _ in group]
+        if len(run) > MOST_ALONE:
+            yield _transformed(array_of(run), kind, depth)
+        else:
+            yield from (_hash(value, kind, depth) for value in run)
+
+
+def _transformed(array: str, kind: DataType, depth: int) -> str:
+    """Return the text of an array: the hash of each element, in their order."""
+    item = f"x{depth}"
+    return f"transform({array}, {item} -> {_hash(item, kind, depth + 1)})"
 
 
 def _size(value: str) -> str:

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from epochal.sinks.spark.names import quoted
+from epochal.sinks.spark.names import free, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 PATTERNS = "spark.sql.parser.quotedRegexColumnNames"
 """Spark's setting that makes a name in quotes, in an expression, a regular expression over the names of columns."""
 _CUT = "\0"
+MOST_ALONE = 100
+"""Of how many values of one type each may have an expression of its own: Spark's default for ``codegen.maxFields``.
+
+With more, Spark compiles no whole stage, and reading, resolving and compiling the expressions takes longer than their
+evaluation.  Then the values are elements of one array, with one expression for all of them.
+"""
 
 
 def of_text(text: str) -> Column:
@@ -99,6 +105,19 @@ def computed(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
     return selected(rows, expressions)
 
 
+def filtered(rows: DataFrame, condition: Column) -> DataFrame:
+    """Return the rows for which ``condition`` is true.  Their columns are computed once, before the condition.
+
+    Spark moves a condition below the columns that it uses, and computes these columns there for each time that the
+    condition names them, and above it once more.  It does not do that next to a column that is no function of the row.
+    """
+    from pyspark.sql import functions as f
+
+    partition = free("__epochal_partition", rows.columns)
+    beside = rows.select("*", f.spark_partition_id().alias(partition))
+    return beside.where(condition & (f.col(partition) >= 0)).select(f.expr(f"* EXCEPT ({partition})"))
+
+
 def struct_of(names: Iterable[str]) -> str:
     """Return the text of a struct of these columns, whose fields have the columns' names."""
     return f"struct({', '.join(map(quoted, names))})"
@@ -106,12 +125,17 @@ def struct_of(names: Iterable[str]) -> str:
 
 def _is_any(conditions: Sequence[str]) -> str:
     """Return the text of a condition: one of the ``conditions`` is true.  It is false or NULL if none is."""
-    return conditions[0] if len(conditions) == 1 else f"array_contains(array({', '.join(conditions)}), true)"
+    return conditions[0] if len(conditions) == 1 else f"array_contains({array_of(conditions)}, true)"
+
+
+def array_of(values: Iterable[str]) -> str:
+    """Return the text of an array of values, which have one type."""
+    return f"array({', '.join(values)})"
 
 
 def first_true(conditions: Sequence[str]) -> str:
     """Return the text of a number: which of the ``conditions`` is the first that is true, from 1.  0 if none is."""
-    return f"array_position(array({', '.join(conditions)}), true)"
+    return f"array_position({array_of(conditions)}, true)"
 
 
 def literal(text: str) -> str:
@@ -144,7 +168,7 @@ def anywhere(value: str, kind: DataType, test: Callable[[str, DataType], str | N
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
-        found = [anywhere(f"{value}.{quoted(f.name)}", f.dataType, test, depth) for f in kind.fields]
+        found = [_in_any(values, part, test, depth) for part, values in _by_type(value, kind).items()]
     elif isinstance(kind, ArrayType):
         found = [_in_array(value, kind.elementType, test, depth)]
     elif isinstance(kind, MapType):
@@ -154,6 +178,30 @@ def anywhere(value: str, kind: DataType, test: Callable[[str, DataType], str | N
         ]
     else:
         found = [test(value, kind)]
+    conditions = [condition for condition in found if condition is not None]
+    return _is_any(conditions) if conditions else None
+
+
+def _by_type(value: str, kind: DataType) -> dict[DataType, list[str]]:
+    """Return type -> texts of the parts of a value that have it, of which none is a struct."""
+    from pyspark.sql.types import StructType
+
+    if not isinstance(kind, StructType):
+        return {kind: [value]}
+    found: dict[DataType, list[str]] = {}
+    for field in kind.fields:
+        for part, values in _by_type(f"{value}.{quoted(field.name)}", field.dataType).items():
+            found.setdefault(part, []).extend(values)
+    return found
+
+
+def _in_any(
+    values: Sequence[str], kind: DataType, test: Callable[[str, DataType], str | None], depth: int
+) -> str | None:
+    """Return the text of a condition: :func:`anywhere` is true for one of the values, which have one type."""
+    if len(values) > MOST_ALONE:
+        return _in_array(array_of(values), kind, test, depth)
+    found = [anywhere(value, kind, test, depth) for value in values]
     conditions = [condition for condition in found if condition is not None]
     return _is_any(conditions) if conditions else None
 
