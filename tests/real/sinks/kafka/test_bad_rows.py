@@ -104,6 +104,23 @@ def test_every_row_is_in_one_of_the_two(job: Sorted, mode: str) -> None:
     assert "Rows that Kafka, a topic or JSON cannot hold go to sink 'bad'." in pipeline.guarantee().sinks["topic"]
 
 
+def test_no_job_makes_the_json_of_a_row_twice(job: Sorted) -> None:
+    """It was made three times, because the filter of bad rows names it twice."""
+    known = len(plans(job.spark))
+    job.run(job.made(), job.rows())
+    found = plans(job.spark)[known:]  # one that Spark adapts is shown twice: as it began, and as it ended
+    made = [plan.count("StructsToJson") // (2 if "Initial Plan" in plan else 1) for plan in found]
+    assert max(made) == 1
+    assert sum(made) > 2  # the copy is judged, its good rows are produced, and its bad rows are written
+
+
+def plans(spark: SparkSession) -> list[str]:
+    """Return the text of each plan that was executed.  Spark keeps 1,000."""
+    session: Any = spark._jsparkSession
+    found = session.sharedState().statusStore().executionsList()
+    return [str(found.apply(n).physicalPlanDescription()) for n in range(found.length())]
+
+
 @pytest.mark.wide
 def test_in_several_slots(job: Sorted) -> None:
     job.run(job.made(slots=2), job.rows())
