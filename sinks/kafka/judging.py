@@ -19,7 +19,7 @@ from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.spark import stage
-from epochal.sinks.spark.expressions import filtered, first_true, of_text, struct_of
+from epochal.sinks.spark.expressions import computed_once, filtered, first_true, of_text, struct_of
 from epochal.sinks.spark.names import twins
 from epochal.sinks.spark.settings import changes_times
 
@@ -124,7 +124,8 @@ def reasons(sink: Core, epoch: Epoch, rows: DataFrame) -> DataFrame:
         rows = stage.read_copy(sink.own_session(sink.meant(rows.sparkSession).settings), epoch.copy)
     whole = of_text(struct_of(rows.columns)).alias(WHOLE_ROW)
     records, found = marked_records(sink, rows, topics_of(sink, epoch), whole)
-    reason = f.when(f.col(KEPT), objections.reason_of_each(found)).alias(rejects.REASON)
+    records, always, _ = computed_once(records)
+    reason = f.when(f.col(KEPT) & always, objections.reason_of_each(found)).alias(rejects.REASON)
     return records.select(WHOLE_ROW, reason).select(f"{WHOLE_ROW}.*", rejects.REASON)
 
 

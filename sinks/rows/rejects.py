@@ -30,7 +30,6 @@ from epochal.sinks.protocol import (
 from epochal.sinks.questions import Question, questions_of
 from epochal.sinks.rows.digest import watched
 from epochal.sinks.spark.executors import telling
-from epochal.sinks.spark.expressions import filtered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -157,7 +156,7 @@ class Rejects(ForwardingSink):
     def _rejected(self, epoch: Epoch, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
-        reasoned = filtered(self._of.reasons(epoch, rows), f.isnotnull(REASON))
+        reasoned: DataFrame = self._of.reasons(epoch, rows).where(f.isnotnull(REASON))
         return reasoned.select(f.expr(f"* EXCEPT ({REASON})"), f.lit(self._of.name).alias(SINK), REASON)
 
     def _schema(self, schema: Schema) -> Schema:
@@ -209,7 +208,7 @@ def how_many(reasons: DataFrame) -> int:
     """Count the rows that have a reason why the sink cannot hold them.  One Spark job."""
     from pyspark.sql import functions as f
 
-    return int(filtered(reasons, f.isnotnull(REASON)).count())
+    return int(reasons.where(f.isnotnull(REASON)).count())
 
 
 def _check_into(of: Sink, into: Sink) -> None:

@@ -106,16 +106,24 @@ def computed(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
 
 
 def filtered(rows: DataFrame, condition: Column) -> DataFrame:
-    """Return the rows for which ``condition`` is true.  Their columns are computed once, before the condition.
+    """Return the rows for which ``condition`` is true.  Their columns are computed once, before the condition."""
+    from pyspark.sql import functions as f
+
+    beside, always, added = computed_once(rows)
+    return beside.where(condition & always).select(f.expr(f"* EXCEPT ({added})"))
+
+
+def computed_once(rows: DataFrame) -> tuple[DataFrame, Column, str]:
+    """Return the rows with one more column, a condition that is always true, and the name of that column.
 
     Spark moves a condition below the columns that it uses, and computes these columns there for each time that the
-    condition names them, and above it once more.  It does not do that next to a column that is no function of the row.
+    condition names them, and above it once more.  It does not do that next to a column that is no function of the row,
+    if the condition uses that column, too.
     """
     from pyspark.sql import functions as f
 
     partition = free("__epochal_partition", rows.columns)
-    beside = rows.select("*", f.spark_partition_id().alias(partition))
-    return beside.where(condition & (f.col(partition) >= 0)).select(f.expr(f"* EXCEPT ({partition})"))
+    return rows.select("*", f.spark_partition_id().alias(partition)), f.col(partition) >= 0, partition
 
 
 def struct_of(names: Iterable[str]) -> str:
