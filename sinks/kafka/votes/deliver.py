@@ -15,7 +15,6 @@ takes a batch only if its sequence follows the one before, and answers a repeate
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import time
@@ -39,6 +38,8 @@ REQUEST_BYTES = 8 << 20
 SEQUENCES = 2**31
 """Sequence numbers are counted modulo this."""
 OUT_OF_ORDER, REPEATED, OLD_EPOCH, NOT_OPEN = 45, 46, 47, 48
+OPEN_FILES = 128
+"""How many files of records a process holds open at most: each task of Spark may have written one."""
 DRAIN_S = 5.0
 """How many seconds to wait for answers that are still on their way when a delivery has failed."""
 
@@ -181,12 +182,18 @@ def _may_go_on(error: Exception) -> bool:
     return True
 
 
-class _Sources(contextlib.ExitStack):
-    """The files that batches lie in; each is opened once."""
+class _Sources:
+    """The files that batches lie in; those that were read last are open."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._open: dict[str, int] = {}
+
+    def __enter__(self) -> _Sources:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._open:
+            self._close_oldest()
 
     def records(self, batch: Batch) -> bytes:
         """Return the records of a batch; ``RecordsDamaged`` if they are not those that were written."""
@@ -199,14 +206,22 @@ class _Sources(contextlib.ExitStack):
     def _read(self, batch: Batch) -> bytes:
         if isinstance(batch.source, bytes):
             return batch.source[batch.offset : batch.offset + batch.length]
-        handle = self._open.get(batch.source)
         try:
-            if handle is None:
-                handle = self._open[batch.source] = os.open(batch.source, os.O_RDONLY)
-                self.callback(os.close, handle)
-            return os.pread(handle, batch.length, batch.offset)
+            return os.pread(self._handle(batch.source), batch.length, batch.offset)
         except OSError as error:
             raise RecordsDamaged(f"{batch.source} cannot be read: {error}") from None
+
+    def _handle(self, path: str) -> int:
+        handle = self._open.pop(path, None)
+        if handle is None:
+            if len(self._open) >= OPEN_FILES:
+                self._close_oldest()
+            handle = os.open(path, os.O_RDONLY)
+        self._open[path] = handle
+        return handle
+
+    def _close_oldest(self) -> None:
+        os.close(self._open.pop(next(iter(self._open))))
 
 
 @dataclass

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 INLINE_BYTES = 64 << 10
-"""How many bytes of records a task answers with; if it has more, it writes a file."""
+"""How many bytes of records a task may answer with; if it has more, it writes a file."""
+INLINE_TASKS = 128
+"""How many tasks may answer with as much; the driver holds all answers, so those after them may answer with less."""
 ANSWER = "task string, file string, pieces string, data string, failure string, widest string"
 A_FILE_A_TASK = {"spark.sql.files.openCostInBytes": str(2**61)}
 """Each file of the copy is read by a task of its own, as a whole: so its rows keep their order."""
@@ -93,6 +95,15 @@ def encode(records: DataFrame, job: Job, bounds: BatchBounds, held: Mapping[str,
     return Encoded(batches)
 
 
+def inline_bytes(task: int) -> int:
+    """Return how many bytes of records the task with this number may answer with.
+
+    A task does not know how many tasks there are.  So the numbers decrease such that their sum over any number of tasks
+    is at most twice that of the first ``INLINE_TASKS``: 16 MiB.
+    """
+    return INLINE_BYTES * INLINE_TASKS**2 // max(task, INLINE_TASKS) ** 2
+
+
 def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     from pyspark import TaskContext
 
@@ -101,7 +112,8 @@ def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.
     widths = Widths()
     sent = widths.of(workers.promptly(batches))
     pieces, failure = [], ""
-    with _Output(job.folder, f"task-{number}-{uuid.uuid4().hex}.records", job.is_durable) as output:
+    name = f"task-{number}-{uuid.uuid4().hex}.records"
+    with _Output(job.folder, name, inline_bytes(number), job.is_durable) as output:
         try:
             pieces = write(sent, job.layout, output.add)
         except ValueError as error:
@@ -122,10 +134,11 @@ def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.
 
 
 class _Output:
-    """What a task writes: bytes, and from ``INLINE_BYTES`` on a file."""
+    """What a task writes: bytes, and a file if these are more than ``inline``."""
 
-    def __init__(self, folder: str, name: str, is_durable: bool) -> None:
+    def __init__(self, folder: str, name: str, inline: int, is_durable: bool) -> None:
         self._folder = folder
+        self._inline = inline
         self._is_durable = is_durable
         self._wanted = name
         self._handle: int | None = None
@@ -146,7 +159,7 @@ class _Output:
             os.fsync(self._handle)
 
     def add(self, data: bytes | memoryview) -> None:
-        if self._handle is None and len(self.data) + len(data) <= INLINE_BYTES:
+        if self._handle is None and len(self.data) + len(data) <= self._inline:
             self.data += data
             return
         if self._handle is None:

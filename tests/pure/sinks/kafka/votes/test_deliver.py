@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -161,6 +163,21 @@ def test_records_that_are_not_those_that_were_written_are_not_sent(source: bytes
     with pytest.raises(RecordsDamaged):
         attempt(leaders, epoch)
     assert leaders.log(Partition("t", 0)).batches == []
+
+
+def test_an_epoch_of_many_files_has_few_of_them_open(tmp_path: Path) -> None:
+    leaders, opened = Leaders(1, 0.0), []
+    epoch: Epoch = {Partition("t", number): [] for number in range(2)}
+    for number in range(3 * module.OPEN_FILES):
+        path = tmp_path / f"{number}.records"
+        path.write_bytes(b"%d" % number)
+        for its in epoch.values():
+            its.append(Batch(str(path), 0, len(f"{number}"), 1, 0, frame.checksum(b"%d" % number)))
+    before = len(os.listdir("/proc/self/fd"))
+    delivered = attempt(leaders, epoch, between=lambda: opened.append(len(os.listdir("/proc/self/fd")) - before))
+    assert {each.rows for each in delivered.values()} == {3 * module.OPEN_FILES}
+    assert 0 < max(opened) <= module.OPEN_FILES + 1  # the folder that is listed is open, too
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_transaction_that_was_ended_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
