@@ -12,8 +12,6 @@ from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.errors import NotByHand
 from epochal.sinks.spark import stage
 
-MODULES = ("numpy", "google_crc32c")
-"""What an executor needs for votes, beside pyarrow."""
 REDONE = "epochs are produced after the decision, by one task"
 """What the log and ``guarantee()`` say where the sink does not vote, before the reason."""
 
@@ -21,7 +19,7 @@ REDONE = "epochs are produced after the decision, by one task"
 def reason_of_arguments(sink: Core) -> str | None:
     """Return why the sink does not vote, as far as its arguments and this process tell; None: they allow it."""
     if callable(sink.options):
-        return _reason_of_choice(sink) or frame.check_library()
+        return _reason_of_choice(sink) or _reason_of_libraries()
     return reason_against(sink, Link(sink.bootstrap, sink.name, sink.request_timeout, sink.options or {}))
 
 
@@ -31,13 +29,18 @@ def reason_against(sink: Core, link: Link, *, must: bool = False) -> str | None:
     ``must``: also if the sink shall not begin another vote.
     """
     chosen = None if must else _reason_of_choice(sink)
-    return chosen or frame.check_library() or _reason_of_options(link)
+    return chosen or _reason_of_libraries() or _reason_of_options(link)
 
 
 def _reason_of_choice(sink: Core) -> str | None:
     if not sink.votes:
         return "votes=False"
     return f"slots={sink.slots}" if sink.slots > 1 else None
+
+
+def _reason_of_libraries() -> str | None:
+    lacking = frame.lacking()
+    return f"the driver's Python cannot load {lacking}" if lacking else None
 
 
 def _reason_of_options(link: Link) -> str | None:

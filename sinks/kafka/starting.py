@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from epochal.coordinator.model.epoch import Query
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.kafka import encode, possible, produce, topics
+from epochal.sinks.kafka.batches import frame
 from epochal.sinks.kafka.client import SMALLEST_QUEUE_KB, Link, Options, kafka, log
 from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.marker import MarkerTopic
@@ -124,7 +125,7 @@ class There:
         if possible.reason_of_arguments(self._sink) is not None:
             return self._ask_executor(["numpy"] if self._sink.slots > 1 else [])
         try:
-            answer = self._ask_executor(possible.MODULES)
+            answer = self._ask_executor(frame.LIBRARIES, frame.lacking)
             self._sink.workers_lack = None
             return answer
         except Misconfigured as lacking:
@@ -133,10 +134,10 @@ class There:
             told = f"{possible.REDONE}: {lacking.what}; to change that, {lacking.help}"
             return replace(answer, cautions=(*answer.cautions, told))
 
-    def _ask_executor(self, more: Sequence[str]) -> Answer:
-        packages = " ".join(["'epochal[kafka]' pyarrow", *more])
+    def _ask_executor(self, more: Sequence[str], lacking: Callable[[], str] | None = None) -> Answer:
+        packages = " ".join(["'epochal[kafka]'", *dict.fromkeys(("pyarrow", *more))])
         reach = partial(reached, self.link, self._marker_topic, self.timeout, self.tuning)
-        return check_executors(self._sink.name, ["confluent_kafka", *more], packages, reach)
+        return check_executors(self._sink.name, ["confluent_kafka", *more], packages, reach, lacking)
 
 
 def check_queue(link: Link) -> None:

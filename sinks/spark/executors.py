@@ -50,18 +50,25 @@ def clone(session: SparkSession) -> SparkSession:
     return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
 
 
-def check_executors(sink: str, modules: Sequence[str], packages: str, reach: Callable[[], str] | None = None) -> Answer:
+def check_executors(
+    sink: str,
+    modules: Sequence[str],
+    packages: str,
+    reach: Callable[[], str] | None = None,
+    lacking: Callable[[], str] | None = None,
+) -> Answer:
     """Raise ``Misconfigured`` if an executor's Python cannot import ``modules``, or lacks what a task needs to answer.
 
-    ``packages``: what to ``pip install`` there, for the message.  ``reach`` runs on the executor too: it returns why
-    the server cannot be reached (then ``SinkUnavailable``), or an empty text.  Only one executor is asked, for all of
-    them.  Where no Spark runs nothing is checked (``NotAsked``).  Return what the executor has.
+    ``packages``: what to ``pip install`` there, for the message.  ``lacking`` and ``reach`` run on the executor, too.
+    ``lacking`` returns what else cannot be loaded there, or an empty text.  ``reach`` returns why the server cannot be
+    reached (then ``SinkUnavailable``), or an empty text.  Only one executor is asked, for all of them.  Where no Spark
+    runs nothing is checked (``NotAsked``).  Return what the executor has.
     """
     spark = running_session()
     if spark is None:
         raise NotAsked(NO_SESSION)
     one = spark.range(1, numPartitions=1)
-    probe = one.mapInArrow(partial(_ask, modules, reach), "missing string, unreached string, found string")
+    probe = one.mapInArrow(partial(_ask, modules, reach, lacking), "missing string, unreached string, found string")
     missing, unreached, found = _answer(probe, modules[0])
     if unreached:
         raise SinkUnavailable(
@@ -190,11 +197,13 @@ def _answer(probe: DataFrame, module: str) -> tuple[str, str, str]:
 _NO_ARROW = re.compile(r"No module named 'pyarrow[\w.]*'|\[PACKAGE_NOT_INSTALLED\].*")  # Spark's tasks need it first
 
 
-def _ask(modules: Sequence[str], reach: Callable[[], str] | None, batches: Batches) -> Batches:
+def _ask(
+    modules: Sequence[str], reach: Callable[[], str] | None, lacking: Callable[[], str] | None, batches: Batches
+) -> Batches:
     """Answer the probe, in a worker.  This is a module-level function, so that the worker must import Epochal."""
     for _ in batches:
         pass
-    missing = next(filter(None, map(_missing, modules)), "")
+    missing = next(filter(None, map(_missing, modules)), "") or (lacking() if lacking is not None else "")
     unreached = reach() if reach is not None and not missing else ""
     found = "" if missing else ", ".join([f"Python {platform.python_version()}", *map(_version, (*_ALWAYS, *modules))])
     yield answer(missing=missing, unreached=unreached, found=found)

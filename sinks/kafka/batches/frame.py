@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow
 
+LIBRARIES = ("numpy", "pyarrow", "google_crc32c")
+"""What encodes and frames records."""
+_COMPILED = "c"
+"""What google_crc32c says of its ``implementation`` if it has its C extension."""
+
 TRANSACTIONAL = 0x10
 """The attribute of a batch that belongs to a transaction."""
 
@@ -72,16 +77,18 @@ def _buffer(records: bytearray | memoryview) -> pyarrow.Buffer:
     return pa.py_buffer(records)
 
 
-def check_library() -> str | None:
-    """Return in plain words which library is missing or slow here, or None."""
-    try:
-        for needed in ("numpy", "pyarrow"):
-            importlib.import_module(needed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of what is returned below
-            import google_crc32c
-    except ImportError as error:
-        return f"a Python package is missing: {error}"
-    if google_crc32c.implementation != "c":
-        return "google-crc32c runs without its C extension, which makes it too slow"
-    return None
+def lacking() -> str:
+    """Return which library this Python cannot load as a vote needs it, and why; "": it has all of them.
+
+    Driver and executors are asked the same.
+    """
+    for library in LIBRARIES:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # google_crc32c warns of what is returned below
+                loaded = importlib.import_module(library)
+        except ImportError as error:
+            return f"{library}: {error}"
+        if getattr(loaded, "implementation", _COMPILED) != _COMPILED:
+            return f"{library} with its C extension, which its wheels have: checksums take a hundred times as long"
+    return ""

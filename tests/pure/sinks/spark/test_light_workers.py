@@ -51,8 +51,9 @@ for rows in evaluation:
 assert evaluation.digest.rows == 2
 """
 CHECK = """
+from epochal.sinks.kafka.batches import frame
 from epochal.sinks.spark import executors
-[asked] = executors._ask(["numpy"], None, batches)
+[asked] = executors._ask(["numpy"], None, frame.lacking, batches)
 """
 READ = """
 import sys, pyarrow as pa

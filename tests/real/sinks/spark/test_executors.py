@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,16 +37,23 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
     return fed
 
 
-def refused_without(package: str, job: Job, pipeline: Pipeline) -> Misconfigured:
-    """How the job ends while its Python workers cannot import ``package``, as the driver can."""
+@contextmanager
+def workers_that_load(job: Job, package: str, module: str) -> Iterator[None]:
+    """The job's Python workers load this text as ``package``, and the driver loads the package."""
     folder = job.folder / "executors"
     folder.mkdir()
-    (folder / f"{package}.py").write_text(f'raise ImportError("No module named {package!r}")')
+    (folder / f"{package}.py").write_text(module)
     with pytest.MonkeyPatch.context() as patch:
         # Workers of a changed environment are started anew.
         patch.setitem(job.spark.sparkContext.environment, "PYTHONPATH", str(folder))
-        with pytest.raises(StreamingQueryException, match=MISSING):
-            job.run(pipeline)
+        yield
+
+
+def refused_without(package: str, job: Job, pipeline: Pipeline) -> Misconfigured:
+    """How the job ends while its Python workers cannot import ``package``, as the driver can."""
+    missing = f'raise ImportError("No module named {package!r}")'
+    with workers_that_load(job, package, missing), pytest.raises(StreamingQueryException, match=MISSING):
+        job.run(pipeline)
     assert isinstance(pipeline.last_error, Misconfigured)
     return pipeline.last_error
 
@@ -67,6 +76,35 @@ def test_kafka(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
     job.run(pipeline)
     values = [json.loads(r.value or b"") for r in read_topic(kafka_server.bootstrap, topic_name)]
     assert sorted(value["id"] for value in values) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("module", "lacking"),
+    [
+        ('raise ImportError("no wheel")', "google_crc32c: no wheel"),
+        ('implementation = "python"', "google_crc32c with its C extension"),
+    ],
+    ids=["missing", "slow"],
+)
+def test_kafka_without_what_a_vote_needs(
+    job: Job,
+    kafka_server: servers.Kafka,
+    topic_name: str,
+    caplog: pytest.LogCaptureFixture,
+    module: str,
+    lacking: str,
+) -> None:
+    """The epochs are produced after the decision then, and one line says why."""
+    pipeline = made(job, KafkaSink(kafka_server.bootstrap, topic=topic_name))
+    with workers_that_load(job, "google_crc32c", module):
+        job.run(pipeline)
+    values = [json.loads(r.value or b"") for r in read_topic(kafka_server.bootstrap, topic_name)]
+    assert sorted(value["id"] for value in values) == [1, 2]
+    told = [each for each in caplog.messages if f"the executors' Python cannot load {lacking}" in each]
+    assert any("google_crc32c on every executor" in each for each in told)
+    assert any(
+        each.startswith(f"sink {pipeline.sinks[0].name}: epochs are produced after the decision") for each in told
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import pickle
 import random
+import sys
 import warnings
 from typing import Any
 
@@ -138,13 +139,15 @@ def test_a_sequence_begins_again_behind_the_largest_one_within_a_batch_too() -> 
 
 
 def test_a_library_that_is_missing_or_slow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert frame.check_library() is None
-    monkeypatch.setattr(google_crc32c, "implementation", "python")
-    assert "without its C extension" in str(frame.check_library())
-    monkeypatch.setitem(__import__("sys").modules, "google_crc32c", None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert "a Python package is missing" in str(frame.check_library())
+    assert frame.lacking() == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(google_crc32c, "implementation", "python")
+        assert frame.lacking().startswith("google_crc32c with its C extension")
+    for library in frame.LIBRARIES:
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            patch.setitem(sys.modules, library, None)
+            assert frame.lacking().startswith(f"{library}: ")
 
 
 def test_a_layout_counts_partitions_over_all_topics_and_can_be_pickled() -> None:
