@@ -16,6 +16,7 @@ from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.marker import MarkerTopic
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.transaction import Transaction
+from epochal.sinks.kafka.votes import libraries
 from epochal.sinks.protocol import Schema
 from epochal.sinks.questions import Answer, Question, require
 from epochal.sinks.spark.executors import check_executors
@@ -125,7 +126,7 @@ class There:
         if possible.reason_of_arguments(self._sink) is not None:
             return self._ask_executor(["numpy"] if self._sink.slots > 1 else [])
         try:
-            answer = self._ask_executor(frame.LIBRARIES, frame.lacking)
+            answer = self._ask_executor(frame.LIBRARIES, libraries.PACKAGES, frame.lacking)
             self._sink.workers_lack = None
             return answer
         except Misconfigured as lacking:
@@ -134,8 +135,10 @@ class There:
             told = f"{possible.REDONE}: {lacking.what}; to change that, {lacking.help}"
             return replace(answer, cautions=(*answer.cautions, told))
 
-    def _ask_executor(self, more: Sequence[str], lacking: Callable[[], str] | None = None) -> Answer:
-        packages = " ".join(["'epochal[kafka]'", *dict.fromkeys(("pyarrow", *more))])
+    def _ask_executor(
+        self, more: Sequence[str], packages: str | None = None, lacking: Callable[[], str] | None = None
+    ) -> Answer:
+        packages = packages or " ".join(["'epochal[kafka]' pyarrow", *more])
         reach = partial(reached, self.link, self._marker_topic, self.timeout, self.tuning)
         return check_executors(self._sink.name, ["confluent_kafka", *more], packages, reach, lacking)
 

@@ -199,7 +199,7 @@ def _produced(
     )
     try:
         return produce(active_session(sink.name), delivery, encoded)
-    except DeliveryFailed:
+    except (DeliveryFailed, EpochalError):
         raise
     except Exception as error:
         raise SinkUnavailable(

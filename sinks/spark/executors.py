@@ -103,6 +103,14 @@ def lacks_epochal(error: Exception) -> bool:
     return "No module named 'epochal" in str(error)
 
 
+def lacked_by_a_worker(error: Exception) -> str:
+    """Return what a worker needed and lacked before it came to our code, if a Spark job failed for that; else ""."""
+    if lacks_epochal(error):
+        return "Epochal is not installed there"
+    found = _NO_ARROW.search(str(error))
+    return found.group() if found is not None else ""
+
+
 def error_of_a_worker(error: Exception, epoch: EpochNumber) -> EpochalError | None:
     """Return Epochal's error if a worker has raised one, else None.  From Spark only its text arrives."""
     found = next(filter(None, (_RAISED.search(str(each)) for each in _chain(error))), None)
@@ -187,10 +195,8 @@ def _answer(probe: DataFrame, module: str) -> tuple[str, str, str]:
         ((missing, unreached, found),) = probe.collect()
         return missing, unreached, found
     except Exception as error:
-        if lacks_epochal(error):
-            return f"{module}: Epochal is not installed there", "", ""
-        if lacking := _NO_ARROW.search(str(error)):
-            return f"{module}: {lacking.group()}", "", ""
+        if lacking := lacked_by_a_worker(error):
+            return f"{module}: {lacking}", "", ""
         raise
 
 

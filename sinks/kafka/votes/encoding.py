@@ -20,6 +20,7 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.kafka.batches.write import Layout, Piece, write
+from epochal.sinks.kafka.votes import libraries
 from epochal.sinks.kafka.votes.deliver import Batch
 from epochal.sinks.kafka.wire.messages import Partition
 from epochal.sinks.spark import settings, workers
@@ -74,13 +75,18 @@ class Job:
 
 
 def encode(records: DataFrame, job: Job, bounds: BatchBounds, held: Mapping[str, str]) -> Encoded:
-    """Encode all records in one Spark job; ``EncodingFailed`` if a task meets rows that have no place.
+    """Encode all records in one Spark job.
 
+    Raises ``EncodingFailed`` if a task meets rows that have no place, ``PrepareRefused`` if an executor lacks a
+    library, and errors of Spark as they are.
     ``held``: more settings of Spark for the job.
     """
     answers = records.mapInArrow(partial(_task, job), ANSWER)
     with settings.held(records.sparkSession, {**held, **bounds.settings(records.sparkSession)}):
-        told = answers.collect()
+        try:
+            told = answers.collect()
+        except Exception as error:
+            raise libraries.error_of(error, job.sink, job.epoch) or error from error
     bounds.saw(float(row["widest"]) for row in told)
     for row in told:
         if row["failure"]:
@@ -107,6 +113,7 @@ def inline_bytes(task: int) -> int:
 def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     from pyspark import TaskContext
 
+    libraries.check_here(job.sink)
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
     widths = Widths()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.failpoints import Point
+from epochal.sinks.kafka.votes import libraries
 from epochal.sinks.kafka.votes.deliver import (
     Batch,
     Delivered,
@@ -63,9 +64,10 @@ class DeliveryFailed(Exception):
 
 
 def produce(session: SparkSession, delivery: Delivery, encoded: Encoded) -> Mapping[Partition, Delivered]:
-    """Deliver all batches; return what the leaders acknowledged.  Raises ``DeliveryFailed``.
+    """Deliver all batches; return what the leaders acknowledged.
 
-    An error of Spark means that an owner died, and is raised as it is.
+    Raises ``DeliveryFailed``, and ``PrepareRefused`` if an executor lacks a library.  Another error of Spark means that
+    an owner died, and is raised as it is.
     """
     if not encoded.batches:
         return {}
@@ -75,7 +77,11 @@ def produce(session: SparkSession, delivery: Delivery, encoded: Encoded) -> Mapp
     shares = dealt(sizes, session.sparkContext.defaultParallelism)
     plan = [{where: encoded.batches[where] for where in share} for share in shares]
     owners = session.range(0, len(plan), numPartitions=len(plan))
-    answers = owners.mapInArrow(partial(_task, delivery, plan), "answer string").collect()
+    owned = owners.mapInArrow(partial(_task, delivery, plan), "answer string")
+    try:
+        answers = owned.collect()
+    except Exception as error:
+        raise libraries.error_of(error, delivery.sink, delivery.epoch) or error from error
     delivered: dict[Partition, Delivered] = {}
     for row in answers:
         delivered |= _told(row["answer"])
@@ -87,6 +93,7 @@ def _task(
 ) -> Iterator[pyarrow.RecordBatch]:
     from pyspark import TaskContext
 
+    libraries.check_here(delivery.sink)
     for _ in workers.promptly(rows):
         pass
     context = TaskContext.get()

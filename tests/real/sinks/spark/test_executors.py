@@ -101,7 +101,7 @@ def test_kafka_without_what_a_vote_needs(
     values = [json.loads(r.value or b"") for r in read_topic(kafka_server.bootstrap, topic_name)]
     assert sorted(value["id"] for value in values) == [1, 2]
     told = [each for each in caplog.messages if f"the executors' Python cannot load {lacking}" in each]
-    assert any("google_crc32c on every executor" in each for each in told)
+    assert any("pip install 'epochal[kafka]' on every executor" in each for each in told)
     assert any(
         each.startswith(f"sink {pipeline.sinks[0].name}: epochs are produced after the decision") for each in told
     )

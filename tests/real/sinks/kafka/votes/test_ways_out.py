@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY
 from tests.real.sinks.kafka.support import bar
 from tests.real.sinks.kafka.votes.test_votes import MANY, Votes
+from tests.remedies import installed_by
 
 if TYPE_CHECKING:
     from epochal.chaos.servers.toxiproxy import Proxy
@@ -138,6 +141,54 @@ def test_a_worker_that_dies_while_it_delivers(one: Votes, monkeypatch: pytest.Mo
         with pytest.raises(SinkUnavailable, match=f"the Spark job that delivers {MANY} rows failed"):
             one.prepare(0, 0, MANY)
     check_written(one, MANY)
+
+
+LACKING = {
+    "google_crc32c": 'implementation = "python"',
+    "numpy": "raise ImportError(\"No module named 'numpy'\")",
+}
+BEGUN = {"pyarrow": "No module named 'pyarrow'", "epochal": "Epochal is not installed there"}
+
+
+@contextmanager
+def new_workers(spark: SparkSession, folder: Path, package: str) -> Iterator[None]:
+    """Executors have joined whose Python loads another ``package``, or none."""
+    folder.mkdir()
+    text = LACKING.get(package, f'raise ImportError("No module named {package!r}")')
+    (folder / f"{package}.py").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(folder))
+        yield
+
+
+@pytest.mark.remedy("the executors' Python on host … cannot load …", "pip install … on that host")
+@pytest.mark.parametrize("package", LACKING)
+@pytest.mark.parametrize("step", ["encoded_rows", "_produced"])
+def test_an_executor_that_joins_without_a_library(one: Votes, tmp_path: Path, package: str, step: str) -> None:
+    refused = refused_on_new_workers(one, tmp_path / "joined", package, step)
+    assert refused.what.startswith(f"the executors' Python on host {socket.gethostname()} cannot load {package}")
+    assert {"numpy", "google-crc32c"} <= installed_by(refused.help)
+    check_written(one, MANY)
+
+
+@pytest.mark.remedy("an executor's Python cannot begin a task of the sink: …", "pip install … on that host")
+@pytest.mark.parametrize("package", BEGUN)
+@pytest.mark.parametrize("step", ["encoded_rows", "_produced"])
+def test_an_executor_that_joins_and_cannot_begin(one: Votes, tmp_path: Path, package: str, step: str) -> None:
+    """Then only Spark knows on which host."""
+    refused = refused_on_new_workers(one, tmp_path / "joined", package, step)
+    assert refused.what.endswith(BEGUN[package])
+    assert "pyarrow" in installed_by(refused.help)
+    check_written(one, MANY)
+
+
+def refused_on_new_workers(one: Votes, folder: Path, package: str, step: str) -> PrepareRefused:
+    """How an epoch ends if such executors join before this step."""
+    with ExitStack() as joined, pytest.MonkeyPatch.context() as patch:
+        before(patch, step, lambda: joined.enter_context(new_workers(one.spark, folder, package)))
+        with pytest.raises(PrepareRefused) as refused:
+            one.prepare(0, 0, MANY)
+    return refused.value
 
 
 @pytest.mark.remedy(
