@@ -154,7 +154,7 @@ class Core:
         self.slots = slots
         self.votes = votes
         self.lacking: Sequence[str] | None = None  # the requests of a vote that the brokers lack; None: not asked yet
-        self.workers_lack: str | None = None  # why executors cannot write a vote, as the start has found
+        self.workers_lack: str | None = None  # why executors cannot write a vote; "": they can; None: not asked yet
         self.told_why: str | None = None  # why epochs are not votes, as the log was told
         self.ever_used = 1  # how many slots, as the sink was last seen
         check_slots_argument(slots, partitioner, self.name)
@@ -266,7 +266,8 @@ class Core:
 
     def close(self) -> None:
         self.looked = self.session = self.evaluated = self.aged = self.watched = self.judging = self.lacking = None
-        self.staged = self.held = self.shown = None
+        self.staged = self.held = self.shown = self.workers_lack = self.told_why = self.longest = self.judged_by = None
+        self.ever_used = 1
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"} | {

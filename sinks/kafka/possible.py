@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.kafka.batches import frame
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.core import Core
 from epochal.sinks.kafka.topics import Topics
+from epochal.sinks.kafka.votes import libraries
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.errors import NotByHand
 from epochal.sinks.spark import stage
+from epochal.sinks.spark.executors import check_executors
 
 REDONE = "epochs are produced after the decision, by one task"
 """What the log and ``guarantee()`` say where the sink does not vote, before the reason."""
@@ -56,8 +59,6 @@ def reason_now(sink: Core, link: Link, now: Topics, folder: str) -> str | None:
     reason = reason_against(sink, link)
     if reason is not None:
         return reason
-    if sink.workers_lack is not None:
-        return sink.workers_lack
     if sink.ever_used > 1:
         return f"the sink was used with slots={sink.ever_used}"
     if stage.local_path(folder) is None:
@@ -65,7 +66,21 @@ def reason_now(sink: Core, link: Link, now: Topics, folder: str) -> str | None:
     for topic in now.targets.values():
         if topic.rights is not None and "READ" not in topic.rights:
             return f"the user lacks READ on topic {topic.name!r}, by which the leaders tell what they hold"
-    return _old_brokers(sink, link)
+    return _old_brokers(sink, link) or _lacking_executor(sink)
+
+
+def _lacking_executor(sink: Core) -> str | None:
+    """Ask one executor once per start what it lacks."""
+    if sink.workers_lack is None:
+        try:
+            check_executors(sink.name, frame.LIBRARIES, libraries.PACKAGES, lacking=frame.lacking)
+        except Misconfigured as lacking:
+            sink.workers_lack = lacking.what
+        except Exception:  # the job that writes the epoch fails for the same cause, and its error names it
+            return None
+        else:
+            sink.workers_lack = ""
+    return sink.workers_lack or None
 
 
 def _old_brokers(sink: Core, link: Link) -> str | None:

@@ -126,12 +126,9 @@ class There:
         if possible.reason_of_arguments(self._sink) is not None:
             return self._ask_executor(["numpy"] if self._sink.slots > 1 else [])
         try:
-            answer = self._ask_executor(frame.LIBRARIES, libraries.PACKAGES, frame.lacking)
-            self._sink.workers_lack = None
-            return answer
+            return self._ask_executor(frame.LIBRARIES, libraries.PACKAGES, frame.lacking)
         except Misconfigured as lacking:
             answer = self._ask_executor([])  # raises what every way needs
-            self._sink.workers_lack = lacking.what
             told = f"{possible.REDONE}: {lacking.what}; to change that, {lacking.help}"
             return replace(answer, cautions=(*answer.cautions, told))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +19,7 @@ from epochal.sinks.spark.executors import check_executors
 from tests.real.coordinator.query.support import APP, FAST, Job
 from tests.real.sinks.kafka.support import read_topic
 from tests.real.sinks.postgres.support import observe
+from tests.real.sinks.spark.workers import SLOW_CHECKSUMS, missing, workers_that_load
 from tests.remedies import installed_by
 
 if TYPE_CHECKING:
@@ -37,22 +36,10 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
     return fed
 
 
-@contextmanager
-def workers_that_load(job: Job, package: str, module: str) -> Iterator[None]:
-    """The job's Python workers load this text as ``package``, and the driver loads the package."""
-    folder = job.folder / "executors"
-    folder.mkdir()
-    (folder / f"{package}.py").write_text(module)
-    with pytest.MonkeyPatch.context() as patch:
-        # Workers of a changed environment are started anew.
-        patch.setitem(job.spark.sparkContext.environment, "PYTHONPATH", str(folder))
-        yield
-
-
 def refused_without(package: str, job: Job, pipeline: Pipeline) -> Misconfigured:
     """How the job ends while its Python workers cannot import ``package``, as the driver can."""
-    missing = f'raise ImportError("No module named {package!r}")'
-    with workers_that_load(job, package, missing), pytest.raises(StreamingQueryException, match=MISSING):
+    lacking = workers_that_load(job.spark, job.folder / "executors", package, missing(package))
+    with lacking, pytest.raises(StreamingQueryException, match=MISSING):
         job.run(pipeline)
     assert isinstance(pipeline.last_error, Misconfigured)
     return pipeline.last_error
@@ -81,8 +68,8 @@ def test_kafka(job: Job, kafka_server: servers.Kafka, topic_name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "lacking"),
     [
-        ('raise ImportError("no wheel")', "google_crc32c: no wheel"),
-        ('implementation = "python"', "google_crc32c with its C extension"),
+        (missing("google_crc32c"), "google_crc32c: No module named 'google_crc32c'"),
+        (SLOW_CHECKSUMS, "google_crc32c with its C extension"),
     ],
     ids=["missing", "slow"],
 )
@@ -96,7 +83,7 @@ def test_kafka_without_what_a_vote_needs(
 ) -> None:
     """The epochs are produced after the decision then, and one line says why."""
     pipeline = made(job, KafkaSink(kafka_server.bootstrap, topic=topic_name))
-    with workers_that_load(job, "google_crc32c", module):
+    with workers_that_load(job.spark, job.folder / "executors", "google_crc32c", module):
         job.run(pipeline)
     values = [json.loads(r.value or b"") for r in read_topic(kafka_server.bootstrap, topic_name)]
     assert sorted(value["id"] for value in values) == [1, 2]

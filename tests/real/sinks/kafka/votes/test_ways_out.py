@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY
 from tests.real.sinks.kafka.support import bar
 from tests.real.sinks.kafka.votes.test_votes import MANY, Votes
+from tests.real.sinks.spark.workers import SLOW_CHECKSUMS, missing, workers_that_load
 from tests.remedies import installed_by
 
 if TYPE_CHECKING:
@@ -143,22 +144,8 @@ def test_a_worker_that_dies_while_it_delivers(one: Votes, monkeypatch: pytest.Mo
     check_written(one, MANY)
 
 
-LACKING = {
-    "google_crc32c": 'implementation = "python"',
-    "numpy": "raise ImportError(\"No module named 'numpy'\")",
-}
+LACKING = {"google_crc32c": SLOW_CHECKSUMS, "numpy": missing("numpy")}
 BEGUN = {"pyarrow": "No module named 'pyarrow'", "epochal": "Epochal is not installed there"}
-
-
-@contextmanager
-def new_workers(spark: SparkSession, folder: Path, package: str) -> Iterator[None]:
-    """Executors have joined whose Python loads another ``package``, or none."""
-    folder.mkdir()
-    text = LACKING.get(package, f'raise ImportError("No module named {package!r}")')
-    (folder / f"{package}.py").write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(folder))
-        yield
 
 
 @pytest.mark.remedy("the executors' Python on host … cannot load …", "pip install … on that host")
@@ -185,7 +172,8 @@ def test_an_executor_that_joins_and_cannot_begin(one: Votes, tmp_path: Path, pac
 def refused_on_new_workers(one: Votes, folder: Path, package: str, step: str) -> PrepareRefused:
     """How an epoch ends if such executors join before this step."""
     with ExitStack() as joined, pytest.MonkeyPatch.context() as patch:
-        before(patch, step, lambda: joined.enter_context(new_workers(one.spark, folder, package)))
+        text = LACKING.get(package, missing(package))
+        before(patch, step, lambda: joined.enter_context(workers_that_load(one.spark, folder, package, text)))
         with pytest.raises(PrepareRefused) as refused:
             one.prepare(0, 0, MANY)
     return refused.value
