@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, SinkUnavailable
+from epochal.sinks.kafka.wire import errors
+from epochal.sinks.kafka.wire.errors import NotByHand
+from epochal.sinks.kafka.wire.options import GUARANTEED
 from epochal.sinks.kafka.wire.reach import Reach, reach_of
 
 if TYPE_CHECKING:
@@ -28,17 +31,9 @@ Options = Mapping[str, Any]
 
 log = logging.getLogger("epochal.sinks.kafka")
 
-_FIXED: Mapping[str, tuple[str, ...]] = {
-    "acks": ("all", "-1"),
-    "request.required.acks": ("all", "-1"),
-    "enable.idempotence": ("true",),
-}
-"""Options that the promise needs, with the values that a shared configuration may repeat.  With any other value,
-acknowledged rows could be lost or sent twice."""
-
 OURS: Mapping[str, str] = {
     **dict.fromkeys(
-        _FIXED, "is fixed: a row counts as written only when all replicas in sync have it, and never twice"
+        GUARANTEED, "is fixed: a row counts as written only when all replicas in sync have it, and never twice"
     ),
     **dict.fromkeys(("bootstrap.servers", "metadata.broker.list"), "is the first argument of KafkaSink"),
     "transactional.id": "is made of the app and the sink's name, which is how a restart finds its transaction",
@@ -83,42 +78,10 @@ SMALLEST_QUEUE_KB = 16
 """The smallest queue, in kilobytes, that a start accepts: a marker's record must fit into it."""
 _SECRET = re.compile(r"password|secret|token|credential|jaas|key\.pem|oauthbearer\.config|assertion", re.I)
 
-_REFUSED = (
-    "_AUTHENTICATION",
-    "_INVALID_ARG",
-    "_UNKNOWN_TOPIC",
-    "_UNKNOWN_PARTITION",
-    "CLUSTER_AUTHORIZATION_FAILED",
-    "INVALID_CONFIG",
-    "INVALID_MSG",
-    "INVALID_MSG_SIZE",
-    "INVALID_PARTITIONS",
-    "INVALID_RECORD",
-    "INVALID_REPLICATION_FACTOR",
-    "INVALID_REQUIRED_ACKS",
-    "INVALID_TIMESTAMP",
-    "INVALID_TRANSACTION_TIMEOUT",
-    "MSG_SIZE_TOO_LARGE",
-    "POLICY_VIOLATION",
-    "RECORD_LIST_TOO_LARGE",
-    "SASL_AUTHENTICATION_FAILED",
-    "TOPIC_AUTHORIZATION_FAILED",
-    "TOPIC_EXCEPTION",
-    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-    "UNSUPPORTED_FOR_MESSAGE_FORMAT",
-    "UNSUPPORTED_SASL_MECHANISM",
-    "UNSUPPORTED_VERSION",
-)
-"""Errors that a new try cannot change, by their names in librdkafka."""
-_FENCED = (
-    "_FENCED",
-    "INVALID_PRODUCER_EPOCH",
-    "INVALID_PRODUCER_ID_MAPPING",
-    "INVALID_TXN_STATE",
-    "PRODUCER_FENCED",
-    "UNKNOWN_PRODUCER_ID",
-)
-"""Errors after which this producer can write no more: another one was initialised, or its transaction was ended."""
+_REFUSED_HERE = ("_AUTHENTICATION", "_INVALID_ARG", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+"""Errors of the client itself that a new try cannot change; those of brokers are in ``wire/errors.py``."""
+_FENCED_HERE = "_FENCED"
+"""What the client itself calls it if this producer can write no more."""
 
 
 def kafka() -> Any:
@@ -135,7 +98,7 @@ def kafka() -> Any:
 
 def is_refused(error: KafkaError) -> bool:
     """Whether the broker would refuse the same request again."""
-    return error.name() in _REFUSED
+    return error.name() in _REFUSED_HERE or errors.is_refused(error.code())
 
 
 def is_unknown(error: Exception) -> bool:
@@ -145,8 +108,11 @@ def is_unknown(error: Exception) -> bool:
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Whether this producer can write no more, while a new producer may succeed."""
-    return error.name() in _FENCED
+    """Whether this producer can write no more, while a new producer may succeed.
+
+    Another one was initialised, or its transaction was ended.
+    """
+    return error.name() == _FENCED_HERE or errors.is_fenced(error.code())
 
 
 @dataclass(frozen=True)
@@ -354,4 +320,11 @@ def check_options(options: Options, sink: str) -> None:
 
 
 def _repeats(name: str, value: object) -> bool:
-    return str(value).lower() in _FIXED.get(name, ())
+    """Whether an option says what is so in any case, as a configuration that is shared with other clients may."""
+    if name not in GUARANTEED:
+        return False
+    try:
+        GUARANTEED[name](name, value)
+    except NotByHand:
+        return False
+    return True

@@ -9,12 +9,11 @@ from epochal.sinks.inspection import Described
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.failures import failure
 from epochal.sinks.kafka.wire.cluster import Cluster
-from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, NotByHand
+from epochal.sinks.kafka.wire.errors import TRANSACTIONAL_ID_NOT_FOUND, AnswerNotUnderstood, BrokerError, NotByHand
 from epochal.sinks.kafka.wire.messages import TransactionState
 
 T = TypeVar("T")
 
-NO_SUCH_ID = 105
 MAY_COMMIT = ("Ongoing", "PrepareCommit")
 OPEN = (*MAY_COMMIT, "PrepareAbort", "PrepareEpochFence")
 """The states in which readers wait for the end of a transaction."""
@@ -52,7 +51,7 @@ def _of_ids(cluster: Cluster, ids: Iterable[str], deadline: float) -> Sequence[D
 
 
 def _described(name: str, told: TransactionState) -> Described:
-    if told.error and told.error != NO_SUCH_ID:
+    if told.error and told.error != TRANSACTIONAL_ID_NOT_FOUND:
         raise BrokerError(told.error, f"DescribeTransactions of {name!r}")
     is_open = told.state in OPEN
     return Described(

@@ -27,9 +27,6 @@ from epochal.sinks.kafka.produce import Plan
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.votes import encoding, index
 from epochal.sinks.kafka.votes.deliver import (
-    NOT_OPEN,
-    OLD_EPOCH,
-    SEQUENCES,
     Batch,
     Delivered,
     RowsGone,
@@ -39,9 +36,9 @@ from epochal.sinks.kafka.votes.deliver import (
 )
 from epochal.sinks.kafka.votes.encoding import Encoded
 from epochal.sinks.kafka.votes.producing import Delivery, DeliveryFailed, produce
-from epochal.sinks.kafka.wire import reach
+from epochal.sinks.kafka.wire import errors, reach
 from epochal.sinks.kafka.wire.cluster import Cluster
-from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, is_fenced
+from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError
 from epochal.sinks.kafka.wire.messages import Partition
 from epochal.sinks.spark import stage
 from epochal.sinks.spark.executors import first_cause
@@ -246,11 +243,11 @@ def check_held(
     producer = transaction.producer
     states = cluster.producers(list(wanted), deadline)
     for where, its in wanted.items():
-        held, last = states[where].get(producer.id), (its.rows - 1) % SEQUENCES
+        held, last = states[where].get(producer.id), (its.rows - 1) % frame.SEQUENCES
         if held is not None and held.epoch > producer.epoch:
-            raise BrokerError(OLD_EPOCH, f"{where.topic}[{where.partition}] has a newer epoch")
+            raise BrokerError(errors.INVALID_PRODUCER_EPOCH, f"{where.topic}[{where.partition}] has a newer epoch")
         if held is not None and held.epoch == producer.epoch and held.last_sequence >= 0 > held.first_offset:
-            raise BrokerError(NOT_OPEN, f"{where.topic}[{where.partition}]: the transaction was ended")
+            raise BrokerError(errors.INVALID_TXN_STATE, f"{where.topic}[{where.partition}]: the transaction was ended")
         if held is None or tuple(held) != (producer.epoch, last, its.first_offset):
             raise PrepareRefused(
                 f"{where.topic}[{where.partition}] does not hold the {its.rows} rows that it acknowledged",
@@ -291,7 +288,7 @@ def owned(plan: Plan, judge: Callable[[State], object]) -> Iterator[None]:
     try:
         yield
     except (BrokerError, DeliveryFailed) as error:
-        if error.code is not None and is_fenced(error.code):
+        if error.code is not None and errors.is_fenced(error.code):
             judge(marker.read(plan.link, plan.marker_topic, final=False))
         raise
 

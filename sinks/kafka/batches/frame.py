@@ -29,7 +29,8 @@ HEADER_BYTES = _HEAD.size + _TAIL.size
 _FORMAT = 2
 _NOT_COUNTED = struct.calcsize(">qi")
 """The bytes in front of those that the length field counts: base offset, and the length itself."""
-_SEQUENCES = 1 << 31
+SEQUENCES = 1 << 31
+"""Sequence numbers are counted modulo this."""
 
 
 def header(
@@ -53,7 +54,7 @@ def header(
         timestamp_ms,
         producer_id,
         producer_epoch,
-        sequence % _SEQUENCES,
+        sequence % SEQUENCES,
         count,
     )
     length = HEADER_BYTES - _NOT_COUNTED + len(records)

@@ -33,11 +33,10 @@ from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, Pa
 from epochal.sinks.kafka.wire.messages import Partition, ProduceAnswer, Producer, ProducerState
 
 PRODUCE, PRODUCE_VERSION = 0, 8
+_OTHERS_TURN = (errors.OUT_OF_ORDER_SEQUENCE_NUMBER, errors.DUPLICATE_SEQUENCE_NUMBER)
+"""What a leader answers if another process has sent the same batches meanwhile."""
 REQUEST_BYTES = 8 << 20
 """How many bytes a request holds at most, unless one batch alone is larger."""
-SEQUENCES = 2**31
-"""Sequence numbers are counted modulo this."""
-OUT_OF_ORDER, REPEATED, OLD_EPOCH, NOT_OPEN = 45, 46, 47, 48
 OPEN_FILES = 128
 """How many files of records a process holds open at most: each task of Spark may have written one."""
 DRAIN_S = 5.0
@@ -128,13 +127,15 @@ class Stream:
         self.following = number
         if state is not None:
             if state.first_offset < 0:
-                raise BrokerError(NOT_OPEN, f"{partition.topic}[{partition.partition}]: the transaction was ended")
+                raise BrokerError(
+                    errors.INVALID_TXN_STATE, f"{partition.topic}[{partition.partition}]: the transaction was ended"
+                )
             self.first_offset = state.first_offset
 
     def _ended_at(self, partition: Partition, sequence: int) -> int:
         """Return after how many rows, not fewer than acknowledged, a batch ends whose last sequence is one before."""
         possible = self.ends[bisect_left(self.ends, max(self.acknowledged, 1)) :]
-        ends = [end for end in possible if end % SEQUENCES == sequence % SEQUENCES]
+        ends = [end for end in possible if end % frame.SEQUENCES == sequence % frame.SEQUENCES]
         if len(ends) == 1:
             return ends[0]
         fault = "two batches end" if ends else "no batch ends"  # two: the sequence numbers began anew in between
@@ -178,7 +179,7 @@ def _may_go_on(error: Exception) -> bool:
     if isinstance(error, BrokerError):
         if isinstance(error, PartitionGone):
             return False
-        return error.code in (OUT_OF_ORDER, REPEATED) or errors.is_moved(error.code)
+        return error.code in _OTHERS_TURN or errors.is_moved(error.code)
     return True
 
 
@@ -260,7 +261,7 @@ class _Sender:
         for where, stream in self._streams.items():
             state = states[where].get(mine.id)
             if state is not None and state.epoch > mine.epoch:
-                raise BrokerError(OLD_EPOCH, f"{where.topic}[{where.partition}] has a newer epoch")
+                raise BrokerError(errors.INVALID_PRODUCER_EPOCH, f"{where.topic}[{where.partition}] has a newer epoch")
             stream.resume(where, state if state is not None and state.epoch == mine.epoch else None)
 
     def send_all(self) -> None:

@@ -1,16 +1,23 @@
 """What goes wrong between a client and brokers: an error code, an answer that makes no sense, an option.
 
+The tables of codes hold for librdkafka's errors, too (``client.py``): its codes of brokers are Kafka's.
+
 A connection that fails raises ``OSError``, as Python's sockets do: ``ConnectionError``, ``TimeoutError`` and
 ``ssl.SSLError`` are kinds of it.
 """
 
 from __future__ import annotations
 
-SASL_AUTHENTICATION_FAILED = 58
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+DUPLICATE_SEQUENCE_NUMBER = 46
+INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
 CONCURRENT_TRANSACTIONS = 51
 OPERATION_NOT_ATTEMPTED = 55
+SASL_AUTHENTICATION_FAILED = 58
+TRANSACTIONAL_ID_NOT_FOUND = 105
 
 NAMES = {
     -1: "UNKNOWN_SERVER_ERROR",
@@ -18,6 +25,7 @@ NAMES = {
     1: "OFFSET_OUT_OF_RANGE",
     2: "CORRUPT_MESSAGE",
     3: "UNKNOWN_TOPIC_OR_PARTITION",
+    4: "INVALID_FETCH_SIZE",
     5: "LEADER_NOT_AVAILABLE",
     6: "NOT_LEADER_OR_FOLLOWER",
     7: "REQUEST_TIMED_OUT",
@@ -39,6 +47,9 @@ NAMES = {
     33: "UNSUPPORTED_SASL_MECHANISM",
     34: "ILLEGAL_SASL_STATE",
     35: "UNSUPPORTED_VERSION",
+    37: "INVALID_PARTITIONS",
+    38: "INVALID_REPLICATION_FACTOR",
+    40: "INVALID_CONFIG",
     41: "NOT_CONTROLLER",
     42: "INVALID_REQUEST",
     43: "UNSUPPORTED_FOR_MESSAGE_FORMAT",
@@ -77,13 +88,14 @@ NAMES = {
 
 _RETRIABLE_AT_COORDINATOR = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
 _MOVED = frozenset({UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, 6, 7, 9, 13, 19, 20, 56, 72})
-_FENCED = frozenset({47, 48, 49, 59, 90, 120})
+_FENCED = frozenset({INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, 49, 59, 90, 120})
 _REFUSED = frozenset(
     {
-        *(10, 18, 32, 43, 76, 87),  # the records: size, timestamp, format, codec
-        *(17, 29, 31, 53),  # a topic's name, and rights
-        *(33, 34, 54, 58),  # who we are
-        *(35, 42, 50),  # the request: version, content, the timeout of the transaction
+        *(4, 10, 18, 32, 43, 76, 87),  # the records: size, timestamp, format, codec
+        *(17, 37, 38, 40, 44),  # a topic: name, partitions, replicas, settings, what the brokers' policy allows
+        *(29, 31, 53),  # rights
+        *(33, 34, 54, SASL_AUTHENTICATION_FAILED),  # who we are
+        *(21, 35, 42, 50),  # the request: acks, version, content, the timeout of the transaction
     }
 )
 
@@ -115,7 +127,10 @@ def is_fenced(code: int) -> bool:
 
 
 def is_refused(code: int) -> bool:
-    """Whether the broker would refuse the same request again, until a person changes something."""
+    """Whether the broker would refuse the same request again, until a person changes something.
+
+    CORRUPT_MESSAGE (2) is not among these: Kafka calls it retriable, as bytes may have changed on their way.
+    """
     return code in _REFUSED
 
 

@@ -143,7 +143,8 @@ GUARANTEED: Mapping[str, Kind] = {
     "request.required.acks": one_of(("all", "-1")),
     "enable.idempotence": one_of(_TRUE),
 }
-"""Options that say what is so in any case."""
+"""Options that say what is so in any case, because the promise needs it.  With any other value, acknowledged rows could
+be lost or sent twice, so ``client.py`` refuses it."""
 
 MEANINGLESS = re.compile(
     r"linger\.ms|queue\.buffering\..+|sticky\.partitioning\.linger\.ms|message\.send\.max\.retries|retries"

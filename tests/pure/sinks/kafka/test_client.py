@@ -45,12 +45,43 @@ from epochal.sinks.kafka.inspection import KafkaInspection
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.topics import Topic, Topics
 from epochal.sinks.kafka.transaction import Transaction
+from epochal.sinks.kafka.wire import errors
+from epochal.sinks.kafka.wire.errors import NotByHand
+from epochal.sinks.kafka.wire.options import GUARANTEED, read
 from epochal.sinks.protocol import Applied, CommitOutcome
 
 LINK = Link("127.0.0.1:1", "out", 0.2)
 PLACE = MarkerTopic("flights", "out")
 ONE, TWO = Actor(1, 11), Actor(2, 22)
 QUERY = Query("flights", "q1", "r1", "file:/checkpoint")
+
+
+@pytest.mark.parametrize("code", sorted(errors.NAMES))
+def test_librdkafkas_errors_of_brokers_mean_what_their_codes_mean(code: int) -> None:
+    """Both ways to Kafka stop at the same answers, and try again at the same ones."""
+    error = KafkaError(code)
+    assert (client.is_refused(error), client.is_fenced(error)) == (errors.is_refused(code), errors.is_fenced(code))
+
+
+def test_librdkafkas_own_errors_are_none_of_brokers() -> None:
+    own = [KafkaError(getattr(KafkaError, name)) for name in dir(KafkaError) if name.startswith("_") and name.isupper()]
+    assert {each.name() for each in own if client.is_refused(each)} == {*client._REFUSED_HERE}
+    assert {each.name() for each in own if client.is_fenced(each)} == {client._FENCED_HERE}
+
+
+@pytest.mark.parametrize("value", ["all", "-1", -1, "ALL", True, "true", "t", "1", 1, "0", False, "x", None])
+@pytest.mark.parametrize("name", GUARANTEED)
+def test_a_fixed_option_is_taken_both_ways_or_refused(name: str, value: object) -> None:
+    try:
+        read({name: value})
+        is_taken = value is not None
+    except NotByHand:
+        is_taken = False
+    if is_taken:
+        client.check_options({name: value}, "out")
+    else:
+        with pytest.raises(Misconfigured, match="is fixed"):
+            client.check_options({name: value}, "out")
 
 
 @pytest.mark.remedy("the Kafka client library is missing: …", "pip install 'epochal[kafka]'")

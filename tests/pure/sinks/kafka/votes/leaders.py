@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from epochal.sinks.kafka.batches.frame import HEADER_BYTES
-from epochal.sinks.kafka.votes.deliver import SEQUENCES
+from epochal.sinks.kafka.batches.frame import HEADER_BYTES, SEQUENCES
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.messages import Partition, Producer, ProducerState
 from epochal.sinks.kafka.wire.primitives import Reader, array, int16, int32, int64, string

@@ -14,8 +14,6 @@ import pytest
 from epochal.sinks.kafka.batches import frame
 from epochal.sinks.kafka.votes import deliver as module
 from epochal.sinks.kafka.votes.deliver import (
-    NOT_OPEN,
-    OLD_EPOCH,
     Batch,
     Delivered,
     RecordsDamaged,
@@ -24,7 +22,13 @@ from epochal.sinks.kafka.votes.deliver import (
     Transaction,
     deliver,
 )
-from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError, PartitionGone
+from epochal.sinks.kafka.wire.errors import (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    AnswerNotUnderstood,
+    BrokerError,
+    PartitionGone,
+)
 from epochal.sinks.kafka.wire.messages import Partition, Producer, ProducerState
 from tests.pure.sinks.kafka.votes.leaders import BEGIN, PRODUCER, Client, Leaders, Log
 
@@ -138,10 +142,10 @@ def test_a_fence_ends_a_delivery(is_repeated: bool) -> None:
     leaders, epoch = Leaders(1, 0.0), epoch_of(4)
     with pytest.raises(BrokerError) as refused:
         attempt(leaders, epoch, is_repeated=is_repeated, between=lambda: leaders.fence(TRANSACTION.producer.epoch + 1))
-    assert refused.value.code == OLD_EPOCH
+    assert refused.value.code == INVALID_PRODUCER_EPOCH
     with pytest.raises(BrokerError) as refused:
         attempt(leaders, epoch, is_repeated=is_repeated)
-    assert refused.value.code == OLD_EPOCH
+    assert refused.value.code == INVALID_PRODUCER_EPOCH
     assert all(not log.batches for log in leaders.logs.values())
 
 
@@ -153,7 +157,7 @@ def test_a_newer_epoch_is_noticed_before_anything_is_sent() -> None:
         log.batches = [replace(each, producer=Producer(PRODUCER, 4)) for each in log.batches[:1]]
     with pytest.raises(BrokerError, match="newer epoch") as refused:
         attempt(leaders, epoch, is_repeated=True)
-    assert refused.value.code == OLD_EPOCH
+    assert refused.value.code == INVALID_PRODUCER_EPOCH
 
 
 @pytest.mark.parametrize("source", [b"other", b"th", "/nowhere/at-all.records"])
@@ -186,7 +190,7 @@ def test_a_transaction_that_was_ended_takes_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tests.pure.sinks.kafka.votes.leaders.BEGIN", -1)
     with pytest.raises(BrokerError) as refused:
         attempt(leaders, epoch, is_repeated=True)
-    assert refused.value.code == NOT_OPEN
+    assert refused.value.code == INVALID_TXN_STATE
 
 
 def test_what_an_earlier_transaction_left_with_a_leader_is_not_taken_for_rows_of_this_one() -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochal.sinks.kafka.votes.deliver import NOT_OPEN, SEQUENCES, Batch, RowsGone, Stream, dealt
-from epochal.sinks.kafka.wire.errors import BrokerError
+from epochal.sinks.kafka.batches.frame import SEQUENCES
+from epochal.sinks.kafka.votes.deliver import Batch, RowsGone, Stream, dealt
+from epochal.sinks.kafka.wire.errors import INVALID_TXN_STATE, BrokerError
 from epochal.sinks.kafka.wire.messages import Partition, ProduceAnswer, ProducerState
 
 HERE = Partition("t", 0)
@@ -117,7 +118,7 @@ def test_a_sequence_at_which_no_batch_ends_is_refused(counts: list[int], data: s
 def test_a_transaction_that_was_ended_is_not_gone_on_with() -> None:
     with pytest.raises(BrokerError, match="was ended") as refused:
         stream_of([2, 3]).resume(HERE, holding(2, first_offset=-1))
-    assert refused.value.code == NOT_OPEN
+    assert refused.value.code == INVALID_TXN_STATE
 
 
 # sequence numbers that begin anew

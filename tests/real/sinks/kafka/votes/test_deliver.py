@@ -18,8 +18,6 @@ from epochal.chaos import servers
 from epochal.sinks.kafka.batches import frame, records
 from epochal.sinks.kafka.votes import deliver as module
 from epochal.sinks.kafka.votes.deliver import (
-    NOT_OPEN,
-    OLD_EPOCH,
     Batch,
     Delivered,
     RecordsDamaged,
@@ -29,7 +27,7 @@ from epochal.sinks.kafka.votes.deliver import (
 )
 from epochal.sinks.kafka.wire import messages
 from epochal.sinks.kafka.wire.cluster import Cluster
-from epochal.sinks.kafka.wire.errors import BrokerError, is_fenced
+from epochal.sinks.kafka.wire.errors import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, BrokerError, is_fenced
 from epochal.sinks.kafka.wire.messages import Partition, Piece
 from epochal.sinks.kafka.wire.reach import Reach, reach_of
 from tests.real.sinks.kafka.support import await_markers, read_topic
@@ -279,7 +277,7 @@ def test_a_fence_in_mid_delivery_ends_it_and_nothing_is_seen(make: Callable[...,
     assert is_fenced(refused.value.code)
     with pytest.raises(BrokerError, match="newer epoch") as refused:
         epoch.deliver(is_repeated=True)
-    assert refused.value.code == OLD_EPOCH
+    assert refused.value.code == INVALID_PRODUCER_EPOCH
     with pytest.raises(BrokerError) as refused:
         epoch.deliver()
     assert is_fenced(refused.value.code)
@@ -293,7 +291,7 @@ def test_an_attempt_that_comes_after_the_commit_adds_nothing(make: Callable[...,
     for is_repeated in (True, False):
         with pytest.raises(BrokerError) as refused:
             epoch.deliver(is_repeated=is_repeated)
-        assert refused.value.code == NOT_OPEN
+        assert refused.value.code == INVALID_TXN_STATE
     epoch.check_whole(delivered)
 
 

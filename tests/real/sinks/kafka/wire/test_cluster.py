@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from epochal.chaos import servers
 from epochal.sinks.kafka.wire import messages
 from epochal.sinks.kafka.wire.cluster import Cluster
-from epochal.sinks.kafka.wire.errors import BrokerError, is_fenced
+from epochal.sinks.kafka.wire.errors import TRANSACTIONAL_ID_NOT_FOUND, BrokerError, is_fenced
 from epochal.sinks.kafka.wire.messages import Partition, Producer, ProducerState
 from epochal.sinks.kafka.wire.reach import reach_of
 from tests.real.sinks.kafka.support import read_topic
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 FENCED = 90
 UNKNOWN_TOPIC = 3
-NO_SUCH_ID = 105
 
 
 def soon(seconds: float = 60) -> float:
@@ -139,7 +138,7 @@ def test_what_is_not_there_is_named_and_not_made(cluster: Cluster, topic: str, k
     with pytest.raises(BrokerError) as refused:
         cluster.leaders([Partition("not a name", 0)], soon())
     assert refused.value.name == "INVALID_TOPIC_EXCEPTION"
-    assert cluster.describe_transaction(f"{topic}-no", soon()).error == NO_SUCH_ID
+    assert cluster.describe_transaction(f"{topic}-no", soon()).error == TRANSACTIONAL_ID_NOT_FOUND
     with pytest.raises(BrokerError, match="INVALID_TRANSACTION_TIMEOUT"):
         cluster.init_producer(topic, 2**31 - 1, soon())
     assert (
