@@ -155,7 +155,7 @@ class Core:
         self.votes = votes
         self.lacking: Sequence[str] | None = None  # the requests of a vote that the brokers lack; None: not asked yet
         self.workers_lack: str | None = None  # why executors cannot write a vote; "": they can; None: not asked yet
-        self.told_why: str | None = None  # why epochs are not votes, as the log was told
+        self.told_why: str | None = None  # why epochs are not votes, as the log was told; "": they are
         self.ever_used = 1  # how many slots, as the sink was last seen
         check_slots_argument(slots, partitioner, self.name)
         self.tombstones = tombstones

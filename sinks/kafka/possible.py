@@ -17,6 +17,10 @@ from epochal.sinks.spark.executors import check_executors
 
 REDONE = "epochs are produced after the decision, by one task"
 """What the log and ``guarantee()`` say where the sink does not vote, before the reason."""
+WRITTEN = (
+    "epochs are written into an open transaction before the decision, and one request commits it after the decision"
+)
+"""What the log says where the sink votes, before the form of the durable copy."""
 
 
 def reason_of_arguments(sink: Core) -> str | None:

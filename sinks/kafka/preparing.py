@@ -81,15 +81,30 @@ def voted(sink: Core, epoch: Epoch, vote: Committable, now: Topics, by: Actor) -
     link = sink.link()
     with voting.named(link, epoch.number):
         reason = possible.reason_now(sink, link, now, epoch.copy.root)
+    tell_which_way(sink, epoch.copy, reason)
     if reason is None:
         return voting.vote(sink, epoch, vote, now, by)
     if epoch.copy.form == index.FORM:
         told = f"the epoch cannot be written as a vote any more, and its durable copy serves nothing else: {reason}"
         raise sink.refuse(epoch, told, "restart the query: the epoch is evaluated again, and copied as rows")
-    if sink.votes and sink.told_why != reason:
-        sink.told_why = reason
-        log.warning("sink %s: %s: %s", sink.name, possible.REDONE, reason)
     return vote
+
+
+def tell_which_way(sink: Core, copy: Copy, reason: str | None) -> None:
+    """Log once per start, and when it changes, whether epochs are votes.  ``reason``: why they are not; None: they are.
+
+    With ``votes=False`` nobody needs to be told.
+    """
+    way = reason or ""
+    if not sink.votes or sink.told_why == way:
+        return
+    sink.told_why = way
+    if reason is not None:
+        log.warning("sink %s: %s: %s", sink.name, possible.REDONE, reason)
+    elif copy.form == index.FORM:
+        log.info("sink %s: %s; the durable copy consists of the same record batches", sink.name, possible.WRITTEN)
+    else:
+        log.info("sink %s: %s; the record batches lie beside the durable copy", sink.name, possible.WRITTEN)
 
 
 def cut_of(sink: Core, marker_topic: MarkerTopic, epoch: Epoch, by: Actor) -> Json | None:

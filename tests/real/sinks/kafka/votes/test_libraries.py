@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from epochal.chaos import servers
+from epochal.sinks.kafka import possible
 from epochal.sinks.questions import Question
 from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY
@@ -44,9 +46,10 @@ def test_asking_changes_nothing(one: Staged, tmp_path: Path) -> None:
 def test_a_sink_that_was_closed_asks_anew_and_tells_anew(
     one: Staged, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def lines() -> int:
-        return sum("epochs are produced after the decision" in each for each in caplog.messages)
+    def lines(way: str = possible.REDONE) -> int:
+        return sum(each.startswith(f"sink {one.topic}: {way}") for each in caplog.messages)
 
+    caplog.set_level(logging.INFO, "epochal.sinks.kafka")
     with workers_that_load(one.spark, tmp_path / "slow", "google_crc32c", SLOW_CHECKSUMS):
         assert [one.prepare(0, 0, 50).payload["version"] for _ in range(2)] == [1, 1]
         assert lines() == 1
@@ -56,8 +59,14 @@ def test_a_sink_that_was_closed_asks_anew_and_tells_anew(
         assert lines() == 2
     one.sink.close()
     one.sink.look(QUERY)
+    voted, again = (one.prepare(0, 0, 50) for _ in range(2))
+    assert (voted.payload["version"], again.payload["version"]) == (2, 2)
+    assert (lines(), lines(possible.WRITTEN)) == (2, 1)
+    assert caplog.messages[-1].endswith("the durable copy consists of the same record batches")
+    one.sink.close()
+    one.sink.look(QUERY)
     voted = one.prepare(0, 0, 50)
-    assert voted.payload["version"] == 2
+    assert lines(possible.WRITTEN) == 2
     one.sink.commit(voted, ONE)
     assert one.seen() == list(range(50))
 
