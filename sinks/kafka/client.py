@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -200,6 +201,8 @@ class Link:
         """Return the result of an admin request, within the time limit; meanwhile errors of the client are recorded."""
         try:
             return future.result(self.timeout + 5)
+        except FutureTimeout:  # only from Python 3.11 on a TimeoutError
+            raise TimeoutError(f"no answer within {self.timeout + 5:g} s") from None
         finally:
             admin.poll(0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -54,6 +55,25 @@ LINK = Link("127.0.0.1:1", "out", 0.2)
 PLACE = MarkerTopic("flights", "out")
 ONE, TWO = Actor(1, 11), Actor(2, 22)
 QUERY = Query("flights", "q1", "r1", "file:/checkpoint")
+
+
+def test_an_answer_that_does_not_come_is_a_timeout_in_each_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until Python 3.10 that of a future was another error."""
+
+    class Older(Exception):
+        pass
+
+    class Silent(Future[str]):
+        def result(self, timeout: float | None = None) -> str:
+            raise Older(timeout)
+
+    def asked(link: Link) -> str:
+        with link.admin() as admin:
+            return link.answer(admin, Silent())
+
+    monkeypatch.setattr(client, "FutureTimeout", Older)
+    with pytest.raises(SinkUnavailable, match=r"did not answer the request for it within 0\.2 s: TimeoutError"):
+        LINK.ask_anew("for it", asked)
 
 
 @pytest.mark.parametrize("code", sorted(errors.NAMES))
