@@ -450,12 +450,14 @@ def _config(link: Link, admin: Any, settings: Any) -> Mapping[str, str]:
 def _make(link: Link, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
     """Make a topic.  False: it was there already."""
     k = kafka()
-    asked: list[Link] = []  # an answer may be lost: then an earlier attempt has made the topic
+    is_asked_for = False
 
     def attempt(link: Link) -> bool:
+        nonlocal is_asked_for
+        may_be_ours = is_asked_for  # an answer may be lost: then an earlier attempt has made the topic
         if _describe(link, name) is not None:
-            return bool(asked)
-        asked.append(link)
+            return may_be_ours
+        is_asked_for = True
         new = k.admin.NewTopic(name, partitions, replication, config=dict(config))
         try:
             with link.admin() as admin:
@@ -463,7 +465,7 @@ def _make(link: Link, name: str, partitions: int, replication: int, config: Mapp
         except k.KafkaException as error:
             if error.args[0].code() != k.KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-            return len(asked) > 1
+            return may_be_ours
         return True
 
     return link.ask_anew("to make topics", attempt)
