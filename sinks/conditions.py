@@ -25,6 +25,7 @@ from epochal.coordinator.model.epoch import (
 )
 from epochal.coordinator.model.errors import (
     CheckpointMismatch,
+    CommitInDoubt,
     Fenced,
     MarkerLost,
     Misconfigured,
@@ -157,6 +158,27 @@ def refusing(sink: str, epoch: EpochNumber) -> Iterator[None]:
         yield
     except Misconfigured as error:
         raise PrepareRefused(error.what, sink=sink, epoch=epoch, state=error.state, help=error.help) from error
+
+
+@contextmanager
+def before_the_decision(sink: str, epoch: Epoch) -> Iterator[None]:
+    """Turn ``CommitInDoubt`` about the durable copy into ``PrepareRefused``, unless the epoch is decided already.
+
+    Whoever reads a copy cannot know whether its epoch is decided, and whoever prepares knows it.
+    """
+    try:
+        yield
+    except CommitInDoubt as unreadable:
+        if epoch.decision.redo:
+            raise
+        raise PrepareRefused(
+            f"the durable copy was changed before the vote: {unreadable.what}",
+            sink=sink,
+            epoch=epoch.number,
+            state=f"{unreadable.state}; nothing of the epoch was decided",
+            help="restart the query: the epoch is evaluated again; if it happens again, find out what changes files of"
+            " the checkpoint",
+        ) from unreadable
 
 
 def check_above_zero(sink: str, **given: float | None) -> None:

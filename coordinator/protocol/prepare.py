@@ -13,6 +13,7 @@ from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.cleanup import abort_quietly
 from epochal.coordinator.protocol.pairs import ask_judgements
 from epochal.coordinator.protocol.start import Start
+from epochal.sinks.conditions import before_the_decision
 from epochal.sinks.protocol import CopyingSink, FolderStage, MicroBatch, Rows, Sink, StagingSink
 
 
@@ -90,7 +91,8 @@ def ask_vote(start: Start, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:
     hit(Point.BEFORE_SINK_PREPARE, sink.name, epoch.number)
     with start.publisher.step(Step.PREPARE, sink.name, epoch.number) as told:
         if epoch.copy is not None:
-            vote = prepare_from(start, epoch.copy, sink, epoch)
+            with before_the_decision(sink.name, epoch):
+                vote = prepare_from(start, epoch.copy, sink, epoch)
         elif epoch.digest:  # idempotent mode: the rows may be evaluated again, so the call may be repeated
             vote = start.patiently(lambda: sink.prepare(epoch, rows, start.me))
         else:

@@ -47,9 +47,12 @@ EXACT = {  # for the sink's own clone of the session: the same rows in the same 
     "spark.sql.files.minPartitionNum": "1",
 }
 
-PAYLOAD_VERSION = 2
-"""The newest version of a vote's payload: 2 names an open transaction (``votes``), 1 does not.  The encoding of rows in
-it has a version of its own (``rows.py``)."""
+WITHOUT_TRANSACTION, WITH_TRANSACTION = 1, 2
+"""The versions of a committable's payload: whether it names an open transaction (``votes``).
+
+The encoding of rows in it has a version of its own (``rows.py``)."""
+PAYLOAD_VERSION = WITH_TRANSACTION
+"""The newest version of a payload that this Epochal reads."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.conditions import marker_of
 from epochal.sinks.kafka import marker, possible, slots, voting
 from epochal.sinks.kafka.client import log
-from epochal.sinks.kafka.core import Core
+from epochal.sinks.kafka.core import WITHOUT_TRANSACTION, Core
 from epochal.sinks.kafka.judging import check_rows, check_topics, judged_while_copied, reasons, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.topics import Topics
@@ -60,7 +60,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows} rows"
         raise sink.refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
     payload = {
-        "version": 1,
+        "version": WITHOUT_TRANSACTION,
         "copy": epoch.copy.to_json(),
         "identity": now.identity,
         **({"topics": dict(now.ids)} if now.several else {"topic": sink.topic}),

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, EpochNumber
-from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, PrepareRefused, SinkUnavailable
-from epochal.sinks.conditions import marker_of, refusing
+from epochal.coordinator.model.errors import EpochalError, PrepareRefused, SinkUnavailable
+from epochal.sinks.conditions import before_the_decision, marker_of, refusing
 from epochal.sinks.kafka import marker
 from epochal.sinks.kafka.batches import frame, records
 from epochal.sinks.kafka.batches.write import Layout
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.committing import plan_of, records_of
-from epochal.sinks.kafka.core import Core, Shown, active_session
+from epochal.sinks.kafka.core import WITH_TRANSACTION, Core, Shown, active_session
 from epochal.sinks.kafka.ending import Vote
 from epochal.sinks.kafka.failures import of_vote
 from epochal.sinks.kafka.marker import State
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 SMALL_COPY_BYTES = 4 << 20
 """A copy of at most this many bytes is encoded by one task, however many files it has."""
-VERSION = 2
-"""The version of a payload with a vote in it."""
 
 
 def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Actor) -> Committable:
@@ -76,7 +74,7 @@ def vote(sink: Core, epoch: Epoch, committable: Committable, now: Topics, by: Ac
         judge(state)
         write(sink, cluster, plan, transaction, state, encoded, clock)
     held = Vote(transaction.transactional_id, transaction.producer, plan.marker)
-    return replace(committable, payload={**committable.payload, "version": VERSION, "votes": held.to_json()})
+    return replace(committable, payload={**committable.payload, "version": WITH_TRANSACTION, "votes": held.to_json()})
 
 
 def write(
@@ -106,19 +104,8 @@ def staged_rows(sink: Core, epoch: Epoch) -> Encoded | None:
         return None
     if sink.staged is not None and sink.staged[0] == epoch.decision.id:
         return sink.staged[1]
-    try:
+    with before_the_decision(sink.name, epoch):
         return index.read(epoch.copy, sink.name, epoch.number)
-    except CommitInDoubt as unreadable:
-        if epoch.decision.redo:
-            raise
-        raise PrepareRefused(
-            f"the durable copy was changed before the vote: {unreadable.what}",
-            sink=sink.name,
-            epoch=epoch.number,
-            state=f"{unreadable.state}; nothing of the epoch was decided",
-            help="restart the query: the epoch is evaluated again; if it happens again, find out what changes files of"
-            " the checkpoint",
-        ) from unreadable
 
 
 def layout_of(sink: Core, link: Link, now: Topics) -> Layout:
