@@ -51,11 +51,11 @@ def _ends(bootstrap: str, topic: str, isolation: str) -> dict[int, int]:
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    partitions = admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions
-    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
-    told = admin.list_offsets(asked, isolation_level=IsolationLevel[isolation], request_timeout=REQUEST_S)
-    return {each.partition: future.result(REQUEST_S).offset for each, future in told.items()}
+    with AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}) as admin:
+        partitions = admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions
+        asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
+        told = admin.list_offsets(asked, isolation_level=IsolationLevel[isolation], request_timeout=REQUEST_S)
+        return {each.partition: future.result(REQUEST_S).offset for each, future in told.items()}
 
 
 def committed(bootstrap: str, topic: str) -> int:

@@ -7,7 +7,7 @@ import re
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +118,16 @@ class Topics:
             admin.delete_topics([name], request_timeout=120)[name].result(timeout=130)
             self._await_topic(admin, name, shown=False)
 
-    def _admin(self, **options: Any) -> Any:
-        """Return a new client.  One that is asked for futures is used as a context manager.
+    @contextlib.contextmanager
+    def _admin(self, **options: Any) -> Iterator[Any]:
+        """Yield a new client; afterwards it is destroyed.
 
-        The garbage collector may run in its own thread, and must not destroy it there.
+        The garbage collector may run in a thread of the client, and must not destroy it there.
         """
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **options})
+        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **options}) as admin:
+            yield admin
 
     def _await_topic(self, admin: Any, name: str, *, shown: bool) -> None:
         if not wait_until(lambda: _shows(admin, name) is shown or None, TOPIC_S):
@@ -139,8 +141,8 @@ class Topics:
         """Return whether a broker answers. Blocks for some seconds at most."""
         from confluent_kafka import KafkaException
 
-        with contextlib.suppress(KafkaException):
-            return bool(self._admin(**{"reconnect.backoff.max.ms": 200}).list_topics(timeout=2).brokers)
+        with contextlib.suppress(KafkaException), self._admin(**{"reconnect.backoff.max.ms": 200}) as admin:
+            return bool(admin.list_topics(timeout=2).brokers)
         return False
 
 

@@ -77,7 +77,8 @@ class KafkaNode(KafkaServer):
 
     def leaders_and_replicas(self) -> Any:
         """Return the cluster as this node knows it. Raises KafkaException if it does not answer within ANSWER_S."""
-        return self._admin(**{"reconnect.backoff.max.ms": 200}).list_topics(timeout=ANSWER_S)
+        with self._admin(**{"reconnect.backoff.max.ms": 200}) as admin:
+            return admin.list_topics(timeout=ANSWER_S)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.pid is None:

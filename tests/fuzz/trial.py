@@ -88,8 +88,8 @@ class Servers:
         reader = readers.KafkaReader(bootstrap)
         spark.sql(f"CREATE DATABASE IF NOT EXISTS fuzz LOCATION '{folder}/fuzz.db'")
         try:
-            admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-            yield cls(spark, dsn, bootstrap, folder, Frames(spark, folder / "rows"), admin, reader)
+            with AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}) as admin:
+                yield cls(spark, dsn, bootstrap, folder, Frames(spark, folder / "rows"), admin, reader)
         finally:
             reader.close()
             spark.sql("DROP DATABASE fuzz CASCADE")

@@ -176,6 +176,34 @@ def test_a_circle_is_noticed() -> None:
     assert circles({"a": {"b"}, "b": {"a", "c"}, "c": set()}) == [("a", "b")]
 
 
+ADMIN = "AdminClient"
+"""confluent_kafka's client for topics and settings.
+
+A request that fails leaves it in a circle of references.  Then the garbage collector destroys it, maybe in a thread of
+the client itself, and librdkafka ends the process."""
+DESTROYS = "sinks/kafka/client.py"
+"""Where a context manager destroys it."""
+
+
+def admins_left_behind(source: str) -> list[int]:
+    """The lines that make such a client and do not destroy it at the end of a ``with``."""
+    nodes = list(ast.walk(ast.parse(source)))
+    kept = {id(item.context_expr) for node in nodes if isinstance(node, ast.With) for item in node.items}
+    made = (node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == ADMIN)
+    return [node.lineno for node in made if id(node) not in kept]
+
+
+def test_every_admin_client_is_destroyed_where_it_was_used() -> None:
+    """In all that is committed: a collector that runs by chance ends the process of whoever comes later."""
+    files = [path for path in tracked() if path.suffix == ".py" and str(path.relative_to(ROOT)) != DESTROYS]
+    left = {str(path.relative_to(ROOT)): admins_left_behind(path.read_text()) for path in files}
+    assert {name: lines for name, lines in left.items() if lines} == {}
+
+
+def test_an_admin_client_that_is_left_behind_is_noticed() -> None:
+    assert admins_left_behind(f"with admin.{ADMIN}(x) as a:\n    b\nc = {ADMIN}(y)\n{ADMIN}(z).list_topics()") == [3, 4]
+
+
 WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.datetime.now", "date.today"}
 NOTES = {
     ("epochal.sinks.delta.core", "time.time"),  # Delta's `lastUpdated`, which nobody reads

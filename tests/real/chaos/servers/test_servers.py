@@ -26,22 +26,22 @@ def test_a_topic_is_shown_once_it_is_created_and_no_more_once_it_is_deleted(
     kafka_server: servers.Kafka, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker learns both from its controller, some milliseconds after the answer; here it seems to learn it later."""
-    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
     shows, late = kafka._shows, list[bool]()
 
     def shows_late(admin: AdminClient, name: str) -> bool:
         return late.pop() if late else shows(admin, name)
 
     monkeypatch.setattr(kafka, "_shows", shows_late)
-    for _ in range(3):
-        late += [False] * 3
-        kafka_server.create_topic(topic_name, partitions=3)
-        assert not late
-        assert len(admin.list_topics(timeout=120).topics[topic_name].partitions) == 3
-        late += [True] * 3
-        kafka_server.delete_topic(topic_name)
-        assert not late
-        assert topic_name not in admin.list_topics(timeout=120).topics
+    with AdminClient({"bootstrap.servers": kafka_server.bootstrap}) as admin:
+        for _ in range(3):
+            late += [False] * 3
+            kafka_server.create_topic(topic_name, partitions=3)
+            assert not late
+            assert len(admin.list_topics(timeout=120).topics[topic_name].partitions) == 3
+            late += [True] * 3
+            kafka_server.delete_topic(topic_name)
+            assert not late
+            assert topic_name not in admin.list_topics(timeout=120).topics
 
 
 def test_rows_whose_markers_are_owed_are_waited_for(kafka_server: servers.Kafka, topic_name: str) -> None:

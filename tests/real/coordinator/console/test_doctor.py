@@ -277,8 +277,8 @@ def state_of(console: Console) -> Json:
     housekeeping = " UNION ALL ".join(
         f"SELECT '{table}', t::text, xmin::text, '', '' FROM epochal.{table} t" for table in ("sinks", "epochs")
     )
-    admin = AdminClient({"bootstrap.servers": console.bootstrap, "log_level": 0})
-    names = [name for name in admin.list_topics(timeout=60).topics if console.topic in name]
+    with AdminClient({"bootstrap.servers": console.bootstrap, "log_level": 0}) as admin:
+        names = [name for name in admin.list_topics(timeout=60).topics if console.topic in name]
     return {
         "database": sorted(map(str, observe(console.dsn, f"{catalogue} UNION ALL {housekeeping}"))),
         "attempt": observe(console.dsn, "SELECT last_value, is_called FROM epochal.attempt"),

@@ -55,26 +55,26 @@ class GuardedKafka(KafkaServer):
 
     def grant(self, kind: ResourceType, name: str, *rights: str) -> None:
         """Give the user these rights, and wait until the broker knows."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         what = kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*"
         granted = [AclBinding(*what, AclOperation[right], AclPermissionType.ALLOW) for right in rights]
-        for done in admin.create_acls(granted).values():
-            done.result(120)
         all_of_it = AclBindingFilter(*what, AclOperation.ANY, AclPermissionType.ANY)
+        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
+            for done in admin.create_acls(granted).values():
+                done.result(120)
 
-        def known() -> bool | None:
-            return set(granted) <= set(admin.describe_acls(all_of_it).result(120)) or None
+            def known() -> bool | None:
+                return set(granted) <= set(admin.describe_acls(all_of_it).result(120)) or None
 
-        assert wait_until(known, 120)
+            assert wait_until(known, 120)
 
     def revoke(self, kind: ResourceType, name: str) -> None:
         """Take all rights of this thing from the user, and wait until the broker knows."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         what = kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*"
         all_of_it = AclBindingFilter(*what, AclOperation.ANY, AclPermissionType.ANY)
-        for done in admin.delete_acls([all_of_it]).values():
-            done.result(120)
-        assert wait_until(lambda: None if admin.describe_acls(all_of_it).result(120) else True, 120)
+        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
+            for done in admin.delete_acls([all_of_it]).values():
+                done.result(120)
+            assert wait_until(lambda: None if admin.describe_acls(all_of_it).result(120) else True, 120)
 
 
 class SecuredKafka(GuardedKafka):
@@ -88,9 +88,9 @@ class SecuredKafka(GuardedKafka):
     def add_user(self) -> None:
         """The user, with its password."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         added = UserScramCredentialUpsertion(USER, info, SECRET.encode())
-        admin.alter_user_scram_credentials([added])[USER].result(120)
+        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
+            admin.alter_user_scram_credentials([added])[USER].result(120)
 
     def _prepare(self) -> None:
         self._make_certificate()

@@ -84,7 +84,8 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
 
 def hanging(bootstrap: str, *topics: str) -> list[str]:
     """The partitions whose last stable offset is below the high watermark.  Topics that do not exist have none."""
-    known = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=120).topics
+    with AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}) as admin:
+        known = admin.list_topics(timeout=120).topics
     places = [TopicPartition(topic, p) for topic in topics if topic in known for p in known[topic].partitions]
     stable = _ends(bootstrap, places, "read_committed")
     high = _ends(bootstrap, places, "read_uncommitted")
@@ -106,8 +107,8 @@ def set_max_message_bytes(bootstrap: str, topic: str, value: int) -> None:
 def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(120)
+    with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+        admin.incremental_alter_configs([resource])[resource].result(120)
     time.sleep(0.5)  # brokers apply it a moment after they have answered
 
 

@@ -246,12 +246,12 @@ COMPACTS = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.0", "delete.ret
 @contextmanager
 def compacting(bootstrap: str, topic: str) -> Iterator[None]:
     """The broker compacts that topic as soon as it can."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def alter(kind: ResourceType, name: str, operation: AlterConfigOpType, settings: dict[str, str]) -> None:
         entries = [ConfigEntry(key, value, incremental_operation=operation) for key, value in settings.items()]
         resource = ConfigResource(kind, name, incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result(120)
+        with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+            admin.incremental_alter_configs([resource])[resource].result(120)
 
     backoff = {"log.cleaner.backoff.ms": "200"}
     alter(ResourceType.TOPIC, topic, AlterConfigOpType.SET, COMPACTS)

@@ -388,8 +388,8 @@ def test_rows_keep_partition_and_order_whatever_the_slots(
     start(three, TWO)
     second = Epoch(Decision("q1", 1, TWO, "f1"), 2, copy=copy)
     committable = three.prepare(second, stage.read(copy), TWO)
-    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
-    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(120)  # decided rows stay where they were put
+    with AdminClient({"bootstrap.servers": kafka_server.bootstrap}) as admin:
+        admin.create_partitions([NewPartitions(topic, 6)])[topic].result(120)  # decided rows stay where they were put
     assert three.commit(committable, TWO) is CommitOutcome.COMMITTED
     all_rows = read_topic(kafka_server.bootstrap, topic)
     for partition in range(4):

@@ -24,8 +24,9 @@ from tests.real.sinks.kafka.test_sink import SCHEMA
 
 def settings(bootstrap: str, topic: str) -> dict[str, str]:
     """A topic's settings, asked for from outside."""
-    admin, resource = AdminClient({"bootstrap.servers": bootstrap}), ConfigResource(ResourceType.TOPIC, topic)
-    found = admin.describe_configs([resource])[resource].result(120)
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+        found = admin.describe_configs([resource])[resource].result(120)
     return {name: str(entry.value) for name, entry in found.items()}
 
 

@@ -223,8 +223,8 @@ def test_a_topic_that_is_deleted_while_rows_are_delivered_is_named(
 @pytest.mark.wide
 def test_partitions_that_are_added_change_nothing(one: Votes, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = one.prepare(0, 0, 50)
-    admin = AdminClient({"bootstrap.servers": one.bootstrap})
-    admin.create_partitions([NewPartitions(one.topic, 6)])[one.topic].result(120)
+    with AdminClient({"bootstrap.servers": one.bootstrap}) as admin:
+        admin.create_partitions([NewPartitions(one.topic, 6)])[one.topic].result(120)
     redone = redoing(monkeypatch)
     assert one.sink.commit(decided, ONE) is COMMITTED
     assert (one.seen(), redone) == (FEW, [])

@@ -432,10 +432,10 @@ def test_leaders_move_to_their_preferred_replicas(
 def test_a_partition_is_added_between_epochs(votes: MakeWide, nodes: KafkaNodes) -> None:
     one = votes()
     one.epoch(0, 0, FEW)
-    admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
     for number in range(1, 4):
         grown = NewPartitions(one.topic, PARTITIONS + number)
-        admin.create_partitions([grown], request_timeout=60)[one.topic].result(70)
+        with AdminClient({"bootstrap.servers": nodes.bootstrap}) as admin:
+            admin.create_partitions([grown], request_timeout=60)[one.topic].result(70)
         one.epoch(number, number * FEW, (number + 1) * FEW)
     one.check(4 * FEW, 4)
     assert {r.partition for r in read_topic(one.bootstrap, one.topic)} == set(range(PARTITIONS + 3))

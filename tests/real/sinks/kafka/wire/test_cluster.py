@@ -141,9 +141,8 @@ def test_what_is_not_there_is_named_and_not_made(cluster: Cluster, topic: str, k
     assert cluster.describe_transaction(f"{topic}-no", soon()).error == TRANSACTIONAL_ID_NOT_FOUND
     with pytest.raises(BrokerError, match="INVALID_TRANSACTION_TIMEOUT"):
         cluster.init_producer(topic, 2**31 - 1, soon())
-    assert (
-        f"{topic}-no" not in AdminClient({"bootstrap.servers": kafka_server.bootstrap}).list_topics(timeout=60).topics
-    )
+    with AdminClient({"bootstrap.servers": kafka_server.bootstrap}) as admin:
+        assert f"{topic}-no" not in admin.list_topics(timeout=60).topics
     with pytest.raises(ConnectionError, match="no broker has the id 77"):
         cluster.connection(77, soon())
 

@@ -52,9 +52,9 @@ class WellSecuredKafka(SecuredKafka):
             UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), SECRET.encode())
             for user, mechanism in [*((USER, each) for each in mechanisms), (ODD_USER, mechanisms[0])]
         ]
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        for each in added:
-            admin.alter_user_scram_credentials([each])[each.user].result(120)
+        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
+            for each in added:
+                admin.alter_user_scram_credentials([each])[each.user].result(120)
 
 
 def token(lives: float) -> str:
