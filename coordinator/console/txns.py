@@ -6,8 +6,9 @@ A decided epoch is never aborted.  An epoch that is not decided is never committ
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import JsonOption, PipelineOption
 from epochal.coordinator.console.render import FINE, WRONG, Answer, Usage, answering, line, table
 from epochal.coordinator.console.standing import Standing, doubt, resolve, take
-from epochal.coordinator.model.epoch import Committable, Json, Query
+from epochal.coordinator.model.epoch import Committable, EpochNumber, Json, Query
 from epochal.coordinator.model.errors import CommitInDoubt, Fenced
 from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.inspection import Described, Transactional, transactional_of
@@ -139,11 +140,13 @@ def _sink(name: str, asked: Transactional, standing: Standing) -> Json:
     epoch = standing.in_doubt.get(name)
     now = time.time()
     described = asked.described()
+    inside = functools.cache(asked.epoch_inside)  # all ids write into one marker topic
+    judged = [_judged(name, each, asked, standing, inside) for each in described] if described is not None else None
     return {
         "name": name,
         "transactional_ids": list(asked.ids),
         "in_doubt": doubt(epoch) if epoch is not None else None,
-        "transactions": [_judged(name, each, asked, standing) for each in described] if described is not None else None,
+        "transactions": judged,
         "open": [
             {
                 "topic": found.topic,
@@ -176,8 +179,13 @@ def _told(found: Described) -> Json:
     }
 
 
-def _judged(name: str, found: Described, asked: Transactional, standing: Standing) -> Json:
-    """Return the transaction with its epoch, what the log says of it, and what to do."""
+def _judged(
+    name: str, found: Described, asked: Transactional, standing: Standing, inside: Callable[[], EpochNumber | None]
+) -> Json:
+    """Return the transaction with its epoch, what the log says of it, and what to do.
+
+    ``inside``: returns the epoch whose marker lies in an open transaction.
+    """
     told = _told(found)
     if not found.is_open:
         return told
@@ -187,14 +195,19 @@ def _judged(name: str, found: Described, asked: Transactional, standing: Standin
             "if the query runs, leave it alone: an epoch is being prepared; if it does not run, start it, or"
             f" --abort {name} --yes; the broker aborts it after {found.timeout:g} s"
         )
-        return {**told, "epoch": asked.epoch_inside(), "by_log": "not decided", "to_do": to_do}
-    committable = _vote(name, standing)
-    if committable is not None and asked.is_prepared(found, committable):
+        return {**told, "epoch": inside(), "by_log": "not decided", "to_do": to_do}
+    if _holds_decided(name, found, asked, standing):
         to_do = f"start the query, which commits it; or --finish {name} --yes"
         to_do = to_do if found.can_commit else "the broker aborts it: start the query, which writes the epoch again"
         return {**told, "epoch": epoch.number, "by_log": "decided", "to_do": to_do}
     to_do = f"start the query: it ends this transaction, and writes epoch {epoch.number} again"
-    return {**told, "epoch": asked.epoch_inside(), "by_log": "not this one", "to_do": to_do}
+    return {**told, "epoch": inside(), "by_log": "not this one", "to_do": to_do}
+
+
+def _holds_decided(name: str, found: Described, asked: Transactional, standing: Standing) -> bool:
+    """Whether this is the transaction that holds the epoch which is decided and not shown."""
+    committable = _vote(name, standing)
+    return committable is not None and asked.is_prepared(found, committable)
 
 
 def _vote(name: str, standing: Standing) -> Committable | None:
@@ -255,11 +268,7 @@ def _finished(sink: Sink, asked: Transactional, standing: Standing, yes: bool) -
         return ["no epoch is decided and not shown: nothing is finished"]
     committable = _vote(name, standing)
     described = asked.described()
-    found = [
-        each
-        for each in described or ()
-        if committable is not None and each.can_commit and asked.is_prepared(each, committable)
-    ]
+    found = [each for each in described or () if each.can_commit and _holds_decided(name, each, asked, standing)]
     if committable is None or not found or not isinstance(sink, VotingSink):
         raise CommitInDoubt(
             f"{doubt(epoch)}, and no open transaction holds it: nothing is finished",

@@ -21,7 +21,9 @@ from epochal.coordinator.console.standing import Standing
 from epochal.coordinator.model.epoch import Actor, Committable, Decision, EpochRequest, Marker, Query, SinkState
 from epochal.coordinator.model.errors import CheckpointMismatch, CommitInDoubt, Misconfigured, SinkUnavailable
 from epochal.coordinator.protocol.history import History
+from epochal.sinks import KafkaSink
 from epochal.sinks.epochs import Epochs, ShownEpoch, Wanted
+from epochal.sinks.inspection import Described
 from epochal.sinks.memory import MemoryServer, MemorySink
 
 ONE = Actor(1, 11)
@@ -164,6 +166,39 @@ def test_nothing_is_finished_that_no_open_transaction_holds() -> None:
     with pytest.raises(CommitInDoubt, match="decided, and no open transaction holds it: nothing is finished"):
         finished(stood(commit(0, "topic"), **IN_DOUBT))
     assert finished(stood()) == ["no epoch is decided and not shown: nothing is finished"]
+
+
+def test_what_lies_in_the_marker_topic_is_read_once_for_all_ids() -> None:
+    reads = list[int]()
+
+    def epoch_inside() -> int:
+        reads.append(1)
+        return 7
+
+    opened = [Described(f"epochal-app-topic-{n}", "Ongoing", True, True, (n, 0), None, 60.0, []) for n in range(3)]
+    there = SimpleNamespace(**vars(asked()), epoch_inside=epoch_inside)
+    there.described = lambda: opened
+    told = txns._sink("topic", cast("Any", there), stood())
+    assert [(each["epoch"], each["by_log"]) for each in told["transactions"]] == [(7, "not decided")] * 3
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize("can_commit", [True, False])
+def test_the_transaction_that_is_shown_as_decided_is_the_one_that_is_finished(can_commit: bool) -> None:
+    mine, other = (
+        Described(name, "Ongoing", True, can_commit, (n, 0), None, 60.0, []) for n, name in enumerate(("mine", "other"))
+    )
+    there = SimpleNamespace(**vars(asked()), is_prepared=lambda found, _: found is mine, epoch_inside=lambda: None)
+    there.described = lambda: [other, mine]
+    at = stood(commit(0, "topic"), **IN_DOUBT)
+    told = txns._sink("topic", cast("Any", there), at)["transactions"]
+    assert [each["by_log"] for each in told] == ["not this one", "decided"]
+    sink = KafkaSink("localhost:1", topic="topic", name="topic")
+    if can_commit:
+        assert str(mine) in txns._finished(sink, cast("Any", there), at, yes=False)[0]
+    else:
+        with pytest.raises(CommitInDoubt, match="no open transaction holds it"):
+            txns._finished(sink, cast("Any", there), at, yes=False)
 
 
 @pytest.mark.parametrize(
