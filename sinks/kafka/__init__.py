@@ -8,7 +8,7 @@ Every epoch is one transaction with rows and marker; with ``slots=``, several.  
     commit    ending.py: one request                      committing.py, produce.py      applying.py, produce.py
     recover   again.py, or the next column                the same again                 the same again
 
-``votes/`` says how the first way works and why it is exactly once.  ``possible.py`` says when it cannot be taken.
+``delivery/`` says how the first way works and why it is exactly once.  ``possible.py`` says when it cannot be taken.
 ``failures.py`` turns its errors into those of a sink.
 
 On the driver: ``sink.py`` has the arguments (checked by ``arguments.py``) and the methods of the sink.  Beside the

@@ -11,9 +11,9 @@ from epochal.coordinator.model.errors import CommitInDoubt, PrepareRefused, Sink
 from epochal.sinks.kafka import possible, voting
 from epochal.sinks.kafka.committing import end_own_vote, ended_by, plan_of, tell_that_it_is_redone
 from epochal.sinks.kafka.core import PAYLOAD_VERSION, Core
+from epochal.sinks.kafka.delivery import index
 from epochal.sinks.kafka.ending import Vote
 from epochal.sinks.kafka.produce import Plan
-from epochal.sinks.kafka.votes import index
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.rows import formats
 

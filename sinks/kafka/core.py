@@ -20,12 +20,12 @@ from epochal.sinks.kafka.arguments import (
     declared_topics,
 )
 from epochal.sinks.kafka.client import Link, Options, check_options, read_options
+from epochal.sinks.kafka.delivery.encoding import Encoded
 from epochal.sinks.kafka.encode import Encoder, MakeValue
 from epochal.sinks.kafka.marker import MarkerTopic, State
 from epochal.sinks.kafka.objections import Objection
 from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.kafka.topics import Topics
-from epochal.sinks.kafka.votes.encoding import Encoded
 from epochal.sinks.kafka.wire.messages import Producer
 from epochal.sinks.protocol import Schema, Sink
 from epochal.sinks.rows import rejects

@@ -8,7 +8,7 @@ from __future__ import annotations
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka.client import Link
-from epochal.sinks.kafka.votes.producing import DeliveryFailed
+from epochal.sinks.kafka.delivery.producing import DeliveryFailed
 from epochal.sinks.kafka.wire import errors
 from epochal.sinks.kafka.wire.errors import BrokerError
 

@@ -8,8 +8,8 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.kafka.batches import frame
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.core import Core
+from epochal.sinks.kafka.delivery import libraries
 from epochal.sinks.kafka.topics import Topics
-from epochal.sinks.kafka.votes import libraries
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.errors import NotByHand
 from epochal.sinks.spark import stage

@@ -13,10 +13,10 @@ from epochal.sinks.conditions import marker_of
 from epochal.sinks.kafka import marker, possible, slots, voting
 from epochal.sinks.kafka.client import log
 from epochal.sinks.kafka.core import WITHOUT_TRANSACTION, Core
+from epochal.sinks.kafka.delivery import index
 from epochal.sinks.kafka.judging import check_rows, check_topics, judged_while_copied, reasons, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.topics import Topics
-from epochal.sinks.kafka.votes import index
 from epochal.sinks.protocol import Rows
 from epochal.sinks.rows import rejects
 from epochal.sinks.spark import stage

@@ -3,7 +3,7 @@
 The rows are written before the decision where that is possible, else after it, from the durable copy; in idempotent
 mode, from the micro-batch itself.
 This file has the arguments and the methods.  Other files of this folder implement the methods.  The methods run on the
-driver; ``votes/producing.py`` and ``produce.py`` send the rows, in tasks.
+driver; ``delivery/producing.py`` and ``produce.py`` send the rows, in tasks.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KafkaSink:
     ``slots``: how many transactions write an epoch at the same time (``epochal.sinks.kafka.slots``), for epochs that
     one transaction does not write in time.  The number may change between starts.
     ``votes``: True: tasks write an epoch into one open transaction before the decision, and one request commits it
-    after the decision (``epochal.sinks.kafka.votes``).  Where that cannot be done, an epoch is produced after the
+    after the decision (``epochal.sinks.kafka.delivery``).  Where that cannot be done, an epoch is produced after the
     decision, by one task, as with False.  ``guarantee()`` says why as far as the arguments tell, the log says the rest.
     ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``).  Other
     arguments can name selected columns only.  Rows are projected again when they are produced, after the decision.  The

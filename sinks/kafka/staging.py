@@ -10,6 +10,7 @@ from epochal.coordinator.model.epoch import Copy, Epoch
 from epochal.coordinator.model.errors import EpochalError, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka import possible, voting
 from epochal.sinks.kafka.core import Core, Watched
+from epochal.sinks.kafka.delivery import encoding, index
 from epochal.sinks.kafka.judging import (
     check_topics,
     is_watchable,
@@ -19,7 +20,6 @@ from epochal.sinks.kafka.judging import (
     topics_of,
 )
 from epochal.sinks.kafka.objections import watched
-from epochal.sinks.kafka.votes import encoding, index
 from epochal.sinks.protocol import Rows
 from epochal.sinks.spark import stage
 

@@ -13,10 +13,10 @@ from epochal.sinks.kafka import encode, possible, produce, topics
 from epochal.sinks.kafka.batches import frame
 from epochal.sinks.kafka.client import SMALLEST_QUEUE_KB, Link, Options, kafka, log
 from epochal.sinks.kafka.core import Core
+from epochal.sinks.kafka.delivery import libraries
 from epochal.sinks.kafka.marker import MarkerTopic
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.transaction import Transaction
-from epochal.sinks.kafka.votes import libraries
 from epochal.sinks.protocol import Schema
 from epochal.sinks.questions import Answer, Question, require
 from epochal.sinks.spark.executors import check_executors

@@ -20,13 +20,8 @@ from epochal.sinks.kafka.batches.write import Layout
 from epochal.sinks.kafka.client import Link
 from epochal.sinks.kafka.committing import plan_of, records_of
 from epochal.sinks.kafka.core import WITH_TRANSACTION, Core, Shown, active_session
-from epochal.sinks.kafka.ending import Vote
-from epochal.sinks.kafka.failures import of_vote
-from epochal.sinks.kafka.marker import State
-from epochal.sinks.kafka.produce import Plan
-from epochal.sinks.kafka.topics import Topics
-from epochal.sinks.kafka.votes import encoding, index
-from epochal.sinks.kafka.votes.deliver import (
+from epochal.sinks.kafka.delivery import encoding, index
+from epochal.sinks.kafka.delivery.deliver import (
     Batch,
     Delivered,
     RowsGone,
@@ -34,8 +29,13 @@ from epochal.sinks.kafka.votes.deliver import (
     Transaction,
     deliver,
 )
-from epochal.sinks.kafka.votes.encoding import Encoded
-from epochal.sinks.kafka.votes.producing import Delivery, DeliveryFailed, produce
+from epochal.sinks.kafka.delivery.encoding import Encoded
+from epochal.sinks.kafka.delivery.producing import Delivery, DeliveryFailed, produce
+from epochal.sinks.kafka.ending import Vote
+from epochal.sinks.kafka.failures import of_vote
+from epochal.sinks.kafka.marker import State
+from epochal.sinks.kafka.produce import Plan
+from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.kafka.wire import errors, reach
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError

@@ -20,7 +20,7 @@ FLOORS = (
     ("coordinator/environment", "coordinator/telemetry", "checkpoints", "sinks"),
     ("coordinator/protocol", "sinks/spark"),
     ("sinks/rows", "sinks/kafka/wire", "sinks/kafka/batches"),
-    ("sinks/kafka/votes",),
+    ("sinks/kafka/delivery",),
     ("sinks/postgres", "sinks/kafka", "sinks/delta"),
     ("coordinator/query",),
     ("coordinator/console",),

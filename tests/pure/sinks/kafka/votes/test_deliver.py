@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from epochal.sinks.kafka.batches import frame
-from epochal.sinks.kafka.votes import deliver as module
-from epochal.sinks.kafka.votes.deliver import (
+from epochal.sinks.kafka.delivery import deliver as module
+from epochal.sinks.kafka.delivery.deliver import (
     Batch,
     Delivered,
     RecordsDamaged,

@@ -12,8 +12,8 @@ import pytest
 from pyspark import TaskContext
 
 from epochal.sinks.kafka.batches.write import Layout
-from epochal.sinks.kafka.votes import encoding
-from epochal.sinks.kafka.votes.encoding import INLINE_BYTES, INLINE_TASKS, Job
+from epochal.sinks.kafka.delivery import encoding
+from epochal.sinks.kafka.delivery.encoding import INLINE_BYTES, INLINE_TASKS, Job
 
 LAYOUT = Layout(("t",), (1,), (1 << 20,), "murmur2_random", None, None, None, None)
 ROW = 40_000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochal.sinks.kafka.batches.frame import SEQUENCES
-from epochal.sinks.kafka.votes.deliver import Batch, RowsGone, Stream, dealt
+from epochal.sinks.kafka.delivery.deliver import Batch, RowsGone, Stream, dealt
 from epochal.sinks.kafka.wire.errors import INVALID_TXN_STATE, BrokerError
 from epochal.sinks.kafka.wire.messages import Partition, ProduceAnswer, ProducerState
 

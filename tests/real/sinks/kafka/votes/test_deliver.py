@@ -16,8 +16,8 @@ import pytest
 
 from epochal.chaos import servers
 from epochal.sinks.kafka.batches import frame, records
-from epochal.sinks.kafka.votes import deliver as module
-from epochal.sinks.kafka.votes.deliver import (
+from epochal.sinks.kafka.delivery import deliver as module
+from epochal.sinks.kafka.delivery.deliver import (
     Batch,
     Delivered,
     RecordsDamaged,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TIMEOUT_MS = 120_000
 DELIVERER = """
 import pickle, sys, time
-from epochal.sinks.kafka.votes.deliver import Stream, deliver
+from epochal.sinks.kafka.delivery.deliver import Stream, deliver
 from epochal.sinks.kafka.wire.cluster import Cluster
 reach, transaction, batches = pickle.load(sys.stdin.buffer)
 streams = {where: Stream(its) for where, its in batches.items()}

@@ -15,7 +15,7 @@ from epochal.chaos import servers
 from epochal.coordinator.model.epoch import Committable, Copy, Decision, Epoch
 from epochal.coordinator.model.errors import CommitInDoubt, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka import again, committing, voting
-from epochal.sinks.kafka.votes import index
+from epochal.sinks.kafka.delivery import index
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY

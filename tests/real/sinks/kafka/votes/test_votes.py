@@ -17,9 +17,9 @@ from epochal.coordinator.model.epoch import Actor, Committable, Decision, Epoch
 from epochal.coordinator.model.errors import Fenced, OutcomeUnknown, PrepareRefused
 from epochal.coordinator.model.failpoints import AnswerDropped, Point
 from epochal.sinks.kafka import KafkaSink, marker, voting
+from epochal.sinks.kafka.delivery import producing
+from epochal.sinks.kafka.delivery.encoding import Encoded
 from epochal.sinks.kafka.marker import State
-from epochal.sinks.kafka.votes import producing
-from epochal.sinks.kafka.votes.encoding import Encoded
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY, TWO

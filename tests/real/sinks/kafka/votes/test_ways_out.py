@@ -19,8 +19,8 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.errors import OutcomeUnknown, PrepareRefused, SinkUnavailable
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.kafka import voting
-from epochal.sinks.kafka.votes import encoding, producing
-from epochal.sinks.kafka.votes.encoding import Encoded
+from epochal.sinks.kafka.delivery import encoding, producing
+from epochal.sinks.kafka.delivery.encoding import Encoded
 from epochal.sinks.kafka.wire.messages import Partition
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.arrow import BatchBounds

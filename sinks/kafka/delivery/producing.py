@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.failpoints import Point
-from epochal.sinks.kafka.votes import libraries
-from epochal.sinks.kafka.votes.deliver import (
+from epochal.sinks.kafka.delivery import libraries
+from epochal.sinks.kafka.delivery.deliver import (
     Batch,
     Delivered,
     RecordsDamaged,
@@ -27,7 +27,7 @@ from epochal.sinks.kafka.votes.deliver import (
     dealt,
     deliver,
 )
-from epochal.sinks.kafka.votes.encoding import Encoded
+from epochal.sinks.kafka.delivery.encoding import Encoded
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError
 from epochal.sinks.kafka.wire.messages import Partition

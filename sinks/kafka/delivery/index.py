@@ -15,8 +15,8 @@ import os
 
 from epochal.coordinator.model.epoch import Copy, CopyFile, EpochNumber
 from epochal.coordinator.model.errors import CommitInDoubt
-from epochal.sinks.kafka.votes.deliver import Batch
-from epochal.sinks.kafka.votes.encoding import Encoded
+from epochal.sinks.kafka.delivery.deliver import Batch
+from epochal.sinks.kafka.delivery.encoding import Encoded
 from epochal.sinks.kafka.wire.messages import Partition
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.spark import stage

@@ -20,8 +20,8 @@ from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.failpoints import Point
 from epochal.sinks.kafka.batches.write import Layout, Piece, write
-from epochal.sinks.kafka.votes import libraries
-from epochal.sinks.kafka.votes.deliver import Batch
+from epochal.sinks.kafka.delivery import libraries
+from epochal.sinks.kafka.delivery.deliver import Batch
 from epochal.sinks.kafka.wire.messages import Partition
 from epochal.sinks.spark import settings, workers
 from epochal.sinks.spark.arrow import BatchBounds, Widths
