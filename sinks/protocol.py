@@ -311,7 +311,7 @@ class Stage(Protocol):
     """Where durable copies are kept.  A copy is one evaluation of a micro-batch, which all sinks read."""
 
     def write(self, epoch: EpochNumber, by: Actor, rows: Rows) -> Copy:
-        """Evaluate ``rows`` once and make them durable; return the copy, which lists exactly its files."""
+        """Evaluate ``rows`` once into files; return the copy, which lists exactly its files."""
 
     def read(self, copy: Copy) -> Rows:
         """Return exactly the rows of ``copy``.  A missing or changed file is a named error, never fewer rows."""
@@ -322,13 +322,13 @@ class Stage(Protocol):
 
 @runtime_checkable
 class FolderStage(Stage, Protocol):
-    """A stage whose copies lie in folders, so that a :class:`StagingSink` can write one."""
+    """A stage whose copies lie in folders, so that a sink can write one, and are durable only after ``keep``."""
 
     def reserve(self, epoch: EpochNumber, by: Actor) -> str:
         """Return the URI of a folder that no earlier attempt of this actor has used; it does not exist yet."""
 
     def keep(self, copy: Copy) -> None:
-        """Make a copy that a sink has written survive a power failure."""
+        """Make a copy survive a power failure, whoever wrote it.  It comes before the decision."""
 
 
 class MicroBatch(Protocol):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from epochal.checkpoints.log import Commit, Participant
 from epochal.coordinator.model.epoch import PARQUET, Committable, Copy, Decision, Epoch
@@ -28,7 +30,7 @@ def prepare(start: Start, batch: MicroBatch, again: bool) -> Commit:
         epoch = replace(epoch, copy=copied(start, epoch, batch.rows))
         hit(Point.AFTER_COPY, epoch=ask.epoch)
         judgements = ask_judgements(start, epoch, lambda: batch.rows)
-        votes = start.each(lambda sink: ask_vote(start, sink, epoch, batch.rows))
+        votes = voted(start, epoch, batch.rows)
     except Exception:
         abort_quietly(start)
         raise
@@ -65,10 +67,7 @@ def copied_by_sink(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
     sink, stage = next(iter(start.sinks.values())), start.stage
     if len(start.sinks) > 1 or not isinstance(sink, StagingSink) or not isinstance(stage, FolderStage):
         return None
-    copy = sink.stage(epoch, rows, stage.reserve(epoch.number, start.me))
-    if copy is not None:
-        stage.keep(copy)
-    return copy
+    return sink.stage(epoch, rows, stage.reserve(epoch.number, start.me))
 
 
 def copied_with_a_sink(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
@@ -81,9 +80,20 @@ def copied_with_a_sink(start: Start, epoch: Epoch, rows: Rows) -> Copy | None:
             folder = stage.reserve(epoch.number, start.me)
             copy = sink.write_copy(epoch.at(start.place_in(sink.name)), rows, folder, start.me)
             if copy is not None:
-                stage.keep(copy)
                 return copy
     return None
+
+
+def voted(start: Start, epoch: Epoch, rows: Rows) -> Mapping[str, Committable]:
+    """Let every sink vote, and meanwhile make the copy survive a power failure.
+
+    The disk may take as long as a sink, and nothing depends on the copy before the decision.
+    """
+    stage, copy = start.stage, epoch.copy
+    meanwhile = []
+    if copy is not None and isinstance(stage, FolderStage):
+        meanwhile = [partial(stage.keep, copy)]
+    return start.each(lambda sink: ask_vote(start, sink, epoch, rows), meanwhile)
 
 
 def ask_vote(start: Start, sink: Sink, epoch: Epoch, rows: Rows) -> Committable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from epochal.checkpoints.log import Commit, EpochLog, EpochRecord, LogPosition
@@ -111,13 +112,17 @@ class Start:
     def settling(self) -> bool:
         return self.phase is Phase.SETTLE
 
-    def each(self, verb: Callable[[Sink], T]) -> dict[str, T]:
-        """Call ``verb`` on every sink and wait for all of them.  If some fail, raise the gravest error."""
-        results = self.run_all([lambda sink=sink: verb(sink) for sink in self.sinks.values()])  # type: ignore[misc]
+    def each(self, verb: Callable[[Sink], T], meanwhile: Sequence[Callable[[], object]] = ()) -> dict[str, T]:
+        """Call ``verb`` on every sink and wait for all of them.  If some fail, raise the gravest error.
+
+        ``meanwhile``: what else to call, and to wait for.
+        """
+        calls: list[Callable[[], object]] = [partial(verb, sink) for sink in self.sinks.values()]
+        results = self.run_all([*calls, *meanwhile])
         errors = [r for r in results if isinstance(r, Exception)]
         if errors:
             raise gravest(errors)
-        return dict(zip(self.sinks, results, strict=True))  # type: ignore[arg-type]
+        return dict(zip(self.sinks, results, strict=False))  # type: ignore[arg-type]
 
     def patiently(
         self, call: Callable[[], T], also: tuple[type[Exception], ...] = (), attempts: int | None = None

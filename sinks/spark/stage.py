@@ -5,8 +5,8 @@ the manifest (:class:`~epochal.coordinator.model.epoch.Copy`) belong to a copy, 
 a copy is read by the names, lengths and order that the manifest lists.  The idea is MillWheel's strong
 production, applied to a whole epoch.
 
-Invariants: a file of a copy is never changed after ``write`` has returned; ``clean`` touches only folders of
-its caller and of lower generations.
+Invariants: a file of a copy is never changed after ``write`` has returned, and survives a power failure once ``keep``
+has returned; ``clean`` touches only folders of its caller and of lower generations.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class SparkStage:
         self._files = files_at(checkpoint, spark)
 
     def write(self, epoch: EpochNumber, by: Actor, rows: DataFrame) -> Copy:
-        """Evaluate ``rows`` in one Spark job; return the copy, which lists exactly the files that are durable now.
+        """Evaluate ``rows`` in one Spark job; return the copy, which lists exactly its files.  See also ``keep``.
 
         ``PrepareRefused``: the job or the write failed, or the files do not hold as many rows as Spark wrote.
         """
@@ -199,7 +199,6 @@ class SparkStage:
         root = self._new_folder(epoch, by)
         with refusing(epoch, root):
             counted = _write(rows, root, epoch)
-            self._files.sync(root, self._checkpoint)
         copy = _copy(self._files, root, schema)
         check_count(counted, copy.rows, root, epoch)
         return copy

@@ -12,11 +12,13 @@ import pytest
 
 from epochal.checkpoints.log import Apply, Commit, Fence, LogPosition, Record
 from epochal.checkpoints.memory import MemoryLog
+from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.epoch import (
     IDEMPOTENT,
     TWO_PHASE,
     Actor,
     Committable,
+    Copy,
     Digest,
     Epoch,
     EpochRequest,
@@ -37,6 +39,7 @@ from epochal.coordinator.model.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
+from epochal.coordinator.model.failpoints import Point
 from epochal.coordinator.protocol.coordinator import Coordinator, wants_copy
 from epochal.coordinator.protocol.retry import Retry, serial
 from epochal.sinks import DeltaSink, PostgresSink
@@ -96,6 +99,47 @@ class World:
 
     def apply(self, *sinks: Sink) -> Coordinator:
         return self.start(*sinks, mode=IDEMPOTENT)
+
+
+class Folders(MemoryStage):
+    """Its copies survive a power failure only once they are kept; a disk may refuse that."""
+
+    def __init__(self, refuses: bool) -> None:
+        super().__init__()
+        self.refuses = refuses
+        self.kept: list[Copy] = []
+
+    def reserve(self, epoch: int, by: Actor) -> str:
+        return f"memory:/{epoch}/{by.generation}-{by.token}"
+
+    def keep(self, copy: Copy) -> None:
+        if self.refuses:
+            raise PrepareRefused("no space left", help="make room")
+        self.kept.append(copy)
+
+
+def test_a_copy_survives_a_power_failure_before_the_decision() -> None:
+    world, folders = World(), Folders(refuses=False)
+    world.stage = folders
+
+    def look(point: Point, _sink: str, _epoch: int) -> None:
+        if point is Point.BEFORE_DECIDE:
+            assert [copy.rows for copy in folders.kept] == [1]
+
+    with failpoints.handler(look):
+        world.start(world.sink("a"), world.redo("b")).run(Batch(0))
+    assert len(folders.kept) == 1
+
+
+def test_a_copy_that_the_disk_does_not_keep_is_not_decided() -> None:
+    world, folders = World(), Folders(refuses=True)
+    world.stage = folders
+    with pytest.raises(PrepareRefused, match="no space left"):
+        world.start(world.sink("a"), world.redo("b")).run(Batch(0))
+    assert not [entry for entry in world.log.read() if isinstance(entry.record, Commit)]
+    folders.refuses = False
+    world.start(MemorySink("a", world.server), MemoryRedoSink("b", world.server, world.stage)).run(Batch(0))
+    assert world.server.visible("app", "a") == world.server.visible("app", "b") == [{"id": "row-0"}]
 
 
 class Mute(MemorySink):

