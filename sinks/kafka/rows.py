@@ -85,6 +85,11 @@ class Encoding:
         named = {"topic": self.topic, "partition": self.partition, "headers": self.headers}
         return {role: column for role, column in named.items() if column is not None}
 
+    @property
+    def takes_rows_as_they_are(self) -> bool:
+        """Whether a record is a key and a value that are columns of the row, and nothing else."""
+        return self.value is not None and self.projection.is_whole and not self.routes and not self.made
+
     def to_json(self) -> Json:
         told: Json = {"version": 1, "key": self.key, "value": self.value, "partitioner": self.partitioner}
         newest: Json = {**self.routes, **({"made": True} if self.made else {})}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from epochal.coordinator.model.epoch import Actor, Committable, Epoch, EpochNumber
+from epochal.coordinator.model.epoch import Actor, Committable, Copy, Epoch, EpochNumber
 from epochal.coordinator.model.errors import EpochalError, PrepareRefused, SinkUnavailable
 from epochal.sinks.conditions import before_the_decision, marker_of, refusing
 from epochal.sinks.kafka import marker
@@ -40,7 +41,7 @@ from epochal.sinks.kafka.wire import errors, reach
 from epochal.sinks.kafka.wire.cluster import Cluster
 from epochal.sinks.kafka.wire.errors import AnswerNotUnderstood, BrokerError
 from epochal.sinks.kafka.wire.messages import Partition
-from epochal.sinks.spark import stage
+from epochal.sinks.spark import parquet, stage
 from epochal.sinks.spark.executors import first_cause
 
 if TYPE_CHECKING:
@@ -133,12 +134,28 @@ def encoded_rows(sink: Core, epoch: Epoch, rows: DataFrame, layout: Layout) -> E
     folder = os.path.join(root, f"{sink.name}-{uuid.uuid4().hex}")
     is_small = sum(file.length for file in epoch.copy.files) <= SMALL_COPY_BYTES
     job = encoding.Job(layout, folder, sink.name, epoch.number)
+    plain = None if is_small else plain_columns(sink, epoch.copy)
     try:
+        if plain is not None:
+            files = [os.path.join(root, file.path) for file in epoch.copy.files]
+            return encoding.encode_files(rows.sparkSession, files, plain, job, sink.bounds)
         return encoding.encode(rows, job, sink.bounds, {} if is_small else encoding.A_FILE_A_TASK)
     except EpochalError:
         raise
     except Exception as error:
         raise not_encoded(sink, epoch, error) from error
+
+
+def plain_columns(sink: Core, copy: Copy) -> encoding.Columns | None:
+    """Return the columns that a worker can read from the copy's files, if they make up the whole record; else None."""
+    from pyspark.sql.types import StructType
+
+    made = sink.encoding
+    if sink.keeps_records or not made.takes_rows_as_they_are or made.value is None:
+        return None
+    columns = encoding.Columns(made.key, made.value)
+    schema = StructType.fromJson(json.loads(copy.schema))
+    return columns if parquet.can_read(schema, columns.names) else None
 
 
 def not_encoded(sink: Core, epoch: Epoch, error: Exception) -> PrepareRefused:

@@ -53,6 +53,14 @@ def _open_files() -> list[int]:
         return []
 
 
+def task() -> int:
+    """Return the number of this task among those of its stage; 0 outside a task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
 # --- Arrow values, made from bytes ----------------------------------------------------------------------
 #
 # ``pyarrow.array``, ``pyarrow.scalar`` and ``to_numpy`` import pandas, only to check whether they got a pandas object.

@@ -23,12 +23,12 @@ from epochal.sinks.kafka.batches.write import Layout, Piece, write
 from epochal.sinks.kafka.delivery import libraries
 from epochal.sinks.kafka.delivery.deliver import Batch
 from epochal.sinks.kafka.wire.messages import Partition
-from epochal.sinks.spark import settings, workers
+from epochal.sinks.spark import parquet, settings, workers
 from epochal.sinks.spark.arrow import BatchBounds, Widths
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 INLINE_BYTES = 64 << 10
 """How many bytes of records a task may answer with; if it has more, it writes a file."""
@@ -64,6 +64,26 @@ class EncodingFailed(Exception):
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Which columns of a Parquet file are key and value.  ``key`` None: the records have no key."""
+
+    key: str | None
+    value: str
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [name for name in (self.key, self.value) if name is not None]
+
+    def records(self, file: str) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in parquet.batches([file], self.names):
+            *keys, value = batch.columns
+            key = keys[0] if keys else pa.nulls(batch.num_rows, pa.binary())
+            yield pa.RecordBatch.from_arrays([key, value], names=["key", "value"])
+
+
+@dataclass(frozen=True)
 class Job:
     """What tasks need to encode rows; it can be pickled."""
 
@@ -83,10 +103,27 @@ def encode(records: DataFrame, job: Job, bounds: BatchBounds, held: Mapping[str,
     """
     answers = records.mapInArrow(partial(_task, job), ANSWER)
     with settings.held(records.sparkSession, {**held, **bounds.settings(records.sparkSession)}):
-        try:
-            told = answers.collect()
-        except Exception as error:
-            raise libraries.error_of(error, job.sink, job.epoch) or error from error
+        return _collected(answers, job, bounds)
+
+
+def encode_files(
+    session: SparkSession, files: Sequence[str], columns: Columns, job: Job, bounds: BatchBounds
+) -> Encoded:
+    """Encode records whose key and value are columns of Parquet files, each file in a task of its own.
+
+    Errors are those of :func:`encode`.
+    """
+    if not files:
+        return Encoded({})
+    tasks = session.range(0, len(files), numPartitions=len(files))
+    return _collected(tasks.mapInArrow(partial(_file_task, job, files, columns), ANSWER), job, bounds)
+
+
+def _collected(answers: DataFrame, job: Job, bounds: BatchBounds) -> Encoded:
+    try:
+        told = answers.collect()
+    except Exception as error:
+        raise libraries.error_of(error, job.sink, job.epoch) or error from error
     bounds.saw(float(row["widest"]) for row in told)
     for row in told:
         if row["failure"]:
@@ -110,14 +147,23 @@ def inline_bytes(task: int) -> int:
     return INLINE_BYTES * INLINE_TASKS**2 // max(task, INLINE_TASKS) ** 2
 
 
-def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    from pyspark import TaskContext
+def _file_task(
+    job: Job, files: Sequence[str], columns: Columns, rows: Iterator[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    for _ in workers.promptly(rows):
+        pass
+    yield _answer(job, columns.records(files[workers.task()]))
 
+
+def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    yield _answer(job, workers.promptly(batches))
+
+
+def _answer(job: Job, records: Iterator[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
     libraries.check_here(job.sink)
-    context = TaskContext.get()
-    number = context.partitionId() if context is not None else 0
+    number = workers.task()
     widths = Widths()
-    sent = widths.of(workers.promptly(batches))
+    sent = widths.of(records)
     pieces, failure = [], ""
     name = f"task-{number}-{uuid.uuid4().hex}.records"
     with _Output(job.folder, name, inline_bytes(number), job.is_durable) as output:
@@ -130,7 +176,7 @@ def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.
         failpoints.hit(Point.IN_WRITE, job.sink, job.epoch)
         output.end()
         data = base64.b64encode(output.data).decode()
-        yield workers.answer(
+        return workers.answer(
             task=str(number),
             file=output.name,
             pieces=json.dumps(pieces),
