@@ -134,10 +134,10 @@ def encoded_rows(sink: Core, epoch: Epoch, rows: DataFrame, layout: Layout) -> E
     folder = os.path.join(root, f"{sink.name}-{uuid.uuid4().hex}")
     is_small = sum(file.length for file in epoch.copy.files) <= SMALL_COPY_BYTES
     job = encoding.Job(layout, folder, sink.name, epoch.number)
-    plain = None if is_small else plain_columns(sink, epoch.copy)
+    files = [os.path.join(root, file.path) for file in epoch.copy.files]
+    plain = None if is_small else plain_columns(sink, epoch.copy, files)
     try:
         if plain is not None:
-            files = [os.path.join(root, file.path) for file in epoch.copy.files]
             return encoding.encode_files(rows.sparkSession, files, plain, job, sink.bounds)
         return encoding.encode(rows, job, sink.bounds, {} if is_small else encoding.A_FILE_A_TASK)
     except EpochalError:
@@ -146,7 +146,7 @@ def encoded_rows(sink: Core, epoch: Epoch, rows: DataFrame, layout: Layout) -> E
         raise not_encoded(sink, epoch, error) from error
 
 
-def plain_columns(sink: Core, copy: Copy) -> encoding.Columns | None:
+def plain_columns(sink: Core, copy: Copy, files: Sequence[str]) -> encoding.Columns | None:
     """Return the columns that a worker can read from the copy's files, if they make up the whole record; else None."""
     from pyspark.sql.types import StructType
 
@@ -155,7 +155,8 @@ def plain_columns(sink: Core, copy: Copy) -> encoding.Columns | None:
         return None
     columns = encoding.Columns(made.key, made.value)
     schema = StructType.fromJson(json.loads(copy.schema))
-    return columns if parquet.can_read(schema, columns.names) else None
+    can_read = parquet.can_read(schema, columns.names) and parquet.is_readable(files, columns.names)
+    return columns if can_read else None
 
 
 def not_encoded(sink: Core, epoch: Epoch, error: Exception) -> PrepareRefused:

@@ -31,6 +31,15 @@ def can_read(schema: StructType, columns: Sequence[str]) -> bool:
     return all(schema[name].dataType.jsonValue() in _PLAIN for name in columns)
 
 
+def is_readable(paths: Sequence[str], columns: Sequence[str]) -> bool:
+    """Return whether this process can read the first rows: not without the codec, or if files are encrypted."""
+    try:
+        next(batches(paths, columns), None)
+    except Exception:  # whatever it is, Spark reads the files then, and its error says more
+        return False
+    return True
+
+
 def batches(paths: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of these files, in their order; each column has the type ``binary``.
 

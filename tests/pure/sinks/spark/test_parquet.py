@@ -83,3 +83,17 @@ def test_fewer_rows_at_once_where_a_value_stands_once_for_many(tmp_path: Path) -
 def test_which_columns_can_be_read(fields: Mapping[str, t.DataType], columns: list[str], can: bool) -> None:
     schema = t.StructType([t.StructField(name, kind) for name, kind in fields.items()])
     assert parquet.can_read(schema, columns) is can
+
+
+def test_files_that_only_spark_can_read(tmp_path: Path) -> None:
+    file = Path(file_of(tmp_path, "0.parquet", v=pa.array([b"x" * 50_000])))
+    assert parquet.is_readable([str(file)], ["v"])
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1  # stands for a codec that pyarrow does not have
+    file.write_bytes(data)
+    assert not parquet.is_readable([str(file)], ["v"])
+
+
+def test_no_rows_can_be_read(tmp_path: Path) -> None:
+    assert parquet.is_readable([], ["v"])
+    assert parquet.is_readable([file_of(tmp_path, "0.parquet", v=pa.array([], pa.binary()))], ["v"])
