@@ -38,7 +38,7 @@ def write_copy(sink: Core, epoch: Epoch, rows: DataFrame, folder: str, by: Actor
         txn = sink.existing(sink.begin(table, known=sink.known))
     except SinkUnavailable:  # prepare asks again
         return None
-    if not serves(sink, rows, table, txn):
+    if not serves(sink, rows, table, txn, folder):
         return None
     metadata = txn.metadata()
     preparing.check_table(sink, txn, metadata, epoch.number)
@@ -55,9 +55,12 @@ def write_copy(sink: Core, epoch: Epoch, rows: DataFrame, folder: str, by: Actor
     return copy
 
 
-def serves(sink: Core, rows: DataFrame, table: Table, txn: Transaction) -> bool:
-    """Return whether the files that Delta would write for these rows hold exactly the rows, in their order."""
-    if isinstance(sink.mode, Merge) or not sink.projection.is_whole or stage.local_path(table.root) is None:
+def serves(sink: Core, rows: DataFrame, table: Table, txn: Transaction, folder: str) -> bool:
+    """Return whether the files that Delta would write for these rows hold exactly the rows, in their order.
+
+    And whether the copy can have names of them: ``folder`` must lie on the table's file system.
+    """
+    if isinstance(sink.mode, Merge) or not sink.projection.is_whole or not stage.can_link(table.root, folder):
         return False
     return not _is_shuffled(rows.sparkSession) and gates.holds_as_they_are(rows.schema, txn.metadata())
 

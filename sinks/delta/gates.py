@@ -238,7 +238,7 @@ def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> 
 
 def holds_as_they_are(rows: StructType, metadata: Json) -> bool:
     """Return whether files of the table hold exactly such rows: each column under its name, with its type, in order."""
-    if metadata["partitionColumns"] or _is_on(metadata, *_REARRANGES):
+    if metadata["partitionColumns"] or _is_on(metadata, *_REARRANGES) or _has_own_parquet(metadata):
         return False
     table = {field.name: field for field in schema_of(metadata).fields}
     if not all(name in table for name in rows.names):
@@ -253,6 +253,11 @@ _OWN_FORM = {"VariantType", "GeometryType", "GeographyType"}
 """Types of which a table may keep another form."""
 _HARMLESS = {"comment"}
 """Keys in a column's metadata that change no value of it."""
+
+
+def _has_own_parquet(metadata: Json) -> bool:
+    """Return whether the table says how its Parquet files are written: encrypted, for instance.  Delta then obeys."""
+    return any(name.startswith("parquet.") for name in metadata["configuration"])
 
 
 def _is_on(metadata: Json, *properties: str) -> bool:

@@ -91,7 +91,7 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
     fingerprint = gates.fingerprint(metadata, txn.protocol())
     there = sink.filed if sink.filed is not None and sink.filed.decision == epoch.decision.id else None
     left_out = 0
-    if there is not None and there.table == fingerprint:
+    if there is not None and there.table == fingerprint and are_there(sink, table, there.adds, epoch.number):
         adds = there.adds
     else:
         with sink.projection.evaluating(epoch.number):
@@ -249,6 +249,12 @@ def note(sink: Core, table: Table, epoch: Epoch, by: Actor, adds: Sequence[Json]
     """Write the note that says whose these files are."""
     files = [str(add["path"]) for add in adds]
     Staged(table, sink.looked(), sink.name).note(Note(epoch.position, by, epoch.decision.id), files)
+
+
+def are_there(sink: Core, table: Table, adds: Sequence[Json], epoch: EpochNumber) -> bool:
+    """Return whether the table's folder still has these files, whole."""
+    with sink.say.unavailable("the prepared files", epoch):
+        return all(table.size(str(add["path"])) == add["size"] for add in adds)
 
 
 def read_back(sink: Core, table: Table, adds: Sequence[Json], epoch: EpochNumber) -> None:

@@ -307,13 +307,28 @@ def _as_written(part: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
+def can_link(source: str, folder: str) -> bool:
+    """Return whether files below ``source`` can get a second name in ``folder``, which may not exist yet.
+
+    Both must lie on one file system of this machine.  To copy them would take the driver longer than it takes tasks to
+    write them.
+    """
+    there, here = local_path(source), local_path(folder)
+    if there is None or here is None:
+        return False
+    while not os.path.exists(here):
+        here = os.path.dirname(here)
+    return os.path.exists(there) and os.stat(there).st_dev == os.stat(here).st_dev
+
+
 def linked(paths: Sequence[str], root: str, schema: StructType) -> Copy:
     """Return a copy of these files, which are whole and never change; each gets a second name in ``root``.
 
     ``root`` is a folder on this machine that does not exist yet.  Where the file system gives no file a second name, it
     gets a second file.  Order is that of the names.  ``OSError``: the disk refuses it.
     """
-    folder = _local(root)
+    folder = local_path(root)
+    assert folder is not None, "can_link was asked"
     os.makedirs(folder)
     for path in paths:
         where, name = os.path.split(path)
@@ -326,7 +341,7 @@ def linked(paths: Sequence[str], root: str, schema: StructType) -> Copy:
 def _link(source: str, name: str) -> None:
     try:
         os.link(source, name)
-    except OSError:  # another file system, one without hard links, or a file of another user
+    except OSError:  # a file system without hard links, or a file of another user
         shutil.copyfile(source, name)
 
 

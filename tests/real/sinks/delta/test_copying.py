@@ -143,6 +143,7 @@ def test_an_epoch_without_rows(one: Copying, spark: SparkSession) -> None:
         ("id bigint, text string", "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"),
         ("id bigint, text string", "TBLPROPERTIES ('delta.autoOptimize.optimizeWrite' = 'true')"),
         ("id bigint, text string", "TBLPROPERTIES ('delta.randomizeFilePrefixes' = 'true')"),
+        ("id bigint, text string", "TBLPROPERTIES ('parquet.page.write-checksum.enabled' = 'false')"),
         ("id bigint, text varchar(20)", ""),
         ("id decimal(30, 0), text string", ""),
         ("id bigint, TEXT string", ""),
@@ -235,13 +236,13 @@ def test_an_abort_removes_the_table_s_names_and_leaves_the_copy(one: Copying, sp
     assert one.stage.read(epoch.copy).count() == 6
 
 
-def test_a_vacuum_of_the_table_leaves_the_copy_and_a_redo_shows_it(one: Copying, spark: SparkSession) -> None:
+def test_a_vacuum_of_the_table_leaves_the_copy_and_its_rows_are_written_again(
+    one: Copying, spark: SparkSession
+) -> None:
     epoch = one.copied(rows_of(spark))
     support.vacuum_everything(spark, one.path)
-    with pytest.raises(PrepareRefused, match="is not there"):
-        one.prepare(epoch)
-    vote = one.prepare(replace(epoch_of(redo=1), copy=epoch.copy))
-    assert one.sink.commit(vote, ONE) is COMMITTED
+    assert support.data_files(one.path) == set()
+    assert one.sink.commit(one.prepare(epoch), ONE) is COMMITTED
     assert one.ids() == list(range(6))
 
 
@@ -281,8 +282,21 @@ def test_a_checkpoint_on_another_file_system(spark: SparkSession, path: Path, el
     if os.stat(elsewhere).st_dev == os.stat(tmp_path).st_dev:
         pytest.fail("the tests' folder lies on /dev/shm, too: set TMPDIR to another file system")
     one = Copying(spark, path, elsewhere / "checkpoint")
+    assert one.copy(rows_of(spark)) is None
+    assert support.data_files(path) == set()
+
+
+def test_a_checkpoint_that_is_not_local(one: Copying, spark: SparkSession) -> None:
+    assert one.sink.write_copy(epoch_of(), rows_of(spark), "hdfs://nowhere:1/checkpoint/copies/0/1-11", ONE) is None
+    assert support.data_files(one.path) == set()
+
+
+def test_a_file_system_without_hard_links(one: Copying, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr(os, "link", refuses)
     epoch = one.copied(rows_of(spark))
     assert epoch.copy is not None
     assert {os.stat(file).st_nlink for file in files_of(epoch.copy)} == {1}
-    support.vacuum_everything(spark, path)
     assert sorted(row["id"] for row in one.stage.read(epoch.copy).collect()) == list(range(6))
