@@ -22,7 +22,7 @@ from epochal.sinks.spark import settings, stage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from epochal.sinks.delta.jvm import Table, Transaction
+    from epochal.sinks.delta.jvm import Table
 
 _SHUFFLES = "spark.databricks.delta.optimizeWrite.enabled"
 """The setting with which Delta shuffles rows before it writes them.  A copy keeps the order of the rows."""
@@ -32,15 +32,16 @@ def write_copy(sink: Core, epoch: Epoch, rows: DataFrame, folder: str, by: Actor
     """See ``epochal.sinks.protocol.CopyingSink``."""
     sink.filed = None
     stage.check_schema(rows.schema, case_sensitive=settings.is_case_sensitive(rows.sparkSession))
-    sink.looked()
+    if not gets_all_rows_in_order(sink, rows.sparkSession):
+        return None
     try:
         table = sink.table()
         txn = sink.existing(sink.begin(table, known=sink.known))
     except SinkUnavailable:  # prepare asks again
         return None
-    if not serves(sink, rows, table, txn, folder):
-        return None
     metadata = txn.metadata()
+    if not stage.can_link(table.root, folder) or not gates.holds_as_they_are(rows.schema, metadata):
+        return None
     preparing.check_table(sink, txn, metadata, epoch.number)
     with stage.refusing(epoch.number, folder), settings.held(rows.sparkSession, settings.COPY):
         counted, count = stage.counted(rows)
@@ -55,18 +56,10 @@ def write_copy(sink: Core, epoch: Epoch, rows: DataFrame, folder: str, by: Actor
     return copy
 
 
-def serves(sink: Core, rows: DataFrame, table: Table, txn: Transaction, folder: str) -> bool:
-    """Return whether the files that Delta would write for these rows hold exactly the rows, in their order.
-
-    And whether the copy can have names of them: ``folder`` must lie on the table's file system.
-    """
-    if isinstance(sink.mode, Merge) or not sink.projection.is_whole or not stage.can_link(table.root, folder):
-        return False
-    return not _is_shuffled(rows.sparkSession) and gates.holds_as_they_are(rows.schema, txn.metadata())
-
-
-def _is_shuffled(spark: SparkSession) -> bool:
-    return str(spark.conf.get(_SHUFFLES, "false")).lower() == "true"
+def gets_all_rows_in_order(sink: Core, spark: SparkSession) -> bool:
+    """Return whether the sink gets all rows of the query, and no others, and Delta writes them in their order."""
+    shuffles = str(spark.conf.get(_SHUFFLES, "false")).lower() == "true"
+    return not isinstance(sink.mode, Merge) and sink.projection.is_whole and not shuffles
 
 
 def _paths(table: Table, adds: Sequence[Json]) -> list[str]:

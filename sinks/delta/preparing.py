@@ -87,20 +87,20 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
     if isinstance(sink.mode, Merge):
         return prepare_merge(sink, sink.mode, table, txn, epoch, rows, by)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
-    fitting = fitting_rows(sink, sink.projection.apply(rows), metadata, epoch.number)
     fingerprint = gates.fingerprint(metadata, txn.protocol())
     there = sink.filed if sink.filed is not None and sink.filed.decision == epoch.decision.id else None
     left_out = 0
     if there is not None and there.table == fingerprint and are_there(sink, table, there.adds, epoch.number):
         adds = there.adds
     else:
+        fitting = fitting_rows(sink, sink.projection.apply(rows), metadata, epoch.number)
         with sink.projection.evaluating(epoch.number):
             adds = write_files(sink, txn, fitting, epoch.number)
             left_out = sink.projection.left_out(rows) if epoch.copy is not None else 0
         with sink.say.unavailable("the prepared files", epoch.number):
             note(sink, table, epoch, by, [*adds, *(there.adds if there is not None else ())])
+            read_back(sink, table, adds, epoch.number)
     with sink.say.unavailable("the prepared files", epoch.number):
-        read_back(sink, table, adds, epoch.number)
         count = count_rows(table, adds)
     payload = {"adds": adds, "table": fingerprint}
     return vote_for(sink, epoch, count, payload, left_out, digest() if digest is not None else None)

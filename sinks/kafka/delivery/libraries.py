@@ -11,6 +11,7 @@ from epochal.sinks.spark.executors import error_of_a_worker, lacked_by_a_worker
 
 PACKAGES = "'epochal[kafka]'"
 """What ``pip install`` gives an executor for a vote."""
+_HELP = f"pip install {PACKAGES} on that host (and on every other one that may run an executor), then restart the query"
 _STANDS = "nothing of the epoch is visible"
 
 
@@ -22,8 +23,7 @@ def check_here(sink: str) -> None:
             f"the executors' Python on host {host} cannot load {lacking}",
             sink=sink,
             state=f"an executor on {host} was to write rows; {_STANDS}",
-            help=f"pip install {PACKAGES} on that host (and on every other one that may run an executor), then restart"
-            " the query",
+            help=_HELP,
         )
 
 
@@ -39,6 +39,5 @@ def error_of(error: Exception, sink: str, epoch: EpochNumber) -> EpochalError | 
         sink=sink,
         epoch=epoch,
         state=f"Spark's log names the host where it says 'Lost task'; {_STANDS}",
-        help=f"pip install {PACKAGES} on that host (and on every other one that may run an executor), then restart the"
-        " query",
+        help=_HELP,
     )

@@ -11,11 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from epochal.chaos import servers
-from epochal.coordinator.model.epoch import Committable, Copy
+from epochal.coordinator.model.epoch import Copy
 from epochal.coordinator.model.errors import PrepareRefused
 from epochal.sinks.kafka import voting
 from epochal.sinks.kafka.delivery import encoding
 from epochal.sinks.spark.stage import SparkStage
+from tests.real.sinks.kafka.attempts import ONE
 from tests.real.sinks.kafka.support import bar, read_topic
 from tests.real.sinks.kafka.votes.test_votes import COMMITTED, Votes
 
@@ -60,7 +61,7 @@ def test_records_are_the_bytes_of_the_columns_in_the_order_of_the_rows(
     rows = rows_of(spark)
     vote = one.prepared(0, rows)
     assert len(direct) == 4
-    assert one.sink.commit(vote, one_actor(vote)) is COMMITTED
+    assert one.sink.commit(vote, ONE) is COMMITTED
     wanted = [(row["id"].encode() if row["id"] is not None else None, bytes(row["v"])) for row in rows.collect()]
     found = read_topic(one.bootstrap, one.topic)
     assert sorted(map(repr, ((r.key, r.value) for r in found))) == sorted(map(repr, wanted))
@@ -82,15 +83,11 @@ def ascents(numbers: list[int]) -> list[list[int]]:
     return found
 
 
-def one_actor(vote: Committable) -> Any:
-    return vote.decision.actor
-
-
 def test_a_topic_without_keys(made: Any, spark: SparkSession, direct: list[str]) -> None:
     one = made(value="v", key=None)
     vote = one.prepared(0, rows_of(spark))
     assert len(direct) == 4
-    assert one.sink.commit(vote, one_actor(vote)) is COMMITTED
+    assert one.sink.commit(vote, ONE) is COMMITTED
     found = read_topic(one.bootstrap, one.topic)
     assert {record.key for record in found} == {None}
     assert len(found) == ROWS
@@ -111,7 +108,7 @@ def test_records_that_need_more_than_the_columns(
     one = made(**options)
     vote = one.prepared(0, rows_of(spark, name))
     assert direct == []
-    assert one.sink.commit(vote, one_actor(vote)) is COMMITTED
+    assert one.sink.commit(vote, ONE) is COMMITTED
     assert len(read_topic(one.bootstrap, one.topic)) == ROWS
 
 
@@ -132,4 +129,4 @@ def test_a_copy_that_is_damaged_is_no_vote(made: Any, spark: SparkSession, monke
         one.prepared(0, rows_of(spark))
     monkeypatch.setattr(voting, "encoded_rows", real)
     vote = one.prepared(0, rows_of(spark), redo=1)
-    assert one.sink.commit(vote, one_actor(vote)) is COMMITTED
+    assert one.sink.commit(vote, ONE) is COMMITTED
