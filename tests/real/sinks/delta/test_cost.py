@@ -15,6 +15,7 @@ from epochal.sinks.delta.jvm import Table, Transaction
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import Start, query
+from tests.real.sinks.plans import hear
 
 pytestmark = pytest.mark.wide
 
@@ -39,6 +40,7 @@ def tasks(spark: SparkSession, do: Callable[[], object]) -> list[int]:
         do()
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    hear(spark)
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]

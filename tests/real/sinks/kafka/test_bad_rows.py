@@ -23,6 +23,7 @@ from epochal.sinks import DeltaSink, KafkaSink
 from tests.real.coordinator.query.support import FAST, Job
 from tests.real.sinks.delta.support import read
 from tests.real.sinks.kafka.support import read_topic, set_max_message_bytes
+from tests.real.sinks.plans import newest, plans
 
 LIMIT = 2000
 NAN = "JSON cannot hold the value of column 'x' exactly"
@@ -106,19 +107,12 @@ def test_every_row_is_in_one_of_the_two(job: Sorted, mode: str) -> None:
 
 def test_no_job_makes_the_json_of_a_row_twice(job: Sorted) -> None:
     """It was made three times, because the filter of bad rows names it twice."""
-    known = len(plans(job.spark))
+    before = newest(job.spark)
     job.run(job.made(), job.rows())
-    found = plans(job.spark)[known:]  # one that Spark adapts is shown twice: as it began, and as it ended
+    found = plans(job.spark, before)  # one that Spark adapts is shown twice: as it began, and as it ended
     made = [plan.count("StructsToJson") // (2 if "Initial Plan" in plan else 1) for plan in found]
     assert max(made) == 1
     assert sum(made) > 2  # the copy is judged, its good rows are produced, and its bad rows are written
-
-
-def plans(spark: SparkSession) -> list[str]:
-    """Return the text of each plan that was executed.  Spark keeps 1,000."""
-    session: Any = spark._jsparkSession
-    found = session.sharedState().statusStore().executionsList()
-    return [str(found.apply(n).physicalPlanDescription()) for n in range(found.length())]
 
 
 @pytest.mark.wide

@@ -20,6 +20,7 @@ from epochal.sinks.kafka import KafkaSink
 from tests.real.sinks.kafka.attempts import QUERY
 from tests.real.sinks.kafka.guarded import USER, SecuredKafka
 from tests.real.sinks.kafka.support import APP, SECRET, hanging, read_topic
+from tests.real.sinks.plans import plans
 
 pytestmark = pytest.mark.wide
 
@@ -49,13 +50,6 @@ def login(kafka: SecuredKafka, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
         }
 
     return options
-
-
-def plans(spark: SparkSession) -> str:
-    """Every plan that this session has told its listeners of."""
-    store = spark._jsparkSession.sharedState().statusStore()
-    listed = store.executionsList()
-    return "\n".join(str(listed.apply(n).physicalPlanDescription()) for n in range(listed.size()))
 
 
 @pytest.mark.timeout(600)
@@ -97,8 +91,9 @@ def test_a_pipeline_runs_with_the_least_rights_and_shows_no_secret(
     assert hanging(kafka.bootstrap, topic_name) == []
 
     kept = [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
-    told = [*kept, plans(spark), caplog.text, *capfd.readouterr(), str(pipeline.guarantee()), repr(pipeline)]
-    assert "__epochal" in plans(spark) or len(plans(spark)) > 1000
+    executed = "\n".join(plans(spark))
+    told = [*kept, executed, caplog.text, *capfd.readouterr(), str(pipeline.guarantee()), repr(pipeline)]
+    assert "__epochal" in executed or len(executed) > 1000
     assert [text for text in told if SECRET in text] == []
     marker = read_topic(kafka.bootstrap, f"__epochal.{APP}.{topic_name}")
     assert [r for r in marker if SECRET.encode() in (r.value or b"")] == []

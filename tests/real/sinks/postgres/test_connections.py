@@ -23,7 +23,7 @@ from epochal.coordinator.model.errors import EpochalError, Misconfigured, SinkUn
 from epochal.sinks.postgres import PostgresSink
 from epochal.sinks.postgres.address import Address, Limits
 from epochal.sinks.postgres.client import open_session
-from tests.real.sinks.kafka.test_secured import plans
+from tests.real.sinks.plans import plans
 from tests.real.sinks.postgres.secured import SecuredPostgres
 from tests.real.sinks.postgres.support import PASSWORD, QUERY, SCHEMA, observe
 
@@ -128,8 +128,9 @@ def test_an_epoch_is_written_over_verified_tls_and_no_secret_is_shown(
 
     files = [path for path in tmp_path.rglob("*") if path.is_file() and settings not in path.parents]
     told = [path.read_bytes().decode(errors="replace") for path in files]
-    told += [plans(spark), caplog.text, *capfd.readouterr(), str(pipeline.guarantee()), repr(pipeline), log.describe()]
-    assert len(plans(spark)) > 1000
+    executed = "\n".join(plans(spark))
+    told += [executed, caplog.text, *capfd.readouterr(), str(pipeline.guarantee()), repr(pipeline), log.describe()]
+    assert len(executed) > 1000
     assert [text for text in told if PASSWORD in text] == []
     kept = observe(seen, "SELECT record::text FROM epochal.log UNION ALL SELECT e::text FROM epochal.epochs e")
     assert [row for (row,) in kept if PASSWORD in row or PASSWORD.encode().hex() in row] == []
