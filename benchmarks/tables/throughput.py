@@ -43,7 +43,7 @@ GOALS = {  # (job, peer): the goal for rows with NARROW values
     (names.of("postgres"), names.SERVER_TEXT): None,
     (names.of("kafka"), names.CONFLUENT): "kafka-plain",
     (names.of("kafka"), names.SPARK_KAFKA): "kafka-spark",
-    (names.of("kafka"), names.SPARK_KAFKA_TUNED): None,
+    (names.of("kafka"), names.SPARK_KAFKA_TUNED): "kafka-spark-tuned",
     (names.of("delta"), names.DELTA_APPEND): "delta-plain",
     (names.of("delta"), names.DELTA_TXN): None,
     (names.of("delta"), names.DELTA_RS): None,

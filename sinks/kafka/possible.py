@@ -74,7 +74,7 @@ def reason_now(sink: Core, link: Link, now: Topics, folder: str) -> str | None:
 
 
 def _lacking_executor(sink: Core) -> str | None:
-    """Ask one executor once per start what it lacks."""
+    """Return what an executor lacks; one is asked once per start, unless the start's check has found nothing."""
     if sink.workers_lack is None:
         try:
             check_executors(sink.name, frame.LIBRARIES, libraries.PACKAGES, lacking=frame.lacking)

@@ -123,10 +123,14 @@ class There:
         return f"{self.link.queue_bytes // 1024} kB"
 
     def check_executors(self) -> Answer:
-        if possible.reason_of_arguments(self._sink) is not None:
-            return self._ask_executor(["numpy"] if self._sink.slots > 1 else [])
+        """Ask one executor.  If it can write votes, the first epoch of this start need not ask again."""
+        sink = self._sink
+        if possible.reason_of_arguments(sink) is not None:
+            return self._ask_executor(["numpy"] if sink.slots > 1 else [])
         try:
-            return self._ask_executor(frame.LIBRARIES, libraries.PACKAGES, frame.lacking)
+            answer = self._ask_executor(frame.LIBRARIES, libraries.PACKAGES, frame.lacking)
+            sink.workers_lack = ""
+            return answer
         except Misconfigured as lacking:
             answer = self._ask_executor([])  # raises what every way needs
             told = f"{possible.REDONE}: {lacking.what}; to change that, {lacking.help}"

@@ -61,6 +61,14 @@ def task() -> int:
     return context.partitionId() if context is not None else 0
 
 
+def is_repeated() -> bool:
+    """Return whether Spark has begun this task before; False outside a task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
 # --- Arrow values, made from bytes ----------------------------------------------------------------------
 #
 # ``pyarrow.array``, ``pyarrow.scalar`` and ``to_numpy`` import pandas, only to check whether they got a pandas object.

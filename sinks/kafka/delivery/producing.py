@@ -91,14 +91,10 @@ def produce(session: SparkSession, delivery: Delivery, encoded: Encoded) -> Mapp
 def _task(
     delivery: Delivery, plan: Sequence[Mapping[Partition, Sequence[Batch]]], rows: Iterator[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
-    from pyspark import TaskContext
-
     libraries.check_here(delivery.sink)
     for _ in workers.promptly(rows):
         pass
-    context = TaskContext.get()
-    assert context is not None, "runs in a task alone"
-    yield workers.answer(answer=_owned(delivery, plan[context.partitionId()], is_repeated=context.attemptNumber() > 0))
+    yield workers.answer(answer=_owned(delivery, plan[workers.task()], is_repeated=workers.is_repeated()))
 
 
 def _owned(delivery: Delivery, batches: Mapping[Partition, Sequence[Batch]], *, is_repeated: bool) -> str:

@@ -43,6 +43,19 @@ def test_asking_changes_nothing(one: Staged, tmp_path: Path) -> None:
     assert one.prepare(0, 0, 50).payload["version"] == 2
 
 
+def test_a_start_asks_an_executor_once(one: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its check has found to be there is not asked again in the first epoch: that would be a Spark job."""
+    asked: list[str] = []
+    monkeypatch.setattr(possible, "check_executors", lambda sink, *_, **__: asked.append(sink))
+    one.sink.check(QUERY, None)
+    assert one.prepare(0, 0, 50).payload["version"] == 2
+    assert asked == []
+    one.sink.close()
+    one.sink.look(QUERY)
+    assert one.prepare(0, 0, 50).payload["version"] == 2
+    assert asked == [one.sink.name]
+
+
 def test_a_sink_that_was_closed_asks_anew_and_tells_anew(
     one: Staged, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
