@@ -119,7 +119,8 @@ def prepare_from(start: Start, copy: Copy, sink: Sink, epoch: Epoch) -> Committa
     assert stage is not None, "only a stage makes copies"
     rows = (lambda: stage.read(copy)) if copy.form == PARQUET else (lambda: None)
     vote = start.patiently(lambda: sink.prepare(epoch, rows(), start.me))
-    if vote.rows + vote.left_out != copy.rows:
+    # a copy in a form of the sink's own holds only what the sink gets
+    if vote.rows + (vote.left_out if copy.form == PARQUET else 0) != copy.rows:
         left_out = f" and left {vote.left_out} out" if vote.left_out else ""
         raise PrepareRefused(
             f"voted for {vote.rows} rows{left_out}, and the durable copy has {copy.rows}",

@@ -93,10 +93,11 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
     if there is not None and there.table == fingerprint and are_there(sink, table, there.adds, epoch.number):
         adds = there.adds
     else:
-        fitting = fitting_rows(sink, sink.projection.apply(rows), metadata, epoch.number)
+        gets, out = sink.projection.sifted(rows) if epoch.copy is not None else (sink.projection.apply(rows), int)
+        fitting = fitting_rows(sink, gets, metadata, epoch.number)
         with sink.projection.evaluating(epoch.number):
             adds = write_files(sink, txn, fitting, epoch.number)
-            left_out = sink.projection.left_out(rows) if epoch.copy is not None else 0
+            left_out = out()
         with sink.say.unavailable("the prepared files", epoch.number):
             note(sink, table, epoch, by, [*adds, *(there.adds if there is not None else ())])
             read_back(sink, table, adds, epoch.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,19 @@ from epochal.sinks.spark.settings import changes_times
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was found of rows that Kafka can hold.
+
+    ``count``: how many the sink gets.  ``left_out``: how many other rows the epoch has.  ``staged``: the copies of
+    their records, one per slot, if records are kept.
+    """
+
+    count: int
+    left_out: int = 0
+    staged: Sequence[Copy] = ()
 
 
 def record_columns(records: DataFrame) -> list[str]:
@@ -66,19 +80,40 @@ def judging_for(sink: Core, schema: StructType, now: Topics) -> Judging:
 
 
 def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
-    sink.encoding.check(schema, sink.name)
-    refusals = sink.encoding.refusals(schema)
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    kept = [f.col(KEPT)] if KEPT in schema.names else []
+    given = StructType([field for field in schema.fields if field.name != KEPT])
+    sink.encoding.check(given, sink.name)
+    refusals = sink.encoding.refusals(given)
     found = all_objections(sink, [*refusals], now)
     whole = of_text(struct_of(schema.names)).alias(WHOLE_ROW)
-    record = [*sink.encoding.columns(schema.names), *bad_column(refusals)]
-    return Judging(schema, now.targets, sink.link().queue_bytes, record, whole, found, objections.figures(found))
+    record = [*sink.encoding.columns(schema.names), *bad_column(refusals), *kept]
+    figures = objections.figures(found, *kept)
+    return Judging(schema, now.targets, sink.link().queue_bytes, record, whole, found, figures)
 
 
 def is_watchable(sink: Core, rows: DataFrame) -> bool:
     """Whether rows become records unchanged, and the query's session and the sink's own give equal records."""
-    if sink.keeps_records or not sink.encoding.projection.is_whole:
+    return sink.encoding.projection.is_whole and gives_equal_records(sink, rows)
+
+
+def gives_equal_records(sink: Core, rows: DataFrame) -> bool:
+    """Whether the query's session makes of projected rows the records that the sink's own session would make."""
+    if sink.keeps_records or changes_times(rows.sparkSession):
         return False
-    return not changes_times(rows.sparkSession) and next(twins(rows.schema, case_sensitive=False), None) is None
+    return next(twins(sink.encoding.projection.check(rows.schema), case_sensitive=False), None) is None
+
+
+def projected(sink: Core, rows: DataFrame) -> DataFrame:
+    """Return what the sink gets of the micro-batch.  With ``where=`` return all rows; ``KEPT`` says which it gets.
+
+    If Spark itself can tell that a filter keeps no row, it does not run the micro-batch at all, and the operator state
+    does not advance.
+    """
+    projection = sink.encoding.projection
+    return projection.apply(rows) if projection.where is None else projection.marked(rows, KEPT)
 
 
 def as_looked_at(sink: Core, epoch: Epoch) -> Topics:
@@ -142,10 +177,11 @@ def judgement(sink: Core, epoch: Epoch, rows: DataFrame) -> Json:
     }
 
 
-def judged_while_copied(sink: Core, epoch: Epoch, now: Topics, *, keeps: bool = False) -> int | None:
-    """Return how many rows were judged while they were copied; ``PrepareRefused`` if one meets an objection.
+def judged_while_copied(sink: Core, epoch: Epoch, now: Topics, *, keeps: bool = False) -> Judged | None:
+    """Return what was found while the rows were copied.
 
-    None: the rows of this decision were not watched for the topics as they are now, or there were no rows.
+    ``PrepareRefused``: a row meets an objection.  None: the rows of this decision were not watched for the topics as
+    they are now, or there were no rows.
     ``keeps``: another call for this decision gets the same answer.
     """
     watched = sink.watched
@@ -154,30 +190,44 @@ def judged_while_copied(sink: Core, epoch: Epoch, now: Topics, *, keeps: bool = 
     if watched is None or watched.decision != epoch.decision.id or watched.judging.targets != now.targets:
         return None
     told = watched.figures()
-    return objections.judged(told, watched.judging.found, sink.name, epoch.number) if told is not None else None
+    if told is None:
+        return None
+    return Judged(objections.judged(told, watched.judging.found, sink.name, epoch.number), left_out_of(told))
 
 
-def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> tuple[int, list[Copy]]:
-    """Return how many rows there are, and the copies of their records, one per slot, if records are kept.
+def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> Judged:
+    """Judge the rows of a durable copy.  ``PrepareRefused``: Kafka or JSON cannot hold some of them."""
+    if sink.keeps_records:
+        return check_kept(sink, epoch, encoding, copied, now)
+    given = projected(sink, copied)
+    judging = judging_for(sink, given.schema, now)
+    told = given.select(*judging.record).agg(*judging.figures).collect()[0].asDict()
+    return Judged(objections.judged(told, judging.found, sink.name, epoch.number), left_out_of(told))
 
-    ``PrepareRefused``: Kafka or JSON cannot hold some of the rows.
-    """
+
+def check_kept(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> Judged:
+    """Judge the rows as :func:`check_rows` does; keep their records beside the copy, one copy per slot."""
+    assert epoch.copy is not None, "prepare has checked it"
     schema = encoding.projection.check(copied.schema)
     encoding.check(schema, sink.name)
     refusals = encoding.refusals(schema)
-    rows = encoding.projection.apply(copied)
-    records = encoding.apply(rows, *bad_column(refusals))
+    records = encoding.apply(encoding.projection.apply(copied), *bad_column(refusals))
     found = all_objections(sink, [*refusals], now)
     if sink.bad_rows is not None:
         records = filtered(records, objections.reason_of_each(found).isNull())
-    staged: list[Copy] = []
-    if sink.keeps_records:
-        assert epoch.copy is not None, "prepare has checked it"
-        made = sink.encoder(now).records(records)
-        staged = stage.write_parts(epoch.copy, sink.name, epoch.number, made, SLOT, sink.slots)
-        kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
-        records = reduce(lambda some, more: some.unionByName(more), kept)
-    return objections.count(records, found, sink.name, epoch.number), staged
+    made = sink.encoder(now).records(records)
+    staged = stage.write_parts(epoch.copy, sink.name, epoch.number, made, SLOT, sink.slots)
+    kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
+    records = reduce(lambda some, more: some.unionByName(more), kept)
+    count = objections.count(records, found, sink.name, epoch.number)
+    left_out = encoding.projection.left_out(copied)
+    if sink.bad_rows is not None:
+        left_out += rejects.how_many(reasons(sink, epoch, copied))
+    return Judged(count, left_out, staged)
+
+
+def left_out_of(told: objections.Figures) -> int:
+    return int(told.get(objections.LEFT_OUT, 0))
 
 
 def all_objections(sink: Core, refused: Sequence[str], now: Topics) -> list[Objection]:

@@ -17,8 +17,8 @@ from epochal.coordinator.model.errors import PrepareRefused
 from epochal.sinks.kafka.encode import FAILURE
 from epochal.sinks.kafka.rows import BAD, Encoding
 from epochal.sinks.kafka.topics import Topic
-from epochal.sinks.spark.executors import await_observation
 from epochal.sinks.spark.expressions import texts
+from epochal.sinks.spark.observing import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -44,6 +44,8 @@ class Objection:
 
 Figures = Mapping[str, Any]
 """Figures of all records of an epoch: how many there are, how many meet each objection, what is shown of these."""
+LEFT_OUT = "left_out"
+"""The figure that says how many rows of the epoch the sink does not get."""
 
 
 def count(records: DataFrame, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
@@ -58,17 +60,8 @@ def watched(records: DataFrame, wanted: Sequence[Column]) -> tuple[DataFrame, Ca
     ``wanted`` is what ``figures`` returned; ``judged`` takes the figures.  None instead of figures: Spark has run that
     action without reading records, because there are none.
     """
-    from pyspark.sql import Observation
-
-    observation: Any = Observation()
-    seen = records.observe(observation, *wanted)
-
-    def answer() -> Figures | None:
-        await_observation(observation, "what it saw of the rows that it copied", "nothing was decided")
-        found: Figures = observation.get if observation._jo.getRow().length() else {}
-        return found or None
-
-    return seen, answer
+    seen, figures = observed(records, *wanted)
+    return seen, lambda: figures("what it saw of the rows that it copied", "nothing was decided")
 
 
 def judged(told: Figures, objections: Sequence[Objection], sink: str, epoch: EpochNumber) -> int:
@@ -79,14 +72,16 @@ def judged(told: Figures, objections: Sequence[Objection], sink: str, epoch: Epo
     return int(told["rows"])
 
 
-def figures(objections: Sequence[Objection]) -> list[Column]:
-    """Return the aggregates of records that make up ``Figures``."""
+def figures(objections: Sequence[Objection], kept: Column | None = None) -> list[Column]:
+    """Return the aggregates of records that make up ``Figures``.  ``kept``: only records for which it is true count."""
     from pyspark.sql import functions as f
 
+    bad = [o.bad if kept is None else kept & o.bad for o in objections]
     return [
-        f.count(f.lit(1)).alias("rows"),
-        *(f.count_if(o.bad).alias(f"bad{n}") for n, o in enumerate(objections)),
-        *(_told(o).alias(f"shown{n}") for n, o in enumerate(objections)),
+        (f.count(f.lit(1)) if kept is None else f.count_if(kept)).alias("rows"),
+        *([f.count_if(~kept).alias(LEFT_OUT)] if kept is not None else []),
+        *(f.count_if(each).alias(f"bad{n}") for n, each in enumerate(bad)),
+        *(_told(o, each).alias(f"shown{n}") for n, (o, each) in enumerate(zip(objections, bad, strict=True))),
     ]
 
 
@@ -117,10 +112,10 @@ def refusal(met: Objection, rows: int, shown: object, sink: str, epoch: EpochNum
     return PrepareRefused(met.tell(rows, shown), sink=sink, epoch=epoch, state=state, help=met.help + more)
 
 
-def _told(objection: Objection) -> Column:
+def _told(objection: Objection, bad: Column) -> Column:
     from pyspark.sql import functions as f
 
-    return (f.max if objection.largest else f.min)(f.when(objection.bad, _shown(objection)))
+    return (f.max if objection.largest else f.min)(f.when(bad, _shown(objection)))
 
 
 def _shown(objection: Objection) -> Column:

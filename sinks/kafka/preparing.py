@@ -14,11 +14,10 @@ from epochal.sinks.kafka import marker, possible, slots, voting
 from epochal.sinks.kafka.client import log
 from epochal.sinks.kafka.core import WITHOUT_TRANSACTION, Core
 from epochal.sinks.kafka.delivery import index
-from epochal.sinks.kafka.judging import check_rows, check_topics, judged_while_copied, reasons, topics_of
+from epochal.sinks.kafka.judging import Judged, check_rows, check_topics, judged_while_copied, topics_of
 from epochal.sinks.kafka.marker import MarkerTopic, PreviousEpoch, State
 from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.protocol import Rows
-from epochal.sinks.rows import rejects
 from epochal.sinks.spark import stage
 
 MARKER_SPARE = 1000
@@ -41,22 +40,18 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     of_records = epoch.copy.form == index.FORM
     encoding = sink.encoding if of_records else sink.meant(rows.sparkSession)
     refuse_large_marker(sink, epoch, marker_topic, now, by)
-    staged: list[Copy] = []
-    left_out = 0
-    count = judged_while_copied(sink, epoch, now, keeps=of_records)
-    if count is None and of_records:
+    judged = judged_while_copied(sink, epoch, now, keeps=of_records)
+    if judged is None and of_records:
         if epoch.copy.rows:
             changed = "topics have changed since the rows of the durable copy were judged"
             raise sink.refuse(epoch, changed, "restart the query: the epoch is evaluated again")
-        count = 0
-    if count is None:
+        judged = Judged(0)
+    if judged is None:
         copied = stage.read_copy(sink.own_session(encoding.settings), epoch.copy)  # as a commit will read it
         with encoding.projection.evaluating(epoch.number):
-            count, staged = check_rows(sink, epoch, encoding, copied, now)
-            left_out = encoding.projection.left_out(copied)
-            if sink.bad_rows is not None:
-                left_out += rejects.how_many(reasons(sink, epoch, copied))
-    if count + left_out != epoch.copy.rows:
+            judged = check_rows(sink, epoch, encoding, copied, now)
+    count, left_out, staged = judged.count, judged.left_out, judged.staged
+    if count + (0 if of_records else left_out) != epoch.copy.rows:
         told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows} rows"
         raise sink.refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
     payload = {

@@ -13,13 +13,15 @@ from epochal.sinks.kafka.core import Core, Watched
 from epochal.sinks.kafka.delivery import encoding, index
 from epochal.sinks.kafka.judging import (
     check_topics,
-    is_watchable,
+    gives_equal_records,
     judged_while_copied,
     judging_for,
+    projected,
     record_columns,
     topics_of,
 )
 from epochal.sinks.kafka.objections import watched
+from epochal.sinks.kafka.rows import KEPT
 from epochal.sinks.protocol import Rows
 from epochal.sinks.spark import stage
 
@@ -30,7 +32,7 @@ def stage_records(sink: Core, epoch: Epoch, rows: Rows, folder: str) -> Copy | N
     """See ``epochal.sinks.protocol.StagingSink``.  None: the sink does not vote, or the copy cannot be records."""
     sink.watched = sink.staged = None
     local = stage.local_path(folder)
-    if local is None or not is_watchable(sink, rows):
+    if local is None or not gives_equal_records(sink, rows):
         return None
     link = sink.link()
     try:
@@ -41,12 +43,16 @@ def stage_records(sink: Core, epoch: Epoch, rows: Rows, folder: str) -> Copy | N
     except SinkUnavailable:  # the vote asks again
         return None
     check_topics(sink, epoch, now)
-    judging = judging_for(sink, rows.schema, now)
-    seen, figures = watched(rows.select(*judging.record), judging.figures)
-    records = seen.select(*record_columns(seen))
-    job = encoding.Job(voting.layout_of(sink, link, now), local, sink.name, epoch.number, is_durable=True)
+    given = projected(sink, rows)
+    judging = judging_for(sink, given.schema, now)
+    seen, figures = watched(given.select(*judging.record), judging.figures)
+    marks = [name for name in seen.columns if name == KEPT]
+    records = seen.select(*record_columns(seen), *marks)
+    layout = voting.layout_of(sink, link, now)
+    job = encoding.Job(layout, local, sink.name, epoch.number, is_durable=True, is_marked=bool(marks))
     try:
-        encoded = encoding.encode(records, job, sink.bounds, _ARROW)
+        with sink.encoding.projection.evaluating(epoch.number):
+            encoded = encoding.encode(records, job, sink.bounds, _ARROW)
     except encoding.EncodingFailed as failed:
         sink.watched = Watched(epoch.decision.id, judging, figures)
         judged_while_copied(sink, epoch, now)  # the same rows may meet an objection, whose error says more

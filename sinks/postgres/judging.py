@@ -6,7 +6,7 @@ table are read once per epoch.  Each task asks whether these are still the table
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from epochal.sinks.postgres.ways import Way, ways_of
 from epochal.sinks.protocol import Rows, Schema
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.projection import settings_of
+from epochal.sinks.spark.observing import sifted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,10 +66,11 @@ def reasons(sink: Core, epoch: Epoch, rows: Rows) -> Rows:
     return sink.projection.beside(_few(sink, rows, ask), rejects.REASON, lambda schema: _reason(schema, ways, ask))
 
 
-def good(sink: Core, epoch: Epoch, projected: Rows) -> Rows:
-    """Return the rows that the sink can hold, of those that it gets."""
+def good(sink: Core, epoch: Epoch, projected: Rows) -> tuple[Rows, Callable[[], int]]:
+    """Return the rows that the sink can hold, of those that it gets, and what ``sifted`` returns."""
     ways, ask = _asking(sink, epoch, projected.schema)
-    return _few(sink, projected, ask).where(_reason(projected.schema, ways, ask).isNull())
+    fine = _reason(projected.schema, ways, ask).isNull()
+    return sifted(_few(sink, projected, ask), fine, "Postgres cannot hold")
 
 
 def _reason(schema: Schema, ways: Sequence[Way], ask: Ask | None) -> Column:

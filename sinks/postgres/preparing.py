@@ -22,7 +22,6 @@ from epochal.sinks.postgres.core import PAYLOAD_VERSION, Core, State, attempts_o
 from epochal.sinks.postgres.modes import Staging
 from epochal.sinks.postgres.ways import Way, ways_of
 from epochal.sinks.protocol import Rows
-from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import watched
 from epochal.sinks.spark import settings
 from epochal.sinks.spark.executors import error_of_a_worker, lacks_epochal, telling
@@ -54,19 +53,19 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     sink.end = noted_end(sink, epoch)
     sink.projection.check(rows.schema)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
-    projected = sink.projection.apply(rows)
+    projected, kept_out = sink.projection.sifted(rows) if epoch.copy is not None else (sink.projection.apply(rows), int)
     with refusing(sink.name, epoch.number):
         check_times(projected.schema, rows.sparkSession, sink.name)
     columns = columns_in(projected.schema, sink.name)  # of the written rows, in this Spark session
     if sink.evolves:
         evolve(sink, app, epoch, columns, by)
     ways = refuse_columns(sink, epoch, columns)
-    held = projected if sink.bad_rows is None else judging.good(sink, epoch, projected)
+    held, bad = judging.good(sink, epoch, projected) if sink.bad_rows is not None else (projected, int)
     written, flagged = holdable(held, ways, judged=sink.bad_rows is not None)
     with sink.projection.evaluating(epoch.number):
         votes = written_by(sink, written, task_of(sink, address, app, epoch, by, ways, flagged))
         with telling(epoch.number):
-            left_out = left_out_of(sink, epoch, rows) if epoch.copy is not None else 0
+            left_out = kept_out() + bad() if epoch.copy is not None else 0
     raise_refusals(sink, votes, epoch, by)
     attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
     with sink.connector.session() as session:
@@ -100,12 +99,6 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     else:
         try_publish(sink, app, sink.staging, epoch, columns, vote, by)
     return vote
-
-
-def left_out_of(sink: Core, epoch: Epoch, rows: Rows) -> int:
-    """Count the rows that ``where=`` keeps out and those that go to the sink of bad rows."""
-    bad = rejects.how_many(judging.reasons(sink, epoch, rows)) if sink.bad_rows is not None else 0
-    return sink.projection.left_out(rows) + bad
 
 
 def refuse_columns(sink: Core, epoch: Epoch, columns: Sequence[PgColumn]) -> tuple[Way, ...]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import Digest
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.spark.executors import await_observation
 from epochal.sinks.spark.expressions import MOST_ALONE, array_of, of_text
 from epochal.sinks.spark.names import parts, quoted
+from epochal.sinks.spark.observing import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -51,27 +51,21 @@ def row_hash(rows: DataFrame) -> Column:
 def watched(rows: DataFrame) -> tuple[DataFrame, Callable[[], Digest]]:
     """Return the same rows, and a function that returns their digest after an action has read them.
 
-    Spark counts each partition of the action's last stage once, even if a task ran several times.  Spark may not run
-    the plan of ``rows`` at all, if it can tell that a later condition keeps no row.  Then ``rows`` are evaluated once
-    more, for the digest alone.
+    If Spark has ended the action without these rows, they are evaluated once more, for the digest alone.
     """
-    from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     hashed = row_hash(rows)
-    observation: Any = Observation()
     sums = (
         f.count(f.lit(1)).alias("rows"),
         f.sum(hashed.bitwiseAND(f.lit((1 << _HALF) - 1))).alias("low"),
         f.sum(f.shiftrightunsigned(hashed, _HALF)).alias("high"),
     )
-    seen = rows.observe(observation, *sums)
+    seen, figures = observed(rows, *sums)
 
     def answer() -> Digest:
-        """Return the digest.  ``Observation.get`` is not called if nothing was observed: it would wait for ever."""
-        await_observation(observation, "the digest of the rows that it wrote", "nothing of them is visible")
-        ran = observation._jo.getRow().length() > 0
-        return _digest(observation.get if ran else rows.agg(*sums).collect()[0].asDict())
+        found = figures("the digest of the rows that it wrote", "nothing of them is visible")
+        return _digest(found if found is not None else rows.agg(*sums).collect()[0].asDict())
 
     return seen, answer
 

@@ -35,6 +35,7 @@ from epochal.sinks.rows.formats import check_part
 from epochal.sinks.spark.executors import NO_SESSION, first_cause, running_session
 from epochal.sinks.spark.expressions import PATTERNS, of_text, reads_otherwise, selected, struct_of
 from epochal.sinks.spark.names import column_of, free, quoted, twins
+from epochal.sinks.spark.observing import sifted
 from epochal.sinks.spark.settings import is_case_sensitive
 
 if TYPE_CHECKING:
@@ -141,9 +142,20 @@ class Projection:
         """Return what the sink gets of ``rows``, which :meth:`check` accepted.  Lazy; rows keep their order."""
         if self.where is not None:
             rows = rows.where(self.where)
-        if self.select is not None:
-            rows = self._selected(rows, self.select)
-        return rows
+        return self._selected(rows, self.select) if self.select is not None else rows
+
+    def sifted(self, rows: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+        """Return what the sink gets of the ``rows`` of a copy, and a function that counts what ``where`` keeps out.
+
+        Call the function after one action has read the rows: Spark counts in the same job.  It counts apart from the
+        written rows, so that the coordinator can compare both with the copy.
+        """
+        from pyspark.sql import functions as f
+
+        if self.where is None:
+            return self.apply(rows), lambda: 0
+        passed, left_out = sifted(rows, f.expr(f"({self.where}\n)"), "where= keeps out")
+        return self._selected(passed, self.select) if self.select is not None else passed, left_out
 
     def _selected(self, rows: DataFrame, items: Sequence[str]) -> DataFrame:
         names = {*rows.columns}
@@ -191,7 +203,7 @@ class Projection:
     def left_out(self, rows: DataFrame) -> int:
         """Count the ``rows`` of a copy that ``where`` keeps out.  One Spark job, which reads only its columns.
 
-        This is counted separately from the written rows, so that the coordinator can compare both with the copy.
+        See also ``sifted``, which needs no job of its own.
         """
         if self.where is None:
             return 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -30,6 +30,7 @@ from epochal.sinks.protocol import (
 from epochal.sinks.questions import Question, questions_of
 from epochal.sinks.rows.digest import watched
 from epochal.sinks.spark.executors import telling
+from epochal.sinks.spark.observing import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -110,10 +111,10 @@ class Rejects(ForwardingSink):
         The coordinator compares written and left-out rows with the copy.
         """
         rows, digest = watched(rows) if epoch.digest else (rows, None)
-        rejected = self._rejected(epoch, rows)
+        reasoned, counted = _counted(self._of.reasons(epoch, rows))
         with telling(epoch.number):
-            vote = self._into.prepare(replace(epoch, digest=False), rejected, by)
-            left_out = epoch.copy.rows - int(rejected.count()) if epoch.copy is not None else 0
+            vote = self._into.prepare(replace(epoch, digest=False), self._rejected(reasoned), by)
+            left_out = epoch.copy.rows - counted(vote.rows + vote.left_out) if epoch.copy is not None else 0
         return replace(vote, left_out=vote.left_out + left_out, digest=digest() if digest is not None else None)
 
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:
@@ -153,11 +154,11 @@ class Rejects(ForwardingSink):
     def guarantee(self) -> str:
         return f"{self._into.guarantee()} Of every epoch: the rows that sink {self._of.name!r} cannot hold, and why."
 
-    def _rejected(self, epoch: Epoch, rows: DataFrame) -> DataFrame:
+    def _rejected(self, reasoned: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
-        reasoned: DataFrame = self._of.reasons(epoch, rows).where(f.isnotnull(REASON))
-        return reasoned.select(f.expr(f"* EXCEPT ({REASON})"), f.lit(self._of.name).alias(SINK), REASON)
+        rejected = reasoned.where(f.isnotnull(REASON))
+        return rejected.select(f.expr(f"* EXCEPT ({REASON})"), f.lit(self._of.name).alias(SINK), REASON)
 
     def _schema(self, schema: Schema) -> Schema:
         """Return the schema of the epoch with the two added columns."""
@@ -197,6 +198,23 @@ def check_bad_rows(bad_rows: object, sink: str) -> Sink | None:
             help='pass the sink that gets these rows, as bad_rows=DeltaSink("..."), or "fail", which is the default',
         )
     return bad_rows
+
+
+def _counted(reasoned: DataFrame) -> tuple[DataFrame, Callable[[int], int]]:
+    """Return the same rows, and a function that counts the bad ones, after a sink has written them.
+
+    The function takes how many the sink has written.  Spark counts while the sink reads them.  If that gives another
+    number, one more job counts: a sink may begin with an action that reads only some of the rows.
+    """
+    from pyspark.sql import functions as f
+
+    seen, figures = observed(reasoned, f.count_if(f.isnotnull(REASON)).alias("bad"))
+
+    def count(written: int) -> int:
+        found = figures("how many bad rows there are", "nothing of the epoch was decided")
+        return written if found is not None and found["bad"] == written else how_many(reasoned)
+
+    return seen, count
 
 
 def left_out(sink: SortingSink, epoch: Epoch, rows: DataFrame) -> int:

@@ -7,7 +7,6 @@ import importlib
 import platform
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,12 @@ from epochal.sinks.spark.workers import answer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     Batches = Iterator[pa.RecordBatch]
 
 NO_SESSION = "no Spark session runs in this process"
 """Why something is not asked."""
-METRIC_WAIT = 60.0
-"""How many seconds to wait until Spark's listener delivers an observation."""
 
 
 def running_session() -> SparkSession | None:
@@ -163,26 +160,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
-
-
-def await_observation(observation: Observation, told: str, state: str, epoch: EpochNumber | None = None) -> None:
-    """Wait until Spark has delivered an observation; raise ``PrepareRefused`` after ``METRIC_WAIT`` seconds.
-
-    Observations arrive through Spark's listener bus, which may drop them.  ``told``: what Spark observed, for the
-    message.
-    """
-    counterpart: Any = observation._jo
-    arrived, limit = counterpart.future(), time.monotonic() + METRIC_WAIT
-    while not arrived.isCompleted():
-        if time.monotonic() > limit:
-            raise PrepareRefused(
-                f"Spark did not say within {METRIC_WAIT:g} s {told}",
-                epoch=epoch,
-                state=state,
-                help="restart the query; if it happens again, see in the driver's log whether its listener bus drops"
-                " events (spark.scheduler.listenerbus.eventqueue.capacity)",
-            )
-        time.sleep(0.001)
 
 
 def _answer(probe: DataFrame, module: str) -> tuple[str, str, str]:

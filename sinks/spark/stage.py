@@ -25,8 +25,9 @@ from epochal.coordinator.model.epoch import PARQUET, Actor, Copy, CopyFile, Epoc
 from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.conditions import may_drop
 from epochal.sinks.spark import settings
-from epochal.sinks.spark.executors import await_observation, first_cause
+from epochal.sinks.spark.executors import first_cause
 from epochal.sinks.spark.names import check_names, parts
+from epochal.sinks.spark.observing import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -385,17 +386,16 @@ def counted(rows: DataFrame) -> tuple[DataFrame, Callable[[EpochNumber, str], in
     Call the function after the rows were written, with the epoch and the copy's folder for its error:
     ``PrepareRefused``, if Spark does not say it.
     """
-    from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    count = Observation()
+    seen, figures = observed(rows, f.count(f.lit(1)).alias("rows"))
 
     def told(epoch: EpochNumber, root: str) -> int:
         state = f"copy {root}, nothing was decided"
-        await_observation(count, "how many rows it wrote to the durable copy", state, epoch)
-        return int(count.get["rows"])
+        found = figures("how many rows it wrote to the durable copy", state, epoch)
+        return int(found["rows"]) if found is not None else 0
 
-    return rows.observe(count, f.count(f.lit(1)).alias("rows")), told
+    return seen, told
 
 
 @contextlib.contextmanager

@@ -92,6 +92,7 @@ class Job:
     sink: str
     epoch: EpochNumber
     is_durable: bool = False  # whether the files survive a power failure, once their folder does
+    is_marked: bool = False  # whether the last column of the records says which of them the sink gets
 
 
 def encode(records: DataFrame, job: Job, bounds: BatchBounds, held: Mapping[str, str]) -> Encoded:
@@ -156,7 +157,17 @@ def _file_task(
 
 
 def _task(job: Job, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    yield _answer(job, workers.promptly(batches))
+    sent = workers.promptly(batches)
+    yield _answer(job, _kept(sent) if job.is_marked else sent)
+
+
+def _kept(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the records for which the last column is true, without that column."""
+    for batch in batches:
+        *names, _ = batch.schema.names
+        kept = batch.column(len(names))
+        if kept.true_count:
+            yield batch.filter(kept).select(names)
 
 
 def _answer(job: Job, records: Iterator[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:

@@ -16,7 +16,7 @@ from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit
 from epochal.coordinator.protocol.retry import Retry
 from epochal.sinks.memory import MemoryServer, MemorySink
-from epochal.sinks.spark import executors
+from epochal.sinks.spark import observing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,4 +118,4 @@ def drop_observations(patch: pytest.MonkeyPatch, rows: DataFrame) -> None:
         return self
 
     patch.setattr(type(rows), "observe", deaf)
-    patch.setattr(executors, "METRIC_WAIT", 0.2)
+    patch.setattr(observing, "METRIC_WAIT", 0.2)

@@ -1,0 +1,85 @@
+"""Figures of rows that Spark computes in the job that reads the rows (``DataFrame.observe``).
+
+Spark counts each partition of the action's last stage once, even if a task ran several times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from epochal.coordinator.model.epoch import EpochNumber
+from epochal.coordinator.model.errors import PrepareRefused
+from epochal.sinks.spark.names import free
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+METRIC_WAIT = 60.0
+"""How many seconds to wait until Spark's listener delivers an observation."""
+
+
+class Figures(Protocol):
+    """Returns the figures by name.  Call it after one action has read all rows.
+
+    None: Spark has ended the action without these rows, because it can tell that nothing of them arrives at its end.
+
+    Args:
+        told: what Spark was to say, for the error.
+        state: what is true of the epoch then, for the error.
+        epoch: its number, for the error.
+    """
+
+    def __call__(self, told: str, state: str, epoch: EpochNumber | None = None) -> Mapping[str, Any] | None: ...
+
+
+def observed(rows: DataFrame, *figures: Column) -> tuple[DataFrame, Figures]:
+    """Return the same rows, and a function that returns these aggregates of them."""
+    from pyspark.sql import Observation
+
+    observation: Any = Observation()
+
+    def answer(told: str, state: str, epoch: EpochNumber | None = None) -> Mapping[str, Any] | None:
+        """Return what was observed.  ``Observation.get`` would wait for ever if nothing was."""
+        _wait(observation, told, state, epoch)
+        return dict(observation.get) if observation._jo.getRow().length() else None
+
+    return rows.observe(observation, *figures), answer
+
+
+def sifted(rows: DataFrame, passes: Column, told: str) -> tuple[DataFrame, Callable[[], int]]:
+    """Return the rows for which ``passes`` is true, and a function that counts the others.
+
+    Call the function after one action has read the rows that pass.  ``passes`` is computed once for each row.
+    ``told``: which rows are counted, for the error ("rows that ...").
+    """
+    from pyspark.sql import functions as f
+
+    passes = f.coalesce(passes, f.lit(False))
+    kept = free("__epochal_kept", rows.columns)
+    seen, figures = observed(rows.select("*", passes.alias(kept)), f.count_if(~f.col(kept)).alias("others"))
+
+    def count() -> int:
+        found = figures(f"how many rows {told}", "nothing of the epoch was decided")
+        return int(found["others"]) if found is not None else rows.where(~passes).count()
+
+    return seen.where(f.col(kept)).select(f.expr(f"* EXCEPT ({kept})")), count
+
+
+def _wait(observation: Any, told: str, state: str, epoch: EpochNumber | None) -> None:
+    """Wait until Spark has delivered an observation; raise ``PrepareRefused`` after ``METRIC_WAIT`` seconds.
+
+    Observations arrive through Spark's listener bus, which may drop them.
+    """
+    arrived, limit = observation._jo.future(), time.monotonic() + METRIC_WAIT
+    while not arrived.isCompleted():
+        if time.monotonic() > limit:
+            raise PrepareRefused(
+                f"Spark did not say within {METRIC_WAIT:g} s {told}",
+                epoch=epoch,
+                state=state,
+                help="restart the query; if it happens again, see in the driver's log whether its listener bus drops"
+                " events (spark.scheduler.listenerbus.eventqueue.capacity)",
+            )
+        time.sleep(0.001)
