@@ -237,6 +237,17 @@ class FilteringSink(Sink, Protocol):
 
 
 @runtime_checkable
+class ThoroughSink(FilteringSink, Protocol):
+    """A filtering sink whose ``prepare`` has Spark read every row, also those that it leaves out: it needs no copy.
+
+    If Spark can tell that a filter keeps no row, it does not run the micro-batch, and the operator state does not
+    advance.  Such a sink notices that, and runs it (``epochal.sinks.spark.observing.sifted``).
+    """
+
+    reads_all_rows: bool
+
+
+@runtime_checkable
 class PairedSink(Sink, Protocol):
     """The sink that gets the rows that another sink of the pipeline, ``of``, leaves out.
 

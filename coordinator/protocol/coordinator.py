@@ -62,6 +62,7 @@ from epochal.sinks.protocol import (
     RedoSink,
     Sink,
     Stage,
+    ThoroughSink,
     VotingSink,
 )
 
@@ -76,12 +77,14 @@ def wants_copy(sinks: Sequence[Sink]) -> bool:
     """Return whether the rows of an epoch must be copied before these sinks prepare them.
 
     They must if there are several sinks (all shall read one evaluation), if a sink needs the rows after the decision
-    (``RedoSink``), or if a sink leaves rows out (``FilteringSink``).  Without the copy, a filter that is always false
-    would let Spark skip the micro-batch, and operator state would not advance.
+    (``RedoSink``), or if a sink leaves rows out (``FilteringSink``) and does not itself see to it that Spark reads all
+    (``ThoroughSink``).
     """
-    return len(sinks) > 1 or any(
-        isinstance(sink, RedoSink) or (isinstance(sink, FilteringSink) and sink.leaves_rows_out) for sink in sinks
-    )
+    return len(sinks) > 1 or any(isinstance(sink, RedoSink) or _may_skip_rows(sink) for sink in sinks)
+
+
+def _may_skip_rows(sink: Sink) -> bool:
+    return isinstance(sink, FilteringSink) and sink.leaves_rows_out and not isinstance(sink, ThoroughSink)
 
 
 def check_appliable(sinks: Iterable[Sink]) -> None:

@@ -236,6 +236,11 @@ def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> 
     return relaxed
 
 
+def is_like(rows: StructType, wanted: StructType) -> bool:
+    """Return whether rows have the columns that :func:`projection` returned: names, order, types and metadata."""
+    return _relaxed(rows, with_metadata=True) == wanted
+
+
 def holds_as_they_are(rows: StructType, metadata: Json) -> bool:
     """Return whether files of the table hold exactly such rows: each column under its name, with its type, in order."""
     if metadata["partitionColumns"] or _is_on(metadata, *_REARRANGES) or _has_own_parquet(metadata):

@@ -93,7 +93,7 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
     if there is not None and there.table == fingerprint and are_there(sink, table, there.adds, epoch.number):
         adds = there.adds
     else:
-        gets, out = sink.projection.sifted(rows) if epoch.copy is not None else (sink.projection.apply(rows), int)
+        gets, out = (sink.projection.apply(rows), int) if epoch.digest else sink.projection.sifted(rows)
         fitting = fitting_rows(sink, gets, metadata, epoch.number)
         with sink.projection.evaluating(epoch.number):
             adds = write_files(sink, txn, fitting, epoch.number)
@@ -187,8 +187,10 @@ def with_columns(sink: Core, table: Table, txn: Transaction, added: StructType, 
 def fitting_rows(sink: Core, rows: DataFrame, metadata: Json, epoch: EpochNumber) -> DataFrame:
     """Return the rows with the table's types; ``PrepareRefused`` if the table cannot hold them."""
     refuse_rows(sink, rows.schema, metadata, epoch)
-    table, case_sensitive = jvm.schema_of(metadata), sink.case_sensitive()
-    fitting = with_failpoint(sink, rows, epoch).to(gates.projection(rows.schema, table, case_sensitive=case_sensitive))
+    wanted = gates.projection(rows.schema, jvm.schema_of(metadata), case_sensitive=sink.case_sensitive())
+    fitting = with_failpoint(sink, rows, epoch)
+    if not gates.is_like(rows.schema, wanted):  # `to` takes time with the square of the columns
+        fitting = fitting.to(wanted)
     return kept_in_partitions(sink, fitting, metadata)
 
 

@@ -89,6 +89,7 @@ class DeltaSink(SessionSink):
         check_types(DeltaSink.__init__.__annotations__, self._made_with)
         self._core = Core(**self._made_with)
         self.leaves_rows_out = where is not None  # a FilteringSink
+        self.reads_all_rows = True  # a ThoroughSink
         if isinstance(mode, Merge):
             self.needs_copy = True  # makes it a RedoSink: it merges the rows of the durable copy
         if isinstance(mode, Overwrite):

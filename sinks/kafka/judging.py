@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -20,8 +20,9 @@ from epochal.sinks.kafka.topics import Topics
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.spark import stage
-from epochal.sinks.spark.expressions import computed_once, filtered, first_true, of_text, struct_of
+from epochal.sinks.spark.expressions import computed_once, first_true, of_text, struct_of
 from epochal.sinks.spark.names import twins
+from epochal.sinks.spark.observing import sifted
 from epochal.sinks.spark.settings import changes_times
 
 if TYPE_CHECKING:
@@ -211,19 +212,17 @@ def check_kept(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     schema = encoding.projection.check(copied.schema)
     encoding.check(schema, sink.name)
     refusals = encoding.refusals(schema)
-    records = encoding.apply(encoding.projection.apply(copied), *bad_column(refusals))
+    given, kept_out = encoding.projection.sifted(copied)
+    records = encoding.apply(given, *bad_column(refusals))
+    bad: Callable[[], int] = int
     found = all_objections(sink, [*refusals], now)
     if sink.bad_rows is not None:
-        records = filtered(records, objections.reason_of_each(found).isNull())
+        records, bad = sifted(records, objections.reason_of_each(found).isNull(), "Kafka cannot hold")
     made = sink.encoder(now).records(records)
     staged = stage.write_parts(epoch.copy, sink.name, epoch.number, made, SLOT, sink.slots)
     kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
     records = reduce(lambda some, more: some.unionByName(more), kept)
-    count = objections.count(records, found, sink.name, epoch.number)
-    left_out = encoding.projection.left_out(copied)
-    if sink.bad_rows is not None:
-        left_out += rejects.how_many(reasons(sink, epoch, copied))
-    return Judged(count, left_out, staged)
+    return Judged(objections.count(records, found, sink.name, epoch.number), kept_out() + bad(), staged)
 
 
 def left_out_of(told: objections.Figures) -> int:

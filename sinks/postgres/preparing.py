@@ -53,7 +53,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     sink.end = noted_end(sink, epoch)
     sink.projection.check(rows.schema)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
-    projected, kept_out = sink.projection.sifted(rows) if epoch.copy is not None else (sink.projection.apply(rows), int)
+    projected, kept_out = (sink.projection.apply(rows), int) if epoch.digest else sink.projection.sifted(rows)
     with refusing(sink.name, epoch.number):
         check_times(projected.schema, rows.sparkSession, sink.name)
     columns = columns_in(projected.schema, sink.name)  # of the written rows, in this Spark session
@@ -65,7 +65,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     with sink.projection.evaluating(epoch.number):
         votes = written_by(sink, written, task_of(sink, address, app, epoch, by, ways, flagged))
         with telling(epoch.number):
-            left_out = kept_out() + bad() if epoch.copy is not None else 0
+            left_out = kept_out() + bad() if not epoch.digest else 0
     raise_refusals(sink, votes, epoch, by)
     attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
     with sink.connector.session() as session:

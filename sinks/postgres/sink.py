@@ -74,6 +74,7 @@ class PostgresSink:
         self._core = Core(**self._made_with)
         self.bad_rows = self._core.bad_rows
         self.leaves_rows_out = where is not None or self.bad_rows is not None  # a FilteringSink
+        self.reads_all_rows = True  # a ThoroughSink
 
     @property
     def name(self) -> str:

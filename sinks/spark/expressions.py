@@ -105,14 +105,6 @@ def computed(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
     return selected(rows, expressions)
 
 
-def filtered(rows: DataFrame, condition: Column) -> DataFrame:
-    """Return the rows for which ``condition`` is true.  Their columns are computed once, before the condition."""
-    from pyspark.sql import functions as f
-
-    beside, always, added = computed_once(rows)
-    return beside.where(condition & always).select(f.expr(f"* EXCEPT ({added})"))
-
-
 def computed_once(rows: DataFrame) -> tuple[DataFrame, Column, str]:
     """Return the rows with one more column, a condition that is always true, and the name of that column.
 

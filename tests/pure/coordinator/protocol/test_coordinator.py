@@ -304,16 +304,19 @@ def test_a_copy_is_wanted_by_several_sinks_or_by_one_that_redoes() -> None:
     assert wanted == [False, False, True, True]
 
 
-def test_a_copy_is_wanted_by_one_that_leaves_rows_out() -> None:
+def test_a_copy_is_wanted_by_one_that_leaves_rows_out_and_may_not_read_them() -> None:
     """Where it leaves out all, Spark would not run the micro-batch."""
+    world = World()
+    careless = Filtered("a", world.server)
+    thorough = Filtered("a", world.server)
+    thorough.reads_all_rows = True  # type: ignore[attr-defined]
     sinks: list[Sink] = [
-        DeltaSink("/lake/t"),
+        careless,
+        thorough,
         DeltaSink("/lake/t", where="id IS NULL"),
-        PostgresSink("", table="t"),
         PostgresSink("", table="t", where="id IS NULL"),
-        PostgresSink("", table="t", bad_rows=DeltaSink("/lake/bad")),
     ]
-    assert [wants_copy([sink]) for sink in sinks] == [False, True, False, True, True]
+    assert [wants_copy([sink]) for sink in sinks] == [True, False, False, False]
 
 
 class Counting(MemorySink):
