@@ -22,7 +22,7 @@ from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.spark import stage
 from epochal.sinks.spark.expressions import computed_once, first_true, of_text, struct_of
 from epochal.sinks.spark.names import twins
-from epochal.sinks.spark.observing import sifted
+from epochal.sinks.spark.observing import sifted_once
 from epochal.sinks.spark.settings import changes_times
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def check_kept(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     bad: Callable[[], int] = int
     found = all_objections(sink, [*refusals], now)
     if sink.bad_rows is not None:
-        records, bad = sifted(records, objections.reason_of_each(found).isNull(), "Kafka cannot hold")
+        records, bad = sifted_once(records, objections.reason_of_each(found).isNull(), "Kafka cannot hold")
     made = sink.encoder(now).records(records)
     staged = stage.write_parts(epoch.copy, sink.name, epoch.number, made, SLOT, sink.slots)
     kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]

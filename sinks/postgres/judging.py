@@ -20,7 +20,7 @@ from epochal.sinks.postgres.ways import Way, ways_of
 from epochal.sinks.protocol import Rows, Schema
 from epochal.sinks.rows import rejects
 from epochal.sinks.rows.projection import settings_of
-from epochal.sinks.spark.observing import sifted
+from epochal.sinks.spark.observing import sifted_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,10 +67,10 @@ def reasons(sink: Core, epoch: Epoch, rows: Rows) -> Rows:
 
 
 def good(sink: Core, epoch: Epoch, projected: Rows) -> tuple[Rows, Callable[[], int]]:
-    """Return the rows that the sink can hold, of those that it gets, and what ``sifted`` returns."""
+    """Return the rows that the sink can hold, of those that it gets, and what ``sifted_once`` returns."""
     ways, ask = _asking(sink, epoch, projected.schema)
     fine = _reason(projected.schema, ways, ask).isNull()
-    return sifted(_few(sink, projected, ask), fine, "Postgres cannot hold")
+    return sifted_once(_few(sink, projected, ask), fine, "Postgres cannot hold")
 
 
 def _reason(schema: Schema, ways: Sequence[Way], ask: Ask | None) -> Column:

@@ -51,20 +51,28 @@ def observed(rows: DataFrame, *figures: Column) -> tuple[DataFrame, Figures]:
 def sifted(rows: DataFrame, passes: Column, told: str) -> tuple[DataFrame, Callable[[], int]]:
     """Return the rows for which ``passes`` is true, and a function that counts the others.
 
-    Call the function after one action has read the rows that pass.  ``passes`` is computed once for each row.
+    Call the function after one action has read the rows that pass.  ``passes`` is computed twice for each row.
     ``told``: which rows are counted, for the error ("rows that ...").
     """
     from pyspark.sql import functions as f
 
     passes = f.coalesce(passes, f.lit(False))
-    kept = free("__epochal_kept", rows.columns)
-    seen, figures = observed(rows.select("*", passes.alias(kept)), f.count_if(~f.col(kept)).alias("others"))
+    seen, figures = observed(rows, f.count_if(~passes).alias("others"))
 
     def count() -> int:
         found = figures(f"how many rows {told}", "nothing of the epoch was decided")
         return int(found["others"]) if found is not None else rows.where(~passes).count()
 
-    return seen.where(f.col(kept)).select(f.expr(f"* EXCEPT ({kept})")), count
+    return seen.where(passes), count
+
+
+def sifted_once(rows: DataFrame, passes: Column, told: str) -> tuple[DataFrame, Callable[[], int]]:
+    """Do what :func:`sifted` does, with a condition that takes long: it is computed once for each row."""
+    from pyspark.sql import functions as f
+
+    kept = free("__epochal_kept", rows.columns)
+    passed, count = sifted(rows.select("*", passes.alias(kept)), f.col(kept), told)
+    return passed.select(f.expr(f"* EXCEPT ({kept})")), count
 
 
 def _wait(observation: Any, told: str, state: str, epoch: EpochNumber | None) -> None:

@@ -18,7 +18,7 @@ from epochal.sinks.postgres import rows as postgres
 from epochal.sinks.postgres.ways import Way
 from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.rows.projection import Projection
-from epochal.sinks.spark.observing import sifted
+from epochal.sinks.spark.observing import sifted_once
 
 WIDTHS = (20, 40, 80)
 TYPES = (
@@ -141,7 +141,7 @@ def test_a_filter_computes_no_column_anew(spark: SparkSession) -> None:
         return str(plan.toString())
 
     assert plan_of(rows.where(wanted)).count("StructsToJson") > 1
-    kept, left_out = sifted(rows, wanted, "are not wanted")
+    kept, left_out = sifted_once(rows, wanted, "are not wanted")
     assert plan_of(kept).count("StructsToJson") == 1
     assert kept.columns == rows.columns
     assert kept.collect() == rows.collect()

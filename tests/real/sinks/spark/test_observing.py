@@ -1,0 +1,40 @@
+"""Figures that Spark computes in the job that reads the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from epochal.sinks.spark.observing import observed, sifted, sifted_once
+
+Sift = Callable[[DataFrame, Column, str], tuple[DataFrame, Callable[[], int]]]
+WAYS = pytest.mark.parametrize("sift", [sifted, sifted_once])
+
+
+@WAYS
+def test_rows_pass_or_are_counted(spark: SparkSession, sift: Sift) -> None:
+    """NULL is not true, and the rows keep their columns."""
+    rows = spark.range(6).selectExpr("id", "nullif(id, 5) AS __epochal_kept")
+    passed, others = sift(rows, f.col("__epochal_kept") > 3, "are small")
+    assert passed.columns == rows.columns
+    assert [row.id for row in passed.collect()] == [4]
+    assert others() == 5
+
+
+@WAYS
+def test_rows_that_spark_did_not_read_are_counted_apart(spark: SparkSession, sift: Sift) -> None:
+    passed, others = sift(spark.range(6), f.col("id") > 3, "are small")
+    assert passed.where("false").collect() == []
+    assert others() == 4
+
+
+def test_no_figures_of_rows_that_spark_did_not_read(spark: SparkSession) -> None:
+    seen, figures = observed(spark.range(6), f.count(f.lit(1)).alias("rows"))
+    assert seen.where("false").collect() == []
+    assert figures("how many", "nothing was written") is None
+    seen, figures = observed(spark.range(6), f.count(f.lit(1)).alias("rows"))
+    assert len(seen.where("id > 2").collect()) == 3
+    assert figures("how many", "nothing was written") == {"rows": 6}
