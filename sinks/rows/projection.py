@@ -4,10 +4,11 @@
 SQL condition on the epoch's columns; rows for which it is false or NULL are not written.  An item of ``select`` that
 is exactly a column's name means that column.  Everything else is SQL, and a computed column needs a name with AS.
 
-The durable copy always holds every column and row, because it belongs to the epoch and not to one sink.  Each sink
-projects the rows that it reads from the copy.  So a projection may be evaluated more than once on the same rows, for
-example when a vote is repeated.  If a decided epoch is redone from the copy (Kafka, or prepared rows that were lost), a
-later start evaluates the projection again, in another process and perhaps with other settings.  Two rules follow:
+A durable copy holds every column and row, because it belongs to the epoch and not to one sink, and each sink projects
+the rows that it reads from it.  (Only a Kafka sink that is alone copies nothing but its own records.)  So a projection
+may be evaluated more than once on the same rows, for example when a vote is repeated.  If a decided epoch is redone
+from the copy (Kafka, or prepared rows that were lost), a later start evaluates the projection again, in another process
+and perhaps with other settings.  Two rules follow:
 
 - An expression that may have another value the next time is refused at start, by name: ``rand()``, ``uuid()``, clocks
   (``current_timestamp()``, ``cast('now' as timestamp)``), the session's user and catalog, the user's own functions,
