@@ -158,6 +158,7 @@ class StagingSink(RedoSink, Protocol):
     def stage(self, epoch: Epoch, rows: Rows, folder: str) -> Copy | None:
         """Evaluate ``rows`` once and write all that a vote and a redo need into ``folder``; return the copy.
 
+        The copy counts the rows that the sink gets, as its vote does.
         None: not this epoch; the rows were not evaluated, and are copied as for any sink.  The call comes at most once
         per decision, before ``prepare``, which then gets the copy and no rows.  Raise ``PrepareRefused`` for rows that
         cannot be written.
@@ -231,7 +232,7 @@ class ReplacingSink(Sink, Protocol):
 
 @runtime_checkable
 class FilteringSink(Sink, Protocol):
-    """A sink that may leave out rows of an epoch (``where=``, ``bad_rows=``).  So all rows are copied first."""
+    """A sink that may leave out rows of an epoch (``where=``, ``bad_rows=``).  See also ``ThoroughSink``."""
 
     leaves_rows_out: bool
 

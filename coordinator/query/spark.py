@@ -21,6 +21,7 @@ from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Interrupted, Misconfigured
 from epochal.sinks.protocol import ReplacingSink, Sink
 from epochal.sinks.questions import Question
+from epochal.sinks.spark.executors import causes
 from epochal.sinks.spark.names import free
 from epochal.sinks.spark.stage import files_at
 
@@ -130,11 +131,7 @@ class StreamingQuery:
 
 def _with_causes(error: BaseException | None) -> str:
     """Return the texts of an error and of its causes."""
-    texts = []
-    while error is not None:
-        texts.append(str(error))
-        error = error.__cause__ or error.__context__
-    return "\n".join(texts)
+    return "\n".join(map(str, causes(error, contexts=True)))
 
 
 def resolve(checkpoint: str, spark: SparkSession) -> str:

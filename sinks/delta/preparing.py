@@ -95,7 +95,7 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
     else:
         gets, out = (sink.projection.apply(rows), int) if epoch.digest else sink.projection.sifted(rows)
         fitting = fitting_rows(sink, gets, metadata, epoch.number)
-        with sink.projection.evaluating(epoch.number):
+        with sink.projection.evaluating(epoch.number, of_query=epoch.copy is None):
             adds = write_files(sink, txn, fitting, epoch.number)
             left_out = out()
         with sink.say.unavailable("the prepared files", epoch.number):
@@ -103,6 +103,8 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
             read_back(sink, table, adds, epoch.number)
     with sink.say.unavailable("the prepared files", epoch.number):
         count = count_rows(table, adds)
+    if epoch.copy is not None and count + left_out != epoch.copy.rows:
+        left_out = sink.projection.left_out(rows)  # where Delta shuffles rows, Spark may count some twice
     payload = {"adds": adds, "table": fingerprint}
     return vote_for(sink, epoch, count, payload, left_out, digest() if digest is not None else None)
 

@@ -11,7 +11,7 @@ from epochal.coordinator.model.epoch import Copy, Epoch, Json
 from epochal.coordinator.model.errors import PrepareRefused, SinkUnavailable
 from epochal.sinks.conditions import refusing
 from epochal.sinks.kafka import objections, topics
-from epochal.sinks.kafka.core import Core, Judging, Watched
+from epochal.sinks.kafka.core import EXACT, Core, Judging, Watched
 from epochal.sinks.kafka.encode import SLOT
 from epochal.sinks.kafka.fencing import what_topics
 from epochal.sinks.kafka.objections import Objection
@@ -23,7 +23,7 @@ from epochal.sinks.spark import stage
 from epochal.sinks.spark.expressions import computed_once, first_true, of_text, struct_of
 from epochal.sinks.spark.names import twins
 from epochal.sinks.spark.observing import sifted_once
-from epochal.sinks.spark.settings import changes_times
+from epochal.sinks.spark.settings import TIME_POLICY, changes_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -84,8 +84,8 @@ def judging_of(sink: Core, schema: StructType, now: Topics) -> Judging:
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
-    kept = [f.col(KEPT)] if KEPT in schema.names else []
-    given = StructType([field for field in schema.fields if field.name != KEPT])
+    kept = [f.col(KEPT)] if sink.encoding.projection.where is not None else []
+    given = StructType([field for field in schema.fields if not kept or field.name != KEPT])
     sink.encoding.check(given, sink.name)
     refusals = sink.encoding.refusals(given)
     found = all_objections(sink, [*refusals], now)
@@ -102,18 +102,23 @@ def is_watchable(sink: Core, rows: DataFrame) -> bool:
 
 def gives_equal_records(sink: Core, rows: DataFrame) -> bool:
     """Whether the query's session makes of projected rows the records that the sink's own session would make."""
+    projection, policy = sink.encoding.projection, str(rows.sparkSession.conf.get(TIME_POLICY)).upper()
     if sink.keeps_records or changes_times(rows.sparkSession):
         return False
-    return next(twins(sink.encoding.projection.check(rows.schema), case_sensitive=False), None) is None
+    if not projection.is_whole and policy != EXACT[TIME_POLICY]:  # its expressions may parse texts
+        return False
+    return next(twins(projection.check(rows.schema), case_sensitive=False), None) is None
 
 
 def projected(sink: Core, rows: DataFrame) -> DataFrame:
     """Return what the sink gets of the micro-batch.  With ``where=`` return all rows; ``KEPT`` says which it gets.
 
+    ``Misconfigured``: the rows have columns that the sink cannot take, ``KEPT`` for instance.
     If Spark itself can tell that a filter keeps no row, it does not run the micro-batch at all, and the operator state
     does not advance.
     """
     projection = sink.encoding.projection
+    sink.encoding.check(projection.check(rows.schema), sink.name)
     return projection.apply(rows) if projection.where is None else projection.marked(rows, KEPT)
 
 

@@ -51,8 +51,9 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         with encoding.projection.evaluating(epoch.number):
             judged = check_rows(sink, epoch, encoding, copied, now)
     count, left_out, staged = judged.count, judged.left_out, judged.staged
-    if count + (0 if of_records else left_out) != epoch.copy.rows:
-        told = f"{count} rows and {left_out} that are left out were read from a durable copy of {epoch.copy.rows} rows"
+    apart = 0 if of_records else left_out  # a copy of records has only what the sink gets
+    if count + apart != epoch.copy.rows:
+        told = f"{count} rows and {apart} that are left out were read from a durable copy of {epoch.copy.rows} rows"
         raise sink.refuse(epoch, told, "restart the query; if it happens again, the file system loses rows")
     payload = {
         "version": WITHOUT_TRANSACTION,

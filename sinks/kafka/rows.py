@@ -120,7 +120,7 @@ class Encoding:
     def apply(self, rows: DataFrame, *more: Column) -> DataFrame:
         """Return the records of projected rows, with ``more`` columns.  A value that will be ``made`` is a struct here.
 
-        If the rows are marked (``KEPT``), a row that the sink does not get has no value.
+        If the rows are marked (``KEPT``), a row that the sink does not get has neither key nor value.
         """
         return rows.select(*self.columns(rows.columns), *more)
 
@@ -134,10 +134,11 @@ class Encoding:
         else:
             row = of_text(struct_of(self._valued(names)))
             value = row if self.made else f.to_json(row, _JSON).cast("binary")
-        if KEPT in names:
-            value = f.when(f.col(KEPT), value)
-        routes = [_ROUTE[role](column_of(name)).alias(role) for role, name in self.routes.items()]
-        return [key.cast("binary").alias("key"), value.alias("value"), *routes]
+        record = {"key": key.cast("binary"), "value": value}
+        record |= {role: _ROUTE[role](column_of(name)) for role, name in self.routes.items()}
+        if KEPT in names:  # nothing of a row that the sink does not get, which may be large
+            record = {part: f.when(f.col(KEPT), column) for part, column in record.items()}
+        return [column.alias(part) for part, column in record.items()]
 
     def check(self, schema: StructType, sink: str) -> None:
         """Raise ``Misconfigured``, with the column's name, if projected rows of this schema cannot be held exactly."""

@@ -73,9 +73,10 @@ class KafkaSink:
     after the decision (``epochal.sinks.kafka.delivery``).  Where that cannot be done, an epoch is produced after the
     decision, by one task, as with False.  ``guarantee()`` says why as far as the arguments tell, the log says the rest.
     ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``).  Other
-    arguments can name selected columns only.  Rows are projected again when they are produced, after the decision.  The
-    epoch's committable keeps the expressions, and the settings of the session that prepared the epoch; both are used
-    then.  Only ``spark.sql.legacy.timeParserPolicy`` is always ``CORRECTED``.
+    arguments can name selected columns only.  If rows are read from the durable copy, they are projected again when
+    they are written, maybe after the decision.  The epoch's committable keeps the expressions, and the settings of the
+    session that prepared the epoch; both are used then.  Only ``spark.sql.legacy.timeParserPolicy`` is always
+    ``CORRECTED``.
     ``bad_rows``: the sink for rows that Kafka, a topic or JSON cannot hold.  By default such rows refuse the epoch
     (``epochal.sinks.rows.rejects``).
     ``name``: the sink's stable name, by default ``kafka-<topic>``.

@@ -46,12 +46,12 @@ def stage_records(sink: Core, epoch: Epoch, rows: Rows, folder: str) -> Copy | N
     given = projected(sink, rows)
     judging = judging_for(sink, given.schema, now)
     seen, figures = watched(given.select(*judging.record), judging.figures)
-    marks = [name for name in seen.columns if name == KEPT]
+    marks = [KEPT] if sink.encoding.projection.where is not None else []
     records = seen.select(*record_columns(seen), *marks)
     layout = voting.layout_of(sink, link, now)
     job = encoding.Job(layout, local, sink.name, epoch.number, is_durable=True, is_marked=bool(marks))
     try:
-        with sink.encoding.projection.evaluating(epoch.number):
+        with sink.encoding.projection.evaluating(epoch.number, of_query=True):
             encoded = encoding.encode(records, job, sink.bounds, _ARROW)
     except encoding.EncodingFailed as failed:
         sink.watched = Watched(epoch.decision.id, judging, figures)

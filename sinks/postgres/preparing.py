@@ -62,11 +62,11 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     ways = refuse_columns(sink, epoch, columns)
     held, bad = judging.good(sink, epoch, projected) if sink.bad_rows is not None else (projected, int)
     written, flagged = holdable(held, ways, judged=sink.bad_rows is not None)
-    with sink.projection.evaluating(epoch.number):
+    with sink.projection.evaluating(epoch.number, of_query=epoch.copy is None):
         votes = written_by(sink, written, task_of(sink, address, app, epoch, by, ways, flagged))
+        raise_refusals(sink, votes, epoch, by)
         with telling(epoch.number):
             left_out = kept_out() + bad() if not epoch.digest else 0
-    raise_refusals(sink, votes, epoch, by)
     attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
     with sink.connector.session() as session:
         registered = sink.registered(session, app, epoch.position).get(by, {})

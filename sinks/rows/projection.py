@@ -33,7 +33,7 @@ from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.questions import NotAsked, known
 from epochal.sinks.rows.formats import check_part
-from epochal.sinks.spark.executors import NO_SESSION, first_cause, running_session
+from epochal.sinks.spark.executors import NO_SESSION, causes, first_cause, running_session
 from epochal.sinks.spark.expressions import PATTERNS, of_text, reads_otherwise, selected, struct_of
 from epochal.sinks.spark.names import column_of, free, quoted, twins
 from epochal.sinks.spark.observing import sifted
@@ -146,10 +146,10 @@ class Projection:
         return self._selected(rows, self.select) if self.select is not None else rows
 
     def sifted(self, rows: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
-        """Return what the sink gets of the ``rows`` of a copy, and a function that counts what ``where`` keeps out.
+        """Return what the sink gets of the ``rows``, and a function that counts what ``where`` keeps out.
 
         Call the function after one action has read the rows: Spark counts in the same job.  It counts apart from the
-        written rows, so that the coordinator can compare both with the copy.
+        written rows, so that the coordinator can compare both with a copy.
         """
         from pyspark.sql import functions as f
 
@@ -211,18 +211,22 @@ class Projection:
         return int(rows.where(f"NOT coalesce(({self.where}\n), false)").count())
 
     @contextlib.contextmanager
-    def evaluating(self, epoch: EpochNumber) -> Iterator[None]:
-        """Raise ``PrepareRefused`` with Spark's text if an expression fails for a value of a row in this scope."""
+    def evaluating(self, epoch: EpochNumber, *, of_query: bool = False) -> Iterator[None]:
+        """Raise ``PrepareRefused`` with Spark's text if an expression fails for a value of a row in this scope.
+
+        ``of_query``: the query's own expressions are evaluated here, too, because its rows were not copied before.
+        """
         try:
             yield
         except EpochalError:
             raise
         except Exception as error:
-            cause = of_an_expression(error)
-            if self.is_whole or cause is None:
+            cause = of_an_expression(error) if not self.is_whole else None
+            if cause is None:
                 raise
+            whose = f"the query or {self}" if of_query else f"{self}"
             raise PrepareRefused(
-                f"{self} has no result for a row of the epoch: {cause}",
+                f"{whose} has no result for a row of the epoch: {cause}",
                 sink=self.sink,
                 epoch=epoch,
                 state="nothing of the epoch was decided",
@@ -453,11 +457,10 @@ def of_an_expression(error: Exception) -> str | None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    while not isinstance(error, (PySparkException, Py4JJavaError)):
-        if not isinstance(error.__cause__, Exception):
-            return None
-        error = error.__cause__
-    cause = first_cause(error)
+    spark_says = next((each for each in causes(error) if isinstance(each, (PySparkException, Py4JJavaError))), None)
+    if spark_says is None:
+        return None
+    cause = first_cause(spark_says)
     return cause.splitlines()[0].partition(": ")[2] if re.search(r"\bSQLSTATE: 22\w{3}", cause) else None
 
 

@@ -217,11 +217,6 @@ def _counted(reasoned: DataFrame) -> tuple[DataFrame, Callable[[int], int]]:
     return seen, count
 
 
-def left_out(sink: SortingSink, epoch: Epoch, rows: DataFrame) -> int:
-    """Count the ``rows`` of a copy that go to the sink of bad rows.  One Spark job, or none without ``bad_rows=``."""
-    return how_many(sink.reasons(epoch, rows)) if sink.bad_rows is not None else 0
-
-
 def how_many(reasons: DataFrame) -> int:
     """Count the rows that have a reason why the sink cannot hold them.  One Spark job."""
     from pyspark.sql import functions as f

@@ -110,7 +110,7 @@ def lacked_by_a_worker(error: Exception) -> str:
 
 def error_of_a_worker(error: Exception, epoch: EpochNumber) -> EpochalError | None:
     """Return Epochal's error if a worker has raised one, else None.  From Spark only its text arrives."""
-    found = next(filter(None, (_RAISED.search(str(each)) for each in _chain(error))), None)
+    found = next(filter(None, (_RAISED.search(str(each)) for each in causes(error, contexts=True))), None)
     if found is None:
         return None
     name, sink, what, state, remedy = found.groups()
@@ -118,10 +118,16 @@ def error_of_a_worker(error: Exception, epoch: EpochNumber) -> EpochalError | No
     return kind(what, sink=sink, epoch=epoch, state=state, help=remedy)
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+def causes(error: BaseException | None, *, contexts: bool = False) -> Iterator[BaseException]:
+    """Yield the error and those that it was raised from, each once, also if they name each other.
+
+    ``contexts``: if an error was raised from no other, go on with the one that was handled then.
+    """
+    seen: list[BaseException] = []
+    while error is not None and all(error is not each for each in seen):
         yield error
-        error = error.__cause__ or error.__context__
+        seen.append(error)
+        error = error.__cause__ or (error.__context__ if contexts else None)
 
 
 _RAISED = re.compile(
@@ -138,12 +144,15 @@ def telling(epoch: EpochNumber) -> Iterator[None]:
     except EpochalError:
         raise
     except Exception as error:
-        raise error_of_a_worker(error, epoch) or error from error
+        told = error_of_a_worker(error, epoch)
+        if told is None:
+            raise
+        raise told from error
 
 
 def first_cause(error: Exception) -> str:
     """Return the text of the innermost cause in the JVM; of a Python error its type and its text."""
-    throwable: Any = next(filter(None, map(_throwable, _causes(error))), None)
+    throwable: Any = next(filter(None, map(_throwable, causes(error))), None)
     if throwable is None:
         return f"{type(error).__name__}: {error}"
     while (cause := throwable.getCause()) is not None:
@@ -153,13 +162,6 @@ def first_cause(error: Exception) -> str:
 
 def _throwable(error: BaseException) -> Any:
     return getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and those that it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__
 
 
 def _answer(probe: DataFrame, module: str) -> tuple[str, str, str]:

@@ -1,6 +1,7 @@
 """Figures of rows that Spark computes in the job that reads the rows (``DataFrame.observe``).
 
-Spark counts each partition of the action's last stage once, even if a task ran several times.
+Spark counts each partition of the action's last stage once, even if a task ran several times.  Before a shuffle it may
+count a partition again that it had to compute again.
 """
 
 from __future__ import annotations

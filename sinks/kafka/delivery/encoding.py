@@ -124,7 +124,10 @@ def _collected(answers: DataFrame, job: Job, bounds: BatchBounds) -> Encoded:
     try:
         told = answers.collect()
     except Exception as error:
-        raise libraries.error_of(error, job.sink, job.epoch) or error from error
+        lacked = libraries.error_of(error, job.sink, job.epoch)
+        if lacked is None:
+            raise
+        raise lacked from error
     bounds.saw(float(row["widest"]) for row in told)
     for row in told:
         if row["failure"]:

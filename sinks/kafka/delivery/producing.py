@@ -81,7 +81,10 @@ def produce(session: SparkSession, delivery: Delivery, encoded: Encoded) -> Mapp
     try:
         answers = owned.collect()
     except Exception as error:
-        raise libraries.error_of(error, delivery.sink, delivery.epoch) or error from error
+        lacked = libraries.error_of(error, delivery.sink, delivery.epoch)
+        if lacked is None:
+            raise
+        raise lacked from error
     delivered: dict[Partition, Delivered] = {}
     for row in answers:
         delivered |= _told(row["answer"])
