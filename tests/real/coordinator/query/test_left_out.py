@@ -56,7 +56,7 @@ class Counted(Job):
         self.run(pipeline, rows, mode="update")
         return pipeline
 
-    def shown_rows(self) -> list[tuple[int, int]]:
+    def shown_rows(self) -> list[tuple[Any, Any]]:
         if self.kind == "delta":
             return sorted((row["id"], row["count"]) for row in read(self.folder / "lake").to_pylist())
         if self.kind == "postgres":

@@ -368,7 +368,7 @@ def test_a_commit_after_a_session_was_made(
     stage: SparkStage,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    committable, restarted = prepared(make(), spark, stage), make()
+    committable, restarted = prepared(make(votes=False), spark, stage), make(votes=False)
     restarted.look(QUERY)
     with monkeypatch.context() as patch:
         patch.setattr(core, "running_session", lambda: None)
@@ -385,13 +385,13 @@ def test_a_commit_after_a_session_was_made(
 def test_workers_that_always_die(
     make: Callable[..., KafkaSink], kafka_server: servers.Kafka, topic: str, spark: SparkSession, stage: SparkStage
 ) -> None:
-    sink = make()
+    sink = make(votes=False)
     committable = prepared(sink, spark, stage)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(spark.sparkContext.environment, "EPOCHAL_FAILPOINTS", f"in-write@{topic}=kill")
         with pytest.raises(OutcomeUnknown, match="the Spark job that produces 100 rows failed"):
             sink.commit(committable, ONE)
-    restarted = make()
+    restarted = make(votes=False)
     restarted.look(QUERY)
     restarted.fence(QUERY, TWO)
     restarted.commit(committable, TWO)
