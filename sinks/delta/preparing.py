@@ -93,7 +93,7 @@ def prepare(sink: Core, epoch: Epoch, rows: DataFrame, by: Actor) -> Committable
     if there is not None and there.table == fingerprint and are_there(sink, table, there.adds, epoch.number):
         adds = there.adds
     else:
-        gets, out = (sink.projection.apply(rows), int) if epoch.digest else sink.projection.sifted(rows)
+        gets, out = sink.projection.sifted(rows, counts=not epoch.digest)
         fitting = fitting_rows(sink, gets, metadata, epoch.number)
         with sink.projection.evaluating(epoch.number, of_query=epoch.copy is None):
             adds = write_files(sink, txn, fitting, epoch.number)

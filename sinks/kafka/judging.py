@@ -113,13 +113,15 @@ def gives_equal_records(sink: Core, rows: DataFrame) -> bool:
 def projected(sink: Core, rows: DataFrame) -> DataFrame:
     """Return what the sink gets of the micro-batch.  With ``where=`` return all rows; ``KEPT`` says which it gets.
 
-    ``Misconfigured``: the rows have columns that the sink cannot take, ``KEPT`` for instance.
+    ``Misconfigured``: the rows have columns that the sink cannot take, such as a ``KEPT`` of the user's.
     If Spark itself can tell that a filter keeps no row, it does not run the micro-batch at all, and the operator state
     does not advance.
     """
     projection = sink.encoding.projection
+    if projection.where is None:
+        return projection.apply(rows)
     sink.encoding.check(projection.check(rows.schema), sink.name)
-    return projection.apply(rows) if projection.where is None else projection.marked(rows, KEPT)
+    return projection.marked(rows, KEPT)
 
 
 def as_looked_at(sink: Core, epoch: Epoch) -> Topics:
@@ -196,9 +198,7 @@ def judged_while_copied(sink: Core, epoch: Epoch, now: Topics, *, keeps: bool = 
     if watched is None or watched.decision != epoch.decision.id or watched.judging.targets != now.targets:
         return None
     told = watched.figures()
-    if told is None:
-        return None
-    return Judged(objections.judged(told, watched.judging.found, sink.name, epoch.number), left_out_of(told))
+    return by_figures(sink, epoch, watched.judging, told) if told is not None else None
 
 
 def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> Judged:
@@ -208,7 +208,7 @@ def check_rows(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     given = projected(sink, copied)
     judging = judging_for(sink, given.schema, now)
     told = given.select(*judging.record).agg(*judging.figures).collect()[0].asDict()
-    return Judged(objections.judged(told, judging.found, sink.name, epoch.number), left_out_of(told))
+    return by_figures(sink, epoch, judging, told)
 
 
 def check_kept(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, now: Topics) -> Judged:
@@ -217,7 +217,7 @@ def check_kept(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     schema = encoding.projection.check(copied.schema)
     encoding.check(schema, sink.name)
     refusals = encoding.refusals(schema)
-    given, kept_out = encoding.projection.sifted(copied)
+    given, kept_out = encoding.projection.sifted(copied, counts=True)
     records = encoding.apply(given, *bad_column(refusals))
     bad: Callable[[], int] = int
     found = all_objections(sink, [*refusals], now)
@@ -230,8 +230,10 @@ def check_kept(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     return Judged(objections.count(records, found, sink.name, epoch.number), kept_out() + bad(), staged)
 
 
-def left_out_of(told: objections.Figures) -> int:
-    return int(told.get(objections.LEFT_OUT, 0))
+def by_figures(sink: Core, epoch: Epoch, judging: Judging, told: objections.Figures) -> Judged:
+    """Return what the figures of the rows say; ``PrepareRefused``: a row meets an objection."""
+    count = objections.judged(told, judging.found, sink.name, epoch.number)
+    return Judged(count, int(told.get(objections.LEFT_OUT, 0)))
 
 
 def all_objections(sink: Core, refused: Sequence[str], now: Topics) -> list[Objection]:

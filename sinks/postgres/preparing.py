@@ -53,7 +53,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
     sink.end = noted_end(sink, epoch)
     sink.projection.check(rows.schema)
     rows, digest = watched(rows) if epoch.digest else (rows, None)
-    projected, kept_out = (sink.projection.apply(rows), int) if epoch.digest else sink.projection.sifted(rows)
+    projected, kept_out = sink.projection.sifted(rows, counts=not epoch.digest)
     with refusing(sink.name, epoch.number):
         check_times(projected.schema, rows.sparkSession, sink.name)
     columns = columns_in(projected.schema, sink.name)  # of the written rows, in this Spark session

@@ -145,16 +145,17 @@ class Projection:
             rows = rows.where(self.where)
         return self._selected(rows, self.select) if self.select is not None else rows
 
-    def sifted(self, rows: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+    def sifted(self, rows: DataFrame, *, counts: bool) -> tuple[DataFrame, Callable[[], int]]:
         """Return what the sink gets of the ``rows``, and a function that counts what ``where`` keeps out.
 
         Call the function after one action has read the rows: Spark counts in the same job.  It counts apart from the
-        written rows, so that the coordinator can compare both with a copy.
+        written rows, so that the coordinator can compare both with a copy.  ``counts=False``: nothing is counted, and
+        the function returns 0.
         """
         from pyspark.sql import functions as f
 
-        if self.where is None:
-            return self.apply(rows), lambda: 0
+        if self.where is None or not counts:
+            return self.apply(rows), int
         passed, left_out = sifted(rows, f.expr(f"({self.where}\n)"), "where= keeps out")
         return self._selected(passed, self.select) if self.select is not None else passed, left_out
 

@@ -121,13 +121,8 @@ def encode_files(
 
 
 def _collected(answers: DataFrame, job: Job, bounds: BatchBounds) -> Encoded:
-    try:
+    with libraries.naming(job.sink, job.epoch):
         told = answers.collect()
-    except Exception as error:
-        lacked = libraries.error_of(error, job.sink, job.epoch)
-        if lacked is None:
-            raise
-        raise lacked from error
     bounds.saw(float(row["widest"]) for row in told)
     for row in told:
         if row["failure"]:

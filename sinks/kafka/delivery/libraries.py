@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Iterator
 
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.errors import EpochalError, PrepareRefused
@@ -27,7 +29,19 @@ def check_here(sink: str) -> None:
         )
 
 
-def error_of(error: Exception, sink: str, epoch: EpochNumber) -> EpochalError | None:
+@contextlib.contextmanager
+def naming(sink: str, epoch: EpochNumber) -> Iterator[None]:
+    """Raise an error that says what an executor lacks, if a Spark job of this scope failed for that."""
+    try:
+        yield
+    except Exception as error:
+        lacked = _error_of(error, sink, epoch)
+        if lacked is None:
+            raise
+        raise lacked from error
+
+
+def _error_of(error: Exception, sink: str, epoch: EpochNumber) -> EpochalError | None:
     """Return an error that says what an executor lacks, if a Spark job failed for that; else None."""
     told = error_of_a_worker(error, epoch)
     if told is not None:

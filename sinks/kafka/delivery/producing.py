@@ -78,13 +78,8 @@ def produce(session: SparkSession, delivery: Delivery, encoded: Encoded) -> Mapp
     plan = [{where: encoded.batches[where] for where in share} for share in shares]
     owners = session.range(0, len(plan), numPartitions=len(plan))
     owned = owners.mapInArrow(partial(_task, delivery, plan), "answer string")
-    try:
+    with libraries.naming(delivery.sink, delivery.epoch):
         answers = owned.collect()
-    except Exception as error:
-        lacked = libraries.error_of(error, delivery.sink, delivery.epoch)
-        if lacked is None:
-            raise
-        raise lacked from error
     delivered: dict[Partition, Delivered] = {}
     for row in answers:
         delivered |= _told(row["answer"])

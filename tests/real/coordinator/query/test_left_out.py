@@ -164,8 +164,8 @@ def test_rows_that_spark_counted_twice_are_counted_anew(
     job = Counted(spark, tmp_path, "delta", None, "")
     right = Projection.sifted
 
-    def twice(self: Projection, rows: DataFrame) -> Any:
-        passed, left_out = right(self, rows)
+    def twice(self: Projection, rows: DataFrame, *, counts: bool) -> Any:
+        passed, left_out = right(self, rows, counts=counts)
         return passed, lambda: 2 * left_out()
 
     monkeypatch.setattr(Projection, "sifted", twice)
