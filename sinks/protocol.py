@@ -339,8 +339,8 @@ class FolderStage(Stage, Protocol):
     def reserve(self, epoch: EpochNumber, by: Actor) -> str:
         """Return the URI of a folder that no earlier attempt of this actor has used; it does not exist yet."""
 
-    def keep(self, copy: Copy) -> None:
-        """Make a copy survive a power failure, whoever wrote it.  It comes before the decision."""
+    def keep(self, epoch: EpochNumber, copy: Copy) -> None:
+        """Make a copy of this epoch survive a power failure, whoever wrote it.  It comes before the decision."""
 
 
 class MicroBatch(Protocol):

@@ -29,6 +29,8 @@ ROWS = 1_000
 EPOCHS = 2  # the last one counts
 GOAL = "width"
 TO_JSON, JDBC, APPEND, MERGE = "spark to_json, kafka", "spark jdbc", "delta append", "delta merge"
+SORTED = {TO_JSON: f"{TO_JSON}, and {APPEND} of bad rows", JDBC: f"{JDBC}, and {APPEND} of bad rows"}
+"""Peers of ``bad_rows=``: what a user writes by hand who sends bad rows elsewhere, with a condition."""
 
 WRITES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {  # job -> kind of sink, peer, arguments of the sink
     "kafka": ("kafka", TO_JSON, {}),
@@ -58,6 +60,9 @@ def source(world: World, shape: str, width: int) -> Path:
 
 def peer(world: World, name: str, schema: StructType) -> Write:
     """Return Spark's own writer, with a new target."""
+    for first, both in SORTED.items():
+        if name == both:
+            return _sorted(peer(world, first, schema), peer(world, APPEND, schema))
     if name == TO_JSON:
         return _to_json(world.kafka.bootstrap, world.topic())
     if name == JDBC:
@@ -81,6 +86,14 @@ def _jdbc(url: str, table: str) -> Write:
         writer.option("driver", "org.postgresql.Driver").mode("append").save()
 
     return write
+
+
+def _sorted(write: Write, write_bad: Write) -> Write:
+    def both(df: DataFrame, epoch: int) -> None:
+        write(df.where("id >= 0"), epoch)
+        write_bad(df.where("id < 0"), epoch)
+
+    return both
 
 
 def _appended(df: DataFrame, path: str) -> None:
@@ -116,7 +129,7 @@ def jobs(world: World, path: Path) -> tuple[dict[str, Callable[[], float]], dict
 
         found[f"{names.OURS} {job}"], peers[f"{names.OURS} {job}"] = run, than
 
-    for name in (TO_JSON, JDBC, APPEND, MERGE):
+    for name in (TO_JSON, JDBC, APPEND, MERGE, *SORTED.values()):
         found[name] = lambda name=name: world.epochs(path, peer(world, name, schema))[-1]  # type: ignore[misc]
     for job, (kind, than, options) in WRITES.items():
         ours_of(job, kind, than, options)
@@ -124,7 +137,7 @@ def jobs(world: World, path: Path) -> tuple[dict[str, Callable[[], float]], dict
         ours_of(f"{kind}, select and where", kind, than, CHANGED)
         ours_of(f"{kind}, idempotent", kind, than, {}, "idempotent")
         if kind != "delta":
-            ours_of(f"{kind}, bad rows", kind, than, {"bad_rows": True})
+            ours_of(f"{kind}, bad rows", kind, SORTED[than], {"bad_rows": True})
     return found, peers
 
 

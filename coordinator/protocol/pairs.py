@@ -6,12 +6,23 @@ or in neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from epochal.coordinator.model.epoch import Epoch, Json
 from epochal.coordinator.model.errors import PrepareRefused
 from epochal.coordinator.protocol.start import Start
-from epochal.sinks.protocol import PairedSink, Rows
+from epochal.sinks.protocol import PairedSink, Rows, Sink
+
+
+def one_after_the_other(sinks: Sequence[Sink]) -> list[list[Sink]]:
+    """Return the sinks in groups: each pair, in the order in which it prepares, and each other sink alone.
+
+    The sink that cannot hold some rows comes first.  If it has found that there are none, the other sink reads none.
+    """
+    names = {sink.name for sink in sinks}
+    seconds = {sink.of: sink for sink in sinks if isinstance(sink, PairedSink) and sink.of in names}
+    firsts = [sink for sink in sinks if sink not in seconds.values()]
+    return [[sink, seconds[sink.name]] if sink.name in seconds else [sink] for sink in firsts]
 
 
 def ask_judgements(start: Start, epoch: Epoch, rows: Callable[[], Rows]) -> dict[str, Json]:

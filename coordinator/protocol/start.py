@@ -112,17 +112,30 @@ class Start:
     def settling(self) -> bool:
         return self.phase is Phase.SETTLE
 
-    def each(self, verb: Callable[[Sink], T], meanwhile: Sequence[Callable[[], object]] = ()) -> dict[str, T]:
+    def each(
+        self,
+        verb: Callable[[Sink], T],
+        meanwhile: Sequence[Callable[[], object]] = (),
+        groups: Sequence[Sequence[Sink]] | None = None,
+    ) -> dict[str, T]:
         """Call ``verb`` on every sink and wait for all of them.  If some fail, raise the gravest error.
 
         ``meanwhile``: what else to call, and to wait for.
+        ``groups``: the sinks of a group are called one after another, up to the first that fails.  By default each sink
+        is a group.
         """
-        calls: list[Callable[[], object]] = [partial(verb, sink) for sink in self.sinks.values()]
-        results = self.run_all([*calls, *meanwhile])
+        found: dict[str, T] = {}
+
+        def call(group: Sequence[Sink]) -> None:
+            for sink in group:
+                found[sink.name] = verb(sink)
+
+        groups = groups if groups is not None else [[sink] for sink in self.sinks.values()]
+        results = self.run_all([*(partial(call, group) for group in groups), *meanwhile])
         errors = [r for r in results if isinstance(r, Exception)]
         if errors:
             raise gravest(errors)
-        return dict(zip(self.sinks, results, strict=False))  # type: ignore[arg-type]
+        return {name: found[name] for name in self.sinks}
 
     def patiently(
         self, call: Callable[[], T], also: tuple[type[Exception], ...] = (), attempts: int | None = None

@@ -43,7 +43,7 @@ def write_copy(sink: Core, epoch: Epoch, rows: DataFrame, folder: str, by: Actor
     if not stage.can_link(table.root, folder) or not gates.holds_as_they_are(rows.schema, metadata):
         return None
     preparing.check_table(sink, txn, metadata, epoch.number)
-    with stage.refusing(epoch.number, folder), settings.held(rows.sparkSession, settings.COPY):
+    with stage.refusing(epoch.number, folder, "the table"), settings.held(rows.sparkSession, settings.COPY):
         counted, count = stage.counted(rows)
         fitting = preparing.fitting_rows(sink, counted, metadata, epoch.number)
         adds = preparing.write_files(sink, txn, fitting, epoch.number)

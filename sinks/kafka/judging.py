@@ -45,7 +45,8 @@ class Judged:
 
 def record_columns(records: DataFrame) -> list[str]:
     """Return the names of the columns that are produced."""
-    return [name for name in ("key", "value", *ROUTES) if name in records.columns]
+    there = records.columns
+    return [name for name in ("key", "value", *ROUTES) if name in there]
 
 
 def bad_column(refusals: Mapping[str, str]) -> list[Column]:
@@ -227,7 +228,10 @@ def check_kept(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     staged = stage.write_parts(epoch.copy, sink.name, epoch.number, made, SLOT, sink.slots)
     kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
     records = reduce(lambda some, more: some.unionByName(more), kept)
-    return Judged(objections.count(records, found, sink.name, epoch.number), kept_out() + bad(), staged)
+    count, left_out = objections.count(records, found, sink.name, epoch.number), bad()
+    if sink.bad_rows is not None:
+        sink.bad = epoch.decision.id, left_out
+    return Judged(count, kept_out() + left_out, staged)
 
 
 def by_figures(sink: Core, epoch: Epoch, judging: Judging, told: objections.Figures) -> Judged:

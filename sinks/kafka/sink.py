@@ -46,6 +46,7 @@ from epochal.sinks.kafka.inspection import KafkaInspection
 from epochal.sinks.pickles import take_state
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Sink
 from epochal.sinks.questions import Question
+from epochal.sinks.rows import rejects
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -228,6 +229,10 @@ class KafkaSink:
     def judgement(self, epoch: Epoch, rows: DataFrame) -> Json:
         """See ``epochal.sinks.rows.rejects``."""
         return judging.judgement(self._core, epoch, rows)
+
+    def bad_found(self, epoch: Epoch) -> int | None:
+        """See ``epochal.sinks.rows.rejects``."""
+        return rejects.found(self._core.bad, epoch)
 
     def close(self) -> None:
         """Forget what was seen, and the session."""

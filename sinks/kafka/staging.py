@@ -24,6 +24,8 @@ from epochal.sinks.kafka.objections import watched
 from epochal.sinks.kafka.rows import KEPT
 from epochal.sinks.protocol import Rows
 from epochal.sinks.spark import stage
+from epochal.sinks.spark.expressions import computed
+from epochal.sinks.spark.names import quoted
 
 _ARROW = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
 
@@ -47,7 +49,7 @@ def stage_records(sink: Core, epoch: Epoch, rows: Rows, folder: str) -> Copy | N
     judging = judging_for(sink, given.schema, now)
     seen, figures = watched(given.select(*judging.record), judging.figures)
     marks = [KEPT] if sink.encoding.projection.where is not None else []
-    records = seen.select(*record_columns(seen), *marks)
+    records = computed(seen, [*map(quoted, [*record_columns(seen), *marks])])
     layout = voting.layout_of(sink, link, now)
     job = encoding.Job(layout, local, sink.name, epoch.number, is_durable=True, is_marked=bool(marks))
     try:

@@ -20,6 +20,7 @@ from epochal.sinks.postgres.inspection import PostgresInspection
 from epochal.sinks.postgres.modes import Append, Mode
 from epochal.sinks.protocol import CommitOutcome, Rows, Schema, Sink
 from epochal.sinks.questions import Question
+from epochal.sinks.rows import rejects
 
 
 class PostgresSink:
@@ -141,6 +142,10 @@ class PostgresSink:
     def judgement(self, epoch: Epoch, rows: Rows) -> Json:
         """See ``epochal.sinks.rows.rejects``."""
         return judging.judgement(self._core, epoch, rows)
+
+    def bad_found(self, epoch: Epoch) -> int | None:
+        """See ``epochal.sinks.rows.rejects``."""
+        return rejects.found(self._core.bad, epoch)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Publish the epoch in one short transaction.  If its answer is lost, read the marker on a new connection."""

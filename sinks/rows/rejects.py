@@ -61,6 +61,17 @@ class SortingSink(Sink, Protocol):
         """
 
 
+@runtime_checkable
+class CountingSink(SortingSink, Protocol):
+    """A sorting sink that says how many bad rows it has found, so that rows without a bad one are judged once."""
+
+    def bad_found(self, epoch: Epoch) -> int | None:
+        """Return how many rows of the epoch's durable copy this object has left out as bad.
+
+        None: it has not judged the rows of this decision.
+        """
+
+
 class Rejects(ForwardingSink):
     """The sink of the rows that ``of`` cannot hold.  ``into`` writes them.
 
@@ -110,6 +121,8 @@ class Rejects(ForwardingSink):
 
         The coordinator compares written and left-out rows with the copy.
         """
+        if epoch.copy is not None and not epoch.digest and _found_none(self._of, epoch):
+            return replace(self._into.prepare(epoch, self._none_of(rows), by), left_out=epoch.copy.rows)
         rows, digest = watched(rows) if epoch.digest else (rows, None)
         reasoned, counted = _counted(self._of.reasons(epoch, rows))
         with telling(epoch.number):
@@ -159,6 +172,13 @@ class Rejects(ForwardingSink):
 
         rejected = reasoned.where(f.isnotnull(REASON))
         return rejected.select(f.expr(f"* EXCEPT ({REASON})"), f.lit(self._of.name).alias(SINK), REASON)
+
+    def _none_of(self, rows: DataFrame) -> DataFrame:
+        """Return no rows, with the columns of bad ones.  Spark reads nothing of ``rows`` for them."""
+        from pyspark.sql import functions as f
+
+        reasoned = rows.select("*", f.lit(None).cast("string").alias(REASON))
+        return self._rejected(reasoned).where(f.lit(False))
 
     def _schema(self, schema: Schema) -> Schema:
         """Return the schema of the epoch with the two added columns."""
@@ -215,6 +235,19 @@ def _counted(reasoned: DataFrame) -> tuple[DataFrame, Callable[[int], int]]:
         return written if found is not None and found["bad"] == written else how_many(reasoned)
 
     return seen, count
+
+
+def found(kept: tuple[int, int] | None, epoch: Epoch) -> int | None:
+    """Return how many bad rows a sink has found, if that was in this decision.
+
+    ``kept``: the decision that the sink has judged last, and how many it found.
+    """
+    return kept[1] if kept is not None and kept[0] == epoch.decision.id else None
+
+
+def _found_none(of: SortingSink, epoch: Epoch) -> bool:
+    """Return whether the other sink has judged these rows and can hold all of them."""
+    return isinstance(of, CountingSink) and of.bad_found(epoch) == 0
 
 
 def how_many(reasons: DataFrame) -> int:

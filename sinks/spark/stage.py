@@ -208,9 +208,9 @@ class SparkStage:
         """See ``epochal.sinks.protocol.FolderStage``."""
         return self._new_folder(epoch, by)
 
-    def keep(self, copy: Copy) -> None:
+    def keep(self, epoch: EpochNumber, copy: Copy) -> None:
         """See ``epochal.sinks.protocol.FolderStage``.  ``PrepareRefused``: the disk refuses it."""
-        with refusing(None, copy.root):
+        with refusing(epoch, copy.root):
             self._files.sync(copy.root, self._checkpoint)
 
     def read(self, copy: Copy) -> DataFrame:
@@ -399,8 +399,11 @@ def counted(rows: DataFrame) -> tuple[DataFrame, Callable[[EpochNumber, str], in
 
 
 @contextlib.contextmanager
-def refusing(epoch: EpochNumber | None, root: str) -> Iterator[None]:
-    """Raise ``PrepareRefused``, with the original text, for an error of the query or of the disk inside this scope."""
+def refusing(epoch: EpochNumber, root: str, disk: str = "the checkpoint") -> Iterator[None]:
+    """Raise ``PrepareRefused``, with the original text, for an error of the query or of the disk inside this scope.
+
+    ``root``: the folder of the copy.  ``disk``: whose disk is written to.
+    """
     try:
         yield
     except EpochalError:
@@ -410,7 +413,7 @@ def refusing(epoch: EpochNumber | None, root: str) -> Iterator[None]:
             f"the epoch could not be evaluated and written to its durable copy: {first_cause(error)}",
             epoch=epoch,
             state=f"copy {root}, nothing was decided",
-            help="correct the query, or the disk of the checkpoint (space, rights), whichever caused the error, and"
+            help=f"correct the query, or the disk of {disk} (space, rights), whichever caused the error, and"
             " restart: the epoch is evaluated again",
         ) from error
 

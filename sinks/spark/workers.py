@@ -16,13 +16,14 @@ _OURS = "/proc/self/fd"
 
 
 def promptly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the ``batches`` that Spark's JVM sends; acknowledge them at once, so that their end arrives sooner.
+    """Yield the ``batches`` that Spark's JVM sends; acknowledge at once what has arrived, so that more arrives sooner.
 
-    After the last batch the JVM sends a few bytes that say that no batch follows.  It sends them only when the bytes
-    before are acknowledged (Nagle's algorithm), and Linux delays an acknowledgement by 40 ms (RFC 1122, 4.2.3.2).
-    That is longer than the whole task of a small epoch.  With ``spark.python.unix.domain.socket.enabled`` there is no
-    such delay.
+    The JVM sends less than a packet only when the bytes before it are acknowledged (Nagle's algorithm), and Linux
+    delays an acknowledgement by 40 ms (RFC 1122, 4.2.3.2).  That is longer than the whole task of a small epoch.  It
+    happens twice: the first batch of a few rows follows the task itself, and a few bytes that say that no batch follows
+    come after the last one.  With ``spark.python.unix.domain.socket.enabled`` there is no such delay.
     """
+    acknowledge()
     for batch in batches:
         acknowledge()
         yield batch

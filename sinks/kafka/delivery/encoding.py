@@ -8,6 +8,7 @@ A small task answers with the records themselves instead of a file, which saves 
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import uuid
@@ -29,12 +30,14 @@ from epochal.sinks.spark.arrow import BatchBounds, Widths
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 INLINE_BYTES = 64 << 10
 """How many bytes of records a task may answer with; if it has more, it writes a file."""
 INLINE_TASKS = 128
 """How many tasks may answer with as much; the driver holds all answers, so those after them may answer with less."""
-ANSWER = "task string, file string, pieces string, data string, failure string, widest string"
+ANSWER = ("task", "file", "pieces", "data", "failure", "widest")
+"""What a task answers with: one row of texts."""
 A_FILE_A_TASK = {"spark.sql.files.openCostInBytes": str(2**61)}
 """Each file of the copy is read by a task of its own, as a whole: so its rows keep their order."""
 
@@ -102,7 +105,7 @@ def encode(records: DataFrame, job: Job, bounds: BatchBounds, held: Mapping[str,
     library, and errors of Spark as they are.
     ``held``: more settings of Spark for the job.
     """
-    answers = records.mapInArrow(partial(_task, job), ANSWER)
+    answers = records.mapInArrow(partial(_task, job), _answer_type())
     with settings.held(records.sparkSession, {**held, **bounds.settings(records.sparkSession)}):
         return _collected(answers, job, bounds)
 
@@ -117,7 +120,15 @@ def encode_files(
     if not files:
         return Encoded({})
     tasks = session.range(0, len(files), numPartitions=len(files))
-    return _collected(tasks.mapInArrow(partial(_file_task, job, files, columns), ANSWER), job, bounds)
+    return _collected(tasks.mapInArrow(partial(_file_task, job, files, columns), _answer_type()), job, bounds)
+
+
+@functools.cache
+def _answer_type() -> StructType:
+    """Return the type of an answer.  As a text, Spark's JVM would parse it in every epoch."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([StructField(name, StringType()) for name in ANSWER])
 
 
 def _collected(answers: DataFrame, job: Job, bounds: BatchBounds) -> Encoded:

@@ -21,6 +21,7 @@ from epochal.coordinator.model.epoch import (
     Copy,
     Digest,
     Epoch,
+    EpochNumber,
     EpochRequest,
     Phase,
     Query,
@@ -112,7 +113,7 @@ class Folders(MemoryStage):
     def reserve(self, epoch: int, by: Actor) -> str:
         return f"memory:/{epoch}/{by.generation}-{by.token}"
 
-    def keep(self, copy: Copy) -> None:
+    def keep(self, epoch: EpochNumber, copy: Copy) -> None:  # noqa: ARG002
         if self.refuses:
             raise PrepareRefused("no space left", help="make room")
         self.kept.append(copy)
@@ -903,6 +904,42 @@ def test_a_pair_that_is_torn_apart_while_one_of_it_keeps_its_rows_is_refused() -
     assert world.server.visible("app", "b") == []
     world.apply(MemorySink("a", world.server), Judging("b", world.server)).run(Batch(0))
     assert [len(world.server.visible("app", name)) for name in "ab"] == [1, 1]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_of_a_pair_the_sink_that_cannot_hold_some_rows_prepares_first(refuses: bool) -> None:
+    """What it finds saves the other one a second look; and if it refuses the epoch, nobody needs that look."""
+    world, asked = World(), []
+
+    class Told(MemorySink):
+        def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
+            asked.append(self.name)
+            if refuses and self.name == "z":
+                raise PrepareRefused("no", help="none")
+            return super().prepare(epoch, rows, by)
+
+    class Second(Judging, Told):
+        of = "z"
+
+    sinks = [Second("a", world.server), Told("m", world.server), Told("z", world.server)]
+    for sink in sinks:
+        sink.create(QUERY, None)
+    start = world.start(*sinks)
+    if refuses:
+        with pytest.raises(PrepareRefused, match="no"):
+            start.run(Batch(0))
+    else:
+        start.run(Batch(0))
+    assert sorted(asked) == (["m", "z"] if refuses else ["a", "m", "z"])
+    assert refuses or asked.index("z") < asked.index("a")
+
+
+def test_a_sink_of_bad_rows_whose_other_sink_is_not_there_prepares_too() -> None:
+    world = World()
+    judging = Judging("b", world.server)
+    judging.create(QUERY, None)
+    world.start(judging, world.sink("c")).run(Batch(0))
+    assert [len(world.server.visible("app", name)) for name in "bc"] == [1, 1]
 
 
 def test_a_marker_without_a_digest_stops_the_replay() -> None:

@@ -39,6 +39,18 @@ def test_every_batch_is_acknowledged_before_the_next_is_asked_for(connection: so
     assert seen == [("a", True), ("b", True)]
 
 
+def test_the_task_itself_is_acknowledged_before_the_first_batch_is_asked_for(connection: socket.socket) -> None:
+    asked = []
+
+    def sent() -> Iterator[str]:
+        asked.append(is_prompt(connection))
+        yield "a"
+
+    put_off(connection)
+    assert list(promptly(sent())) == ["a"]
+    assert asked == [True]
+
+
 def test_connections_stay_open_and_other_files_are_left_alone(connection: socket.socket) -> None:
     with contextlib.ExitStack() as stack:
         pair = [stack.enter_context(one) for one in socket.socketpair()]

@@ -76,7 +76,7 @@ class CopyingDeltaHarness(DeltaHarness):
         assert isinstance(sink, DeltaSink)
         copy = sink.write_copy(epoch, rows, self._stage.reserve(epoch.number, by), by)
         assert copy is not None
-        self._stage.keep(copy)
+        self._stage.keep(epoch.number, copy)
         return copy
 
     def read(self, copy: Copy) -> DataFrame:

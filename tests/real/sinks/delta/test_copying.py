@@ -43,7 +43,7 @@ class Copying:
         epoch = epoch or epoch_of()
         copy = self.sink.write_copy(epoch, rows, self.stage.reserve(epoch.number, ONE), ONE)
         if copy is not None:
-            self.stage.keep(copy)
+            self.stage.keep(epoch.number, copy)
         return copy
 
     def copied(self, rows: DataFrame, epoch: Epoch | None = None) -> Epoch:
@@ -263,8 +263,9 @@ def test_rows_that_violate_a_constraint(spark: SparkSession, tmp_path: Path) -> 
 
 def test_a_query_that_fails_says_so_as_in_any_copy(one: Copying, spark: SparkSession) -> None:
     rows = rows_of(spark).selectExpr("id", "if(id > 2, raise_error('no such text'), 'a') AS text")
-    with pytest.raises(PrepareRefused, match=r"written to its durable copy: .*no such text"):
+    with pytest.raises(PrepareRefused, match=r"written to its durable copy: .*no such text") as refused:
         one.copy(rows)
+    assert "correct the query, or the disk of the table (space, rights)" in refused.value.help
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ class StagingKafkaHarness(VotingKafkaHarness):
         assert isinstance(sink, KafkaSink)
         copy = sink.stage(epoch, rows, self._stage.reserve(epoch.number, by))
         assert copy is not None
-        self._stage.keep(copy)
+        self._stage.keep(epoch.number, copy)
         return copy
 
 

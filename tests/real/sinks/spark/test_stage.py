@@ -220,7 +220,7 @@ def test_only_the_listed_files_are_read(spark: SparkSession, tmp_path: Path) -> 
 
 @pytest.mark.remedy(
     "the epoch could not be evaluated and written to its durable copy: …",
-    "correct the query, or the disk of the checkpoint (space, rights), whichever caused the error, and restart",
+    "correct the query, or the disk of … (space, rights), whichever caused the error, and restart",
 )
 def test_a_disk_that_cannot_be_written_to_is_named(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "epochal").write_text("a file where the copies' folder has to be")
@@ -234,7 +234,7 @@ def test_a_disk_that_cannot_be_written_to_is_named(spark: SparkSession, tmp_path
 
 @pytest.mark.remedy(
     "the epoch could not be evaluated and written to its durable copy: …",
-    "correct the query, or the disk of the checkpoint (space, rights), whichever caused the error, and restart",
+    "correct the query, or the disk of … (space, rights), whichever caused the error, and restart",
 )
 def test_an_error_of_the_query_is_told_in_its_own_words(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as f

@@ -38,7 +38,7 @@ def epoch_of(number: int = 0) -> Epoch:
 def staged(one: Staged, rows: DataFrame) -> Epoch:
     copy = one.sink.stage(epoch_of(), rows, one.stage.reserve(0, ONE))
     assert copy is not None
-    one.stage.keep(copy)
+    one.stage.keep(0, copy)
     return replace(epoch_of(), copy=copy)
 
 

@@ -61,7 +61,7 @@ class Votes:
         epoch = Epoch(decision, number + 1, "{}", None)
         copy = self.sink.stage(epoch, rows, self.stage.reserve(number, by)) if self.is_staged else None
         if copy is not None:
-            self.stage.keep(copy)
+            self.stage.keep(number, copy)
             return self.sink.prepare(replace(epoch, copy=copy), None, by)
         copy = self.stage.write(number, by, rows)
         return self.sink.prepare(replace(epoch, copy=copy), self.stage.read(copy), by)
