@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from epochal.coordinator.model.epoch import Actor, Committable, Copy, CopyFile, Decision, Epoch, EpochNumber, Json
 from epochal.sinks.memory import MemoryServer, MemorySink
+from epochal.sinks.protocol import Sink
 from epochal.sinks.rows import rejects
 
 ONE = Actor(1, 11)
@@ -18,7 +19,7 @@ ONE = Actor(1, 11)
 class Of(MemorySink):
     """A sink that cannot hold ids above 1, and has found ``bad`` such rows in its copy of epoch ``judged``."""
 
-    bad_rows = None
+    bad_rows: Sink | None = None
 
     def __init__(self, bad: int, judged: EpochNumber = 0) -> None:
         super().__init__("table", MemoryServer())

@@ -311,7 +311,7 @@ def test_a_copy_is_on_disk_once_it_is_kept(
     monkeypatch.setattr(os, "fsync", fsync)
     copy = stage_at(spark, tmp_path).write(4, ME, spark.range(5, numPartitions=2))
     root = Path(copy.root.removeprefix("file:"))
-    stage_at(spark, tmp_path).keep(copy)
+    stage_at(spark, tmp_path).keep(0, copy)
     assert {str(p) for p in root.iterdir()} < set(synced)
     assert [str(root), *map(str, list(root.parents)[:4])] == synced[-5:]
     assert synced[-1] == str(tmp_path)
