@@ -19,7 +19,7 @@ from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta.lineage import log_file
-from epochal.sinks.spark import settings
+from epochal.sinks.spark import scala, settings
 from epochal.sinks.spark.executors import running_session
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ T = TypeVar("T")
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _DELTA = "org.apache.spark.sql.delta."
-_CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
 
 _SCHEMES = ("file", "hdfs")
 """Schemes of file systems on which a version exists if its file exists.  On S3, DynamoDB may know a version earlier."""
@@ -274,7 +273,7 @@ class Transaction:
             if self._transaction_ids is None:
                 version = int(self._txn.txnVersion(identity))
             else:
-                self._txn.readTxn().addOne(identity)
+                scala.add(self._txn.readTxn(), identity)
                 version = self._transaction_ids.get(identity, -1)
         return version if version >= 0 else None
 
@@ -359,19 +358,12 @@ class Transaction:
         with java_errors():
             jvm = self._jvm
             action_of = getattr(jvm, _DELTA + "actions.Action")
-            batch = getattr(jvm, "java.util.ArrayList")()
-            for action in actions:
-                batch.add(action_of.fromJson(json.dumps(action)))
+            batch = scala.seq(jvm, [action_of.fromJson(json.dumps(action)) for action in actions])
             what = _streaming_update(jvm, output_mode, query_id, epoch, user_metadata)
-            self._txn.commit(getattr(jvm, _CONVERTERS).asScala(batch).toSeq(), what)
+            self._txn.commit(batch, what)
 
     def _each(self, found: Java) -> Iterator[Java]:
-        """Return the members of a Scala sequence.
-
-        Not by a Java iterator: it ends with an exception, which costs PySpark 20 ms.
-        """
-        array = getattr(self._jvm, _CONVERTERS).asJava(found).toArray()
-        return (array[index] for index in range(len(array)))
+        return scala.each(self._jvm, found)
 
 
 def session(sink: str) -> SparkSession:
@@ -510,8 +502,7 @@ def _analysed(session: SparkSession, statement: str) -> Java:
 @contextlib.contextmanager
 def _active(session: SparkSession) -> Iterator[None]:
     """Make ``session`` the active session of this thread inside this scope, because Delta uses the active session."""
-    jvm: Java = session._jvm
-    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    sessions = scala.session_class(session)
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
     try:

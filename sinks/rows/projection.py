@@ -33,6 +33,7 @@ from epochal.coordinator.model.epoch import EpochNumber, Json
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.questions import NotAsked, known
 from epochal.sinks.rows.formats import check_part
+from epochal.sinks.spark import scala
 from epochal.sinks.spark.executors import NO_SESSION, causes, first_cause, running_session
 from epochal.sinks.spark.expressions import PATTERNS, of_text, reads_otherwise, selected, struct_of
 from epochal.sinks.spark.names import column_of, free, quoted, twins
@@ -403,7 +404,7 @@ def take_settings(spark: SparkSession, settings: Mapping[str, str]) -> None:
 def _legacy(spark: SparkSession) -> list[str]:
     """Return the names of the legacy settings that are set and that a session can change for itself."""
     # not spark.conf.getAll: it iterates until a Java exception, and PySpark takes 20 ms to convert that exception
-    names = spark._jsparkSession.conf().getAllAsJava().keySet().toArray()
+    names = scala.keys(spark._jvm, spark._jsparkSession.sessionState().conf().getAllConfs())
     return sorted(name for name in names if name.startswith(_LEGACY) and spark.conf.isModifiable(name))
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from epochal.coordinator.model.errors import Interrupted
+from epochal.sinks.spark.scala import session_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,8 +72,7 @@ class Threads:
 
 def activate(spark: SparkSession) -> None:
     """Make the query's session the one that ``SparkSession.getActiveSession()`` returns in this thread."""
-    jvm: Any = spark._jvm
-    getattr(jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(spark._jsparkSession)
+    session_class(spark).setActiveSession(spark._jsparkSession)
 
 
 def _unanswered() -> Exception:
