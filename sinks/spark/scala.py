@@ -30,7 +30,7 @@ def keys(jvm: Java, found: Java) -> Iterator[str]:
 
 def seq(jvm: Java, items: Sequence[Java]) -> Java:
     """Return a Scala ``Seq``."""
-    found = jvm.java.util.ArrayList()
+    found = getattr(jvm, "java.util.ArrayList")()
     for item in items:
         found.add(item)
     return getattr(jvm, "org.apache.spark.api.python.PythonUtils").toSeq(found)
