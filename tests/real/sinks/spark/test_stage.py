@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -315,6 +316,14 @@ def test_a_copy_is_on_disk_once_it_is_kept(
     assert {str(p) for p in root.iterdir()} < set(synced)
     assert [str(root), *map(str, list(root.parents)[:4])] == synced[-5:]
     assert synced[-1] == str(tmp_path)
+
+
+def test_a_copy_that_the_disk_does_not_keep_names_its_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    copy = stage_at(spark, tmp_path).write(4, ME, spark.range(5, numPartitions=2))
+    shutil.rmtree(copy.root.removeprefix("file:"))
+    with pytest.raises(PrepareRefused, match="durable copy") as refused:
+        stage_at(spark, tmp_path).keep(4, copy)
+    assert refused.value.epoch == 4
 
 
 def in_parts(spark: SparkSession, beside: Copy, rows: int, parts: int) -> list[Copy]:
