@@ -14,13 +14,14 @@ from epochal.coordinator.protocol.start import Start
 from epochal.sinks.protocol import PairedSink, Rows, Sink
 
 
-def one_after_the_other(sinks: Sequence[Sink]) -> list[list[Sink]]:
-    """Return the sinks in groups: each pair, in the order in which it prepares, and each other sink alone.
+def in_groups(sinks: Sequence[Sink]) -> list[list[Sink]]:
+    """Return groups of sinks: each pair is one, and each other sink.  The sinks of a group prepare in this order.
 
-    The sink that cannot hold some rows comes first.  If it has found that there are none, the other sink reads none.
+    In a pair, the sink that cannot hold some rows comes first.  If it has found that there are none, the other sink
+    reads none.  So the other one must not prepare if the first has failed.
     """
-    names = {sink.name for sink in sinks}
-    seconds = {sink.of: sink for sink in sinks if isinstance(sink, PairedSink) and sink.of in names}
+    alone = {sink.name for sink in sinks if not isinstance(sink, PairedSink)}
+    seconds = {sink.of: sink for sink in sinks if isinstance(sink, PairedSink) and sink.of in alone}
     firsts = [sink for sink in sinks if sink not in seconds.values()]
     return [[sink, seconds[sink.name]] if sink.name in seconds else [sink] for sink in firsts]
 

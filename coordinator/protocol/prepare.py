@@ -13,7 +13,7 @@ from epochal.coordinator.model.events import Step
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.cleanup import abort_quietly
-from epochal.coordinator.protocol.pairs import ask_judgements, one_after_the_other
+from epochal.coordinator.protocol.pairs import ask_judgements, in_groups
 from epochal.coordinator.protocol.start import Start
 from epochal.sinks.conditions import before_the_decision
 from epochal.sinks.protocol import CopyingSink, FolderStage, MicroBatch, Rows, Sink, StagingSink
@@ -93,7 +93,7 @@ def voted(start: Start, epoch: Epoch, rows: Rows) -> Mapping[str, Committable]:
     meanwhile = []
     if copy is not None and isinstance(stage, FolderStage):
         meanwhile = [partial(stage.keep, epoch.number, copy)]
-    groups = one_after_the_other(list(start.sinks.values()))
+    groups = in_groups(list(start.sinks.values()))
     return start.each(lambda sink: ask_vote(start, sink, epoch, rows), meanwhile, groups)
 
 

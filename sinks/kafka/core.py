@@ -189,7 +189,7 @@ class Core:
         self.held: Shown | None = None  # the newest transaction of this process that is open, and what it will show
         self.shown: Shown | None = None  # the same of the newest one that is committed, until the next one begins
         self.bounds = arrow.BatchBounds()
-        self.bad: tuple[int, int] | None = None  # decision of the epoch judged last with bad_rows=, and its bad rows
+        self.counted_bad: tuple[int, int] | None = None  # decision of the epoch judged last, and its bad rows
         self.staged: tuple[int, Encoded] | None = None  # decision of the epoch staged last, and its batches
         self.evaluated: tuple[int, Digest] | None = None  # decision of the newest applied epoch, and its digest
 

@@ -232,7 +232,7 @@ class KafkaSink:
 
     def bad_found(self, epoch: Epoch) -> int | None:
         """See ``epochal.sinks.rows.rejects``."""
-        return rejects.found(self._core.bad, epoch)
+        return rejects.found(self._core.counted_bad, epoch)
 
     def close(self) -> None:
         """Forget what was seen, and the session."""

@@ -111,7 +111,7 @@ class Core:
         self.app: str | None = None
         self.seen: str | None = None  # the identity that look has returned: what is written must be that table
         self.judged: tuple[Decision, tuple[Way, ...], Address] | None = None  # the epoch, and how its rows were judged
-        self.bad: tuple[int, int] | None = None  # decision of the epoch judged last with bad_rows=, and its bad rows
+        self.counted_bad: tuple[int, int] | None = None  # decision of the epoch judged last, and its bad rows
         self.end: tuple[Position, int] | None = None  # a position, and the table's size in pages before its first row
 
     def checked(self, app: str) -> str:

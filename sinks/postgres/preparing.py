@@ -66,9 +66,9 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         votes = written_by(sink, written, task_of(sink, address, app, epoch, by, ways, flagged))
         raise_refusals(sink, votes, epoch, by)
         with telling(epoch.number):
-            left_out, bad_rows = (kept_out(), bad()) if not epoch.digest else (0, 0)
+            left_out, unheld = (kept_out(), bad()) if not epoch.digest else (0, 0)
     if sink.bad_rows is not None and epoch.copy is not None:
-        sink.bad = epoch.decision.id, bad_rows
+        sink.counted_bad = epoch.decision.id, unheld
     attempts = {int(vote["attempt"]): int(vote["rows"]) for vote in votes if vote}
     with sink.connector.session() as session:
         registered = sink.registered(session, app, epoch.position).get(by, {})
@@ -93,7 +93,7 @@ def prepare(sink: Core, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         epoch.position,
         sum(attempts.values()),
         payload,
-        left_out=left_out + bad_rows,
+        left_out=left_out + unheld,
         digest=digest() if digest is not None else None,
     )
     if sink.staging is None:

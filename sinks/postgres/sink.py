@@ -145,7 +145,7 @@ class PostgresSink:
 
     def bad_found(self, epoch: Epoch) -> int | None:
         """See ``epochal.sinks.rows.rejects``."""
-        return rejects.found(self._core.bad, epoch)
+        return rejects.found(self._core.counted_bad, epoch)
 
     def commit(self, committable: Committable, by: Actor) -> CommitOutcome:
         """Publish the epoch in one short transaction.  If its answer is lost, read the marker on a new connection."""

@@ -3,7 +3,8 @@
 A sink with ``bad_rows=other`` leaves out the rows that it cannot hold.  ``other`` takes part in the pipeline as the
 sink of exactly these rows: the columns of the epoch, then ``_sink`` (the sink that cannot hold the row) and
 ``_reason`` (which columns, and why).  Both sinks read the same rows and evaluate the same condition.  So every row of
-the epoch that ``where=`` does not keep out is in exactly one of the two.  The idea is that of Flink's side outputs and
+the epoch that ``where=`` does not keep out is in exactly one of the two.  Where the first sink has found no bad row in
+the durable copy, ``other`` need not read it (``CountingSink``).  The idea is that of Flink's side outputs and
 Kafka Connect's dead letter queue.  Those are written separately; here the bad rows are part of the epoch.
 """
 
@@ -63,7 +64,11 @@ class SortingSink(Sink, Protocol):
 
 @runtime_checkable
 class CountingSink(SortingSink, Protocol):
-    """A sorting sink that says how many bad rows it has found, so that rows without a bad one are judged once."""
+    """A sorting sink that says how many bad rows it has found, so that rows without a bad one are judged once.
+
+    If it says 0, its bad rows are not looked for again.  So it must say the number that is part of its vote's
+    ``left_out``, which the coordinator has compared with the copy, and None if it is not sure.
+    """
 
     def bad_found(self, epoch: Epoch) -> int | None:
         """Return how many rows of the epoch's durable copy this object has left out as bad.
@@ -119,7 +124,8 @@ class Rejects(ForwardingSink):
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:
         """Prepare the bad rows in ``into``.  Count the other rows separately, so that the vote can be checked.
 
-        The coordinator compares written and left-out rows with the copy.
+        The coordinator compares written and left-out rows with the copy.  If the other sink has found no bad row, that
+        comparison was made of its own vote, and nothing is read here.
         """
         if epoch.copy is not None and not epoch.digest and _found_none(self._of, epoch):
             return replace(self._into.prepare(epoch, self._none_of(rows), by), left_out=epoch.copy.rows)

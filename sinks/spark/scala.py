@@ -1,4 +1,4 @@
-"""Scala's collections and Spark's sessions in the JVM, spelled as every supported series of Spark has them.
+"""Scala's collections and Spark's session class in the JVM, with names that do not depend on the series of Spark.
 
 Spark 3.5 runs on Scala 2.12, later ones on 2.13.  What is used here is in both, with the same name.
 """
@@ -17,14 +17,14 @@ _CONVERTERS = "scala.collection.JavaConverters"
 
 
 def each(jvm: Java, found: Java) -> Iterator[Java]:
-    """Yield the elements of a Scala collection."""
+    """Return the elements of a Scala collection."""
     # not by a Java iterator: it ends with an exception, which costs PySpark 20 ms
     array = getattr(jvm, _CONVERTERS).asJavaCollection(found).toArray()
     return (array[index] for index in range(len(array)))
 
 
 def keys(jvm: Java, found: Java) -> Iterator[str]:
-    """Yield the keys of a Scala map of texts."""
+    """Return the keys of a Scala map of texts."""
     return map(str, getattr(jvm, _CONVERTERS).mapAsJavaMap(found).keySet().toArray())
 
 

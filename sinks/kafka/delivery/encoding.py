@@ -125,7 +125,7 @@ def encode_files(
 
 @functools.cache
 def _answer_type() -> StructType:
-    """Return the type of an answer.  As a text, Spark's JVM would parse it in every epoch."""
+    """Return the type of an answer.  As a text, it would take some more calls into the JVM in every epoch."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     return StructType([StructField(name, StringType()) for name in ANSWER])

@@ -942,6 +942,22 @@ def test_a_sink_of_bad_rows_whose_other_sink_is_not_there_prepares_too() -> None
     assert [len(world.server.visible("app", name)) for name in "bc"] == [1, 1]
 
 
+def test_a_sink_of_bad_rows_of_a_sink_of_bad_rows_prepares_too() -> None:
+    world = World()
+
+    class OfItself(Judging):
+        of = "c"
+
+    class OfB(Judging):
+        of = "b"
+
+    sinks = [world.sink("a"), Judging("b", world.server), OfItself("c", world.server), OfB("d", world.server)]
+    for sink in sinks:
+        sink.create(QUERY, None)
+    world.start(*sinks).run(Batch(0))
+    assert [len(world.server.visible("app", name)) for name in "abcd"] == [1, 1, 1, 1]
+
+
 def test_a_marker_without_a_digest_stops_the_replay() -> None:
     world = World()
     failing = Failing("b", world.server)
