@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _SHUFFLES = "spark.databricks.delta.optimizeWrite.enabled"
 """The setting with which Delta shuffles rows before it writes them.  A copy keeps the order of the rows."""
+_DISK = "the table and the checkpoint"
+"""What lies on the disk that both names of a file are on."""
 
 
 def write_copy(sink: Core, epoch: Epoch, rows: DataFrame, folder: str, by: Actor) -> Copy | None:
@@ -43,13 +45,13 @@ def write_copy(sink: Core, epoch: Epoch, rows: DataFrame, folder: str, by: Actor
     if not stage.can_link(table.root, folder) or not gates.holds_as_they_are(rows.schema, metadata):
         return None
     preparing.check_table(sink, txn, metadata, epoch.number)
-    with stage.refusing(epoch.number, folder, "the table"), settings.held(rows.sparkSession, settings.COPY):
+    with stage.refusing(epoch.number, folder, _DISK), settings.held(rows.sparkSession, settings.COPY):
         counted, count = stage.counted(rows)
         fitting = preparing.fitting_rows(sink, counted, metadata, epoch.number)
         adds = preparing.write_files(sink, txn, fitting, epoch.number)
     with sink.say.unavailable("the prepared files", epoch.number):
         preparing.note(sink, table, epoch, by, adds)
-    with stage.refusing(epoch.number, folder):
+    with stage.refusing(epoch.number, folder, _DISK):
         copy = stage.linked(_paths(table, adds), folder, rows.schema)
     stage.check_count(count(epoch.number, folder), copy.rows, folder, epoch.number)
     sink.filed = Filed(epoch.decision.id, adds, gates.fingerprint(metadata, txn.protocol()))

@@ -502,7 +502,7 @@ def _analysed(session: SparkSession, statement: str) -> Java:
 @contextlib.contextmanager
 def _active(session: SparkSession) -> Iterator[None]:
     """Make ``session`` the active session of this thread inside this scope, because Delta uses the active session."""
-    sessions = scala.session_class(session)
+    sessions = scala.session_class(session._jvm)
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
     try:

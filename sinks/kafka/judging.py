@@ -229,8 +229,7 @@ def check_kept(sink: Core, epoch: Epoch, encoding: Encoding, copied: DataFrame, 
     kept = [stage.read_copy(copied.sparkSession, copy) for copy in staged]
     records = reduce(lambda some, more: some.unionByName(more), kept)
     count, left_out = objections.count(records, found, sink.name, epoch.number), bad()
-    if sink.bad_rows is not None:
-        sink.counted_bad = epoch.decision.id, left_out
+    sink.counted_bad = epoch.decision.id, left_out
     return Judged(count, kept_out() + left_out, staged)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from epochal.sinks.spark.names import free, quoted
+from epochal.sinks.spark.scala import session_class
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -72,7 +73,7 @@ def _plain_names(jvm: Any) -> Iterator[None]:
     if not _takes_names_for_patterns(jvm):
         yield
         return
-    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    sessions = session_class(jvm)
     active = sessions.active()
     plain = active.newSession()
     plain.conf().set(PATTERNS, "false")  # a new session has the settings of the Spark context

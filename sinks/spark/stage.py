@@ -402,7 +402,7 @@ def counted(rows: DataFrame) -> tuple[DataFrame, Callable[[EpochNumber, str], in
 def refusing(epoch: EpochNumber, root: str, disk: str = "the checkpoint") -> Iterator[None]:
     """Raise ``PrepareRefused``, with the original text, for an error of the query or of the disk inside this scope.
 
-    ``root``: the folder of the copy.  ``disk``: whose disk is written to.
+    ``root``: the folder of the copy.  ``disk``: what lies on the disk that is written to.
     """
     try:
         yield

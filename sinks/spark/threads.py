@@ -72,7 +72,7 @@ class Threads:
 
 def activate(spark: SparkSession) -> None:
     """Make the query's session the one that ``SparkSession.getActiveSession()`` returns in this thread."""
-    session_class(spark).setActiveSession(spark._jsparkSession)
+    session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _unanswered() -> Exception:

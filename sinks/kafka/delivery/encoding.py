@@ -13,7 +13,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-INLINE_BYTES = 64 << 10
-"""How many bytes of records a task may answer with; if it has more, it writes a file."""
-INLINE_TASKS = 128
-"""How many tasks may answer with as much; the driver holds all answers, so those after them may answer with less."""
+INLINE_BYTES = 1 << 20
+"""How many bytes of records the tasks of a small epoch answer with, together.  Tasks that have more write files."""
 ANSWER = ("task", "file", "pieces", "data", "failure", "widest")
 """What a task answers with: one row of texts."""
 A_FILE_A_TASK = {"spark.sql.files.openCostInBytes": str(2**61)}
@@ -57,9 +55,10 @@ class Encoded:
         return sum(batch.length for its in self.batches.values() for batch in its)
 
     @property
-    def is_inline(self) -> bool:
-        """Whether no batch lies in a file."""
-        return all(isinstance(batch.source, bytes) for its in self.batches.values() for batch in its)
+    def is_small(self) -> bool:
+        """Whether no batch lies in a file, and the driver can deliver all of them."""
+        has_file = any(isinstance(batch.source, str) for its in self.batches.values() for batch in its)
+        return not has_file and self.bytes <= INLINE_BYTES
 
 
 class EncodingFailed(Exception):
@@ -96,6 +95,7 @@ class Job:
     epoch: EpochNumber
     is_durable: bool = False  # whether the files survive a power failure, once their folder does
     is_marked: bool = False  # whether the last column of the records says which of them the sink gets
+    inline: int = field(default_factory=lambda: INLINE_BYTES)
 
 
 def encode(records: DataFrame, job: Job, bounds: BatchBounds, held: Mapping[str, str]) -> Encoded:
@@ -148,13 +148,13 @@ def _collected(answers: DataFrame, job: Job, bounds: BatchBounds) -> Encoded:
     return Encoded(batches)
 
 
-def inline_bytes(task: int) -> int:
+def inline_bytes(job: Job, task: int) -> int:
     """Return how many bytes of records the task with this number may answer with.
 
-    A task does not know how many tasks there are.  So the numbers decrease such that their sum over any number of tasks
-    is at most twice that of the first ``INLINE_TASKS``: 16 MiB.
+    A task does not know how many tasks there are.  The last one of any number of equal tasks gets its part of a small
+    epoch, and those before it get more.  The driver holds all answers: at most 16 MiB, even of a million tasks.
     """
-    return INLINE_BYTES * INLINE_TASKS**2 // max(task, INLINE_TASKS) ** 2
+    return job.inline // (task + 1)
 
 
 def _file_task(
@@ -186,7 +186,7 @@ def _answer(job: Job, records: Iterator[pyarrow.RecordBatch]) -> pyarrow.RecordB
     sent = widths.of(records)
     pieces, failure = [], ""
     name = f"task-{number}-{uuid.uuid4().hex}.records"
-    with _Output(job.folder, name, inline_bytes(number), job.is_durable) as output:
+    with _Output(job.folder, name, inline_bytes(job, number), job.is_durable) as output:
         try:
             pieces = write(sent, job.layout, output.add)
         except ValueError as error:

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-INLINE_EPOCH_BYTES = 1 << 20
-"""The driver delivers an epoch of at most this many bytes, if no task wrote a file."""
-
 
 @dataclass(frozen=True)
 class Delivery:
@@ -71,7 +68,7 @@ def produce(session: SparkSession, delivery: Delivery, encoded: Encoded) -> Mapp
     """
     if not encoded.batches:
         return {}
-    if encoded.is_inline and encoded.bytes <= INLINE_EPOCH_BYTES:
+    if encoded.is_small:
         return _told(_owned(delivery, encoded.batches, is_repeated=False))
     sizes = {where: sum(batch.length for batch in its) for where, its in encoded.batches.items()}
     shares = dealt(sizes, session.sparkContext.defaultParallelism)

@@ -265,7 +265,7 @@ def test_a_query_that_fails_says_so_as_in_any_copy(one: Copying, spark: SparkSes
     rows = rows_of(spark).selectExpr("id", "if(id > 2, raise_error('no such text'), 'a') AS text")
     with pytest.raises(PrepareRefused, match=r"written to its durable copy: .*no such text") as refused:
         one.copy(rows)
-    assert "correct the query, or the disk of the table (space, rights)" in refused.value.help
+    assert "correct the query, or the disk of the table and the checkpoint (space, rights)" in refused.value.help
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from epochal.chaos import servers
 from epochal.coordinator.model.epoch import Committable, Copy, Decision, Epoch
 from epochal.coordinator.model.errors import CommitInDoubt, PrepareRefused, SinkUnavailable
 from epochal.sinks.kafka import again, committing, voting
-from epochal.sinks.kafka.delivery import index
+from epochal.sinks.kafka.delivery import encoding, index, producing
 from epochal.sinks.protocol import CommitOutcome
 from epochal.sinks.spark.stage import SparkStage
 from tests.real.sinks.kafka.attempts import ONE, QUERY
@@ -66,6 +66,19 @@ def test_a_copy_has_the_rows_of_one_evaluation_and_a_redo_shows_these(one: Stage
 def test_a_small_copy_is_one_file(one: Staged) -> None:
     decided = one.prepare(0, 0, 50)
     assert [file.path for file in Copy.from_json(decided.payload["copy"]).files] == [index.INDEX]
+
+
+def test_an_epoch_of_some_hundred_kilobytes_is_one_file_and_the_driver_sends_it(
+    one: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the bound that users have
+    monkeypatch.setattr(producing, "dealt", pytest.fail)  # what tasks would send
+    decided = one.prepared(0, one.rows(0, MANY).coalesce(1))
+    copy = Copy.from_json(decided.payload["copy"])
+    assert [file.path for file in copy.files] == [index.INDEX]
+    assert 256 << 10 < copy.files[0].length < encoding.INLINE_BYTES
+    assert one.sink.commit(decided, ONE) is COMMITTED
+    assert one.seen() == list(range(MANY))
 
 
 @pytest.mark.remedy(
