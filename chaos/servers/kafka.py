@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import uuid
@@ -42,6 +43,8 @@ SETTINGS: Mapping[str, str] = {
 # Before Kafka 4, a controller fences no broker that never contacted it. It accepts a crashed broker again only after
 # the old session has expired, and then the broker is fenced. A restart waits for that long.
 BEFORE_4: Mapping[str, str] = {"broker.session.timeout.ms": "6000"}
+LIBRARIES = "EPOCHAL_KAFKA_LIBRARIES"
+"""Environment variable with the folder from which a broker takes its logger and its Scala library."""
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
 QUICK = "-XX:TieredStopAtLevel=1"
 # Settings of a controller without a broker. It fences a dead broker at once instead of after 9 s.
@@ -337,7 +340,11 @@ def _make(version: str, archive: Path) -> str | None:
 
 
 def class_path(version: str = KAFKA_BROKER) -> list[Path]:
-    """Return the broker's jars, and from PySpark a working logger and the Scala library, which Ivy leaves out."""
+    """Return the broker's jars, and from PySpark a working logger and the Scala library, which Ivy leaves out.
+
+    ``LIBRARIES`` names the jars of another PySpark, where this one has another Scala than the broker.
+    """
     patterns = ("slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "log4j-*.jar", "scala-library-*.jar")
-    borrowed = [jar for pattern in patterns for jar in sorted(jars.of_pyspark().glob(pattern))]
+    libraries = Path(os.environ.get(LIBRARIES) or jars.of_pyspark())
+    borrowed = [jar for pattern in patterns for jar in sorted(libraries.glob(pattern))]
     return [*borrowed, *jars.resolve(kafka_broker_jars(version))]

@@ -38,7 +38,7 @@ POSTGRES = ("16", "18")
 
 # `make test-matrix` also tests these versions, which users may have.  With each of them it runs only the tests that
 # depend on it.
-PYSPARK_AT_OWN_RISK = ("4.0.4", "4.1.3")  # refused; the tests run them like a user who goes on at their own risk
+PYSPARK_AT_OWN_RISK = ("3.5.8", "4.0.4", "4.1.3")  # refused; tests run them as users who go on at their own risk
 KAFKA_MATRIX = ("3.6.2", "3.7.2", "3.9.2", "4.1.2", "4.2.0")
 POSTGRES_MATRIX = {"14": "14.24.0", "15": "15.19.0", "17": "17.11.0"}  # series -> release of the binaries' jar
 HADOOP = "3.5.0"
@@ -56,27 +56,65 @@ class Jars:
     transitive: bool
 
 
-def delta_jars(spark: str) -> Jars:
-    """Return the jars of Delta for that Spark; Delta has a jar per series of Spark.
+@dataclass(frozen=True)
+class SparkSeries:
+    """Which versions and jars go with a series of Spark.  ``delta`` is the newest Delta for it."""
 
-    The jar 4.4.1, which would match the newest Python package, could not be downloaded; 4.4.0 works with that package.
+    scala: str
+    delta_artifact: str
+    delta: str
+    kafka_source: str  # the version of Spark's Kafka source
+    token_provider: str  # on which this source depends
+    kafka_clients: str
+    commons_pool: str
+
+
+def series_of(spark: str) -> SparkSeries:
+    """Return what goes with this version of Spark.
+
+    Delta's jar 4.4.1, which would match the newest Python package, could not be downloaded; 4.4.0 works with that
+    package.  Not every version of the Kafka source and of its token provider could be downloaded; those here work.
+    """
+    name = _series(spark)
+    if name == "3.5":
+        return SparkSeries(
+            scala="2.12",
+            delta_artifact="delta-spark_2.12",
+            delta="3.3.3",
+            kafka_source="3.5.7",
+            token_provider="3.5.7",
+            kafka_clients="3.4.1",
+            commons_pool="2.11.1",
+        )
+    return SparkSeries(
+        scala=SCALA,
+        delta_artifact=f"delta-spark_{name}_{SCALA}",
+        delta=DELTA_JAR,
+        kafka_source=spark,
+        token_provider="4.0.0",
+        kafka_clients="3.9.2",
+        commons_pool="2.13.1",
+    )
+
+
+def delta_jars(spark: str) -> Jars:
+    """Return the jars of Delta for that Spark.
+
     A path table needs only these two jars.  The other 31 of the full set are in Spark already.
     """
-    coordinates = (f"io.delta:delta-spark_{_series(spark)}_{SCALA}:{DELTA_JAR}", f"io.delta:delta-storage:{DELTA_JAR}")
+    its = series_of(spark)
+    coordinates = (f"io.delta:{its.delta_artifact}:{its.delta}", f"io.delta:delta-storage:{its.delta}")
     return Jars("delta", coordinates, transitive=False)
 
 
 def spark_kafka_jars(spark: str) -> Jars:
-    """Return the jars of Spark's own Kafka source.
-
-    It depends on a token provider that could not be downloaded for every version; 4.0.0 works.  The rest of its
-    dependencies is in Spark already.
-    """
+    """Return the jars of Spark's own Kafka source.  The rest of its dependencies is in Spark already."""
+    its = series_of(spark)
     coordinates = (
-        f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark}",
-        f"org.apache.spark:spark-token-provider-kafka-0-10_{SCALA}:4.0.0",
-        "org.apache.kafka:kafka-clients:3.9.2",
-        "org.apache.commons:commons-pool2:2.13.1",
+        f"org.apache.spark:spark-sql-kafka-0-10_{its.scala}:{its.kafka_source}",
+        f"org.apache.spark:spark-token-provider-kafka-0-10_{its.scala}:{its.token_provider}",
+        f"org.apache.kafka:kafka-clients:{its.kafka_clients}",
+        f"org.apache.commons:commons-pool2:{its.commons_pool}",
     )
     return Jars("spark-kafka", coordinates, transitive=False)
 

@@ -38,6 +38,7 @@ from epochal.sinks.inspection import written
 from epochal.sinks.protocol import NeighbourSink, Schema, SessionSink, Sink
 from epochal.sinks.questions import NO_COLUMNS, Answer, NotAsked, Question, known, questions_of
 from epochal.sinks.rows.digest import check_digestible
+from epochal.sinks.spark import internals
 from epochal.sinks.spark.executors import NO_SESSION, running_session
 from epochal.sinks.spark.names import check_names
 from epochal.sinks.spark.settings import TOLD, check_functions, is_case_sensitive
@@ -72,6 +73,7 @@ def of_session(spark: SparkSession | None) -> Iterator[Question]:
         yield Question("Spark", partial(_not_asked, NO_SESSION))
         return
     yield from questions_of_versions({versions.SPARK: spark.version, versions.JAVA: java_version(spark)})
+    yield Question("internal methods of Spark", partial(internals.self_test, spark))
     yield Question("settings of the session", lambda: _settings(spark))
 
 

@@ -219,7 +219,7 @@ BATCH_TIME = Line(
     ("current_timestamp", "current_date", "localtimestamp", "unix_timestamp()"),
     "is the time of the evaluation there",
     "compute it in the query, before foreachBatch: there Spark pins it per batch, also on replay",
-    frozenset({"CurrentTimestamp", "CurrentDate", "LocalTimestamp"}),
+    frozenset({"CurrentTimestamp", "CurrentTimestampNanos", "CurrentDate", "LocalTimestamp", "LocalTimestampNanos"}),
     only="in a function of your own, on the batch",
 )
 
@@ -232,7 +232,7 @@ TABLE = (
 """The lines that apply to every plan.  The other lines of ``WHOLE_TABLE`` have conditions of their own."""
 WHOLE_TABLE = (*TABLE, BATCH_TIME, FUNCTION, CLOSURE, ANY)
 
-_PYTHON = re.compile(r"Python(UDF|UDTF|UDAF)")
+_PYTHON = re.compile(r"\w*Python(UDF|UDTF|UDAF)")
 _FUNCTIONS = re.compile(
     rf"{_PYTHON.pattern}|Scala(UDF|UDAF|Aggregator)|Hive\w*(UD[AT]?F\w*|UDAFFunction)|UserDefinedGenerator"
     r"|ApplyFunctionExpression|V2Aggregator|TypedAggregateExpression|\w*TypedAggregateExpression"

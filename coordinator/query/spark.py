@@ -21,6 +21,7 @@ from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, EpochalError, Interrupted, Misconfigured
 from epochal.sinks.protocol import ReplacingSink, Sink
 from epochal.sinks.questions import Question
+from epochal.sinks.spark import internals
 from epochal.sinks.spark.executors import causes
 from epochal.sinks.spark.names import free
 from epochal.sinks.spark.stage import files_at
@@ -169,8 +170,12 @@ def needs_jvm(state: str) -> Misconfigured:
 
 
 def check_runtime(spark: SparkSession) -> None:
-    """Check the versions that the query runs on.  This asks the JVM, so it is done per start and not per epoch."""
+    """Check the versions that the query runs on, and that Spark has the internal methods that are called.
+
+    This asks the JVM, so it is done per start and not per epoch.
+    """
     check_versions(spark.version, java_version(spark), platform.python_version())
+    internals.self_test(spark)
 
 
 def java_version(spark: SparkSession) -> str:

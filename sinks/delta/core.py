@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Actor, Digest, Json, Marker, Position, SinkState
 from epochal.sinks.conditions import Conditions, check_name, looked
-from epochal.sinks.delta import gates, jvm, modes
+from epochal.sinks.delta import ddl, gates, jvm, modes
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.lineage import Lineage
 from epochal.sinks.delta.merge import MergePlan
@@ -199,7 +199,7 @@ class Core:
         return "; ".join(f"ALTER TABLE {self.target.sql} ALTER COLUMN {path} DROP NOT NULL" for path in paths)
 
     def add_columns(self, added: StructType) -> str:
-        return f"ALTER TABLE {self.target.sql} ADD COLUMNS ({jvm.ddl(jvm.session(self.name), added)})"
+        return f"ALTER TABLE {self.target.sql} ADD COLUMNS ({ddl.columns(added)})"
 
     def find(self) -> Table | None:
         """Return the table at the target; None if the catalog has no table with that name."""

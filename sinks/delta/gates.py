@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.epoch import Json
 from epochal.sinks.delta.jvm import schema_of
+from epochal.sinks.spark.expressions import is_invalid_utf8
 from epochal.sinks.spark.names import quoted, twins
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructField, StructType
 
 RETENTION = "delta.setTransactionRetentionDuration"
@@ -196,21 +196,20 @@ def partitions(metadata: Json) -> list[StructField]:
     return [field for field in schema_of(metadata).fields if field.name in names]
 
 
-def is_unkept(value: Column, kind: DataType) -> Column | None:
-    """Return the condition that Delta reads a partition value back as another value; None if that never happens.
+def is_unkept(value: str, kind: DataType) -> str | None:
+    """Return the text of a condition: Delta reads a partition value back as another value.  None: it never does.
 
     Delta keeps a partition value as text, in the name of a folder.  Seen with Delta 4.4: an empty text
     (delta-io/delta#2100) and Hive's word for NULL come back as NULL; bytes that are not valid text come back as
     replacement characters; of the two times that a repeated hour of the clock has, the later one comes back as the
     earlier one.
     """
-    from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType, StringType, TimestampType
 
-    text = value.cast("string")
+    text = f"CAST({value} AS STRING)"
     if isinstance(kind, (StringType, BinaryType)):
-        return text.isin("", "__HIVE_DEFAULT_PARTITION__") | ~f.is_valid_utf8(text)
-    return text.cast(kind) != value if isinstance(kind, TimestampType) else None
+        return f"({text} IN ('', '__HIVE_DEFAULT_PARTITION__') OR {is_invalid_utf8(text)})"
+    return f"CAST({text} AS TIMESTAMP_LTZ) != {value}" if isinstance(kind, TimestampType) else None
 
 
 def with_columns(table: StructType, added: StructType) -> StructType:

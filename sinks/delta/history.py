@@ -69,7 +69,7 @@ def by_spark(session: SparkSession, target: Target, many: int) -> list[Commit]:
     from pyspark.sql import functions as f
 
     with jvm.java_errors():
-        told = session.sql(f"DESCRIBE HISTORY {target.sql} LIMIT {many}")
+        told = jvm.run(session, f"DESCRIBE HISTORY {target.sql} LIMIT {many}")
         columns = ("version", f.unix_millis("timestamp"), "userMetadata", "operation", "operationParameters")
         return _commits([_HistoryLine(*row) for row in told.select(*columns).collect()])
 

@@ -19,8 +19,8 @@ from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta.lineage import log_file
-from epochal.sinks.spark import scala, settings
-from epochal.sinks.spark.executors import running_session
+from epochal.sinks.spark import internals, scala, series, settings
+from epochal.sinks.spark.executors import clone, running_session
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -87,6 +87,29 @@ def catalogued(spark: SparkSession, name: str) -> Catalogued:
             None if is_view or provider.isEmpty() else str(provider.get()).lower(),
             "" if is_view else str(found.location().toString()),
         )
+
+
+def create(
+    session: SparkSession, path: str | None, table: str | None, schema: StructType, partitions: Sequence[str]
+) -> None:
+    """Make the table with this path or name if there is none.
+
+    The columns go into the JVM as JSON, so no setting gives them another meaning, and their metadata stays.
+    """
+    java: Java = session._jvm
+    builder = getattr(java, "io.delta.tables.DeltaTable").createIfNotExists(session._jsparkSession)
+    builder = builder.addColumns(getattr(java, "org.apache.spark.sql.types.DataType").fromJson(schema.json()))
+    builder = builder.tableName(table) if table is not None else builder.location(path)
+    if partitions:
+        builder = builder.partitionedBy(scala.seq(java, partitions))
+    builder.execute()
+
+
+def run(spark: SparkSession, statement: str) -> DataFrame:
+    """Run a statement as it stands: ``${...}`` in a name or path is no variable."""
+    session = clone(spark)
+    session.conf.set("spark.sql.variable.substitute", "false")
+    return session.sql(statement)
 
 
 def names_schema(spark: SparkSession, table: str) -> bool:
@@ -416,10 +439,8 @@ def _try_private_parts(jvm: Java) -> None:
             if lost:
                 raise TypeError(f"an action does not survive JSON: {lost}")
         _streaming_update(jvm, "Append", "q", 0, "m")
-        loader = getattr(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
         for name, wanted in _METHODS.items():
-            kind = loader.loadClass(_DELTA + name)
-            missing = wanted - {f"{m.getName()}/{m.getParameterCount()}" for m in kind.getMethods()}
+            missing = wanted - (internals.methods(jvm, _DELTA + name) or frozenset())
             if missing:
                 raise TypeError(f"{name} has no {sorted(missing)}")
 
@@ -502,7 +523,7 @@ def _analysed(session: SparkSession, statement: str) -> Java:
 @contextlib.contextmanager
 def _active(session: SparkSession) -> Iterator[None]:
     """Make ``session`` the active session of this thread inside this scope, because Delta uses the active session."""
-    sessions = scala.session_class(session._jvm)
+    sessions = series.session_class(session._jvm)
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
     try:
@@ -519,12 +540,6 @@ def schema_of(metadata: Json) -> StructType:
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(metadata["schemaString"]))
-
-
-def ddl(spark: SparkSession, schema: StructType) -> str:
-    """Return the columns as SQL, for ``ADD COLUMNS``."""
-    java: Java = spark._jvm
-    return str(getattr(java, "org.apache.spark.sql.types.DataType").fromJson(schema.json()).toDDL())
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ from epochal.sinks.delta.refusals import ANOTHER_DELTA, AS_DELTA_SAYS
 from epochal.sinks.delta.staged import Note, Staged
 from epochal.sinks.delta.starting import refuse_forgetful, refuse_properties
 from epochal.sinks.rows.digest import watched
-from epochal.sinks.spark.names import column_of, numbered
+from epochal.sinks.spark.expressions import of_text
+from epochal.sinks.spark.names import column_of, numbered, quoted
 from epochal.sinks.spark.stage import read_copy
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def with_columns(sink: Core, table: Table, txn: Transaction, added: StructType, 
     failed: JavaFailure | None = None
     try:
         with jvm.java_errors():
-            jvm.session(sink.name).sql(sink.add_columns(added))
+            jvm.run(jvm.session(sink.name), sink.add_columns(added))
     except JavaFailure as error:  # no failure if somebody else has added the columns meanwhile: checked below
         failed = error
     txn = sink.existing(sink.begin(table))
@@ -206,9 +207,8 @@ def kept_in_partitions(sink: Core, rows: DataFrame, metadata: Json) -> DataFrame
     checked = {}
     for field in gates.partitions(metadata):
         for name in gates.in_both(rows.columns, [field.name], case_sensitive=sink.case_sensitive()):
-            column = column_of(name)
-            if (unkept := gates.is_unkept(column, field.dataType)) is not None:
-                checked[name] = f.when(unkept, f.raise_error(f.lit(UNKEPT))).otherwise(column)
+            if (unkept := gates.is_unkept(quoted(name), field.dataType)) is not None:
+                checked[name] = f.when(of_text(unkept), f.raise_error(f.lit(UNKEPT))).otherwise(column_of(name))
     return rows.withColumns(checked) if checked else rows
 
 

@@ -54,7 +54,7 @@ def remedy(found: Mapping[str, str]) -> str:
 def _of_history(spark: SparkSession, target: Target) -> Mapping[str, str]:
     """Return old names of columns, each with the name to which the last RENAME COLUMN of it leads."""
     with jvm.java_errors():
-        lines = spark.sql(f"DESCRIBE HISTORY {target.sql} LIMIT {NEWEST}").where("operation = 'RENAME COLUMN'")
+        lines = jvm.run(spark, f"DESCRIBE HISTORY {target.sql} LIMIT {NEWEST}").where("operation = 'RENAME COLUMN'")
         steps = [row[0] for row in lines.orderBy("version").select("operationParameters").collect()]
     return followed([(_name(step["oldColumnPath"]), _name(step["newColumnPath"])) for step in steps])
 

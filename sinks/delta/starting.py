@@ -51,21 +51,12 @@ def create(sink: Core, query: Query, schema: StructType) -> Sequence[str]:
 
 
 def create_table(sink: Core, schema: StructType) -> None:
-    try:
-        from delta.tables import DeltaTable
-    except ImportError as error:
-        raise Misconfigured(
-            "the Python package delta-spark is missing", sink=sink.name, help="pip install 'epochal[delta]'"
-        ) from error
+    """Make the table, in a session of its own."""
     session = clone(jvm.session(sink.name))
     session.catalog.setCurrentCatalog(SESSION_CATALOG)
     session.conf.unset(gates.RETENTION_DEFAULT)  # a table with this setting is refused by check
-    table = DeltaTable.createIfNotExists(session).addColumns(gates.loosened(schema))
-    table = sink.target.named(table)
-    if sink.partition_by:
-        table = table.partitionedBy(*sink.partition_by)
     with jvm.java_errors():
-        table.execute()
+        jvm.create(session, sink.target.path, sink.target.table, gates.loosened(schema), sink.partition_by)
 
 
 TABLE = "table"

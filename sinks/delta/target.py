@@ -11,7 +11,6 @@ from epochal.sinks.delta import jvm
 from epochal.sinks.spark.names import quoted
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaTableBuilder
     from pyspark.sql import SparkSession
 
 
@@ -49,10 +48,6 @@ class Target:
     def sql(self) -> str:
         """The table as an SQL statement names it."""
         return f"delta.{quoted(self.path)}" if self.path is not None else f"{SESSION_CATALOG}.{self.table}"
-
-    def named(self, table: DeltaTableBuilder) -> DeltaTableBuilder:
-        """Return the builder of a new table, with this name or path set."""
-        return table.tableName(self.table) if self.table is not None else table.location(str(self.path))
 
     def location(self, spark: SparkSession, sink: str) -> str | None:
         """Return the path of the table; None if the catalog has no table with this name.

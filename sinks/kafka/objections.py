@@ -17,7 +17,7 @@ from epochal.coordinator.model.errors import PrepareRefused
 from epochal.sinks.kafka.encode import FAILURE
 from epochal.sinks.kafka.rows import BAD, Encoding
 from epochal.sinks.kafka.topics import Topic
-from epochal.sinks.spark.expressions import texts
+from epochal.sinks.spark.expressions import is_invalid_utf8, literal, of_text, texts
 from epochal.sinks.spark.observing import observed
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ OVERHEAD = 100
 """How many bytes a record batch needs around one record, rounded up."""
 HEADER_OVERHEAD = 10
 """How many bytes a header needs around its key and value, rounded up."""
+_NUL = "\0"
 
 
 @dataclass(frozen=True)
@@ -217,13 +218,9 @@ def _nameless_header(column: str) -> Objection:
 
 def _unspeakable_header(column: str) -> Objection:
     """Header keys that the client cannot send: it sends a key as text, and the text ends at the first NUL."""
-    from pyspark.sql import functions as f
-
-    def bad(header: Column) -> Column:
-        return ~f.is_valid_utf8(header["key"]) | f.contains(header["key"], f.lit("\0"))
-
+    bad = f"{is_invalid_utf8('header.key')} OR contains(header.key, {literal(_NUL)})"
     return Objection(
-        f.coalesce(f.exists("headers", lambda header: f.coalesce(bad(header), f.lit(False))), f.lit(False)),
+        of_text(f"coalesce(exists(headers, header -> coalesce({bad}, false)), false)"),
         f"the key of a header holds a NUL or is not UTF-8 (column {column!r})",
         lambda rows, _: f"{rows} rows have a header whose key holds a NUL or is not UTF-8 (column {column!r})",
         "give headers keys of text; any bytes can be their values",

@@ -28,7 +28,7 @@ from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.rows.projection import Projection
-from epochal.sinks.spark.expressions import anywhere, is_not_finite, of_text, struct_of
+from epochal.sinks.spark.expressions import anywhere, is_invalid_utf8, is_not_finite, of_text, struct_of
 from epochal.sinks.spark.names import check_names, column_of, quoted
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _is_bad(value: str, kind: DataType) -> str | None:
     if isinstance(kind, t.TimestampNTZType):
         return _outside(value, lambda micros: f"CAST('{_NAIVE[micros]}' AS TIMESTAMP_NTZ)")
     if isinstance(kind, t.StringType):
-        return f"NOT is_valid_utf8({value})"
+        return is_invalid_utf8(value)
     return None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epochal.coordinator.environment.versions import SPARK
 from epochal.coordinator.model.epoch import Epoch, Json
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.conditions import refusing
@@ -111,6 +112,7 @@ def try_out(session: Session, sink: str, ways: Sequence[Way], *, sorts: bool) ->
         return
     given.try_converting(session, converted)
     if sorts:
+        refuse_without_arrow_udf(sink, [way.name for way in converted])
         try:
             given.try_judging(session, converted)
         except ServerRefused as error:
@@ -122,6 +124,21 @@ def try_out(session: Session, sink: str, ways: Sequence[Way], *, sorts: bool) ->
                 state=error.state,
                 help=f"GRANT TEMPORARY ON DATABASE {database} TO {user}",
             ) from error
+
+
+def refuse_without_arrow_udf(sink: str, columns: Sequence[str]) -> None:
+    """Raise ``Misconfigured`` if this PySpark lacks ``arrow_udf``, with which tasks ask the server."""
+    from pyspark import __version__ as version
+    from pyspark.sql.pandas import functions
+
+    if not hasattr(functions, "arrow_udf"):
+        raise Misconfigured(
+            f"with bad_rows= the server must judge the values of {columns}, and tasks can ask it from Spark 4.1 on",
+            sink=sink,
+            state=f"Spark {version}",
+            help="leave bad_rows= out: then a value that the server cannot hold refuses the epoch; or use Spark"
+            f" {SPARK.expected[0]} or newer",
+        )
 
 
 # --- in a worker --------------------------------------------------------------------------------

@@ -18,7 +18,15 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.postgres.ddl import ISOLATION, MOST_COLUMNS, PgColumn
 from epochal.sinks.postgres.kinds import Kind
 from epochal.sinks.postgres.ways import Way
-from epochal.sinks.spark.expressions import anywhere, computed, exists, is_not_finite, literal, of_text
+from epochal.sinks.spark.expressions import (
+    anywhere,
+    computed,
+    exists,
+    is_invalid_utf8,
+    is_not_finite,
+    literal,
+    of_text,
+)
 from epochal.sinks.spark.names import check_names, parts, quoted
 from epochal.sinks.spark.settings import TIME_POLICY, changes_times
 
@@ -233,7 +241,7 @@ REASON = "Postgres cannot hold the value of column "
 
 def _invalid_text(value: str) -> str:
     plain = f"CAST({value} AS STRING)"  # drops the collation
-    return f"(NOT is_valid_utf8({plain}) OR contains({plain}, {literal(_NUL)}))"
+    return f"({is_invalid_utf8(plain)} OR contains({plain}, {literal(_NUL)}))"
 
 
 def _fits_unchanged(kind: T.DataType, way: Way) -> bool:

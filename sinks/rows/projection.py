@@ -34,7 +34,7 @@ from epochal.coordinator.model.errors import EpochalError, Misconfigured, Prepar
 from epochal.sinks.questions import NotAsked, known
 from epochal.sinks.rows.formats import check_part
 from epochal.sinks.spark import scala
-from epochal.sinks.spark.executors import NO_SESSION, causes, first_cause, running_session
+from epochal.sinks.spark.executors import NO_SESSION, causes, first_cause, running_session, sql_state
 from epochal.sinks.spark.expressions import PATTERNS, of_text, reads_otherwise, selected, struct_of
 from epochal.sinks.spark.names import column_of, free, quoted, twins
 from epochal.sinks.spark.observing import sifted
@@ -67,7 +67,7 @@ _LEGACY = "spark.sql.legacy."
 _WHOLE = "__epochal_row"
 
 _ROW_BY_ROW = {"Project", "Filter"}
-_CLOCK_EXPRESSIONS = re.compile(r"Current[A-Z]\w*|Now|LocalTimestamp|UnixTimestampNow")
+_CLOCK_EXPRESSIONS = re.compile(r"Current[A-Z]\w*|Now|LocalTimestamp\w*|UnixTimestampNow")
 _USER_FUNCTIONS = re.compile(r"\w*(UDF|UDAF|UDTF)|ScalaAggregator|ApplyFunctionExpression")
 _SUBQUERIES = re.compile(r"\w*Subquery|Exists|ListQuery")
 _NOT_BUILT_IN = "is no function of Spark's own: at another start it may be missing or changed"
@@ -454,7 +454,8 @@ def _is_special(parent: Any, child: Any) -> bool:
 def of_an_expression(error: Exception) -> str | None:
     """Return Spark's message if an invalid value ended the job, else None.
 
-    Such an error has an error condition and an SQL state of class 22.
+    Such an error has an error condition and an SQL state of class 22.  Of an error that could not be sent from a task,
+    only the text is there; since Spark 4 it has the state, too.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -463,7 +464,8 @@ def of_an_expression(error: Exception) -> str | None:
     if spark_says is None:
         return None
     cause = first_cause(spark_says)
-    return cause.splitlines()[0].partition(": ")[2] if re.search(r"\bSQLSTATE: 22\w{3}", cause) else None
+    is_invalid = sql_state(spark_says).startswith("22") or re.search(r"\bSQLSTATE: 22\w{3}", cause)
+    return cause.splitlines()[0].partition(": ")[2] if is_invalid else None
 
 
 def _first_line(error: Exception) -> str:

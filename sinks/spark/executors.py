@@ -152,12 +152,29 @@ def telling(epoch: EpochNumber) -> Iterator[None]:
 
 def first_cause(error: Exception) -> str:
     """Return the text of the innermost cause in the JVM; of a Python error its type and its text."""
+    throwable = _innermost(error)
+    return str(throwable.toString()) if throwable is not None else f"{type(error).__name__}: {error}"
+
+
+def sql_state(error: Exception) -> str:
+    """Return the SQL state of the innermost cause in the JVM; "": it has none."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    throwable = _innermost(error)
+    try:
+        return str(throwable.getSqlState() or "") if throwable is not None else ""
+    except Py4JNetworkError:
+        raise
+    except Py4JError:  # only Spark's own errors have the method
+        return ""
+
+
+def _innermost(error: Exception) -> Any:
+    """Return the innermost cause in the JVM; None if nothing of the error comes from there."""
     throwable: Any = next(filter(None, map(_throwable, causes(error))), None)
-    if throwable is None:
-        return f"{type(error).__name__}: {error}"
-    while (cause := throwable.getCause()) is not None:
+    while throwable is not None and (cause := throwable.getCause()) is not None:
         throwable = cause
-    return str(throwable.toString())
+    return throwable
 
 
 def _throwable(error: BaseException) -> Any:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from epochal.sinks.spark.names import free, quoted
-from epochal.sinks.spark.scala import session_class
+from epochal.sinks.spark.series import column, session_class
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -41,15 +41,13 @@ def of_text(text: str) -> Column:
     takes a name in quotes for a regular expression.  Here the text is read as it stands, and a name stays a name.
     """
     from pyspark import SparkContext
-    from pyspark.sql.classic.column import Column as ClassicColumn
 
     context = SparkContext._active_spark_context
     assert context is not None, "columns are made for rows, and rows have a session"
     jvm: Any = context._jvm
     parser = getattr(jvm, "org.apache.spark.sql.catalyst.parser.CatalystSqlParser")()
-    utils = getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
     with _plain_names(jvm):
-        return cast("Column", ClassicColumn(utils.column(parser.parseExpression(text))))
+        return column(jvm, parser.parseExpression(text))
 
 
 def reads_otherwise(rows: DataFrame, expressions: Iterable[str]) -> bool:
@@ -142,6 +140,19 @@ def first_true(conditions: Sequence[str]) -> str:
 def literal(text: str) -> str:
     """Return the text of a constant.  It is in hexadecimal, so no setting of the session changes how Spark reads it."""
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
+
+
+def is_invalid_utf8(value: str) -> str:
+    """Return the text of a condition: a text holds bytes that are not UTF-8.
+
+    Spark 3.5 has no such function.  Its ``decode`` replaces invalid bytes; from Spark 4 on ``decode`` raises an error.
+    """
+    from pyspark.sql import functions as f
+
+    if hasattr(f, "is_valid_utf8"):
+        return f"(NOT is_valid_utf8({value}))"
+    given = f"CAST({value} AS BINARY)"
+    return f"(encode(decode({given}, 'UTF-8'), 'UTF-8') != {given})"
 
 
 def is_not_finite(value: str) -> str:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.errors import PrepareRefused
+from epochal.sinks.spark.internals import methods
 from epochal.sinks.spark.names import free
+from epochal.sinks.spark.scala import Java
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 METRIC_WAIT = 60.0
 """How many seconds to wait until Spark's listener delivers an observation."""
@@ -43,8 +46,17 @@ def observed(rows: DataFrame, *figures: Column) -> tuple[DataFrame, Figures]:
 
     def answer(told: str, state: str, epoch: EpochNumber | None = None) -> Mapping[str, Any] | None:
         """Return what was observed.  ``Observation.get`` would wait for ever if nothing was."""
-        _wait(observation, told, state, epoch)
-        return dict(observation.get) if observation._jo.getRow().length() else None
+        try:
+            was_observed = _was_observed(rows.sparkSession, observation._jo)
+        except TimeoutError:
+            raise PrepareRefused(
+                f"Spark did not say within {METRIC_WAIT:g} s {told}",
+                epoch=epoch,
+                state=state,
+                help="restart the query; if it happens again, see in the driver's log whether its listener bus drops"
+                " events (spark.scheduler.listenerbus.eventqueue.capacity)",
+            ) from None
+        return dict(observation.get) if was_observed else None
 
     return rows.observe(observation, *figures), answer
 
@@ -76,19 +88,37 @@ def sifted_once(rows: DataFrame, passes: Column, told: str) -> tuple[DataFrame, 
     return passed.select(f.expr(f"* EXCEPT ({kept})")), count
 
 
-def _wait(observation: Any, told: str, state: str, epoch: EpochNumber | None) -> None:
-    """Wait until Spark has delivered an observation; raise ``PrepareRefused`` after ``METRIC_WAIT`` seconds.
+def _was_observed(spark: SparkSession, observation: Java) -> bool:
+    """Wait until Spark has said what was observed; return whether anything was.
 
-    Observations arrive through Spark's listener bus, which may drop them.
+    Observations arrive through Spark's listener bus, and this may drop them.  ``TimeoutError``: none has arrived within
+    ``METRIC_WAIT`` seconds.  On Spark 4.0 one that was dropped looks as if nothing was observed.
     """
-    arrived, limit = observation._jo.future(), time.monotonic() + METRIC_WAIT
+    arrived, limit = observation.future(), time.monotonic() + METRIC_WAIT
+    tells_nothing = _tells_nothing(spark._jvm)
     while not arrived.isCompleted():
+        if not tells_nothing:
+            _drain(spark)
+            return bool(arrived.isCompleted())
         if time.monotonic() > limit:
-            raise PrepareRefused(
-                f"Spark did not say within {METRIC_WAIT:g} s {told}",
-                epoch=epoch,
-                state=state,
-                help="restart the query; if it happens again, see in the driver's log whether its listener bus drops"
-                " events (spark.scheduler.listenerbus.eventqueue.capacity)",
-            )
+            raise TimeoutError
         time.sleep(0.001)
+    return not tells_nothing or bool(observation.getRow().length())
+
+
+@cache
+def _tells_nothing(jvm: Java) -> bool:
+    """Return whether Spark completes an observation if nothing was observed, as 3.5.8, 4.1 and newer do."""
+    return "getRow/0" in (methods(jvm, "org.apache.spark.sql.Observation") or ())
+
+
+def _drain(spark: SparkSession) -> None:
+    """Wait until Spark's listeners have heard everything that has happened."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(METRIC_WAIT * 1000))
+    except Py4JJavaError as error:
+        if str(error.java_exception.getClass().getSimpleName()) != "TimeoutException":
+            raise
+        raise TimeoutError from None

@@ -1,13 +1,11 @@
-"""Scala's collections, and Spark's own classes behind PySpark's, in the JVM of any series of Spark.
+"""Scala's collections, in the JVM of any series of Spark.
 
-Spark 3.5 runs on Scala 2.12, later ones on 2.13.  What is used of Scala is in both, with the same name.
+Spark 3.5 runs on Scala 2.12, later ones on 2.13.  What is used here is in both, with the same name.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 Java = Any
@@ -38,15 +36,3 @@ def seq(jvm: Java, items: Sequence[Java]) -> Java:
 def add(buffer: Java, item: Java) -> None:
     """Append to a Scala buffer."""
     getattr(buffer, "$plus$eq")(item)
-
-
-def session_class(jvm: Java) -> Java:
-    """Return the JVM's class of the sessions that PySpark uses."""
-    return getattr(jvm, f"{_package()}.SparkSession")
-
-
-@cache
-def _package() -> str:
-    """Return the package of these classes: since Spark 4 they have one of their own, beside those of Spark Connect."""
-    has_classic = importlib.util.find_spec("pyspark.sql.classic") is not None
-    return "org.apache.spark.sql.classic" if has_classic else "org.apache.spark.sql"

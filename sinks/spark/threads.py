@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from epochal.coordinator.model.errors import Interrupted
-from epochal.sinks.spark.scala import session_class
+from epochal.sinks.spark.series import inheriting, session_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,9 +64,7 @@ class Threads:
     def _thread(self, run: Callable[[int], None], number: int) -> threading.Thread:
         spark, target = self._spark(), run
         if spark is not None:
-            from pyspark.util import inheritable_thread_target
-
-            target = inheritable_thread_target(spark)(run)
+            target = inheriting(spark, run)
         return threading.Thread(target=target, args=(number,), name=f"epochal-{number}", daemon=True)
 
 

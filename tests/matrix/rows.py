@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from epochal.chaos.servers import environments, jars, postgres
+from epochal.chaos.servers.kafka import LIBRARIES
 from epochal.coordinator.environment.versions import (
     AT_OWN_RISK,
     KAFKA_MATRIX,
@@ -19,10 +20,12 @@ from epochal.coordinator.environment.versions import (
     PYSPARK_AT_OWN_RISK,
     delta_jars,
     kafka_broker_jars,
+    series_of,
     spark_kafka_jars,
 )
 
-ARROW = "pyarrow<21"  # of the days of the older Sparks: `applyInPandasWithState` of 4.1 fails under PyArrow 26
+NUMPY = "numpy<2"  # PySpark 3.5 uses names that NumPy 2 does not have
+ARROW = "pyarrow<21"  # `applyInPandasWithState` of Spark 4.1 fails under PyArrow 26
 
 
 class Missing(Exception):
@@ -52,12 +55,24 @@ class Row:
 KILL = "tests/real/kills/test_kills.py::test_killed_after_the_decision_an_epoch_is_finished"
 ASKED_FOR = "tests/matrix/test_asked_for.py"
 
-# What the private interfaces of Spark and Delta are used for; Kafka and Postgres see of Spark only its tasks.
+# What the private interfaces of Spark and Delta are used for: plans, sessions, figures of a job, expressions as text.
 ON_SPARK = (
     f"{ASKED_FOR}::test_spark",
     f"{ASKED_FOR}::test_spark_is_refused_unless_it_is_named",
+    "tests/real/sinks/spark/test_expressions.py",
+    "tests/real/sinks/spark/test_observing.py",
+    "tests/real/sinks/spark/test_internals.py",
+    "tests/real/sinks/spark/test_threads.py",
     "tests/real/sinks/delta/test_contract.py::TestDeltaSink",
     "tests/real/sinks/delta/test_self_test.py",
+    "tests/real/sinks/kafka/test_contract.py::TestKafkaSink",
+    "tests/real/sinks/kafka/test_contract.py::TestStagingKafkaSink",
+    "tests/real/sinks/postgres/test_contract.py::TestPostgresSink",
+    "tests/real/sinks/rows/test_digest.py",
+    "tests/real/sinks/rows/test_projection.py",
+    "tests/real/sinks/rows/test_rejects.py",
+    "tests/real/coordinator/query/test_idempotent_sinks.py",
+    "tests/real/coordinator/query/test_lint.py",
     "tests/real/coordinator/query/test_run.py",
     KILL,
 )
@@ -67,8 +82,11 @@ READABLE_IN_4_0 = (
     f"{REPLAY}::test_a_replayed_epoch_is_not_written_again",
     f"{REPLAY}::test_a_decided_epoch_feeds_state_and_watermark[default]",
 )
-# PySpark before 4.2 leaves sockets to its JVM to the garbage collector, and warnings are errors here.
-LEAVES_SOCKETS = ("-W", "ignore::pytest.PytestUnraisableExceptionWarning")
+# Warnings are errors here.  PySpark before 4.2 leaves sockets to its JVM to the garbage collector; 3.5 uses distutils.
+OLDER_PYSPARK = (
+    *("-W", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    *("-W", "ignore:distutils Version classes are deprecated:DeprecationWarning"),
+)
 # Transactions, fencing of producers, last stable offsets, time-outs, crashes, topic settings; not what is in a message.
 ON_KAFKA = (
     f"{ASKED_FOR}::test_kafka",
@@ -141,7 +159,7 @@ def _with_kafka(version: str) -> Ready:
 
 
 def _spark(version: str) -> Row:
-    what = "refused; at own risk: Delta's contract and self-test, runs, replay, a kill"
+    what = "refused; at own risk: contracts, self-tests, digests, projections, bad rows, lint, runs, replay, a kill"
     replay = READABLE_IN_4_0 if version.startswith("4.0.") else (REPLAY,)
     return Row("Spark", version, what, (*ON_SPARK, *replay), partial(_with_spark, version))
 
@@ -149,13 +167,15 @@ def _spark(version: str) -> Row:
 def _with_spark(version: str) -> Ready:
     for each in (delta_jars(version), spark_kafka_jars(version)):
         jars.resolve(each)
-    named = {"EPOCHAL_SPARK_VERSION": version, AT_OWN_RISK: f"Spark {version}"}
-    return Ready(_venv(version), named, LEAVES_SOCKETS)
+    risk = f"Spark {version}, Delta {series_of(version).delta}"
+    named = {"EPOCHAL_SPARK_VERSION": version, AT_OWN_RISK: risk, LIBRARIES: str(jars.of_pyspark())}
+    return Ready(_venv(version), named, OLDER_PYSPARK)
 
 
 def _venv(version: str) -> Path:
     """A Python with that PySpark and an Arrow that fits, and of everything else what this one has."""
-    python = environments.python_with(f"pyspark-{version}", f"pyspark=={version}", ARROW)
+    fitting = (ARROW, NUMPY) if series_of(version).scala == "2.12" else (ARROW,)
+    python = environments.python_with(f"pyspark-{version}", f"pyspark=={version}", *fitting)
     [own] = python.parents[1].glob("lib/python*/site-packages")
     shared = sysconfig.get_path("purelib")
     (own / "of-the-checkout.pth").write_text(f"import site; site.addsitedir({shared!r})\n")

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 INLINE_BYTES = 1 << 20
-"""How many bytes of records the tasks of a small epoch answer with, together.  Tasks that have more write files."""
+"""An epoch of at most this many bytes is small: the driver delivers it.  ``inline_bytes`` is the bound of one task."""
+FEW_TASKS = 128
+"""How many tasks may answer with a sixteenth of ``INLINE_BYTES`` each."""
 ANSWER = ("task", "file", "pieces", "data", "failure", "widest")
 """What a task answers with: one row of texts."""
 A_FILE_A_TASK = {"spark.sql.files.openCostInBytes": str(2**61)}
@@ -95,7 +97,7 @@ class Job:
     epoch: EpochNumber
     is_durable: bool = False  # whether the files survive a power failure, once their folder does
     is_marked: bool = False  # whether the last column of the records says which of them the sink gets
-    inline: int = field(default_factory=lambda: INLINE_BYTES)
+    inline: int = field(default_factory=lambda: INLINE_BYTES)  # of how many bytes an epoch is small
 
 
 def encode(records: DataFrame, job: Job, bounds: BatchBounds, held: Mapping[str, str]) -> Encoded:
@@ -152,9 +154,11 @@ def inline_bytes(job: Job, task: int) -> int:
     """Return how many bytes of records the task with this number may answer with.
 
     A task does not know how many tasks there are.  The last one of any number of equal tasks gets its part of a small
-    epoch, and those before it get more.  The driver holds all answers: at most 16 MiB, even of a million tasks.
+    epoch, and those before it get more.  Tasks that are not equal get a bound of their own, which decreases after the
+    first ``FEW_TASKS``.  The driver holds all answers: at most 32 MiB, even of a million tasks.
     """
-    return job.inline // (task + 1)
+    of_equal, of_other = job.inline // (task + 1), job.inline // 16 * FEW_TASKS**2 // max(task, FEW_TASKS) ** 2
+    return max(of_equal, of_other)
 
 
 def _file_task(

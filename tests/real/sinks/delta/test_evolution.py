@@ -12,6 +12,7 @@ from epochal.coordinator.model.errors import Fenced, Misconfigured, PrepareRefus
 from epochal.sinks.delta import Append, Merge, Overwrite
 from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.modes import Mode
+from epochal.sinks.spark import settings
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import TWO, Start, query
 
@@ -159,3 +160,21 @@ def test_another_adds_it_at_the_same_time(
         support.sql(spark, path, "ALTER TABLE {t} DROP COLUMN n")  # Delta says that it is there already
         Start(spark, path, merge_schema=True).show(grown)
         assert seen(spark, path) == [("new", 1, 2), ("old", None, None)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("spark.sql.timestampType", "TIMESTAMP_NTZ"), ("spark.sql.ansi.enforceReservedKeywords", "true")],
+)
+def test_no_setting_gives_new_columns_another_meaning(
+    spark: SparkSession, tmp_path: Path, setting: str, value: str
+) -> None:
+    path = tmp_path / "${spark.app.name}"
+    with settings.held(spark, {setting: value}):
+        spark.range(0).write.format("delta").save(str(path))
+        start = Start(spark, path, merge_schema=True)
+        at = "timestamp_ltz'2024-01-01 00:00:00'"
+        grown = spark.sql(f"SELECT 1L AS id, {at} AS `order`, array(named_struct('user', {at})) AS `1d`")
+        start.fenced().show(grown)
+        added = spark.read.format("delta").load(str(path)).schema
+    assert added.simpleString() == ("struct<id:bigint,order:timestamp,1d:array<struct<user:timestamp>>>")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import pickle
 import subprocess
@@ -15,13 +16,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, NullType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from epochal.coordinator.model.epoch import Committable, Decision, Epoch
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.delta import DeltaSink
 from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.spark import settings
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import ONE, query
 
@@ -278,10 +290,54 @@ def test_a_table_that_delta_does_not_make_is_told_in_its_words(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("spark")
-def test_without_the_python_package_of_delta_create_says_what_to_install(
+def test_a_table_is_created_without_the_python_package_of_delta(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its versions are tied to those of PySpark, so it is often not there."""
+    monkeypatch.setitem(sys.modules, "delta", None)
     monkeypatch.setitem(sys.modules, "delta.tables", None)
-    with pytest.raises(Misconfigured, match="the Python package delta-spark is missing") as refused:
-        DeltaSink(str(tmp_path / "t"), name="out").create(query("app"), StructType().add("i", LongType()))
-    assert refused.value.help == "pip install 'epochal[delta]'"
+    sink = DeltaSink(str(tmp_path / "t"), name="out")
+    assert sink.create(query("app"), StructType().add("i", LongType()))
+
+
+def test_a_path_is_made_as_it_is_spelled(tmp_path: Path, spark: SparkSession) -> None:
+    """Delta itself refuses braces and backticks in a path."""
+    path = tmp_path / "$spark.app.name 'it'"
+    schema = StructType([StructField("n", LongType(), False), StructField("a`b", StringType())])
+    sink = DeltaSink(str(path), name="out", partition_by=["a`b"])
+    assert sink.create(query("app"), schema) == [f"created Delta table {path}"]
+    assert DeltaTable(str(path)).metadata().partition_columns == ["a`b"]
+    found = spark.read.format("delta").load(str(path)).schema
+    assert [(field.name, field.nullable) for field in found] == [("n", False), ("a`b", True)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+        ("spark.sql.parser.escapedStringLiterals", "true"),
+        ("spark.sql.ansi.enforceReservedKeywords", "true"),
+        ("spark.sql.parser.quotedRegexColumnNames", "true"),
+    ],
+)
+def test_no_setting_gives_the_columns_of_a_new_table_another_meaning(
+    tmp_path: Path, spark: SparkSession, setting: str, value: str
+) -> None:
+    """What else a column has, such as a comment, stays."""
+    inner = StructType([StructField("order", TimestampType(), False, {"comment": "it's `a\\b`"})])
+    fields = [
+        StructField("select", TimestampType(), False, {"comment": "it's `a\\b`"}),
+        StructField("nested", MapType(StringType(), ArrayType(inner))),
+        StructField("name", StringType(), True, {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}),
+    ]
+    with settings.held(spark, {setting: value}):
+        DeltaSink(str(tmp_path / "t"), name="out").create(query("app"), StructType(fields))
+    found = json.loads(DeltaTable(str(tmp_path / "t")).schema().to_json())["fields"]
+    loosened = {"name": "order", "type": "timestamp", "nullable": True, "metadata": {"comment": "it's `a\\b`"}}
+    assert [(field["name"], field["nullable"], field["metadata"]) for field in found] == [
+        ("select", False, {"comment": "it's `a\\b`"}),
+        ("nested", True, {}),
+        ("name", True, {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}),
+    ]
+    assert found[0]["type"] == "timestamp"
+    assert found[1]["type"]["valueType"]["elementType"]["fields"] == [loosened]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from epochal.sinks.delta.without_spark import Snapshot
 from tests.real.coordinator.query.support import Job
 from tests.real.sinks.delta import support
 from tests.real.sinks.delta.support import ONE, Start, query
-from tests.remedies import installed_by
 
 pytestmark = pytest.mark.wide
 
@@ -315,17 +313,6 @@ def test_the_settings_of_the_help_are_those_of_a_session_that_is_taken(
     assert settings.pop("spark.jars.packages").split(",") == list(versions.delta_jars(spark.version).coordinates)
     assert settings == {name: spark.conf.get(name) for name in settings}
     assert settings["spark.sql.extensions"] == before
-    looked(DeltaSink(str(path), name="out"))
-
-
-@pytest.mark.remedy("the Python package delta-spark is missing", "pip install 'epochal[delta]'")
-@pytest.mark.usefixtures("spark")
-def test_a_table_is_made_once_the_package_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "delta.tables", None)
-        with pytest.raises(Misconfigured, match="delta-spark is missing") as refused:
-            looked(DeltaSink(str(path), name="out"))
-    assert "delta-spark" in installed_by(refused.value.help)
     looked(DeltaSink(str(path), name="out"))
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas import functions
 
 from epochal import Pipeline
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
@@ -423,6 +424,26 @@ def test_without_the_right_to_judge_bad_rows_are_refused_at_start(
     finally:
         observe(pg_database, "DROP OWNED BY untemporary")
         observe(pg_database, "DROP ROLE untemporary")
+
+
+@pytest.mark.remedy(
+    "with bad_rows= the server must judge the values of …, and tasks can ask it from Spark 4.1 on",
+    "leave bad_rows= out: then a value that the server cannot hold refuses the epoch",
+)
+def test_where_tasks_cannot_ask_the_server_bad_rows_are_refused_at_start(
+    spark: SparkSession, tmp_path: Path, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observe(pg_database, "CREATE TABLE flights (c uuid)")
+    given = spark.sql("SELECT 'nope' AS c")
+    bad = DeltaSink(str(tmp_path / "bad"), name="bad")
+    started(pg_database, given)
+    monkeypatch.delattr(functions, "arrow_udf", raising=False)
+    sorting = PostgresSink(pg_database, table="flights", name="out", bad_rows=bad)
+    with pytest.raises(Misconfigured, match=r"judge the values of \['c'\], and tasks can ask it from Spark 4.1 on"):
+        sorting.check(support.QUERY, given.schema)
+    plain = started(pg_database, given)
+    with pytest.raises(PrepareRefused, match='invalid input syntax for type uuid: "nope"'):
+        plain.prepare(support.epoch(), given, support.ONE)
 
 
 @pytest.mark.remedy("the types of … in … were altered while the epoch was prepared", "start the query again")

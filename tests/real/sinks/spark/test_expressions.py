@@ -16,6 +16,7 @@ from epochal.sinks.rows.digest import row_hash
 from epochal.sinks.rows.projection import Projection
 from epochal.sinks.spark.expressions import PATTERNS, selected
 from epochal.sinks.spark.names import column_of, quoted
+from epochal.sinks.spark.series import session_class
 from tests.real.sinks.hostile import NAMES
 from tests.real.sinks.settings import under
 
@@ -84,7 +85,7 @@ def test_many_columns_go_into_the_jvm_as_one_text(spark: SparkSession) -> None:
 def test_the_session_of_the_rows_counts_and_not_the_one_that_is_active(spark: SparkSession, of_rows: str) -> None:
     """P3: one of the rows' session and the thread's takes a name in quotes for a pattern, and the other does not."""
     jvm: Any = spark._jvm
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    sessions = session_class(jvm)
     rows = spark.range(1).select(F.struct(F.lit(float("nan")).alias("f")).alias("c*"))
     with under(spark, {PATTERNS: of_rows}):
         other: Any = spark.newSession()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from epochal.sinks.spark.series import session_class
 from epochal.sinks.spark.threads import Threads
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ GROUP = "spark.jobGroup.id"
 def test_two_tasks_run_side_by_side_each_with_the_querys_session_and_job_group(spark: SparkSession) -> None:
     query = spark.newSession()
     jvm: Any = spark._jvm
-    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    sessions = session_class(jvm)
     both_are_there = threading.Barrier(2, timeout=60)
 
     def task() -> tuple[threading.Thread, bool, str | None]:

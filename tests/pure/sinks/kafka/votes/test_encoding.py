@@ -13,10 +13,10 @@ from pyspark import TaskContext
 
 from epochal.sinks.kafka.batches.write import Layout
 from epochal.sinks.kafka.delivery import encoding
-from epochal.sinks.kafka.delivery.encoding import INLINE_BYTES, Job
+from epochal.sinks.kafka.delivery.encoding import FEW_TASKS, INLINE_BYTES, Job
 
 LAYOUT = Layout(("t",), (1,), (1 << 20,), "murmur2_random", None, None, None, None)
-ROW = 40_000
+ROW = 100_000
 """How many bytes the row of a task has in these tests."""
 
 
@@ -46,6 +46,11 @@ def test_equal_tasks_of_a_small_epoch_answer_with_their_records_and_others_write
     assert all(has_file and not size for number, (size, has_file) in told.items() if number > together)
 
 
+def test_one_task_that_has_more_than_the_others_needs_no_file(context: TaskContext, tmp_path: Path) -> None:
+    assert run(context, FEW_TASKS, tmp_path, row=64_000) > (64_000, False)
+    assert run(context, FEW_TASKS, tmp_path, row=66_000) == (0, True)
+
+
 def test_one_task_alone_answers_with_the_whole_of_a_small_epoch(context: TaskContext, tmp_path: Path) -> None:
     assert run(context, 0, tmp_path, row=INLINE_BYTES - 1_000) > (INLINE_BYTES - 1_000, False)
     assert run(context, 0, tmp_path, row=INLINE_BYTES) == (0, True)
@@ -54,6 +59,7 @@ def test_one_task_alone_answers_with_the_whole_of_a_small_epoch(context: TaskCon
 def test_the_bound_holds_for_any_number_of_tasks_and_a_few_rows_need_no_file() -> None:
     job = Job(LAYOUT, "/copies", "kafka", 1)
     each = [encoding.inline_bytes(job, task) for task in range(1_000_000)]
-    assert sum(each) <= 16 << 20
+    assert sum(each) <= 32 << 20
+    assert each[FEW_TASKS] == 64 << 10
     assert each == sorted(each, reverse=True)
     assert each[1_000] >= 1_000
