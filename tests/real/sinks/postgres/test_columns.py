@@ -444,6 +444,7 @@ def test_where_tasks_cannot_ask_the_server_bad_rows_are_refused_at_start(
     plain = started(pg_database, given)
     with pytest.raises(PrepareRefused, match='invalid input syntax for type uuid: "nope"'):
         plain.prepare(support.epoch(), given, support.ONE)
+    shown(plain, spark.sql(f"SELECT '{U}' AS c"))
 
 
 @pytest.mark.remedy("the types of … in … were altered while the epoch was prepared", "start the query again")
