@@ -31,6 +31,7 @@ from epochal.sinks.protocol import (
 from epochal.sinks.questions import Question, questions_of
 from epochal.sinks.rows.digest import watched
 from epochal.sinks.spark.executors import telling
+from epochal.sinks.spark.names import free
 from epochal.sinks.spark.observing import observed
 
 if TYPE_CHECKING:
@@ -176,8 +177,9 @@ class Rejects(ForwardingSink):
     def _rejected(self, reasoned: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
-        rejected = reasoned.where(f.isnotnull(REASON))
-        return rejected.select(f.expr(f"* EXCEPT ({REASON})"), f.lit(self._of.name).alias(SINK), REASON)
+        moved = free(REASON, reasoned.columns)  # Spark 3.5 has no "* EXCEPT", with which the reason could come last
+        rejected = reasoned.where(f.isnotnull(REASON)).withColumnRenamed(REASON, moved)
+        return rejected.select("*", f.lit(self._of.name).alias(SINK), f.col(moved).alias(REASON)).drop(moved)
 
     def _none_of(self, rows: DataFrame) -> DataFrame:
         """Return no rows, with the columns of bad ones.  Spark reads nothing of ``rows`` for them."""

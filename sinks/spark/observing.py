@@ -85,7 +85,7 @@ def sifted_once(rows: DataFrame, passes: Column, told: str) -> tuple[DataFrame, 
 
     kept = free("__epochal_kept", rows.columns)
     passed, count = sifted(rows.select("*", passes.alias(kept)), f.col(kept), told)
-    return passed.select(f.expr(f"* EXCEPT ({kept})")), count
+    return passed.drop(kept), count
 
 
 def _was_observed(spark: SparkSession, observation: Java) -> bool:

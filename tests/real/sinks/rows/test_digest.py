@@ -10,6 +10,7 @@ import pytest
 from epochal.coordinator.model.epoch import Digest
 from epochal.coordinator.model.errors import PrepareRefused
 from epochal.sinks.rows.digest import row_hash, watched
+from epochal.sinks.spark import settings
 from tests.real.coordinator.query.support import drop_observations
 
 if TYPE_CHECKING:
@@ -105,5 +106,5 @@ def test_names_may_be_anything(spark: SparkSession) -> None:
 
 def test_a_sum_never_overflows(spark: SparkSession) -> None:
     """Of hashes of 64 bits, some thousands would in ANSI mode."""
-    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
-    assert digest(spark.range(200_000).toDF("id")).rows == 200_000
+    with settings.held(spark, {"spark.sql.ansi.enabled": "true"}):
+        assert digest(spark.range(200_000).toDF("id")).rows == 200_000
