@@ -95,19 +95,19 @@ def _was_observed(spark: SparkSession, observation: Java) -> bool:
     ``METRIC_WAIT`` seconds.  On Spark 4.0 one that was dropped looks as if nothing was observed.
     """
     arrived, limit = observation.future(), time.monotonic() + METRIC_WAIT
-    tells_nothing = _tells_nothing(spark._jvm)
-    while not arrived.isCompleted():
-        if not tells_nothing:
+    if not _completes_without_rows(spark._jvm):
+        if not arrived.isCompleted():
             _drain(spark)
-            return bool(arrived.isCompleted())
+        return bool(arrived.isCompleted())
+    while not arrived.isCompleted():
         if time.monotonic() > limit:
             raise TimeoutError
         time.sleep(0.001)
-    return not tells_nothing or bool(observation.getRow().length())
+    return bool(observation.getRow().length())
 
 
 @cache
-def _tells_nothing(jvm: Java) -> bool:
+def _completes_without_rows(jvm: Java) -> bool:
     """Return whether Spark completes an observation if nothing was observed, as 3.5.8, 4.1 and newer do."""
     return "getRow/0" in (methods(jvm, "org.apache.spark.sql.Observation") or ())
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from epochal.sinks.delta.ddl import type_of
 from epochal.sinks.kafka import judging
 from epochal.sinks.kafka.rows import Encoding
 from epochal.sinks.postgres import rows as postgres
@@ -51,28 +52,17 @@ COLUMNS = st.lists(st.tuples(KINDS, st.integers(1, 3)), min_size=1, max_size=3)
 def value(draw: st.DrawFn, kind: DataType) -> str:
     """Draw the text of a value of this type."""
     if draw(st.integers(0, 5)) == 0:
-        return f"CAST(NULL AS {ddl(kind)})"
+        return f"CAST(NULL AS {type_of(kind)})"
     if isinstance(kind, StructType):  # the cast lets each field be NULL, in every row
         fields = ", ".join(f"'{field.name}', {value(draw, field.dataType)}" for field in kind.fields)
-        return f"CAST(named_struct({fields}) AS {ddl(kind)})"
+        return f"CAST(named_struct({fields}) AS {type_of(kind)})"
     if isinstance(kind, ArrayType):
         found = [value(draw, kind.elementType) for _ in range(draw(st.integers(0, 2)))]
-        return f"CAST(array({', '.join(found)}) AS {ddl(kind)})"
+        return f"CAST(array({', '.join(found)}) AS {type_of(kind)})"
     if isinstance(kind, MapType):
         pairs = [f"'{key}', {value(draw, kind.valueType)}" for key in "ab"[: draw(st.integers(0, 2))]]
-        return f"CAST(map({', '.join(pairs)}) AS {ddl(kind)})"
+        return f"CAST(map({', '.join(pairs)}) AS {type_of(kind)})"
     return draw(st.sampled_from(VALUES[kind.simpleString()]))
-
-
-def ddl(kind: DataType) -> str:
-    """Return the type as Spark's SQL reads it, with names in quotes."""
-    if isinstance(kind, StructType):
-        return f"STRUCT<{', '.join(f'`{field.name}`: {ddl(field.dataType)}' for field in kind.fields)}>"
-    if isinstance(kind, ArrayType):
-        return f"ARRAY<{ddl(kind.elementType)}>"
-    if isinstance(kind, MapType):
-        return f"MAP<STRING, {ddl(kind.valueType)}>"
-    return kind.simpleString()
 
 
 @st.composite
