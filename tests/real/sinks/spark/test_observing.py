@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,3 +51,15 @@ def test_where_spark_tells_nothing_without_rows_its_listeners_are_heard_first(
         seen, figures = observed(spark.range(6), f.count(f.lit(1)).alias("rows"))
         assert len(seen.collect()) == 6
         assert figures("how many", "nothing was written") == {"rows": 6}
+
+
+def test_figures_that_are_still_on_their_way_are_waited_for(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Spark 4.0: the observation completes only once Spark's listeners have heard everything."""
+    heard: list[SparkSession] = []
+    monkeypatch.setattr(observing, "_completes_without_rows", lambda _: False)
+    monkeypatch.setattr(observing, "_drain", heard.append)
+    late = SimpleNamespace(future=lambda: SimpleNamespace(isCompleted=lambda: bool(heard)))
+    assert observing._was_observed(spark, late)
+    assert heard == [spark]
