@@ -411,6 +411,7 @@ PUBLIC: Mapping[str, str] = {  # what a user makes, by the name to import it by 
     "epochal.sinks.delta.Merge": "sinks/delta/modes.py",
     "epochal.checkpoints.files.FilesLog": "checkpoints/files.py",
     "epochal.checkpoints.hadoop.HadoopLog": "checkpoints/hadoop.py",
+    "epochal.checkpoints.objects.ObjectLog": "checkpoints/objects.py",
     "epochal.checkpoints.postgres.PostgresLog": "checkpoints/postgres.py",
 }
 REQUIRED = "required"

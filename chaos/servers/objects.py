@@ -89,6 +89,16 @@ class ObjectServer:
             "region": "us-east-1",
         }
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same as variables of the environment."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_REGION": "us-east-1",
+        }
+
     def start(self) -> ObjectServer:
         """Listen; after :meth:`stop` on the same port, with the same objects."""
         self._http = _Http((LOOPBACK, self._port), self)
