@@ -187,6 +187,9 @@ def _secrets_of(given: Mapping[str, Any]) -> list[str]:
 
 
 def _status(text: str) -> str:
+    """Return the status that a text tells.  What was refused of a deletion of several objects has a code instead."""
+    if "(code: AccessDenied)" in text:
+        return "403"
     found = re.search(r"status code: (\d{3}) ", text)
     return found[1] if found is not None else ""
 

@@ -56,7 +56,6 @@ _OTHER_STORE = (
     "put the checkpoint on a store with atomic conditional puts (S3, GCS, Azure), on HDFS or on a local disk; or pass"
     " log=PostgresLog(dsn, name) from epochal.checkpoints.postgres"
 )
-_AGAIN = "make the store reachable; the same request may be repeated"
 
 
 class ObjectLog:
@@ -135,26 +134,32 @@ class ObjectLog:
             self._delete_below(floor)
 
     def try_out(self) -> None:
-        """Raise ``Misconfigured`` if the store cannot hold a log.  A name is created, refused, listed and deleted.
+        """Raise ``Misconfigured`` if the store cannot hold a log.  A name is created, listed, refused and deleted.
 
         The name is hidden, so it is no part of the log.  This is done once.
         """
         if self._tried:
             return
-        name, first, second = f".try-out.{_token()}", _token().encode(), _token().encode()
+        name = f".try-out.{_token()}"
         try:
-            with contextlib.suppress(FileExistsError):  # it is ours, also if the client has repeated the put
-                self._bucket.create(name, first)
-            if name not in self._bucket.list():
-                raise self._unfit("does not list an object that it has")
-            if self._is_created(name, second) or self._bucket.read(name) != first:
-                raise self._unfit("ignores the condition that a put must not overwrite (If-None-Match: *)")
+            self._try_out(name)
         except NoSuchRequest as error:
             raise self._unfit(f"does not know the condition that a put must not overwrite: {error}") from None
-        finally:
+        except (OSError, Misconfigured):
             with contextlib.suppress(OSError):
                 self._bucket.delete([name])
+            raise
+        self._bucket.delete([name])  # not suppressed: a compaction needs this right
         self._tried = True
+
+    def _try_out(self, name: str) -> None:
+        first, second = _token().encode(), _token().encode()
+        with contextlib.suppress(FileExistsError):  # it is ours, also if the client has repeated the put
+            self._bucket.create(name, first)
+        if name not in self._bucket.list():
+            raise self._unfit("does not list an object that it has")
+        if self._is_created(name, second) or self._bucket.read(name) != first:
+            raise self._unfit("ignores the condition that a put must not overwrite (If-None-Match: *)")
 
     def _is_created(self, name: str, data: bytes) -> bool:
         try:
@@ -237,7 +242,8 @@ class ObjectLog:
             raise SinkUnavailable(
                 f"the {what} of the epoch log failed: {error}",
                 state=f"{self.describe()}; it had no effect",
-                help=f"correct bucket, region and endpoint if the store does not know them; else {_AGAIN}",
+                help="make the store reachable, and correct bucket, region and endpoint if it does not know them; the"
+                " same request may be repeated",
             ) from None
 
     @contextlib.contextmanager
@@ -247,7 +253,9 @@ class ObjectLog:
             yield
         except OSError as error:
             raise OutcomeUnknown(
-                f"the {what} of the epoch log has no answer: {error}", state=self.describe(), help=_AGAIN
+                f"the {what} of the epoch log has no answer: {error}",
+                state=self.describe(),
+                help="make the store reachable; the same request may be repeated",
             ) from None
 
     def _unfit(self, why: str) -> Misconfigured:

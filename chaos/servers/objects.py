@@ -58,8 +58,9 @@ class ObjectServer:
     """An object store with the bucket :data:`BUCKET`.
 
     ``conditional``: whether ``If-None-Match`` is obeyed.  ``atomic``: whether the look and the write are one step.
-    ``listed``: whether a listing shows anything.  ``page``: how many names a page of a listing has.  ``meanwhile`` is
-    called between two pages of a listing.  ``requests``: each method and key that was asked for.
+    ``listed``: whether a listing shows anything.  ``deletable``: whether the client may delete.  ``page``: how many
+    names a page of a listing has.  ``meanwhile`` is called between two pages of a listing.  ``requests``: each method
+    and key that was asked for.
     """
 
     def __init__(self) -> None:
@@ -68,6 +69,7 @@ class ObjectServer:
         self.conditional = True
         self.atomic = True
         self.listed = True
+        self.deletable = True
         self.page = 1000
         self.meanwhile: Callable[[], object] = lambda: None
         self._faults: list[Fault] = []
@@ -199,6 +201,10 @@ class ObjectServer:
 
     def _delete_all(self, body: bytes) -> Answer:
         keys = [each.text or "" for each in ElementTree.fromstring(body).iter() if each.tag.endswith("Key")]
+        if not self.deletable:  # S3 answers so with the status 200
+            why = "<Code>AccessDenied</Code><Message>Access Denied</Message>"
+            kept = "".join(f"<Error><Key>{escape(key)}</Key>{why}</Error>" for key in keys)
+            return Answer(200, f"<DeleteResult>{kept}</DeleteResult>".encode())
         with self._lock:
             for key in keys:
                 self.requests.append(("DELETE", key))

@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("obstore")
 
 from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
-from epochal.chaos.servers.objects import ACCESS_KEY, BUCKET, CUT, SECRET_KEY, Fault, ObjectServer
+from epochal.chaos.servers.objects import ACCESS_KEY, BUCKET, CUT, SECRET_KEY, Answer, Fault, ObjectServer
 from epochal.checkpoints.bucket import Bucket, policy
 from epochal.checkpoints.log import Entry, EpochLog, encode
 from epochal.checkpoints.names import LISTINGS, floor_name, record_name
@@ -693,8 +693,8 @@ def test_a_store_that_looks_and_writes_in_two_steps_is_not_found_out(server: Obj
 
 @pytest.mark.remedy(
     "the … of the epoch log failed: …",
-    "correct bucket, region and endpoint if the store does not know them; else make the store reachable; the same"
-    " request may be repeated",
+    "make the store reachable, and correct bucket, region and endpoint if it does not know them; the same request may"
+    " be repeated",
 )
 def test_a_store_that_is_down_is_named_in_bounded_time_and_found_again(server: ObjectServer, log: ObjectLog) -> None:
     filled(log, 1)
@@ -742,6 +742,28 @@ def test_a_user_who_may_only_read_is_told_so_before_the_first_record(server: Obj
     server.break_next(Fault(answer=403, lands=False, times=9))
     with pytest.raises(Misconfigured, match=r"may not be used \(append at position 0\)"):
         log.append(0, fence())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_user_who_may_not_delete_is_told_so_before_the_first_record(
+    server: ObjectServer, log: ObjectLog, whole: bool
+) -> None:
+    """A deletion is refused as a whole, or object by object."""
+    server.deletable = False
+    if whole:
+        server.break_next(Fault("POST", answer=403, lands=False))
+    with pytest.raises(Misconfigured, match=r"may not be used \(append at position 0\)"):
+        log.append(0, fence())
+    assert record_name(0) not in server.names(FOLDER)
+
+
+def test_credentials_that_cannot_be_had_are_named(server: ObjectServer) -> None:
+    def sealed() -> dict[str, str]:
+        raise RuntimeError("the vault is sealed")
+
+    log = ObjectLog(URL, endpoint=server.endpoint, credential_provider=sealed, **NEVER)
+    with pytest.raises(Misconfigured, match=r"may not be used .*the vault is sealed"):
+        log.read()
 
 
 # --- what it is given -----------------------------------------------------------------------------------
@@ -808,7 +830,7 @@ def test_no_secret_is_shown(server: ObjectServer, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_SESSION_TOKEN", token)
     log = opened(server)
     leak = b"<Error><Code>Leak</Code><Message>%b %b</Message></Error>" % (SECRET_KEY.encode(), token.encode())
-    monkeypatch.setattr("epochal.chaos.servers.objects._refused", lambda *_: _leak(leak))
+    monkeypatch.setattr("epochal.chaos.servers.objects._refused", lambda *_: Answer(400, leak))
     server.break_next(Fault("GET", answer=400, lands=False, times=99))
     with pytest.raises(SinkUnavailable, match="Leak") as raised:
         log.read()
@@ -818,12 +840,6 @@ def test_no_secret_is_shown(server: ObjectServer, monkeypatch: pytest.MonkeyPatc
     shown = [*(f"{e} {e!r} {e.args}" for e in chain), repr(log), log.describe(), repr(log._bucket)]
     assert not [text for text in shown if SECRET_KEY in text or token in text or ACCESS_KEY in text]
     assert "***" in str(raised.value)
-
-
-def _leak(body: bytes) -> Any:
-    from epochal.chaos.servers.objects import Answer
-
-    return Answer(400, body)
 
 
 def test_the_environments_credentials_are_enough(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
