@@ -77,13 +77,11 @@ class Bucket:
         The client repeats a request whose connection broke.  So after any error the object may be there, and after a
         ``FileExistsError`` it may be the caller's own.
         """
-        with self._named(absent=OSError) as (obstore, store):
+        with self._named() as (obstore, store):
             obstore.put(store, name, data, mode="create", use_multipart=False)
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects.  It is no error if some are gone already."""
-        if not names:
-            return
         try:
             self._delete(names)
         except FileNotFoundError:  # some stores stop at the first name that is gone
@@ -101,7 +99,7 @@ class Bucket:
     def _named(self, absent: type[OSError] = FileNotFoundError) -> Iterator[tuple[Any, Any]]:
         """Give obstore and an open store; turn its errors into an ``OSError``.
 
-        ``absent``: what "not found" becomes.  For a listing and a put it means that the bucket does not exist.
+        ``absent``: what "not found" becomes.  For a listing it means that the bucket does not exist.
         """
         obstore = _client()
         kinds = obstore.exceptions

@@ -128,6 +128,15 @@ def test_records_go_before_older_floors(server: ObjectServer, log: ObjectLog) ->
     assert gone == [*(key(record_name(n)) for n in (2, 3, 4)), key(floor_name(2))]
 
 
+def test_a_lower_floor_writes_nothing(server: ObjectServer, log: ObjectLog) -> None:
+    entries = filled(log, 6)
+    log.compact(4, entries[:1])
+    server.requests.clear()
+    for floor in (3, 4):
+        log.compact(floor, entries[:1])
+    assert {method for method, _ in server.requests} == {"GET"}
+
+
 def test_a_log_beside_it_is_another_one(server: ObjectServer, log: ObjectLog) -> None:
     beside = ObjectLog(URL + "-2", **server.options)
     filled(log, 3)
@@ -475,24 +484,41 @@ def test_an_append_that_a_compaction_overtakes_between_two_pages_does_not_see_a_
     assert not opened(server).append(4, LATE)
 
 
+class Torn:
+    """The next listing: of the names that were there before a turnover, those that are there afterwards."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, log: ObjectLog) -> None:
+        real = Bucket.list
+
+        def torn(bucket: Bucket) -> list[str]:
+            patch.setattr(Bucket, "list", real)
+            before = set(bucket.list())
+            Turnover(log)()
+            return sorted(before & set(bucket.list()))
+
+        patch.setattr(Bucket, "list", torn)
+
+
+@pytest.mark.parametrize("position", [4, 5])
+def test_an_append_whose_listing_misses_all_does_not_see_a_gap(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    log = opened(server)
+    filled(log, 5)
+    Torn(monkeypatch, log)
+    assert not opened(server).append(position, LATE)
+
+
 def test_an_append_whose_listing_misses_every_floor_is_told_taken(server: ObjectServer) -> None:
     """Its position was compacted away while it slept; that floor is deleted before its listing comes to it."""
     log = opened(server)
     filled(log, 3)
-    real = Bucket.list
 
     def wake(at: Point, _sink: str, epoch: int) -> None:
         if at is Point.LOG_BEFORE_APPEND and epoch == LATE.epoch:
             Turnover(log)()
         if at is Point.LOG_AFTER_APPEND and epoch == LATE.epoch:
-            patch.setattr(Bucket, "list", torn)
-
-    def torn(bucket: Bucket) -> list[str]:
-        """Of the names that were there before, those that are there afterwards."""
-        patch.setattr(Bucket, "list", real)
-        before = set(bucket.list())
-        Turnover(log)()
-        return sorted(before & set(bucket.list()))
+            Torn(patch, log)
 
     with pytest.MonkeyPatch.context() as patch, failpoints.handler(wake):
         assert not opened(server).append(3, LATE)
@@ -675,6 +701,16 @@ def test_a_trial_whose_first_answer_is_lost_is_no_refusal(server: ObjectServer, 
     server.break_next(Fault(key=".try-out", answer=answer))
     assert log.append(0, fence())
     assert server.names(FOLDER) == [record_name(0)]
+
+
+def test_a_trial_that_fails_names_its_own_error_and_not_that_of_its_end(server: ObjectServer) -> None:
+    log = opened(server, **NEVER)
+    server.break_next(Fault(key=".try-out"))
+    server.break_next(Fault(key=".try-out", answer=500, lands=False))
+    server.break_next(Fault("POST", answer=503, lands=False))
+    with pytest.raises(SinkUnavailable, match="500 Internal Server Error"):
+        log.append(0, fence())
+    assert log.append(0, fence())
 
 
 def test_a_store_is_tried_out_once(server: ObjectServer, log: ObjectLog) -> None:
