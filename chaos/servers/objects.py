@@ -74,7 +74,7 @@ class ObjectServer:
         self.meanwhile: Callable[[], object] = lambda: None
         self._faults: list[Fault] = []
         self._lock = threading.RLock()
-        self._http: ThreadingHTTPServer | None = None
+        self._http: _Http | None = None
         self._port = 0
 
     @property
@@ -256,7 +256,7 @@ class _Http(ThreadingHTTPServer):
 
     def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
         self._connections.add(request)
-        super().process_request(request, client_address)  # type: ignore[arg-type]
+        super().process_request(request, client_address)
 
     def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
         self._connections.discard(request)

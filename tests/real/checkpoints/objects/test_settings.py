@@ -106,10 +106,15 @@ def test_keys_may_lie_in_a_credential_file(configured: Configured, tmp_path: Pat
     jvm, conf = configured(file)
     store = jvm.org.apache.hadoop.security.alias.CredentialProviderFactory.getProviders(conf)[0]
     for name, value in KEYS.items():
-        store.createCredentialEntry(f"fs.s3a.{name}", jvm.java.lang.String(value).toCharArray())
+        store.createCredentialEntry(f"fs.s3a.{name}", _letters(jvm, value))
     store.flush()
     (provider,) = options_of((jvm, conf), BUCKET).values()
     assert provider()["secret_access_key"] == SECRET_KEY
+
+
+def _letters(jvm: Any, text: str) -> Any:
+    """A ``char[]`` of Java; py4j makes none of a Python text."""
+    return jvm.java.nio.CharBuffer.allocate(len(text)).put(text).array()
 
 
 def test_the_default_log_of_a_checkpoint_has_these_settings(
