@@ -63,7 +63,7 @@ class Bucket:
 
         Without the mark that some clients make for the folder itself.
         """
-        with self._named(absent=OSError) as (obstore, store):
+        with self._named() as (obstore, store):
             return [str(found["path"]) for page in obstore.list(store) for found in page if found["path"]]
 
     def read(self, name: str) -> bytes:
@@ -96,18 +96,15 @@ class Bucket:
     # --- the client -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _named(self, absent: type[OSError] = FileNotFoundError) -> Iterator[tuple[Any, Any]]:
-        """Give obstore and an open store; turn its errors into an ``OSError``.
-
-        ``absent``: what "not found" becomes.  For a listing it means that the bucket does not exist.
-        """
+    def _named(self) -> Iterator[tuple[Any, Any]]:
+        """Give obstore and an open store; turn its errors into an ``OSError``."""
         obstore = _client()
         kinds = obstore.exceptions
         store = self._store(obstore)
         try:
             yield obstore, store
         except FileNotFoundError as error:
-            raise absent(self._text(error)) from None
+            raise FileNotFoundError(self._text(error)) from None
         except kinds.AlreadyExistsError as error:
             raise FileExistsError(self._text(error)) from None
         except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:

@@ -737,8 +737,9 @@ def test_a_store_that_is_down_is_named_in_bounded_time_and_found_again(server: O
     server.stop()
     began = time.monotonic()
     for verb in (log.read, lambda: log.append(1, LATE), lambda: log.compact(1, [])):
-        with pytest.raises(SinkUnavailable, match=r"the .* of the epoch log failed: [\s\S]*it had no effect"):
+        with pytest.raises(SinkUnavailable, match=r"the .* of the epoch log failed: [\s\S]*no effect") as raised:
             verb()
+        assert len(raised.value.what) < 500, "the client's dump of its own state is left out"
     assert time.monotonic() - began < 30
     server.start()
     assert log.append(1, LATE)
@@ -752,6 +753,16 @@ def test_a_store_that_never_speaks_is_named_in_bounded_time(server: ObjectServer
         log.read()
     assert time.monotonic() - began < 30
     go.set()
+
+
+def test_every_request_has_our_time_limits_unless_the_options_name_others() -> None:
+    bucket = Bucket(URL, dict)
+    ours = bucket._completed({})
+    assert (ours["client_options"]["timeout"], ours["client_options"]["connect_timeout"]) == ("20s", "5s")
+    assert (ours["retry_config"]["max_retries"], ours["retry_config"]["retry_timeout"]) == (3, timedelta(seconds=20))
+    theirs = bucket._completed({"client_options": {"timeout": "1s"}, "retry_config": {"max_retries": 0}})
+    assert (theirs["client_options"]["timeout"], theirs["retry_config"]["max_retries"]) == ("1s", 0)
+    assert theirs["client_options"]["connect_timeout"] == "5s"
 
 
 def test_a_bucket_that_does_not_exist_is_named(server: ObjectServer) -> None:
