@@ -109,7 +109,7 @@ class Bucket:
             raise FileExistsError(self._text(error)) from None
         except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
             raise PermissionError(self._text(error)) from None
-        except kinds.NotSupportedError as error:
+        except NotImplementedError as error:  # so says the client itself
             raise NoSuchRequest(self._text(error)) from None
         except kinds.BaseError as error:
             text = self._text(error)

@@ -87,7 +87,7 @@ def test_reading_asks_for_a_listing_alone(server: ObjectServer, log: ObjectLog) 
     assert list(log.read()) == []
     assert {method for method, _ in server.requests} == {"GET"}
     assert server.objects == {}
-    assert log.describe() == f"objects:{URL}"
+    assert log.describe() == ObjectLog(f"{URL}/").describe() == f"objects:{URL}"
 
 
 def test_the_names_are_positions_and_nothing_else_is_left(server: ObjectServer, log: ObjectLog) -> None:
@@ -684,8 +684,9 @@ def test_a_store_that_does_not_list_what_it_has_is_refused(server: ObjectServer,
 
 def test_a_store_that_does_not_know_the_condition_is_refused(server: ObjectServer, log: ObjectLog) -> None:
     server.break_next(Fault(answer=501, lands=False, times=9))
-    with pytest.raises(Misconfigured, match="does not know the condition"):
-        log.append(0, fence())
+    for unable in (log, opened(server, conditional_put="disabled")):
+        with pytest.raises(Misconfigured, match="does not know the condition"):
+            unable.append(0, fence())
 
 
 def test_a_compaction_by_a_new_handle_tries_the_store_out_first(server: ObjectServer, log: ObjectLog) -> None:
