@@ -68,6 +68,7 @@ class TestObjectLog(ProcessContract):
         return f"from epochal.checkpoints.objects import ObjectLog; log = ObjectLog({URL!r}, **{server.options!r})"
 
 
+@pytest.mark.wide
 class TestObjectLogInSmallPages(TestObjectLog):
     @pytest.fixture
     def server(self) -> Iterator[ObjectServer]:
