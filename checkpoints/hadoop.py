@@ -21,7 +21,7 @@ highest floor that existed when the listing began, or a higher one.
 These rules hold on ``hdfs``, and on ``viewfs`` if it leads to ``hdfs``; the class of the file system is checked.  Other
 file systems do not have rule 1.  On a local disk and on ``abfs`` the same call first looks and then renames
 (:class:`~.files.FilesLog` uses links instead); on ``s3a`` it copies.  They are refused by name, and so is every
-file system that is not known here.
+file system that is not known here.  (:class:`~.objects.ObjectLog` is the log on object stores.)
 
 Each wait is as long as the Hadoop client's configuration says (``ipc.client.connect.*``).
 """

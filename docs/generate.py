@@ -411,6 +411,7 @@ PUBLIC: Mapping[str, str] = {  # what a user makes, by the name to import it by 
     "epochal.sinks.delta.Merge": "sinks/delta/modes.py",
     "epochal.checkpoints.files.FilesLog": "checkpoints/files.py",
     "epochal.checkpoints.hadoop.HadoopLog": "checkpoints/hadoop.py",
+    "epochal.checkpoints.objects.ObjectLog": "checkpoints/objects.py",
     "epochal.checkpoints.postgres.PostgresLog": "checkpoints/postgres.py",
 }
 REQUIRED = "required"
@@ -466,6 +467,8 @@ def _arguments(node: ast.ClassDef, module: ast.Module) -> Iterator[tuple[str, st
     padded = [*[None] * (len(places) - len(given)), *given]
     for argument, value in zip((*places, *made.args.kwonlyargs), (*padded, *made.args.kw_defaults), strict=True):
         yield argument.arg, _default(value, module)
+    if made.args.kwarg is not None:
+        yield made.args.kwarg.arg, "{}"
 
 
 def _default(value: ast.expr | None, module: ast.Module) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
-from epochal.checkpoints.log import Apply, Commit, Entry, Fence, Operator
+from epochal.checkpoints.log import Apply, Commit, Entry, EpochLog, Fence, Operator
+from epochal.checkpoints.objects import ObjectLog
 from epochal.coordinator.console import render
 from epochal.coordinator.console.load import find
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
-from epochal.coordinator.console.render import Answer, answering, line, shown, table
+from epochal.coordinator.console.render import Answer, Usage, answering, line, shown, table
 from epochal.coordinator.console.standing import log_of, resolve
 from epochal.coordinator.model.epoch import Json
 
@@ -25,6 +27,13 @@ def log(
     committables: Annotated[
         bool, typer.Option("--committables", help="Show the votes of the sinks, and in the JSON the whole records.")
     ] = False,
+    policy: Annotated[
+        bool,
+        typer.Option(
+            "--policy",
+            help="Instead of the records, print the bucket policy that forbids everybody to overwrite them (S3).",
+        ),
+    ] = False,
     last: Annotated[int | None, typer.Option(min=1, help="Show only this many of the newest records.")] = None,
     as_json: JsonOption = False,  # noqa: ARG001
 ) -> Answer:
@@ -35,6 +44,8 @@ def log(
     Example: epochal log /data/checkpoint --last 20 --offsets
     """
     kept = log_of(find(pipeline), resolve(checkpoint))
+    if policy:
+        return _policy(kept)
     entries = kept.read()
     told = [_told(entry, offsets, committables) for entry in entries[-(last or 0) :]]
     data = {"log": kept.describe(), "records_in_log": len(entries), "records": told}
@@ -45,6 +56,13 @@ def log(
         *(line(f"{record['position']}: {vote}") for record in told for vote in record.get("votes", ())),
     ]
     return Answer("log", data, shown=lines)
+
+
+def _policy(kept: EpochLog) -> Answer:
+    if not isinstance(kept, ObjectLog):
+        raise Usage(f"--policy is for a log on an object store, not for {kept.describe()}")
+    text = kept.policy()
+    return Answer("log", {"log": kept.describe(), "policy": json.loads(text)}, shown=[line(text)])
 
 
 def _sources(offsets: str) -> str:

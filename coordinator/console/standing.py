@@ -20,7 +20,14 @@ from epochal.coordinator.model.errors import EpochalError, Misconfigured
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.history import History, LoggedEpoch
 from epochal.coordinator.protocol.judge import Case
-from epochal.coordinator.query.checkpoint import ask_at, default_log, located, progress_at, query_id_at
+from epochal.coordinator.query.checkpoint import (
+    ask_at,
+    default_log,
+    located,
+    log_without_spark,
+    progress_at,
+    query_id_at,
+)
 from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.protocol import Sink
 from epochal.sinks.spark.executors import running_session
@@ -49,13 +56,16 @@ def log_of(pipeline: Pipeline | None, where: str) -> EpochLog:
     """
     if pipeline is not None and pipeline.log is not None:
         return pipeline.log
-    if not is_readable(where):
+    if running_session() is not None:
+        return default_log(where, running)
+    log = log_without_spark(where)
+    if log is None:
         known = "" if pipeline is not None else ", or name the pipeline that has log=PostgresLog(...) with --pipeline"
         raise CannotTell(
             f"the epoch log below {where} is reached through Spark's JVM, and no Spark runs here: ask from a process"
             f" with a SparkSession{known}"
         )
-    return default_log(where, running)
+    return log
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.coordinator.protocol.coordinator import wants_copy
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query import lint
-from epochal.coordinator.query.checkpoint import default_log, needing
+from epochal.coordinator.query.checkpoint import default_log, log_without_spark
 from epochal.coordinator.query.plan import PlanFacts, analyzed, check_streaming, read_plan
 from epochal.coordinator.query.sources import cautions, sources
 from epochal.coordinator.query.spark import (
@@ -218,9 +218,12 @@ def of_log(log: EpochLog) -> Iterator[Question]:
 
 
 def _default_log(where: str, spark: SparkSession | None) -> EpochLog:
-    if spark is None and local_path(where) is None:
+    if spark is not None:
+        return default_log(where, lambda: hadoop_of(spark))
+    log = log_without_spark(where)
+    if log is None:
         raise NotAsked(f"the log below {where} is reached through Spark's JVM, and {NO_SESSION}")
-    return default_log(where, lambda: hadoop_of(needing(lambda: spark)()))
+    return log
 
 
 def _file_system(where: str, spark: SparkSession | None) -> Answer:

@@ -12,9 +12,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from epochal.checkpoints.bucket import is_on_objects
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.hadoop import Hadoop, HadoopLog
 from epochal.checkpoints.log import EpochLog
+from epochal.checkpoints.objects import ObjectLog
 from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
 from epochal.coordinator.model.errors import CheckpointMismatch, Misconfigured
 from epochal.coordinator.query import spark as inside
@@ -51,10 +53,20 @@ def needing(spark: Callable[[], SparkSession | None]) -> Callable[[], SparkSessi
 
 def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:
     """Return the default log of a resolved checkpoint.  ``hadoop``: gives access to a file system that is not local."""
+    if is_on_objects(checkpoint):
+        return ObjectLog.of_spark(f"{checkpoint}/epochal/log", hadoop)
+    return log_without_spark(checkpoint) or HadoopLog(f"{checkpoint}/epochal/log", hadoop)
+
+
+def log_without_spark(checkpoint: str) -> EpochLog | None:
+    """Return the default log of a resolved checkpoint if no Spark is needed to reach it, else None.
+
+    The log on an object store then has the credentials of the environment alone.
+    """
     local = local_path(checkpoint)
-    if local is None:
-        return HadoopLog(f"{checkpoint}/epochal/log", hadoop)
-    return FilesLog(posixpath.join(local, "epochal", "log"))
+    if local is not None:
+        return FilesLog(posixpath.join(local, "epochal", "log"))
+    return ObjectLog(f"{checkpoint}/epochal/log") if is_on_objects(checkpoint) else None
 
 
 def ask_at(app: str, where: str, spark: Callable[[], SparkSession]) -> EpochRequest:

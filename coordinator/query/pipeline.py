@@ -175,7 +175,8 @@ class Pipeline:
             raise Misconfigured(f"retry={retry!r} is no Retry", help="pass an epochal.Retry, or leave it out")
         if log is not None and not callable(getattr(log, "read", None)):
             raise Misconfigured(
-                f"log={log!r} is no epoch log", help="pass a PostgresLog, FilesLog or HadoopLog, or leave it out"
+                f"log={log!r} is no epoch log",
+                help="pass a PostgresLog, ObjectLog, FilesLog or HadoopLog, or leave it out",
             )
         if on_event is not None and not callable(on_event):
             raise Misconfigured(f"on_event={on_event!r} cannot be called", help="pass a function of one argument")

@@ -13,6 +13,7 @@ from typing import Any
 from epochal import Pipeline, Retry
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.hadoop import HadoopLog
+from epochal.checkpoints.objects import ObjectLog
 from epochal.checkpoints.postgres import PostgresLog
 from epochal.coordinator.model.errors import EpochalError
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink, delta, postgres
@@ -63,6 +64,7 @@ KINDS: Mapping[str, Kind] = {
     "FilesLog": Kind(FilesLog, {"folder": "/no/log"}),
     "PostgresLog": Kind(PostgresLog, {"dsn": "", "name": "log"}, ("timeout",)),
     "HadoopLog": Kind(HadoopLog, {"folder": "hdfs://node/log"}),
+    "ObjectLog": Kind(ObjectLog, {"folder": "s3a://bucket/log"}),
     "Pipeline": Kind(
         Pipeline,
         {"app": "app", "sinks": [MemorySink("m", _SERVER)]},

@@ -158,7 +158,7 @@ def test_a_query_knows_no_concrete_sink_and_a_log_no_other_log(name: str, path: 
     found = own_imports(path)
     if name.startswith(("epochal.coordinator.query.", "epochal.coordinator.protocol.")):
         assert not [other for other in found if other.startswith(CONCRETE)]
-    logs = {f"epochal.checkpoints.{log}" for log in ("memory", "files", "hadoop", "postgres")}
+    logs = {f"epochal.checkpoints.{log}" for log in ("memory", "files", "hadoop", "objects", "postgres")}
     if name in logs:
         assert not found & (logs - {name})
 
@@ -247,7 +247,8 @@ CORE_WITHOUT_EXTRAS = """
 import importlib, sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"pyspark", "py4j", "psycopg", "confluent_kafka", "delta", "pandas", "pyarrow"}:
+        clients = {"pyspark", "py4j", "psycopg", "confluent_kafka", "delta", "pandas", "pyarrow", "obstore"}
+        if name.split(".")[0] in clients:
             raise ImportError(f"the core imported {name}")
 sys.meta_path.insert(0, Refuse())
 import epochal

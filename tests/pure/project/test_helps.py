@@ -53,6 +53,7 @@ CALLED = (
 """Where the functions and classes are found that helps call."""
 CALLED_BY_NAME = {
     "PostgresLog": "epochal.checkpoints.postgres",
+    "ObjectLog": "epochal.checkpoints.objects",
     "of_session": "epochal.checkpoints.hadoop",
     "inheritable_thread_target": "pyspark",
     "isEmpty": "pyspark.sql.DataFrame",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.objects import ObjectLog
 from epochal.checkpoints.postgres import PostgresLog
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.coordinator.protocol.retry import Retry
@@ -325,9 +326,14 @@ def sinks(*names: str) -> list[MemorySink]:
         pytest.param(
             pipeline,
             {"log": "/checkpoint/log"},
-            [{}, {"log": PostgresLog("host=h", "log")}, {"log": FilesLog("/log")}],
+            [
+                {},
+                {"log": PostgresLog("host=h", "log")},
+                {"log": ObjectLog("s3a://lake/log")},
+                {"log": FilesLog("/log")},
+            ],
             marks=pytest.mark.remedy(
-                "log=… is no epoch log", "pass a PostgresLog, FilesLog or HadoopLog, or leave it out"
+                "log=… is no epoch log", "pass a PostgresLog, ObjectLog, FilesLog or HadoopLog, or leave it out"
             ),
         ),
         pytest.param(

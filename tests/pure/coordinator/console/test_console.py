@@ -18,8 +18,11 @@ import typer
 from typer.testing import CliRunner
 
 from epochal import Pipeline
+from epochal.chaos.contract.logs import filled
+from epochal.chaos.servers.objects import ObjectServer
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record, SinkStanding
+from epochal.checkpoints.objects import ObjectLog
 from epochal.coordinator.console import app as console
 from epochal.coordinator.console import audit, cli, columns, reconcile, render, verify
 from epochal.coordinator.console.load import load
@@ -232,6 +235,30 @@ def test_a_log_that_only_spark_reaches_cannot_be_told_of(monkeypatch: pytest.Mon
     monkeypatch.setattr("epochal.coordinator.console.standing.running_session", lambda: None)
     told = error_of("log", "hdfs://name/checkpoint", code=UNKNOWN)
     assert "cannot tell: the epoch log below hdfs://name/checkpoint is reached through Spark's JVM" in told
+
+
+def test_a_log_on_an_object_store_is_read_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the credentials of the environment."""
+    pytest.importorskip("obstore")
+    monkeypatch.setattr("epochal.coordinator.console.standing.running_session", lambda: None)
+    with ObjectServer() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        filled(ObjectLog("s3a://lake/checkpoint/epochal/log"), 3)
+        told = json.loads(run("log", "s3a://lake/checkpoint", "--json", code=FINE))
+    assert told["log"] == "objects:s3a://lake/checkpoint/epochal/log"
+    assert [record["kind"] for record in told["records"]] == ["fence", "commit", "commit"]
+
+
+def test_the_bucket_policy_is_printed_without_asking_the_store() -> None:
+    told = run("log", "s3://lake/checkpoint", "--policy", code=FINE)
+    (statement,) = json.loads(told)["Statement"]
+    assert statement["Resource"] == "arn:aws:s3:::lake/checkpoint/epochal/log/*"
+    assert statement["Effect"] == "Deny"
+
+
+def test_a_log_on_a_disk_has_no_bucket_policy(checkpoint: Path) -> None:
+    assert "--policy is for a log on an object store" in error_of("log", checkpoint, "--policy", code=USAGE)
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "{}/"])

@@ -239,13 +239,18 @@ def test_what_would_hang_the_query_becomes_an_exception(error: BaseException) ->
         ("file:/data/checkpoint", "files:/data/checkpoint/epochal/log"),
         ("hdfs://cluster/checkpoint", "hadoop:hdfs://cluster/checkpoint/epochal/log"),
         ("viewfs://cluster/checkpoint", "hadoop:viewfs://cluster/checkpoint/epochal/log"),
+        *((f"{scheme}://lake/c", f"objects:{scheme}://lake/c/epochal/log") for scheme in ("s3a", "s3", "gs")),
+        *(
+            (f"{scheme}://c@a.dfs.core.windows.net/c", f"objects:{scheme}://c@a.dfs.core.windows.net/c/epochal/log")
+            for scheme in ("abfs", "abfss", "wasb", "wasbs")
+        ),
     ],
 )
 def test_the_default_log_lies_in_the_checkpoint(checkpoint: str, kind: str) -> None:
     assert Pipeline(app="app", sinks=sinks("a")).log_at(checkpoint, SPARK).describe() == kind
 
 
-@pytest.mark.parametrize("scheme", ["s3a", "abfss", "gs", "never-heard-of"])
+@pytest.mark.parametrize("scheme", ["s3n", "adl", "oss", "never-heard-of"])
 @pytest.mark.remedy(
     "the epoch log cannot lie on …://, which …",
     "pass log=PostgresLog(dsn, name) from epochal.checkpoints.postgres, or put the checkpoint on HDFS or a local disk",

@@ -1,0 +1,235 @@
+"""The objects below one URL of an object store, through the package obstore.
+
+An error of the store becomes an ``OSError`` whose text has no secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+from epochal.coordinator.model.errors import Misconfigured
+
+S3 = ("s3", "s3a")
+SCHEMES = (*S3, "gs", "abfs", "abfss", "wasb", "wasbs")
+"""Schemes of the URLs that can be opened here."""
+
+Options = Mapping[str, Any]
+"""Arguments of obstore's stores: ``access_key_id``, ``endpoint``, ``region``, ``client_options`` and so on."""
+
+_CLIENT = {"timeout": "20s", "connect_timeout": "5s"}
+_RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+_URL = re.compile(r"(?P<scheme>\w+)://(?P<place>[^/?#]+)(?P<path>/[^?#]*)?")
+_SECRET = re.compile(r"key|secret|token|password|sas", re.IGNORECASE)
+"""In the name of an option or of an environment variable: its value is not shown."""
+_OF_CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
+_HIDDEN = "***"
+
+
+class NoSuchRequest(OSError):
+    """The store answered that it does not know a request with this condition."""
+
+
+_BY_STATUS: Mapping[str, type[OSError]] = {"401": PermissionError, "403": PermissionError, "501": NoSuchRequest}
+"""What a status means where obstore has no exception of its own for it."""
+
+
+def is_on_objects(url: str) -> bool:
+    """Return whether the URL is one of an object store that can be opened here."""
+    return url.partition("://")[0] in SCHEMES
+
+
+class Bucket:
+    """The objects below ``url``, by their names.
+
+    ``options``: a function that returns obstore's arguments.  It is called once, before the first request.
+    """
+
+    def __init__(self, url: str, options: Callable[[], Options]) -> None:
+        self.scheme, self.place, self.path = _parts(url)
+        self.url = f"{self.scheme}://{self.place}{self.path}"
+        self._options = options
+        self._opened: Any = None
+        self._secrets: Sequence[str] = ()
+
+    def list(self) -> list[str]:
+        """Return all names, in no order.  A listing of several pages is no snapshot.
+
+        Without the mark that some clients make for the folder itself.
+        """
+        with self._named() as (obstore, store):
+            return [str(found["path"]) for page in obstore.list(store) for found in page if found["path"]]
+
+    def read(self, name: str) -> bytes:
+        """Return the whole content of an object; ``FileNotFoundError`` if there is none."""
+        with self._named() as (obstore, store):
+            return bytes(obstore.get(store, name).bytes())
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create an object with one conditional put; ``FileExistsError`` if the store says that the name is taken.
+
+        The client repeats a request whose connection broke.  So after any error the object may be there, and after a
+        ``FileExistsError`` it may be the caller's own.
+        """
+        with self._named() as (obstore, store):
+            obstore.put(store, name, data, mode="create", use_multipart=False)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects.  It is no error if some are gone already."""
+        try:
+            self._delete(names)
+        except FileNotFoundError:  # some stores stop at the first name that is gone
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    self._delete([name])
+
+    def _delete(self, names: Sequence[str]) -> None:
+        with self._named() as (obstore, store):
+            obstore.delete(store, list(names))
+
+    # --- the client -----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[tuple[Any, Any]]:
+        """Give obstore and an open store; turn its errors into an ``OSError``."""
+        obstore = _client()
+        kinds = obstore.exceptions
+        store = self._store(obstore)
+        try:
+            yield obstore, store
+        except FileNotFoundError as error:
+            raise FileNotFoundError(self._text(error)) from None
+        except kinds.AlreadyExistsError as error:
+            raise FileExistsError(self._text(error)) from None
+        except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
+            raise PermissionError(self._text(error)) from None
+        except NotImplementedError as error:  # so says the client itself
+            raise NoSuchRequest(self._text(error)) from None
+        except kinds.BaseError as error:
+            text = self._text(error)
+            raise _BY_STATUS.get(_status(text), OSError)(text) from None
+
+    def _store(self, obstore: Any) -> Any:
+        if self._opened is None:
+            given = dict(self._options())
+            self._secrets = _secrets_of(given)
+            try:
+                self._opened = obstore.store.from_url(self._spelled(), **self._completed(given))
+            except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
+                raise Misconfigured(
+                    f"the object store of the epoch log cannot be opened: {self._text(error)}",
+                    state=f"{self.url}, with the options {', '.join(sorted(given)) or 'of the environment alone'}",
+                    help="correct the URL or the options of ObjectLog(url, ...), which are those of obstore's stores",
+                ) from None
+        return self._opened
+
+    def _spelled(self) -> str:
+        """Return the URL as obstore wants it: with an escaped path, and ``abfs`` for ``wasb``."""
+        scheme, place = self.scheme, self.place
+        if scheme.startswith("wasb"):
+            scheme, place = scheme.replace("wasb", "abfs"), place.replace(".blob.", ".dfs.")
+        return f"{scheme}://{place}{quote(self.path)}"
+
+    def _completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options with our time limits, unless they have their own."""
+        condition = {"conditional_put": "etag"} if self.scheme in S3 else {}
+        return {
+            **condition,  # whatever the environment says
+            **given,
+            "client_options": {**_CLIENT, "allow_http": _is_plain(given), **given.get("client_options", {})},
+            "retry_config": {**_RETRY, **given.get("retry_config", {})},
+        }
+
+    def _text(self, error: Exception) -> str:
+        """Return the error's text without its dump of the client's state, and without secrets."""
+        text = str(error).partition("\n\nDebug source")[0].strip() or type(error).__name__
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Return scheme, bucket and path of a URL.  A wrong URL is not shown, as it may hold a password."""
+    found = _URL.fullmatch(url)
+    if found is None or found["scheme"] not in SCHEMES:
+        raise _refused(f"its URL must be one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}, without ? and #")
+    of_azure = found["scheme"].startswith(("abfs", "wasb"))
+    if ":" in found["place"] or ("@" in found["place"]) != of_azure:
+        form = "container@account.dfs.core.windows.net" if of_azure else "the bucket's name alone"
+        raise _refused(f"after {found['scheme']}:// must stand {form}")
+    return found["scheme"], found["place"], (found["path"] or "").rstrip("/")
+
+
+def _refused(why: str) -> Misconfigured:
+    return Misconfigured(
+        f"the epoch log cannot be a folder of that object store: {why}",
+        state="the URL is not shown, as it may hold a password",
+        help="write it as s3a://bucket/checkpoint/epochal/log, and give credentials as options or by the environment",
+    )
+
+
+def _secrets_of(given: Mapping[str, Any]) -> list[str]:
+    """Return what must not be shown, longest first: values of options and of the environment."""
+    found = {value for name, value in _told(given) if _SECRET.search(name) and isinstance(value, str)}
+    found.update(getattr(given.get("credential_provider"), "secrets", ()))
+    return sorted(found - {""}, key=len, reverse=True)
+
+
+def _status(text: str) -> str:
+    """Return the status that a text tells.  What was refused of a deletion of several objects has a code instead."""
+    if "(code: AccessDenied)" in text:
+        return "403"
+    found = re.search(r"status code: (\d{3}) ", text)
+    return found[1] if found is not None else ""
+
+
+def _is_plain(given: Mapping[str, Any]) -> bool:
+    """Return whether somebody has asked for an endpoint without TLS."""
+    return any("endpoint" in name.lower() and str(value).startswith("http://") for name, value in _told(given))
+
+
+def _told(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the options, and the variables of the environment that obstore looks at."""
+    of_clouds = ((name, value) for name, value in os.environ.items() if name.startswith(_OF_CLOUDS))
+    return [*given.items(), *given.get("config", {}).items(), *of_clouds]
+
+
+def _client() -> Any:
+    try:
+        import obstore
+        import obstore.exceptions
+        import obstore.store
+    except ImportError as error:
+        raise Misconfigured(
+            f"an epoch log on an object store needs the package obstore: {error}",
+            help="pip install 'epochal[object-store]'",
+        ) from error
+    return obstore
+
+
+def policy(url: str) -> str:
+    """Return the bucket policy of S3 that forbids everybody to overwrite an object below ``url``, as JSON.
+
+    It refuses each put without ``If-None-Match``, so also copies into that folder: lift it to restore a backup.
+    """
+    scheme, place, path = _parts(url)
+    if scheme not in S3:
+        raise Misconfigured(
+            f"{scheme}:// has no bucket policy that forbids to overwrite and lets a query delete",
+            help="give the right to write below the epoch log to the user of the query alone",
+        )
+    statement = {
+        "Sid": "EpochalNobodyOverwrites",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:PutObject",
+        "Resource": f"arn:aws:s3:::{place}{path}/*",
+        "Condition": {"Null": {"s3:if-none-match": "true"}},
+    }
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]}, indent=2)
