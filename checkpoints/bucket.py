@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
+from epochal.checkpoints import s3
 from epochal.coordinator.model.errors import Misconfigured
 
 S3 = ("s3", "s3a")
@@ -30,6 +31,11 @@ _SECRET = re.compile(r"key|secret|token|password|sas", re.IGNORECASE)
 """In the name of an option or of an environment variable: its value is not shown."""
 _OF_CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
 _HIDDEN = "***"
+_BODY = re.compile(r"<[?!A-Za-z].*", re.DOTALL)
+_MOST = 600  # characters of an error's text
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_OF_RIGHTS = ("AccessDenied", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed")
+"""Codes of S3 that say that the credentials do not do, whatever the status of the answer."""
 
 
 class NoSuchRequest(OSError):
@@ -56,7 +62,17 @@ class Bucket:
         self.url = f"{self.scheme}://{self.place}{self.path}"
         self._options = options
         self._opened: Any = None
+        self._endpoint = ""
         self._secrets: Sequence[str] = ()
+
+    @property
+    def shown(self) -> str:
+        """The URL, and once the store was opened the endpoint that is asked for it: one name may lie in two stores."""
+        return f"{self.url} at {self._endpoint}" if self._endpoint else self.url
+
+    def region(self) -> str:
+        """Return the region of a bucket of S3; ``""`` in other clouds."""
+        return str(self._completed(dict(self._options())).get("region", "")) if self.scheme in S3 else ""
 
     def list(self) -> list[str]:
         """Return all names, in no order.  A listing of several pages is no snapshot.
@@ -112,22 +128,26 @@ class Bucket:
         except NotImplementedError as error:  # so says the client itself
             raise NoSuchRequest(self._text(error)) from None
         except kinds.BaseError as error:
-            text = self._text(error)
-            raise _BY_STATUS.get(_status(text), OSError)(text) from None
+            raise _kind_of(str(error))(self._text(error)) from None
 
     def _store(self, obstore: Any) -> Any:
         if self._opened is None:
             given = dict(self._options())
+            completed = self._completed(given)
             self._secrets = _secrets_of(given)
             try:
-                self._opened = obstore.store.from_url(self._spelled(), **self._completed(given))
+                self._opened = obstore.store.from_url(self._spelled(), **completed)
             except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
-                raise Misconfigured(
-                    f"the object store of the epoch log cannot be opened: {self._text(error)}",
-                    state=f"{self.url}, with the options {', '.join(sorted(given)) or 'of the environment alone'}",
-                    help="correct the URL or the options of ObjectLog(url, ...), which are those of obstore's stores",
-                ) from None
+                raise self._not_opened(self._text(error), given) from None
+            self._endpoint = str(completed.get(s3.ENDPOINT, ""))
         return self._opened
+
+    def _not_opened(self, why: str, given: Options) -> Misconfigured:
+        return Misconfigured(
+            f"the object store of the epoch log cannot be opened: {why}",
+            state=f"{self.url}, with the options {', '.join(sorted(given)) or 'of the environment alone'}",
+            help="correct the URL or the options of ObjectLog(url, ...), which are those of obstore's stores",
+        )
 
     def _spelled(self) -> str:
         """Return the URL as obstore wants it: with an escaped path, and ``abfs`` for ``wasb``."""
@@ -136,22 +156,30 @@ class Bucket:
             scheme, place = scheme.replace("wasb", "abfs"), place.replace(".blob.", ".dfs.")
         return f"{scheme}://{place}{quote(self.path)}"
 
-    def _completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options with our time limits, unless they have their own."""
+    def _completed(self, given: Options) -> dict[str, Any]:
+        """Return the options with our time limits, unless they have their own, and with the place of a bucket of S3."""
+        for name, value in _told(given):
+            if isinstance(value, str) and _CONTROL.search(value):  # the client dies of it in its first request
+                raise self._not_opened(f"the value of {name} has a line break or another control character", given)
+        found = s3.placed(self.place, given, os.environ) if self.scheme in S3 else dict(given)
         condition = {"conditional_put": "etag"} if self.scheme in S3 else {}
         return {
             **condition,  # whatever the environment says
-            **given,
+            **found,
             "client_options": {**_CLIENT, "allow_http": _is_plain(given), **given.get("client_options", {})},
             "retry_config": {**_RETRY, **given.get("retry_config", {})},
         }
 
     def _text(self, error: Exception) -> str:
-        """Return the error's text without its dump of the client's state, and without secrets."""
+        """Return what the error says, without secrets, and without the client's state.
+
+        Of the store's answer only code and message: S3 repeats the whole request, with the token, for the user to see.
+        """
         text = str(error).partition("\n\nDebug source")[0].strip() or type(error).__name__
+        text = _BODY.sub(lambda body: _told_by(body[0]), text)
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
-        return text
+        return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
 def _parts(url: str) -> tuple[str, str, str]:
@@ -178,15 +206,25 @@ def _secrets_of(given: Mapping[str, Any]) -> list[str]:
     """Return what must not be shown, longest first: values of options and of the environment."""
     found = {value for name, value in _told(given) if _SECRET.search(name) and isinstance(value, str)}
     found.update(getattr(given.get("credential_provider"), "secrets", ()))
+    of_client = given.get("client_options", {})
+    found.update(
+        str(value) for value in (of_client.get("proxy_url", ""), *of_client.get("default_headers", {}).values())
+    )
     return sorted(found - {""}, key=len, reverse=True)
 
 
-def _status(text: str) -> str:
-    """Return the status that a text tells.  What was refused of a deletion of several objects has a code instead."""
-    if "(code: AccessDenied)" in text:
-        return "403"
-    found = re.search(r"status code: (\d{3}) ", text)
-    return found[1] if found is not None else ""
+def _kind_of(text: str) -> type[OSError]:
+    """Return the kind of an error for which obstore has none of its own, from its whole text."""
+    if any(f"<Code>{code}</Code>" in text or f"(code: {code})" in text for code in _OF_RIGHTS):
+        return PermissionError
+    found = re.search(r"status code: (\d{3}) |\(code: (\d{3})\)", text)  # the second is of one object of a deletion
+    return _BY_STATUS.get(found[1] or found[2], OSError) if found is not None else OSError
+
+
+def _told_by(body: str) -> str:
+    """Return code and message of an answer in XML."""
+    words = [found[1] for tag in ("Code", "Message") if (found := re.search(f"<{tag}>([^<]*)</{tag}>", body))]
+    return ": ".join(words) or "an answer that is not understood"
 
 
 def _is_plain(given: Mapping[str, Any]) -> bool:
@@ -213,15 +251,15 @@ def _client() -> Any:
     return obstore
 
 
-def policy(url: str) -> str:
+def policy(url: str, region: str = "") -> str:
     """Return the bucket policy of S3 that forbids everybody to overwrite an object below ``url``, as JSON.
 
     It refuses each put without ``If-None-Match``, so also copies into that folder: lift it to restore a backup.
     """
     scheme, place, path = _parts(url)
-    if scheme not in S3:
+    if scheme not in S3 or s3.is_directory_bucket(place):
         raise Misconfigured(
-            f"{scheme}:// has no bucket policy that forbids to overwrite and lets a query delete",
+            f"{scheme}://{place} has no bucket policy that forbids to overwrite and lets a query delete",
             help="give the right to write below the epoch log to the user of the query alone",
         )
     statement = {
@@ -229,7 +267,7 @@ def policy(url: str) -> str:
         "Effect": "Deny",
         "Principal": "*",
         "Action": "s3:PutObject",
-        "Resource": f"arn:aws:s3:::{place}{path}/*",
+        "Resource": f"arn:{s3.partition_of(region)}:s3:::{place}{path}/*",
         "Condition": {"Null": {"s3:if-none-match": "true"}},
     }
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]}, indent=2)

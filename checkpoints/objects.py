@@ -29,6 +29,7 @@ looks and writes in two steps is not found out so.  Nor does the condition bind 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -83,18 +84,18 @@ class ObjectLog:
         bucket = log._bucket
 
         def options() -> Options:
-            return options_of(hadoop(), bucket.place) if bucket.scheme in S3 else {}
+            return options_of(hadoop(), bucket.place, os.environ) if bucket.scheme in S3 else {}
 
         log._bucket = Bucket(folder, options)
         return log
 
     def describe(self) -> str:
         """See :meth:`EpochLog.describe`."""
-        return f"objects:{self._bucket.url}"
+        return f"objects:{self._bucket.shown}"
 
     def policy(self) -> str:
         """Return the bucket policy of S3 that forbids everybody to overwrite an object of this log, as JSON."""
-        return policy(self._bucket.url)
+        return policy(self._bucket.url, self._bucket.region())
 
     def read(self) -> Sequence[Entry]:
         """See :meth:`EpochLog.read`."""
@@ -156,6 +157,7 @@ class ObjectLog:
         first, second = _token().encode(), _token().encode()
         with contextlib.suppress(FileExistsError):  # it is ours, also if the client has repeated the put
             self._bucket.create(name, first)
+        self._bucket.read(name)  # if it is not there, the store was only busy: that is no refusal
         if name not in self._bucket.list():
             raise self._unfit("does not list an object that it has")
         if self._is_created(name, second) or self._bucket.read(name) != first:

@@ -2,33 +2,39 @@
 
 Read are the keys, the endpoint and its region, the style of the path, and whether TLS is used; a setting of the bucket
 (``fs.s3a.bucket.NAME...``) comes before a general one.  ``fs.s3a.aws.credentials.provider`` is not read: without keys
-the client asks the environment, and then the instance.
+the client asks the environment, and then the instance.  An endpoint of the environment is not asked for.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from epochal.checkpoints import s3
+from epochal.coordinator.model.errors import Misconfigured
 
 Hadoop = tuple[Any, Any]
 """A JVM, and the ``org.apache.hadoop.conf.Configuration`` in it."""
 
-_REGION = re.compile(r"s3[.-](?P<region>[a-z]{2}-[a-z-]+-\d)\.amazonaws\.com.*")
-_OF_AWS = re.compile(r"s3([.-][a-z0-9-]+)?\.amazonaws\.com.*")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_CENTRAL = "s3.amazonaws.com"
+"""AWS's endpoint of no region.  The client asks that of the bucket's region instead."""
 
 
-def options_of(hadoop: Hadoop, bucket: str) -> dict[str, Any]:
-    """Return the options that the configuration has for this bucket; those that it does not set are left out."""
+def options_of(hadoop: Hadoop, bucket: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that the configuration has for this bucket, with a whole answer to where the bucket lies.
+
+    Of ``environment`` only a region counts, if the configuration names none: another endpoint would be another store
+    than that of the checkpoint.
+    """
     settings = _Settings(hadoop, bucket)
-    endpoint = settings.get("endpoint")
-    region = settings.get("endpoint.region") or _region_of(endpoint)
-    return {
-        **_place(endpoint, bucket, by_path=settings.is_true("path.style.access"), tls=settings.uses_tls()),
-        **({"region": region} if region else {}),
-        **_keys(settings),
-    }
+    region = settings.get("endpoint.region")
+    place = _place(
+        settings.get("endpoint"), bucket, by_path=settings.is_true("path.style.access"), tls=settings.uses_tls()
+    )
+    given = {**place, **({"region": region} if region else {}), **_keys(settings)}
+    return s3.placed(bucket, given, {name: text for name, text in environment.items() if name in _REGIONS})
 
 
 def _keys(settings: _Settings) -> dict[str, Any]:
@@ -40,17 +46,12 @@ def _keys(settings: _Settings) -> dict[str, Any]:
 
 def _place(endpoint: str, bucket: str, *, by_path: bool, tls: bool) -> dict[str, Any]:
     scheme, colon, host = endpoint.rpartition("://")
-    if not host or _OF_AWS.fullmatch(host):
-        return {}  # the client knows it by the region
-    scheme = scheme if colon else ("https" if tls else "http")
-    if by_path or _is_address(host):
-        return {"endpoint": f"{scheme}://{host}"}
-    return {"endpoint": f"{scheme}://{bucket}.{host}", "virtual_hosted_style_request": True}
-
-
-def _region_of(endpoint: str) -> str:
-    found = _REGION.fullmatch(endpoint.rpartition("://")[2])
-    return found["region"] if found is not None else ""
+    if not host or host == _CENTRAL:
+        return {}
+    endpoint = f"{scheme if colon else ('https' if tls else 'http')}://{host}"
+    if by_path or s3.is_of_aws(endpoint) or _is_address(host):
+        return {"endpoint": endpoint}
+    return {"endpoint": endpoint.replace("://", f"://{bucket}."), s3.STYLE: True}
 
 
 def _is_address(host: str) -> bool:
@@ -102,7 +103,16 @@ class _Settings:
         return self.get("connection.ssl.enabled").lower() != "false"
 
     def _password(self, key: str) -> str:
-        letters = self._conf.getPassword(key)
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            letters = self._conf.getPassword(key)
+        except Py4JJavaError as error:
+            raise Misconfigured(
+                f"Hadoop cannot read {key}: {error.java_exception.toString()}",
+                state="asked for the epoch log on an object store",
+                help="correct hadoop.security.credential.provider.path, or the rights of the file that it names",
+            ) from None
         return "" if letters is None else str(getattr(self._jvm, "java.lang.String").valueOf(letters)).strip()
 
     def _first(self, name: str, get: Callable[[str], str]) -> str:

@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("obstore")
 
 from epochal.chaos.contract.logs import ProcessContract, commit, fence, filled
+from epochal.chaos.servers import objects
 from epochal.chaos.servers.objects import ACCESS_KEY, BUCKET, CUT, SECRET_KEY, Answer, Fault, ObjectServer
 from epochal.checkpoints.bucket import Bucket, policy
 from epochal.checkpoints.log import Entry, EpochLog, encode
@@ -88,7 +89,8 @@ def test_reading_asks_for_a_listing_alone(server: ObjectServer, log: ObjectLog) 
     assert list(log.read()) == []
     assert {method for method, _ in server.requests} == {"GET"}
     assert server.objects == {}
-    assert log.describe() == ObjectLog(f"{URL}/").describe() == f"objects:{URL}"
+    assert ObjectLog(URL).describe() == ObjectLog(f"{URL}/").describe() == f"objects:{URL}"
+    assert log.describe() == f"objects:{URL} at {server.endpoint}"
 
 
 def test_the_names_are_positions_and_nothing_else_is_left(server: ObjectServer, log: ObjectLog) -> None:
@@ -705,6 +707,16 @@ def test_a_trial_whose_first_answer_is_lost_is_no_refusal(server: ObjectServer, 
     assert server.names(FOLDER) == [record_name(0)]
 
 
+@pytest.mark.parametrize("answer", [409, 412])
+def test_a_trial_whose_first_put_did_not_land_is_no_refusal(server: ObjectServer, answer: int) -> None:
+    """S3 answers 409 while another request for the name is under way."""
+    log = opened(server, **NEVER)
+    server.break_next(Fault(key=".try-out", answer=answer, lands=False))
+    with pytest.raises(SinkUnavailable, match="append at position 0"):
+        log.append(0, fence())
+    assert log.append(0, fence())
+
+
 def test_a_trial_that_fails_names_its_own_error_and_not_that_of_its_end(server: ObjectServer) -> None:
     log = opened(server, **NEVER)
     server.break_next(Fault(key=".try-out"))
@@ -891,6 +903,68 @@ def test_no_secret_is_shown(server: ObjectServer, monkeypatch: pytest.MonkeyPatc
     assert "***" in str(raised.value)
 
 
+def test_what_the_store_repeats_of_a_request_is_not_shown(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 repeats the canonical request, with a token that may be the instance's, as text and in hexadecimal digits."""
+    token = "FwoGZXIvYXdzEBY"
+    body = (
+        "<?xml version='1.0'?><Error><Code>SignatureDoesNotMatch</Code><Message>The signature is another.</Message>"
+        f"<CanonicalRequest>x-amz-security-token:{token}</CanonicalRequest>"
+        f"<CanonicalRequestBytes>{token.encode().hex(' ')}</CanonicalRequestBytes></Error>"
+    )
+    monkeypatch.setattr("epochal.chaos.servers.objects._refused", lambda status, *_: Answer(status, body.encode()))
+    for status, error in ((400, SinkUnavailable), (403, Misconfigured)):
+        server.break_next(Fault("GET", answer=status, lands=False, times=9))
+        with pytest.raises(error, match=r"SignatureDoesNotMatch: The signature is another\.") as raised:
+            opened(server, **NEVER).read()
+        server._faults.clear()
+        assert token not in str(raised.value)
+        assert token.encode().hex(" ") not in str(raised.value)
+
+
+def test_a_secret_that_is_part_of_a_status_hides_no_right(server: ObjectServer) -> None:
+    """What an answer means is read before anything is hidden in it."""
+    server.break_next(Fault("GET", answer=403, lands=False, times=9))
+    with pytest.raises(Misconfigured, match="may not be used"):
+        opened(server, session_token="3", **NEVER).read()
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "RequestTimeTooSkewed"])
+def test_credentials_that_do_not_do_are_told_whatever_the_status(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    real = objects._refused
+    monkeypatch.setattr(objects, "_refused", lambda status, *_: real(status, code))
+    server.break_next(Fault("GET", answer=400, lands=False, times=9))
+    with pytest.raises(Misconfigured, match=rf"may not be used[\s\S]*{code}"):
+        opened(server, **NEVER).read()
+
+
+@pytest.mark.parametrize("place", ["option", "environment"])
+def test_a_value_with_a_line_break_is_named(server: ObjectServer, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """The client dies of it, with an exception that nobody catches."""
+    if place == "environment":
+        monkeypatch.setenv("AWS_SESSION_TOKEN", f"{SECRET_KEY}\n")
+    log = opened(server, **({"session_token": f"{SECRET_KEY}\n"} if place == "option" else {}))
+    with pytest.raises(
+        Misconfigured, match=r"the value of (AWS_)?session_token has a line break|AWS_SESSION_TOKEN"
+    ) as raised:
+        log.read()
+    assert SECRET_KEY not in str(raised.value)
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
+def test_an_endpoint_of_the_environment_moves_no_log(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Else two drivers of one checkpoint could have two logs."""
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+    assert opened(server).append(0, fence())
+    assert server.names(FOLDER) == [record_name(0)]
+
+
 def test_the_environments_credentials_are_enough(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """But not what they say of the condition."""
     for name, value in {**server.environment, "AWS_CONDITIONAL_PUT": "disabled"}.items():
@@ -923,13 +997,23 @@ def test_the_policy_refuses_each_put_without_the_condition(log: ObjectLog) -> No
     assert statement["Condition"] == {"Null": {"s3:if-none-match": "true"}}
 
 
+@pytest.mark.parametrize(
+    ("region", "partition"), [("eu-west-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")]
+)
+def test_the_policy_names_the_bucket_as_its_region_does(region: str, partition: str) -> None:
+    (statement,) = json.loads(ObjectLog(URL, region=region).policy())["Statement"]
+    assert statement["Resource"].startswith(f"arn:{partition}:s3:::")
+
+
 @pytest.mark.remedy(
-    "…:// has no bucket policy that forbids to overwrite and lets a query delete",
+    "…://… has no bucket policy that forbids to overwrite and lets a query delete",
     "give the right to write below the epoch log to the user of the query alone",
 )
-def test_other_clouds_have_no_such_policy() -> None:
-    with pytest.raises(Misconfigured, match="gs:// has no bucket policy"):
-        policy("gs://bucket/log")
+@pytest.mark.parametrize("url", ["gs://bucket", "s3a://lake--use1-az4--x-s3"])
+def test_other_stores_have_no_such_policy(url: str) -> None:
+    """A directory bucket of S3 has rights of its own."""
+    with pytest.raises(Misconfigured, match=f"{url} has no bucket policy"):
+        policy(f"{url}/log")
     assert json.loads(policy("s3://bucket/log"))
 
 

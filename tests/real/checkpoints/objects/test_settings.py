@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from epochal.chaos.servers.hdfs import HadoopClient
 from epochal.chaos.servers.objects import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectServer
 from epochal.checkpoints.log import EpochLog
 from epochal.checkpoints.objects import ObjectLog
+from epochal.checkpoints.s3 import ENDPOINT, STYLE
 from epochal.checkpoints.s3a import Hadoop, options_of
-from epochal.coordinator.model.errors import EpochalError
+from epochal.coordinator.model.errors import EpochalError, Misconfigured
 from epochal.coordinator.query.checkpoint import default_log
 
 Configured = Callable[[Mapping[str, str]], Hadoop]
@@ -49,40 +51,74 @@ def no_keys_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_hadoops_defaults_set_nothing(configured: Configured) -> None:
-    assert options_of(configured({}), BUCKET) == {}
+def place_of(hadoop: Hadoop, environment: Mapping[str, str] = MappingProxyType({})) -> tuple[str, str, bool]:
+    """Endpoint, region, and whether the bucket's name stands in the host."""
+    found = options_of(hadoop, BUCKET, environment)
+    return found[ENDPOINT], found["region"], found[STYLE]
+
+
+def test_hadoops_defaults_are_aws(configured: Configured) -> None:
+    assert place_of(configured({})) == ("https://s3.us-east-1.amazonaws.com", "us-east-1", False)
+
+
+def test_the_environment_may_name_a_region_and_no_other_store(configured: Configured) -> None:
+    environment = {
+        "AWS_REGION": "eu-west-3",
+        "AWS_ENDPOINT_URL": "http://minio:9000",
+        "AWS_ENDPOINT_URL_S3": "http://b",
+    }
+    assert place_of(configured({}), environment) == ("https://s3.eu-west-3.amazonaws.com", "eu-west-3", False)
+
+
+HERE = "us-east-1"
 
 
 @pytest.mark.parametrize(
-    ("settings", "options"),
+    ("settings", "place"),
     [
-        ({"endpoint": "http://127.0.0.1:9000"}, {"endpoint": "http://127.0.0.1:9000"}),
-        ({"endpoint": "http://[::1]:9000"}, {"endpoint": "http://[::1]:9000"}),
-        ({"endpoint": "127.0.0.1"}, {"endpoint": "https://127.0.0.1"}),
-        ({"endpoint": " 127.0.0.1:9000 ", "connection.ssl.enabled": "false"}, {"endpoint": "http://127.0.0.1:9000"}),
-        ({"endpoint": "minio:9000", "path.style.access": "true"}, {"endpoint": "https://minio:9000"}),
+        ({"endpoint": "http://127.0.0.1:9000"}, ("http://127.0.0.1:9000", HERE, False)),
+        ({"endpoint": "http://[::1]:9000"}, ("http://[::1]:9000", HERE, False)),
+        ({"endpoint": "127.0.0.1"}, ("https://127.0.0.1", HERE, False)),
+        ({"endpoint": " 127.0.0.1:9 ", "connection.ssl.enabled": "false"}, ("http://127.0.0.1:9", HERE, False)),
+        ({"endpoint": "minio:9000", "path.style.access": "true"}, ("https://minio:9000", HERE, False)),
         (
             {"endpoint": "https://minio:9000", "path.style.access": "TRUE", "endpoint.region": "here"},
-            {"endpoint": "https://minio:9000", "region": "here"},
+            ("https://minio:9000", "here", False),
+        ),
+        ({"endpoint": "minio:9000"}, ("https://lake.minio:9000", HERE, True)),
+        ({"endpoint": "s3.amazonaws.com"}, ("https://s3.us-east-1.amazonaws.com", HERE, False)),
+        (
+            {"endpoint": "s3.amazonaws.com", "endpoint.region": "eu-west-3"},
+            ("https://s3.eu-west-3.amazonaws.com", "eu-west-3", False),
+        ),
+        ({"endpoint": "s3.eu-west-1.amazonaws.com"}, ("https://s3.eu-west-1.amazonaws.com", "eu-west-1", False)),
+        (
+            {"endpoint": "https://s3.dualstack.us-west-2.amazonaws.com"},
+            ("https://s3.dualstack.us-west-2.amazonaws.com", "us-west-2", False),
         ),
         (
-            {"endpoint": "minio:9000"},
-            {"endpoint": "https://lake.minio:9000", "virtual_hosted_style_request": True},
+            {"endpoint": "https://s3.cn-north-1.amazonaws.com.cn"},
+            ("https://s3.cn-north-1.amazonaws.com.cn", "cn-north-1", False),
         ),
-        ({"endpoint": "s3.amazonaws.com"}, {}),
-        ({"endpoint": "s3.eu-west-1.amazonaws.com"}, {"region": "eu-west-1"}),
-        ({"endpoint": "https://s3.cn-north-1.amazonaws.com.cn"}, {"region": "cn-north-1"}),
-        ({"endpoint": "s3.eu-west-1.amazonaws.com", "endpoint.region": "us-east-2"}, {"region": "us-east-2"}),
-        ({"endpoint.region": "us-east-2", "bucket.lake.endpoint.region": "eu-west-3"}, {"region": "eu-west-3"}),
-        ({"endpoint.region": "us-east-2", "bucket.pond.endpoint.region": "eu-west-3"}, {"region": "us-east-2"}),
-        ({"access.key": "half"}, {}),
-        ({"secret.key": "half"}, {}),
+        (
+            {"endpoint.region": "us-east-2", "bucket.lake.endpoint.region": "cn-north-1"},
+            ("https://s3.cn-north-1.amazonaws.com.cn", "cn-north-1", False),
+        ),
+        (
+            {"endpoint.region": "us-east-2", "bucket.pond.endpoint.region": "eu-west-3"},
+            ("https://s3.us-east-2.amazonaws.com", "us-east-2", False),
+        ),
     ],
 )
-def test_a_setting_becomes_an_option(
-    configured: Configured, settings: dict[str, str], options: dict[str, object]
+def test_a_setting_becomes_a_place(
+    configured: Configured, settings: dict[str, str], place: tuple[str, str, bool]
 ) -> None:
-    assert options_of(configured(settings), BUCKET) == options
+    assert place_of(configured(settings)) == place
+
+
+@pytest.mark.parametrize("half", ["access.key", "secret.key"])
+def test_half_of_the_keys_is_none(configured: Configured, half: str) -> None:
+    assert "credential_provider" not in options_of(configured({half: "half"}), BUCKET, {})
 
 
 @pytest.mark.parametrize("prefix", ["", "bucket.lake."])
@@ -90,7 +126,7 @@ def test_keys_are_given_together_and_not_shown(configured: Configured, prefix: s
     settings = {f"{prefix}{name}": value for name, value in KEYS.items()}
     for token in (None, "t0ken"):
         given = configured({**settings, **({f"{prefix}session.token": token} if token else {})})
-        (provider,) = options_of(given, BUCKET).values()
+        provider = options_of(given, BUCKET, {})["credential_provider"]
         assert provider() == {
             "access_key_id": ACCESS_KEY,
             "secret_access_key": SECRET_KEY,
@@ -108,8 +144,20 @@ def test_keys_may_lie_in_a_credential_file(configured: Configured, tmp_path: Pat
     for name, value in KEYS.items():
         store.createCredentialEntry(f"fs.s3a.{name}", _letters(jvm, value))
     store.flush()
-    (provider,) = options_of((jvm, conf), BUCKET).values()
+    provider = options_of((jvm, conf), BUCKET, {})["credential_provider"]
     assert provider()["secret_access_key"] == SECRET_KEY
+
+
+@pytest.mark.remedy(
+    "Hadoop cannot read …: …",
+    "correct hadoop.security.credential.provider.path, or the rights of the file that it names",
+)
+def test_a_credential_file_that_cannot_be_read_is_named(configured: Configured, tmp_path: Path) -> None:
+    (tmp_path / "keys.jceks").write_text("no key store")
+    file = {"hadoop.security.credential.provider.path": f"jceks://file{tmp_path}/keys.jceks"}
+    with pytest.raises(Misconfigured, match=r"Hadoop cannot read fs\.s3a\.bucket\.lake\.access\.key"):
+        options_of(configured(file), BUCKET, {})
+    assert "credential_provider" not in options_of(configured({}), BUCKET, {})
 
 
 def _letters(jvm: Any, text: str) -> Any:
