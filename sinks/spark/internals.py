@@ -40,7 +40,8 @@ CALLED: Sequence[Mapping[str, Sequence[str]]] = (
         _SQL + "execution.streaming.runtime.StreamExecution": _OF_A_QUERY,
         _SQL + "execution.streaming.StreamExecution": _OF_A_QUERY,
     },
-    {_SQL + "Observation": ["future/0"]},
+    {_SQL + "Observation": ["getAsJava/0"]},  # observing.py looks for its other methods
+    {"org.apache.spark.scheduler.LiveListenerBus": ["metrics/0", "waitUntilEmpty/1"]},
     {"org.apache.spark.SparkContext": ["statusStore/0"]},
     {"org.apache.spark.api.python.PythonUtils": ["toSeq/1"]},
     {"scala.collection.JavaConverters": ["asJavaCollection/1", "mapAsJavaMap/1"]},

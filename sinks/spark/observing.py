@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from epochal.coordinator.model.epoch import EpochNumber
 from epochal.coordinator.model.errors import PrepareRefused
@@ -20,6 +20,7 @@ from epochal.sinks.spark.scala import Java
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+OBSERVATION = "org.apache.spark.sql.Observation"
 METRIC_WAIT = 60.0
 """How many seconds to wait until Spark's listener delivers an observation."""
 
@@ -42,12 +43,13 @@ def observed(rows: DataFrame, *figures: Column) -> tuple[DataFrame, Figures]:
     """Return the same rows, and a function that returns these aggregates of them."""
     from pyspark.sql import Observation
 
-    observation: Any = Observation()
+    spark, observation = rows.sparkSession, cast("Any", Observation())
+    dropped = 0 if _completes_without_rows(spark._jvm) else _dropped(spark)
 
     def answer(told: str, state: str, epoch: EpochNumber | None = None) -> Mapping[str, Any] | None:
         """Return what was observed.  ``Observation.get`` would wait for ever if nothing was."""
         try:
-            was_observed = _was_observed(rows.sparkSession, observation._jo)
+            was_observed = _was_observed(spark, observation._jo, dropped)
         except TimeoutError:
             raise PrepareRefused(
                 f"Spark did not say within {METRIC_WAIT:g} s {told}",
@@ -88,28 +90,55 @@ def sifted_once(rows: DataFrame, passes: Column, told: str) -> tuple[DataFrame, 
     return passed.drop(kept), count
 
 
-def _was_observed(spark: SparkSession, observation: Java) -> bool:
+def _was_observed(spark: SparkSession, observation: Java, dropped: int) -> bool:
     """Wait until Spark has said what was observed; return whether anything was.
 
-    Observations arrive through Spark's listener bus, and this may drop them.  ``TimeoutError``: none has arrived within
-    ``METRIC_WAIT`` seconds.  On Spark 4.0 one that was dropped looks as if nothing was observed.
+    Observations arrive through Spark's listener bus, and this may drop them.  ``dropped``: how many events it had
+    dropped before the action.  ``TimeoutError``: the observation has not arrived within ``METRIC_WAIT`` seconds, or may
+    have been dropped.
     """
-    arrived, limit = observation.future(), time.monotonic() + METRIC_WAIT
-    if not _completes_without_rows(spark._jvm):
-        if not arrived.isCompleted():
-            _drain(spark)
-        return bool(arrived.isCompleted())
-    while not arrived.isCompleted():
-        if time.monotonic() > limit:
-            raise TimeoutError
-        time.sleep(0.001)
-    return bool(observation.getRow().length())
+    if _completes_without_rows(spark._jvm):
+        arrived, limit = observation.future(), time.monotonic() + METRIC_WAIT
+        while not arrived.isCompleted():
+            if time.monotonic() > limit:
+                raise TimeoutError
+            time.sleep(0.001)
+        return bool(observation.getRow().length())
+    if not _has_arrived(spark, observation):
+        _drain(spark)
+    if _has_arrived(spark, observation):
+        return True
+    if _dropped(spark) != dropped:
+        raise TimeoutError
+    return False
+
+
+def _has_arrived(spark: SparkSession, observation: Java) -> bool:
+    """Return whether an observation is complete, without waiting for it."""
+    if not _has_future(spark._jvm):
+        # Spark 3.5.0 to 3.5.7: all its public methods wait, for ever if nothing is observed
+        field = observation.getClass().getDeclaredField("metrics")
+        field.setAccessible(True)
+        return bool(field.get(observation).isDefined())
+    return bool(observation.future().isCompleted())
 
 
 @cache
 def _completes_without_rows(jvm: Java) -> bool:
     """Return whether Spark completes an observation if nothing was observed, as 3.5.8, 4.1 and newer do."""
-    return "getRow/0" in (methods(jvm, "org.apache.spark.sql.Observation") or ())
+    return "getRow/0" in (methods(jvm, OBSERVATION) or ())
+
+
+@cache
+def _has_future(jvm: Java) -> bool:
+    """Return whether an observation tells whether it is complete, as in 3.5.8, 4.0 and newer."""
+    return "future/0" in (methods(jvm, OBSERVATION) or ())
+
+
+def _dropped(spark: SparkSession) -> int:
+    """Return how many events Spark's listener bus has dropped in the queue of observations."""
+    counters = spark.sparkContext._jsc.sc().listenerBus().metrics().metricRegistry().getCounters()
+    return int(counters.get("queue.shared.numDroppedEvents").getCount())
 
 
 def _drain(spark: SparkSession) -> None:

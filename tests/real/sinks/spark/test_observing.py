@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from epochal.coordinator.model.errors import PrepareRefused
 from epochal.sinks.spark import observing
 from epochal.sinks.spark.observing import observed, sifted, sifted_once
 
@@ -61,5 +63,31 @@ def test_figures_that_are_still_on_their_way_are_waited_for(
     monkeypatch.setattr(observing, "_completes_without_rows", lambda _: False)
     monkeypatch.setattr(observing, "_drain", heard.append)
     late = SimpleNamespace(future=lambda: SimpleNamespace(isCompleted=lambda: bool(heard)))
-    assert observing._was_observed(spark, late)
+    assert observing._was_observed(spark, late, 0)
     assert heard == [spark]
+
+
+def test_figures_that_were_dropped_are_not_taken_for_none(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Spark 4.0, where an observation of no rows never completes, and one that was dropped does not, either."""
+    monkeypatch.setattr(observing, "_completes_without_rows", lambda _: False)
+    monkeypatch.setattr(observing, "_has_arrived", lambda *_: False)
+    _, figures = observed(spark.range(6), f.count(f.lit(1)).alias("rows"))
+    assert figures("how many", "nothing was written") is None
+    counters = spark.sparkContext._jsc.sc().listenerBus().metrics().metricRegistry().getCounters()
+    counters.get("queue.shared.numDroppedEvents").inc()
+    with pytest.raises(PrepareRefused, match="Spark did not say within 60 s how many"):
+        figures("how many", "nothing was written")
+
+
+def test_an_observation_without_a_future_tells_by_its_field_whether_it_is_complete(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Spark 3.5.0 to 3.5.7.  Here the field belongs to another class, with an Option in it."""
+    monkeypatch.setattr(observing, "_has_future", lambda _: False)
+    option = getattr(spark._jvm, "scala.Option")
+    for value, arrived in ((option.empty(), False), (option.apply("figures"), True)):
+        field = SimpleNamespace(setAccessible=bool, get=MagicMock(return_value=value))
+        older = SimpleNamespace(
+            getClass=MagicMock(return_value=SimpleNamespace(getDeclaredField={"metrics": field}.get))
+        )
+        assert observing._has_arrived(spark, older) is arrived
