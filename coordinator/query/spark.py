@@ -185,7 +185,8 @@ def java_version(spark: SparkSession) -> str:
 
 def check_versions(spark: str, java: str, python: str) -> None:
     """Refuse versions of Spark, Java and Python that are not supported."""
-    for question in questions_of_versions({versions.SPARK: spark, versions.JAVA: java, versions.PYTHON: python}):
+    its_java, its_python = (versions.on_spark(part, spark) for part in (versions.JAVA, versions.PYTHON))
+    for question in questions_of_versions({versions.SPARK: spark, its_java: java, its_python: python}):
         question.ask()
 
 

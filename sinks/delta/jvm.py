@@ -417,11 +417,11 @@ def self_test(spark: SparkSession, sink: str) -> None:
     if EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         raise _no_delta(spark, sink, f"spark.sql.extensions does not name {EXTENSION}")
     version = str(getattr(jvm, "io.delta.package").VERSION())
-    versions.check(versions.DELTA, version, sink)
+    versions.check(versions.on_spark(versions.DELTA, spark.version), version, sink)
     try:
         _try_private_parts(jvm)
     except (JavaFailure, TypeError, AttributeError) as error:
-        raise _unknown_delta(sink, version, str(error).partition("\n")[0]) from error
+        raise _unknown_delta(spark, sink, version, str(error).partition("\n")[0]) from error
     _tested.add(application)
 
 
@@ -492,12 +492,12 @@ def _no_delta(spark: SparkSession, sink: str, state: str) -> Misconfigured:
     )
 
 
-def _unknown_delta(sink: str, version: str, state: str) -> Misconfigured:
+def _unknown_delta(spark: SparkSession, sink: str, version: str, state: str) -> Misconfigured:
     return Misconfigured(
         f"Delta {version} on the Spark session is not one that this Epochal was tried with",
         sink=sink,
         state=state,
-        help=f"use Delta {versions.DELTA_JAR}",
+        help=f"use Delta {versions.series_of(spark.version).delta_jar}",
     )
 
 

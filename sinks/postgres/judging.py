@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epochal.coordinator.environment.versions import SPARK
 from epochal.coordinator.model.epoch import Epoch, Json
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks.conditions import refusing
@@ -137,7 +136,7 @@ def refuse_without_arrow_udf(sink: str, columns: Sequence[str]) -> None:
             sink=sink,
             state=f"Spark {version}",
             help="leave bad_rows= out: then a value that the server cannot hold refuses the epoch; or use Spark"
-            f" {SPARK.expected[0]} or newer",
+            " 4.1 or newer",
         )
 
 

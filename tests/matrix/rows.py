@@ -17,7 +17,8 @@ from epochal.coordinator.environment.versions import (
     KAFKA_MATRIX,
     POSTGRES,
     POSTGRES_MATRIX,
-    PYSPARK_AT_OWN_RISK,
+    PYSPARK,
+    SERIES,
     delta_jars,
     kafka_broker_jars,
     series_of,
@@ -57,8 +58,6 @@ ASKED_FOR = "tests/matrix/test_asked_for.py"
 
 # What the private interfaces of Spark and Delta are used for: plans, sessions, figures of a job, expressions as text.
 ON_SPARK = (
-    f"{ASKED_FOR}::test_spark",
-    f"{ASKED_FOR}::test_spark_is_refused_unless_it_is_named",
     "tests/real/sinks/spark/test_expressions.py",
     "tests/real/sinks/spark/test_observing.py",
     "tests/real/sinks/spark/test_internals.py",
@@ -127,7 +126,7 @@ def rows() -> list[Row]:
         *(_postgres(version) for version in sorted({*POSTGRES[:-1], *POSTGRES_MATRIX})),
         Row("pgbouncer", "transaction mode", "sinks and log behind a pool", ON_PGBOUNCER, _pgbouncer),
         *(_kafka(version) for version in KAFKA_MATRIX),
-        *(_spark(version) for version in PYSPARK_AT_OWN_RISK),
+        *(_spark(version) for series in SERIES for version in series.tested if version != PYSPARK),
     ]
 
 
@@ -159,16 +158,19 @@ def _with_kafka(version: str) -> Ready:
 
 
 def _spark(version: str) -> Row:
-    what = "refused; at own risk: contracts, self-tests, digests, projections, bad rows, lint, runs, replay, a kill"
+    risk = "refused; at own risk: " if series_of(version).at_own_risk else ""
+    what = f"{risk}contracts, self-tests, digests, projections, bad rows, lint, runs, replay, a kill"
+    asked = (f"{ASKED_FOR}::test_spark", *([f"{ASKED_FOR}::test_spark_is_refused_unless_it_is_named"] if risk else []))
     replay = READABLE_IN_4_0 if version.startswith("4.0.") else (REPLAY,)
-    return Row("Spark", version, what, (*ON_SPARK, *replay), partial(_with_spark, version))
+    return Row("Spark", version, what, (*asked, *ON_SPARK, *replay), partial(_with_spark, version))
 
 
 def _with_spark(version: str) -> Ready:
     for each in (delta_jars(version), spark_kafka_jars(version)):
         jars.resolve(each)
-    risk = f"Spark {version}, Delta {series_of(version).delta}"
-    named = {"EPOCHAL_SPARK_VERSION": version, AT_OWN_RISK: risk, LIBRARIES: str(jars.of_pyspark())}
+    its = series_of(version)
+    risks = [f"Spark {version}"] * its.at_own_risk + [f"Delta {its.delta_jar}"] * (its.delta is None)
+    named = {"EPOCHAL_SPARK_VERSION": version, LIBRARIES: str(jars.of_pyspark()), AT_OWN_RISK: ", ".join(risks)}
     return Ready(_venv(version), named, OLDER_PYSPARK)
 
 

@@ -120,7 +120,7 @@ def test_every_version_of_the_table_has_its_row() -> None:
     found = {(each.part, each.version) for each in rows.rows()}
     named = {(part.name, version) for part in versions.PARTS for version in part.matrix}
     also = {("Postgres", version) for version in versions.POSTGRES[:-1]} | {("pgbouncer", "transaction mode")}
-    at_own_risk = {("Spark", version) for version in versions.PYSPARK_AT_OWN_RISK}
+    at_own_risk = {("Spark", version) for each in versions.SERIES if each.at_own_risk for version in each.tested}
     assert found == named | also | at_own_risk
     assert all(versions.refusal(versions.SPARK, version) for _, version in at_own_risk)
 

@@ -183,6 +183,54 @@ def test_servers_run_on_a_java_that_no_start_refuses(tmp_path: Path, script: str
     assert not java.supported(tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("spark", "series"),
+    [
+        ("3.5.6-amzn-1", "3.5"),
+        ("4.0.0", "4.0"),
+        ("4.1.4", "4.1"),
+        ("4.2.1", "4.2"),
+        ("4.10.0", "4.3"),
+        ("3.4.1", "3.5"),
+    ],
+)
+def test_a_spark_belongs_to_the_newest_series_that_is_not_newer(spark: str, series: str) -> None:
+    assert versions.series_of(spark).name == series
+
+
+@pytest.mark.parametrize(
+    ("spark", "part", "good", "bad"),
+    [
+        ("3.5.8", versions.JAVA, ("11.0.22", "17.0.15"), ("1.8.0_392", "21")),
+        ("4.0.4", versions.JAVA, ("17.0.15", "25"), ("11.0.22", "26")),
+        ("3.5.8", versions.PYTHON, ("3.10.1", "3.11.7"), ("3.9.1", "3.12.0")),
+        ("4.0.4", versions.PYTHON, ("3.10.1", "3.13.1"), ("3.14.0",)),
+        ("4.3.0", versions.PYTHON, ("3.11.7", "3.14.1"), ("3.10.1",)),
+        ("3.5.8", versions.DELTA, ("3.2.1", "3.3.2-amzn-1"), ("3.1.0", "4.0.0")),
+        ("4.0.4", versions.DELTA, ("4.0.1", "4.4.0"), ("3.3.3", "4.5.0")),
+        ("4.2.0", versions.DELTA, ("4.4.1",), ("4.3.1",)),
+        ("4.3.0", versions.DELTA, (), ("4.4.0",)),
+    ],
+)
+def test_a_series_says_what_goes_with_it(
+    spark: str, part: versions.Part, good: tuple[str, ...], bad: tuple[str, ...]
+) -> None:
+    its = versions.on_spark(part, spark)
+    assert [version for version in (*good, *bad) if versions.refusal(its, version) is None] == [*good]
+
+
+@pytest.mark.remedy(
+    "… … is outside what Epochal supports: …", "leave its sink out; or go on without any promise, with …='… …'"
+)
+def test_a_part_that_no_version_of_fits_has_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = versions.on_spark(versions.DELTA, "4.3.0")
+    with pytest.raises(Misconfigured, match=r"no release of Delta is made for Spark 4\.3") as refused:
+        versions.check(part, "4.4.0")
+    assert refused.value.help.startswith("leave its sink out; or go on")
+    monkeypatch.setenv("EPOCHAL_AT_OWN_RISK", "Delta 4.4")
+    versions.check(part, "4.4.0")
+
+
 def test_a_series_covers_its_minor_releases_only() -> None:
     assert versions.POSTGRES_SERVER.standing("18.4") is Standing.TESTED
     assert versions.POSTGRES_SERVER.standing("17.2 (Debian 17.2-1)") is Standing.TESTED

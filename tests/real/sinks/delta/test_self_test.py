@@ -34,7 +34,9 @@ def refusal(folder: Path) -> str:
 
 
 def known_are(monkeypatch: pytest.MonkeyPatch, low: str, below: str) -> None:
-    monkeypatch.setattr(versions, "DELTA", replace(versions.DELTA, tested=(low,), expected=(low, below)))
+    """Of every series of Spark."""
+    known = [replace(each, delta=(low, below), delta_tested=(low,)) for each in versions.SERIES]
+    monkeypatch.setattr(versions, "SERIES", known)
     monkeypatch.delenv(versions.AT_OWN_RISK, raising=False)  # `make test-matrix` names a Spark there
 
 
@@ -65,7 +67,8 @@ def test_an_unknown_version_that_the_user_names_is_tried(
 
 @pytest.mark.usefixtures("delta")
 def test_another_patch_of_a_known_version_is_not(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "DELTA", replace(versions.DELTA, tested=("4.4.99",)))
+    known = [replace(each, delta_tested=("0.1",)) for each in versions.SERIES]
+    monkeypatch.setattr(versions, "SERIES", known)
     jvm.self_test(spark, "out")
     assert jvm._tested == {spark.sparkContext.applicationId}
 
@@ -87,14 +90,30 @@ def test_another_patch_of_a_known_version_is_not(spark: SparkSession, monkeypatc
     ],
 )
 def test_private_parts_that_changed_are_refused(
-    delta: str, part: str, value: object, state: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    delta: str,
+    spark: SparkSession,
+    part: str,
+    value: object,
+    state: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(jvm, part, value)
     assert refusal(tmp_path) == (
         f"sink 'out': Delta {delta} on the Spark session is not one that this Epochal was tried with\n"
         f"  State: {state}\n"
-        f"  Help: use Delta {versions.DELTA_JAR}"
+        f"  Help: use Delta {versions.series_of(spark.version).delta_jar}"
     )
+
+
+def test_a_spark_for_which_delta_has_no_release_is_refused(
+    delta: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(versions, "SERIES", [replace(each, delta=None) for each in versions.SERIES])
+    monkeypatch.delenv(versions.AT_OWN_RISK, raising=False)
+    told = refusal(tmp_path)
+    assert f"Delta {delta} is outside what Epochal supports: no release of Delta is made for Spark" in told
+    assert "Help: leave its sink out; or go on without any promise" in told
 
 
 @pytest.mark.usefixtures("delta")
