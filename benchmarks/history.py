@@ -174,6 +174,9 @@ class _Batch:
     def discard(self) -> None:
         raise AssertionError("no epoch of a history is replayed")
 
+    def confirm(self) -> None:
+        """Nothing else writes here."""
+
 
 class _NoStage(Stage):
     """A stage without files.  Its copies only name their epoch and its number of rows."""

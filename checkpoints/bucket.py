@@ -6,7 +6,6 @@ An error of the store becomes an ``OSError`` whose text has no secrets.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +16,7 @@ from urllib.parse import quote
 from epochal.checkpoints import s3
 from epochal.coordinator.model.errors import Misconfigured
 
-S3 = ("s3", "s3a")
-SCHEMES = (*S3, "gs", "abfs", "abfss", "wasb", "wasbs")
+SCHEMES = (*s3.SCHEMES, "gs", "abfs", "abfss", "wasb", "wasbs")
 """Schemes of the URLs that can be opened here."""
 
 Options = Mapping[str, Any]
@@ -34,8 +32,6 @@ _HIDDEN = "***"
 _BODY = re.compile(r"<[?!A-Za-z].*", re.DOTALL)
 _MOST = 600  # characters of an error's text
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_OF_RIGHTS = ("AccessDenied", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed")
-"""Codes of S3 that say that the credentials do not do, whatever the status of the answer."""
 
 
 class NoSuchRequest(OSError):
@@ -54,37 +50,33 @@ def is_on_objects(url: str) -> bool:
 class Bucket:
     """The objects below ``url``, by their names.
 
-    ``options``: a function that returns obstore's arguments.  It is called once, before the first request.
+    ``options``: a function that returns obstore's arguments.  It is called before the first request.
     """
 
     def __init__(self, url: str, options: Callable[[], Options]) -> None:
-        self.scheme, self.place, self.path = _parts(url)
-        self.url = f"{self.scheme}://{self.place}{self.path}"
-        self._options = options
+        self.scheme, self.name, self.path = parts_of(url)
+        self.url = f"{self.scheme}://{self.name}{self.path}"
+        self.options = options
         self._opened: Any = None
         self._endpoint = ""
         self._secrets: Sequence[str] = ()
 
     @property
     def shown(self) -> str:
-        """The URL, and once the store was opened the endpoint that is asked for it: one name may lie in two stores."""
+        """The URL, and once the store was opened its endpoint: two stores may have a bucket of this name."""
         return f"{self.url} at {self._endpoint}" if self._endpoint else self.url
-
-    def region(self) -> str:
-        """Return the region of a bucket of S3; ``""`` in other clouds."""
-        return str(self._completed(dict(self._options())).get("region", "")) if self.scheme in S3 else ""
 
     def list(self) -> list[str]:
         """Return all names, in no order.  A listing of several pages is no snapshot.
 
         Without the mark that some clients make for the folder itself.
         """
-        with self._named() as (obstore, store):
+        with self._translated() as (obstore, store):
             return [str(found["path"]) for page in obstore.list(store) for found in page if found["path"]]
 
     def read(self, name: str) -> bytes:
         """Return the whole content of an object; ``FileNotFoundError`` if there is none."""
-        with self._named() as (obstore, store):
+        with self._translated() as (obstore, store):
             return bytes(obstore.get(store, name).bytes())
 
     def create(self, name: str, data: bytes) -> None:
@@ -93,7 +85,7 @@ class Bucket:
         The client repeats a request whose connection broke.  So after any error the object may be there, and after a
         ``FileExistsError`` it may be the caller's own.
         """
-        with self._named() as (obstore, store):
+        with self._translated() as (obstore, store):
             obstore.put(store, name, data, mode="create", use_multipart=False)
 
     def delete(self, names: Sequence[str]) -> None:
@@ -106,13 +98,13 @@ class Bucket:
                     self._delete([name])
 
     def _delete(self, names: Sequence[str]) -> None:
-        with self._named() as (obstore, store):
+        with self._translated() as (obstore, store):
             obstore.delete(store, list(names))
 
     # --- the client -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _named(self) -> Iterator[tuple[Any, Any]]:
+    def _translated(self) -> Iterator[tuple[Any, Any]]:
         """Give obstore and an open store; turn its errors into an ``OSError``."""
         obstore = _client()
         kinds = obstore.exceptions
@@ -132,11 +124,11 @@ class Bucket:
 
     def _store(self, obstore: Any) -> Any:
         if self._opened is None:
-            given = dict(self._options())
+            given = dict(self.options())
             completed = self._completed(given)
             self._secrets = _secrets_of(given)
             try:
-                self._opened = obstore.store.from_url(self._spelled(), **completed)
+                self._opened = obstore.store.from_url(self._obstore_url(), **completed)
             except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
                 raise self._not_opened(self._text(error), given) from None
             self._endpoint = str(completed.get(s3.ENDPOINT, ""))
@@ -149,23 +141,22 @@ class Bucket:
             help="correct the URL or the options of ObjectLog(url, ...), which are those of obstore's stores",
         )
 
-    def _spelled(self) -> str:
+    def _obstore_url(self) -> str:
         """Return the URL as obstore wants it: with an escaped path, and ``abfs`` for ``wasb``."""
-        scheme, place = self.scheme, self.place
+        scheme, place = self.scheme, self.name
         if scheme.startswith("wasb"):
             scheme, place = scheme.replace("wasb", "abfs"), place.replace(".blob.", ".dfs.")
         return f"{scheme}://{place}{quote(self.path)}"
 
     def _completed(self, given: Options) -> dict[str, Any]:
-        """Return the options with our time limits, unless they have their own, and with the place of a bucket of S3."""
-        for name, value in _told(given):
+        """Return the options with our time limits, unless they have their own."""
+        for name, value in _options_and_environment(given):
             if isinstance(value, str) and _CONTROL.search(value):  # the client dies of it in its first request
                 raise self._not_opened(f"the value of {name} has a line break or another control character", given)
-        found = s3.placed(self.place, given, os.environ) if self.scheme in S3 else dict(given)
-        condition = {"conditional_put": "etag"} if self.scheme in S3 else {}
+        condition = {"conditional_put": "etag"} if self.scheme in s3.SCHEMES else {}
         return {
-            **condition,  # whatever the environment says
-            **found,
+            **condition,  # overrides AWS_CONDITIONAL_PUT
+            **given,
             "client_options": {**_CLIENT, "allow_http": _is_plain(given), **given.get("client_options", {})},
             "retry_config": {**_RETRY, **given.get("retry_config", {})},
         }
@@ -176,13 +167,13 @@ class Bucket:
         Of the store's answer only code and message: S3 repeats the whole request, with the token, for the user to see.
         """
         text = str(error).partition("\n\nDebug source")[0].strip() or type(error).__name__
-        text = _BODY.sub(lambda body: _told_by(body[0]), text)
+        text = _BODY.sub(lambda body: _code_and_message(body[0]), text)
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
         return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
-def _parts(url: str) -> tuple[str, str, str]:
+def parts_of(url: str) -> tuple[str, str, str]:
     """Return scheme, bucket and path of a URL.  A wrong URL is not shown, as it may hold a password."""
     found = _URL.fullmatch(url)
     if found is None or found["scheme"] not in SCHEMES:
@@ -204,7 +195,9 @@ def _refused(why: str) -> Misconfigured:
 
 def _secrets_of(given: Mapping[str, Any]) -> list[str]:
     """Return what must not be shown, longest first: values of options and of the environment."""
-    found = {value for name, value in _told(given) if _SECRET.search(name) and isinstance(value, str)}
+    found = {
+        value for name, value in _options_and_environment(given) if _SECRET.search(name) and isinstance(value, str)
+    }
     found.update(getattr(given.get("credential_provider"), "secrets", ()))
     of_client = given.get("client_options", {})
     found.update(
@@ -215,13 +208,13 @@ def _secrets_of(given: Mapping[str, Any]) -> list[str]:
 
 def _kind_of(text: str) -> type[OSError]:
     """Return the kind of an error for which obstore has none of its own, from its whole text."""
-    if any(f"<Code>{code}</Code>" in text or f"(code: {code})" in text for code in _OF_RIGHTS):
+    if any(f"<Code>{code}</Code>" in text or f"(code: {code})" in text for code in s3.CREDENTIAL_ERRORS):
         return PermissionError
     found = re.search(r"status code: (\d{3}) |\(code: (\d{3})\)", text)  # the second is of one object of a deletion
     return _BY_STATUS.get(found[1] or found[2], OSError) if found is not None else OSError
 
 
-def _told_by(body: str) -> str:
+def _code_and_message(body: str) -> str:
     """Return code and message of an answer in XML."""
     words = [found[1] for tag in ("Code", "Message") if (found := re.search(f"<{tag}>([^<]*)</{tag}>", body))]
     return ": ".join(words) or "an answer that is not understood"
@@ -229,10 +222,13 @@ def _told_by(body: str) -> str:
 
 def _is_plain(given: Mapping[str, Any]) -> bool:
     """Return whether somebody has asked for an endpoint without TLS."""
-    return any("endpoint" in name.lower() and str(value).startswith("http://") for name, value in _told(given))
+    return any(
+        "endpoint" in name.lower() and str(value).startswith("http://")
+        for name, value in _options_and_environment(given)
+    )
 
 
-def _told(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _options_and_environment(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return the options, and the variables of the environment that obstore looks at."""
     of_clouds = ((name, value) for name, value in os.environ.items() if name.startswith(_OF_CLOUDS))
     return [*given.items(), *given.get("config", {}).items(), *of_clouds]
@@ -249,25 +245,3 @@ def _client() -> Any:
             help="pip install 'epochal[object-store]'",
         ) from error
     return obstore
-
-
-def policy(url: str, region: str = "") -> str:
-    """Return the bucket policy of S3 that forbids everybody to overwrite an object below ``url``, as JSON.
-
-    It refuses each put without ``If-None-Match``, so also copies into that folder: lift it to restore a backup.
-    """
-    scheme, place, path = _parts(url)
-    if scheme not in S3 or s3.is_directory_bucket(place):
-        raise Misconfigured(
-            f"{scheme}://{place} has no bucket policy that forbids to overwrite and lets a query delete",
-            help="give the right to write below the epoch log to the user of the query alone",
-        )
-    statement = {
-        "Sid": "EpochalNobodyOverwrites",
-        "Effect": "Deny",
-        "Principal": "*",
-        "Action": "s3:PutObject",
-        "Resource": f"arn:{s3.partition_of(region)}:s3:::{place}{path}/*",
-        "Condition": {"Null": {"s3:if-none-match": "true"}},
-    }
-    return json.dumps({"Version": "2012-10-17", "Statement": [statement]}, indent=2)

@@ -21,8 +21,8 @@ up, is covered, too: its record is the next one, or lies below a floor, where no
 A listing need not be a snapshot.  So a reader lists again after it has read, until two listings agree.
 
 Rule 1 is a property of the store: S3, GCS and Azure have it.  Before its first put each log tries out a name of its own
-(:meth:`ObjectLog.try_out`), and refuses a store that ignores the condition or does not list what it has.  A store that
-looks and writes in two steps is not found out so.  Nor does the condition bind writers that do not ask for it:
+(:meth:`ObjectLog.try_out`), and refuses a store that ignores the condition or does not list what it has.  This trial
+cannot detect a store that looks and writes in two steps.  Nor does the condition bind writers that do not ask for it:
 :meth:`ObjectLog.policy` is the bucket policy that does.
 """
 
@@ -34,7 +34,9 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from epochal.checkpoints.bucket import S3, Bucket, NoSuchRequest, Options, policy
+from epochal.checkpoints import s3
+from epochal.checkpoints.bucket import Bucket, NoSuchRequest, Options, parts_of
+from epochal.checkpoints.hadoop import Hadoop
 from epochal.checkpoints.log import Entry, LogPosition, Record, encode
 from epochal.checkpoints.names import (
     Names,
@@ -47,7 +49,7 @@ from epochal.checkpoints.names import (
     sort_names,
 )
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
-from epochal.checkpoints.s3a import Hadoop, options_of
+from epochal.checkpoints.s3a import options_of
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable
@@ -71,7 +73,7 @@ class ObjectLog:
 
     def __init__(self, folder: str, **options: Any) -> None:
         check_types(ObjectLog.__init__.__annotations__, {"folder": folder})
-        self._bucket = Bucket(folder, lambda: options)
+        self._bucket = Bucket(folder, lambda: _located(folder, options))
         self._tried = self._made = False
 
     @classmethod
@@ -81,12 +83,9 @@ class ObjectLog:
         ``hadoop``: called before the first request; gives the JVM and its configuration.
         """
         log = cls(folder)
-        bucket = log._bucket
-
-        def options() -> Options:
-            return options_of(hadoop(), bucket.place, os.environ) if bucket.scheme in S3 else {}
-
-        log._bucket = Bucket(folder, options)
+        scheme, bucket, _ = parts_of(folder)
+        if scheme in s3.SCHEMES:
+            log._bucket = Bucket(folder, lambda: options_of(hadoop(), bucket, os.environ))
         return log
 
     def describe(self) -> str:
@@ -95,7 +94,13 @@ class ObjectLog:
 
     def policy(self) -> str:
         """Return the bucket policy of S3 that forbids everybody to overwrite an object of this log, as JSON."""
-        return policy(self._bucket.url, self._bucket.region())
+        scheme, bucket, path = parts_of(self._bucket.url)
+        if scheme not in s3.SCHEMES:
+            raise Misconfigured(
+                f"{scheme}:// has no bucket policy that forbids to overwrite and lets a query delete",
+                help="give the right to write below the epoch log to the user of the query alone",
+            )
+        return s3.policy(bucket, path, self._bucket.options()["region"])
 
     def read(self) -> Sequence[Entry]:
         """See :meth:`EpochLog.read`."""
@@ -192,7 +197,7 @@ class ObjectLog:
         return token.decode(errors="replace"), data
 
     def _is_free(self, position: LogPosition) -> bool:
-        """See :func:`is_free`.  One listing can say that a position is free; all else only two that agree."""
+        """See :func:`is_free`.  One listing can say that a position is free.  Any other answer needs two equal ones."""
         names = self._list()
         if names == Names() or position != max(names.floor, names.end):
             names = settled(self._list, self.describe())
@@ -266,6 +271,12 @@ class ObjectLog:
             state=f"{self.describe()}; nothing of the log was written",
             help=_OTHER_STORE,
         )
+
+
+def _located(folder: str, options: Options) -> Options:
+    """Return the options, for S3 with the location of the bucket."""
+    scheme, bucket, _ = parts_of(folder)
+    return s3.with_location(bucket, options, os.environ) if scheme in s3.SCHEMES else options
 
 
 def _token() -> str:

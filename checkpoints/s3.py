@@ -1,12 +1,13 @@
-"""Where a bucket of S3 lies, as options of obstore's client.
+"""What is special about S3: where a bucket lies, as options of obstore's client, and the policy of a bucket.
 
-The client asks the environment for everything that it is not told, and believes ``AWS_ENDPOINT_URL_S3`` even more than
-the option ``endpoint``.  Two drivers of one checkpoint may have different environments.  So here the endpoint, its
-style and the region are decided once, and the client is told all of them.
+The client asks the environment for everything that it is not told.  It believes ``AWS_ENDPOINT_URL_S3`` even more than
+the option ``endpoint``.  But two drivers of one checkpoint may have different environments.  So the endpoint, its style
+and the region are decided here, once, and the client is told all of them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,23 +23,32 @@ STYLE = "virtual_hosted_style_request"
 _ENDPOINTS = ("endpoint_url_s3", "endpoint_url", "endpoint")
 _REGIONS = ("region", "default_region")
 _DEFAULT_REGION = "us-east-1"
+SCHEMES = ("s3", "s3a")
+CREDENTIAL_ERRORS = ("AccessDenied", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed")
+"""Codes of S3 that say that the credentials do not do, whatever the status of the answer."""
+
 _DIRECTORY_BUCKET = "--x-s3"
 _OF_AWS = re.compile(r"([a-z0-9.-]+\.)?amazonaws\.com(\.cn)?(:\d+)?", re.IGNORECASE)
 _REGION = re.compile(r"[.-]([a-z]{2}(?:-[a-z]+)+-\d+)\.")
 
 
-def placed(bucket: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def with_location(bucket: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the options with endpoint, style and region; an option comes before a variable of the environment.
 
-    ``Misconfigured`` if the endpoint is to have the bucket's name in its host, and has not: all buckets would be one.
-    A directory bucket without an endpoint (S3 Express One Zone) is found by the client itself.
+    ``Misconfigured`` for a directory bucket, and if the bucket's name should stand in the endpoint's host and does not:
+    then all buckets would be one.
     """
-    options = _named(given)
+    if bucket.endswith(_DIRECTORY_BUCKET):
+        raise Misconfigured(
+            "the epoch log cannot lie in a directory bucket of S3 (Express One Zone): it was never tried there",
+            state=f"bucket {bucket}",
+            help="put the checkpoint into a general purpose bucket, or pass log=PostgresLog(dsn, name) from"
+            " epochal.checkpoints.postgres",
+        )
+    options = _by_short_name(given)
     said = {**_of_environment(environment), **options}
     place = options if _first(options, _ENDPOINTS) else said
     endpoint, by_host = _first(place, _ENDPOINTS), _is_true(place.get(STYLE))
-    if not endpoint and is_directory_bucket(bucket):
-        return {"s3_express": True, **given}
     region = _first(options, _REGIONS) or region_of(endpoint) or _first(said, _REGIONS) or _DEFAULT_REGION
     endpoint = endpoint or of_aws(region)
     if by_host and not host_of(endpoint).startswith(f"{bucket}."):
@@ -72,18 +82,30 @@ def host_of(endpoint: str) -> str:
     return endpoint.rpartition("://")[2].partition("/")[0]
 
 
-def is_directory_bucket(bucket: str) -> bool:
-    return bucket.endswith(_DIRECTORY_BUCKET)
+def policy(bucket: str, path: str, region: str = "") -> str:
+    """Return the bucket policy that forbids everybody to overwrite an object below ``/path``, as JSON.
+
+    It refuses each put without ``If-None-Match``, so also copies into that folder: lift it to restore a backup.
+    """
+    statement = {
+        "Sid": "EpochalNobodyOverwrites",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:PutObject",
+        "Resource": f"arn:{_partition_of(region)}:s3:::{bucket}{path}/*",
+        "Condition": {"Null": {"s3:if-none-match": "true"}},
+    }
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]}, indent=2)
 
 
-def partition_of(region: str) -> str:
+def _partition_of(region: str) -> str:
     """Return the word for AWS in the names of its resources (ARN) in a region."""
     if region.startswith("cn-"):
         return "aws-cn"
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
-def _named(given: Mapping[str, Any]) -> dict[str, Any]:
+def _by_short_name(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by their short names; the client knows each also with ``aws_``, and in any case."""
     return {_short(name): value for name, value in _all(given) if value is not None}
 

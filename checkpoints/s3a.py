@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from epochal.checkpoints import s3
+from epochal.checkpoints.hadoop import Hadoop
 from epochal.coordinator.model.errors import Misconfigured
-
-Hadoop = tuple[Any, Any]
-"""A JVM, and the ``org.apache.hadoop.conf.Configuration`` in it."""
 
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _CENTRAL = "s3.amazonaws.com"
@@ -34,7 +32,7 @@ def options_of(hadoop: Hadoop, bucket: str, environment: Mapping[str, str]) -> d
         settings.get("endpoint"), bucket, by_path=settings.is_true("path.style.access"), tls=settings.uses_tls()
     )
     given = {**place, **({"region": region} if region else {}), **_keys(settings)}
-    return s3.placed(bucket, given, {name: text for name, text in environment.items() if name in _REGIONS})
+    return s3.with_location(bucket, given, {name: text for name, text in environment.items() if name in _REGIONS})
 
 
 def _keys(settings: _Settings) -> dict[str, Any]:

@@ -355,6 +355,13 @@ class MicroBatch(Protocol):
     def discard(self) -> None:
         """Run the plan once and drop the rows, so that operator state and watermark advance."""
 
+    def confirm(self) -> None:
+        """Raise ``CheckpointMismatch`` if Spark's record of the epoch is not the one that ``ask`` was read from.
+
+        Called right before the decision.  On an object store Spark does not keep two drivers of a checkpoint apart:
+        the other one may have written its own offsets for the same epoch.
+        """
+
 
 class ForwardingSink:
     """A sink that lets another sink write its rows: the sink of bad rows, which writes ``into`` a sink of the user."""

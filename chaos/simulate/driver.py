@@ -245,6 +245,9 @@ class SimulatedBatch:
     def discard(self) -> None:
         list(self._evaluate())
 
+    def confirm(self) -> None:
+        """The simulated checkpoint lets one driver write an epoch's offsets."""
+
     def _evaluate(self) -> Iterator[StoredRow]:
         """Evaluate a running count.  It reads the state of the epoch before, and writes the state of this epoch."""
         epoch, state = self._ask.epoch, self._driver.checkpoint.state

@@ -72,8 +72,8 @@ class SparkSeries:
 
     ``tested``: the versions that tests run with.  ``python``, ``java``, ``delta`` (from, below): what works on it.
     ``delta`` is None if Delta has no release for it.  ``delta_tested``: the versions of Delta that tests run with on
-    it, oldest first.  The rest is for the jars of Spark's Kafka source.  ``at_own_risk``: a start refuses the series,
-    unless it is named.
+    it, oldest first.  ``kafka_source`` and what follows it: for the jars of Spark's Kafka source, which tests use.
+    ``at_own_risk``: a start refuses the series, unless it is named.
     """
 
     name: str
@@ -98,7 +98,7 @@ class SparkSeries:
 
 # Delta's jar 4.4.1, which would match the newest Python package, could not be downloaded; 4.4.0 works with that
 # package. Not every version of the Kafka source and of its token provider could be downloaded; those here work.
-_SPARK_4 = SparkSeries(
+_SPARK_4_2 = SparkSeries(
     name="4.2",
     tested=(PYSPARK,),
     python=("3.10", "3.15"),
@@ -128,7 +128,7 @@ SERIES: Sequence[SparkSeries] = (
         at_own_risk=True,
     ),
     replace(
-        _SPARK_4,
+        _SPARK_4_2,
         name="4.0",
         tested=("4.0.4",),
         python=("3.10", "3.14"),
@@ -138,7 +138,7 @@ SERIES: Sequence[SparkSeries] = (
         at_own_risk=True,
     ),
     replace(
-        _SPARK_4,
+        _SPARK_4_2,
         name="4.1",
         tested=("4.1.3",),
         delta=("4.1", "4.5"),
@@ -146,14 +146,14 @@ SERIES: Sequence[SparkSeries] = (
         kafka_source="4.1.3",
         at_own_risk=True,
     ),
-    _SPARK_4,
-    replace(_SPARK_4, name="4.3", tested=("4.3.0",), python=("3.11", "3.15"), delta=None, at_own_risk=True),
+    _SPARK_4_2,
+    replace(_SPARK_4_2, name="4.3", tested=("4.3.0",), python=("3.11", "3.15"), delta=None, at_own_risk=True),
 )
 """All series that are known, oldest first: the one place that says what goes with a Spark."""
 
 
 def series_of(spark: str) -> SparkSeries:
-    """Return what goes with this version of Spark; for an unknown one, what goes with the nearest that is known."""
+    """Return what goes with this version of Spark; for an unknown one, what goes with the newest that is older, else with the oldest."""
     numbers = _numbers(spark)
     return next((each for each in reversed(SERIES) if _numbers(each.name) <= numbers), SERIES[0])
 
@@ -259,10 +259,10 @@ class Part:
 
     def standing(self, version: str) -> Standing:
         """Return what is known about `version`. A pre-release, or a vendor's suffix, counts as the release it names."""
-        if _covers(self.seen, version):
-            return Standing.TESTED
         if self.expected is None:
             return Standing.REFUSED
+        if _covers(self.seen, version):
+            return Standing.TESTED
         low, below = self.expected
         if _numbers(low) <= _numbers(version) < _numbers(below):
             return Standing.EXPECTED
@@ -270,14 +270,14 @@ class Part:
 
 
 def _spark() -> Part:
-    opened = [each for each in SERIES if not each.at_own_risk]
-    first, (major, minor) = opened[0].name, _numbers(opened[-1].name)
+    accepted = [each for each in SERIES if not each.at_own_risk]
+    first, (major, minor) = accepted[0].name, _numbers(accepted[-1].name)
     return Part(
         "Spark",
         (PYSPARK,),
         (first, f"{major}.{minor + 1}"),
         "private interfaces of Spark and Delta differ in older versions and are unknown in newer ones",
-        matrix=tuple(version for each in opened for version in each.tested if version != PYSPARK),
+        matrix=tuple(version for each in accepted for version in each.tested if version != PYSPARK),
     )
 
 
@@ -372,13 +372,14 @@ def table() -> str:
         rows.append(f"| {part.name} | {tested} | {matrix} | {low} to below {below} | {outside} |")
     rows += [
         "",
-        "| Spark | Python | Java | Delta | tested with | at a start |",
+        "| Spark | Python | Java | Delta | in `make test` and `make test-matrix` | at a start |",
         "|---|---|---|---|---|---|",
     ]
     for each in SERIES:
         delta = _span(each.delta) if each.delta else "no release"
         risk = "refused, unless you name it" if each.at_own_risk else "goes on"
-        tested = f"{', '.join(each.tested)}; Delta {', '.join(each.delta_tested)}"
+        made_for = "" if each.delta else f" for Spark {_SPARK_4_2.name}"
+        tested = f"{', '.join(each.tested)}; Delta {', '.join(each.delta_tested)}{made_for}"
         rows.append(f"| {each.name} | {_span(each.python)} | {_span(each.java)} | {delta} | {tested} | {risk} |")
     return "\n".join(rows) + "\n"
 

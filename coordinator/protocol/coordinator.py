@@ -416,7 +416,7 @@ def run_epoch(start: Start, batch: MicroBatch) -> EpochReport:
         start.enter(Phase.PREPARE)
         record = prepare(start, batch, again)
         start.enter(Phase.DECIDE)
-        decide(start, record)
+        decide(start, batch, record)
         start.enter(Phase.COMMIT)
         outcomes = commit(start)
     clean(start)
@@ -453,9 +453,14 @@ def is_applied(start: Start, again: bool) -> bool:
     return start.mode == IDEMPOTENT
 
 
-def decide(start: Start, record: Commit) -> None:
+def decide(start: Start, batch: MicroBatch, record: Commit) -> None:
     """Append the decision to the log.  This one append is *the* commit point."""
     hit(Point.BEFORE_DECIDE, epoch=record.epoch)
+    try:
+        batch.confirm()
+    except Exception:
+        abort_quietly(start)
+        raise
     try:
         append(start, start.own_position + 1, record)
     except Fenced:  # another record holds the position, so this one was not appended: the epoch is not decided

@@ -251,6 +251,18 @@ class SparkMicroBatch:
     def discard(self) -> None:
         self.query.run_plan()
 
+    def confirm(self) -> None:
+        """Read ``offsets/N`` again."""
+        path = offsets_file(self.query.checkpoint, self.ask.epoch)
+        found = files_at(self.query.checkpoint, lambda: self.query.spark).read(path)
+        if found is None or fingerprint(found) != self.ask.fingerprint:
+            raise CheckpointMismatch(
+                f"the offsets of epoch {self.ask.epoch} were changed while the epoch was prepared",
+                epoch=self.ask.epoch,
+                state=f"{path} holds {found!r}, and it held {self.ask.offsets!r}; nothing of the epoch was decided",
+                help="another driver runs on this checkpoint: stop all but one of them, and restart that one",
+            )
+
 
 def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: str) -> SparkMicroBatch:
     """Return the rows of ``df`` together with what identifies them: Spark's own record of its offsets.
@@ -271,19 +283,28 @@ def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]
     A kill leaves the file as it was.  On a local disk Spark does not sync the file.  Epochal does: otherwise a crash of
     the machine could lose the file and keep the decision.
     """
-    path = f"{query.checkpoint}/offsets/{epoch}"
+    path = offsets_file(query.checkpoint, epoch)
     files = files_at(query.checkpoint, spark)
     data = files.read(path)
     if data is None:
         raise _deleted(f"Spark runs epoch {epoch} and its offsets file does not exist", epoch, path)
     text = data.decode()
-    ask = EpochRequest(query, epoch, hashlib.sha256(data).hexdigest(), text, _watermark(text, epoch, path))
+    ask = EpochRequest(query, epoch, fingerprint(data), text, _watermark(text, epoch, path))
     for file in (path, f"{query.checkpoint}/metadata"):
         try:
             files.sync_file(file)
         except OSError as error:
             raise _deleted(f"a file of Spark's checkpoint cannot be made durable: {error}", epoch, file) from error
     return ask
+
+
+def offsets_file(checkpoint: str, epoch: EpochNumber) -> str:
+    """Return the file in which Spark records which offsets the epoch reads, before it runs the epoch."""
+    return f"{checkpoint}/offsets/{epoch}"
+
+
+def fingerprint(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _deleted(what: str, epoch: EpochNumber, file: str) -> CheckpointMismatch:

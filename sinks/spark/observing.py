@@ -50,9 +50,9 @@ def observed(rows: DataFrame, *figures: Column) -> tuple[DataFrame, Figures]:
         """Return what was observed.  ``Observation.get`` would wait for ever if nothing was."""
         try:
             was_observed = _was_observed(spark, observation._jo, dropped)
-        except TimeoutError:
+        except TimeoutError as error:
             raise PrepareRefused(
-                f"Spark did not say within {METRIC_WAIT:g} s {told}",
+                f"Spark did not say {told}: {error}",
                 epoch=epoch,
                 state=state,
                 help="restart the query; if it happens again, see in the driver's log whether its listener bus drops"
@@ -101,7 +101,7 @@ def _was_observed(spark: SparkSession, observation: Java, dropped: int) -> bool:
         arrived, limit = observation.future(), time.monotonic() + METRIC_WAIT
         while not arrived.isCompleted():
             if time.monotonic() > limit:
-                raise TimeoutError
+                raise _late()
             time.sleep(0.001)
         return bool(observation.getRow().length())
     if not _has_arrived(spark, observation):
@@ -109,7 +109,7 @@ def _was_observed(spark: SparkSession, observation: Java, dropped: int) -> bool:
     if _has_arrived(spark, observation):
         return True
     if _dropped(spark) != dropped:
-        raise TimeoutError
+        raise TimeoutError("its listener bus has dropped events")
     return False
 
 
@@ -150,4 +150,8 @@ def _drain(spark: SparkSession) -> None:
     except Py4JJavaError as error:
         if str(error.java_exception.getClass().getSimpleName()) != "TimeoutException":
             raise
-        raise TimeoutError from None
+        raise _late() from None
+
+
+def _late() -> TimeoutError:
+    return TimeoutError(f"nothing came within {METRIC_WAIT:g} s")

@@ -105,6 +105,9 @@ class _Batch:
     def discard(self) -> None:
         self.rows.count()
 
+    def confirm(self) -> None:
+        """Nothing else writes here."""
+
 
 class _Ended(Exception):
     def __init__(self, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Where a bucket of S3 lies: whatever the environment says, two drivers with the same options have the same log."""
+"""Where a bucket of S3 lies: options come before the environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from epochal.checkpoints.s3 import ENDPOINT, STYLE, placed
+from epochal.checkpoints.s3 import ENDPOINT, STYLE, with_location
 from epochal.coordinator.model.errors import Misconfigured
 
 OTHER = "http://other:9000"
@@ -45,7 +45,7 @@ EU = "https://s3.eu-west-1.amazonaws.com"
 def test_options_come_before_the_environment(
     given: dict[str, Any], environment: dict[str, str], endpoint: str, region: str, by_host: bool
 ) -> None:
-    found = placed("lake", given, environment)
+    found = with_location("lake", given, environment)
     assert (found[ENDPOINT], found["region"], found[STYLE]) == (endpoint, region, by_host)
     assert not {"endpoint", "AWS_REGION", "endpoint_url"} & found.keys()
     assert not found.get("config")
@@ -53,7 +53,7 @@ def test_options_come_before_the_environment(
 
 def test_all_other_options_stay() -> None:
     given = {"access_key_id": "a", "config": {"secret_access_key": "b", "endpoint": MINIO}, "client_options": {}}
-    found = placed("lake", given, {})
+    found = with_location("lake", given, {})
     assert {name: found[name] for name in given} == {**given, "config": {"secret_access_key": "b"}}
 
 
@@ -72,7 +72,7 @@ def test_all_other_options_stay() -> None:
     ],
 )
 def test_the_region_is_read_from_an_endpoint_of_aws(host: str, region: str) -> None:
-    assert placed("lake", {"endpoint": f"https://{host}"}, {})["region"] == region
+    assert with_location("lake", {"endpoint": f"https://{host}"}, {})["region"] == region
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_put_into_aws_has_a_checksum(
     given: dict[str, Any], environment: dict[str, str], algorithm: str | None
 ) -> None:
     """A bucket with Object Lock refuses a put without one.  Stores of other makers may not know it."""
-    assert placed("lake", given, environment).get("checksum_algorithm") == algorithm
+    assert with_location("lake", given, environment).get("checksum_algorithm") == algorithm
 
 
 @pytest.mark.remedy(
@@ -99,12 +99,17 @@ def test_a_bucket_that_is_in_no_part_of_the_url_is_refused() -> None:
     """Else the logs of all buckets of that endpoint would be one."""
     for endpoint in (MINIO, "http://lakeside.minio", "http://minio/lake."):
         with pytest.raises(Misconfigured, match="must begin with the bucket's name"):
-            placed("lake", {"endpoint": endpoint, STYLE: True}, {})
-    assert placed("lake", {"endpoint": "http://lake.minio", STYLE: True}, {})[STYLE]
-    assert not placed("lake", {"endpoint": MINIO}, {})[STYLE]
+            with_location("lake", {"endpoint": endpoint, STYLE: True}, {})
+    assert with_location("lake", {"endpoint": "http://lake.minio", STYLE: True}, {})[STYLE]
+    assert not with_location("lake", {"endpoint": MINIO}, {})[STYLE]
 
 
-def test_a_directory_bucket_is_left_to_the_client() -> None:
-    name = "lake--use1-az4--x-s3"
-    assert placed(name, {"region": "us-east-1"}, {}) == {"s3_express": True, "region": "us-east-1"}
-    assert placed(name, {"endpoint": MINIO}, {})[ENDPOINT] == MINIO
+@pytest.mark.remedy(
+    "the epoch log cannot lie in a directory bucket of S3 (Express One Zone): it was never tried there",
+    "put the checkpoint into a general purpose bucket, or pass log=PostgresLog(dsn, name) from"
+    " epochal.checkpoints.postgres",
+)
+def test_a_directory_bucket_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="directory bucket"):
+        with_location("lake--use1-az4--x-s3", {"endpoint": MINIO}, {})
+    assert with_location("lake", {"endpoint": MINIO}, {})[ENDPOINT] == MINIO

@@ -28,6 +28,9 @@ class Batch:
     def discard(self) -> None:
         """Nothing has state."""
 
+    def confirm(self) -> None:
+        """Nothing else writes here."""
+
 
 class LostAnswers(MemoryLog):
     """Writes the first record of ``kind`` and does not answer.  After that, reads give ``error``, or no record."""

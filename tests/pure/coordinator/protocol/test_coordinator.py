@@ -57,6 +57,7 @@ class Batch:
 
     epoch: int
     discarded: int = 0
+    changed: bool = False
 
     @property
     def ask(self) -> EpochRequest:
@@ -68,6 +69,10 @@ class Batch:
 
     def discard(self) -> None:
         self.discarded += 1
+
+    def confirm(self) -> None:
+        if self.changed:
+            raise CheckpointMismatch("the offsets were changed")
 
 
 class World:
@@ -139,6 +144,16 @@ def test_a_copy_that_the_disk_does_not_keep_is_not_decided() -> None:
         world.start(world.sink("a"), world.redo("b")).run(Batch(0))
     assert not [entry for entry in world.log.read() if isinstance(entry.record, Commit)]
     folders.refuses = False
+    world.start(MemorySink("a", world.server), MemoryRedoSink("b", world.server, world.stage)).run(Batch(0))
+    assert world.server.visible("app", "a") == world.server.visible("app", "b") == [{"id": "row-0"}]
+
+
+def test_an_epoch_whose_offsets_another_driver_has_changed_is_not_decided() -> None:
+    world = World()
+    with pytest.raises(CheckpointMismatch, match="the offsets were changed"):
+        world.start(world.sink("a"), world.redo("b")).run(Batch(0, changed=True))
+    assert not [entry for entry in world.log.read() if isinstance(entry.record, Commit)]
+    assert world.server.lose_prepared("app", "a") == 0, "what was prepared is dropped"
     world.start(MemorySink("a", world.server), MemoryRedoSink("b", world.server, world.stage)).run(Batch(0))
     assert world.server.visible("app", "a") == world.server.visible("app", "b") == [{"id": "row-0"}]
 

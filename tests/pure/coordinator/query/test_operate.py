@@ -45,6 +45,9 @@ class Batch:
     def discard(self) -> None:
         """Nothing has state."""
 
+    def confirm(self) -> None:
+        """Nothing else writes here."""
+
 
 class World:
     """Sinks in memory, and checkpoints as Spark and the pipeline leave them."""

@@ -247,6 +247,34 @@ def test_a_run_that_failed_does_not_fail_the_next_one_in_the_same_job_group(
     assert job.ids() == [1]
 
 
+@pytest.mark.remedy(
+    "the offsets of epoch … were changed while the epoch was prepared",
+    "another driver runs on this checkpoint: stop all but one of them, and restart that one",
+)
+@pytest.mark.parametrize("found", ["other offsets", "no offsets"])
+def test_an_epoch_whose_offsets_another_driver_has_changed(spark: SparkSession, tmp_path: Path, found: str) -> None:
+    """On an object store Spark does not keep two drivers of one checkpoint apart."""
+    job = Job(spark, tmp_path, sinks=("one", "two"))
+    job.add(1)
+    job.run(job.pipeline())
+    job.add(2)
+    file, kept = job.checkpoint / "offsets" / "1", []
+
+    def other_driver(at: Point, _sink: str, _epoch: int) -> None:
+        if at is Point.BEFORE_DECIDE:
+            kept.append(file.read_text())
+            file.unlink() if found == "no offsets" else file.write_text(
+                kept[0].replace('"logOffset":1', '"logOffset":0')
+            )
+
+    with failpoints.handler(other_driver), pytest.raises(StreamingQueryException, match="were changed while the epoch"):
+        job.run(job.pipeline())
+    assert job.ids() == [1]
+    file.write_text(kept[0])
+    job.run(job.pipeline())
+    assert job.ids() == [1, 2]
+
+
 def test_a_call_that_was_left_out(spark: SparkSession, tmp_path: Path) -> None:
     job = Job(spark, tmp_path)
     for n in range(3):

@@ -630,6 +630,9 @@ class Batch:
     def discard(self) -> None:
         self.discarded += 1
 
+    def confirm(self) -> None:
+        """Nothing else writes here."""
+
 
 def started(sink: PostgresSink, log: MemoryLog, run: str = "r1") -> Coordinator:
     """A start of its own over the same log."""
