@@ -28,6 +28,18 @@ _URL = re.compile(r"(?P<scheme>\w+)://(?P<place>[^/?#]+)(?P<path>/[^?#]*)?")
 _SECRET = re.compile(r"key|secret|token|password|sas", re.IGNORECASE)
 """In the name of an option or of an environment variable: its value is not shown."""
 _OF_CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
+_MOVES = {
+    "AZURE_STORAGE_ENDPOINT": "endpoint",
+    "AZURE_ENDPOINT": "endpoint",
+    "AZURE_STORAGE_USE_EMULATOR": "use_emulator",
+    "AZURE_STORAGE_USE_FABRIC_ENDPOINT": "use_fabric_endpoint",
+    "AZURE_USE_FABRIC_ENDPOINT": "use_fabric_endpoint",
+    "GOOGLE_BASE_URL": "base_url",
+}
+"""A variable of the environment that makes the client ask another store -> the option that comes before it.
+
+For S3, which has no such place in its URL, ``s3.py`` decides it.
+"""
 _HIDDEN = "***"
 _BODY = re.compile(r"<[?!A-Za-z].*", re.DOTALL)
 _MOST = 600  # characters of an error's text
@@ -153,6 +165,13 @@ class Bucket:
         for name, value in _options_and_environment(given):
             if isinstance(value, str) and _CONTROL.search(value):  # the client dies of it in its first request
                 raise self._not_opened(f"the value of {name} has a line break or another control character", given)
+        for variable, option in _MOVES.items() if self.scheme not in s3.SCHEMES else ():
+            if os.environ.get(variable) and self._is_of(variable) and not _has_option(given, option):
+                raise Misconfigured(
+                    f"{variable} in the environment would move the epoch log to another store",
+                    state=f"{self.url} names the store; a driver without this variable would have another log",
+                    help=f"unset {variable} for the driver, or pass log=ObjectLog(url, {option}=...)",
+                )
         condition = {"conditional_put": "etag"} if self.scheme in s3.SCHEMES else {}
         return {
             **condition,  # overrides AWS_CONDITIONAL_PUT
@@ -160,6 +179,10 @@ class Bucket:
             "client_options": {**_CLIENT, "allow_http": _is_plain(given), **given.get("client_options", {})},
             "retry_config": {**_RETRY, **given.get("retry_config", {})},
         }
+
+    def _is_of(self, variable: str) -> bool:
+        """Return whether a variable of the environment is one of this cloud."""
+        return variable.startswith("GOOGLE") if self.scheme == "gs" else variable.startswith("AZURE")
 
     def _text(self, error: Exception) -> str:
         """Return what the error says, without secrets, and without the client's state.
@@ -218,6 +241,11 @@ def _code_and_message(body: str) -> str:
     """Return code and message of an answer in XML."""
     words = [found[1] for tag in ("Code", "Message") if (found := re.search(f"<{tag}>([^<]*)</{tag}>", body))]
     return ": ".join(words) or "an answer that is not understood"
+
+
+def _has_option(given: Options, option: str) -> bool:
+    """Return whether an option is given; the client also knows it with the cloud's name in front."""
+    return any(name.lower().endswith(option) for name in (*given, *given.get("config", {})))
 
 
 def _is_plain(given: Mapping[str, Any]) -> bool:

@@ -153,7 +153,7 @@ SERIES: Sequence[SparkSeries] = (
 
 
 def series_of(spark: str) -> SparkSeries:
-    """Return what goes with this version of Spark; for an unknown one, what goes with the newest that is older, else with the oldest."""
+    """Return the series of this version of Spark; of an unknown one the newest older series, else the oldest."""
     numbers = _numbers(spark)
     return next((each for each in reversed(SERIES) if _numbers(each.name) <= numbers), SERIES[0])
 

@@ -965,6 +965,33 @@ def test_an_endpoint_of_the_environment_moves_no_log(
     assert server.names(FOLDER) == [record_name(0)]
 
 
+@pytest.mark.parametrize(
+    ("url", "variable", "option"),
+    [
+        ("abfss://c@a.dfs.core.windows.net/log", "AZURE_STORAGE_ENDPOINT", {"endpoint": "http://127.0.0.1:9"}),
+        ("abfss://c@a.dfs.core.windows.net/log", "AZURE_ENDPOINT", {"azure_endpoint": "http://127.0.0.1:9"}),
+        ("wasbs://c@a.blob.core.windows.net/log", "AZURE_STORAGE_USE_EMULATOR", {"config": {"use_emulator": "false"}}),
+        ("abfss://c@a.dfs.core.windows.net/log", "AZURE_USE_FABRIC_ENDPOINT", {"use_fabric_endpoint": False}),
+        ("gs://bucket/log", "GOOGLE_BASE_URL", {"base_url": "http://127.0.0.1:9"}),
+    ],
+)
+@pytest.mark.remedy(
+    "… in the environment would move the epoch log to another store",
+    "unset … for the driver, or pass log=ObjectLog(url, …=...)",
+)
+def test_a_variable_that_would_move_the_log_is_refused(
+    monkeypatch: pytest.MonkeyPatch, url: str, variable: str, option: dict[str, Any]
+) -> None:
+    """The URL names the account or the bucket, and a driver without the variable would go there."""
+    monkeypatch.setenv(variable, "true" if "USE" in variable else "http://127.0.0.1:8")
+    with pytest.raises(Misconfigured, match=f"{variable} in the environment would move the epoch log"):
+        ObjectLog(url, **NEVER).read()
+    assert Bucket(url, lambda: option)._completed(option)
+    assert Bucket(URL, dict)._completed({}), "no variable of this cloud moves a log on S3"
+    monkeypatch.delenv(variable)
+    assert Bucket(url, dict)._completed({})
+
+
 def test_the_environments_credentials_are_enough(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """But not what they say of the condition."""
     for name, value in {**server.environment, "AWS_CONDITIONAL_PUT": "disabled"}.items():
