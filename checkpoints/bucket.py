@@ -29,20 +29,22 @@ _SECRET = re.compile(r"key|secret|token|password|sas", re.IGNORECASE)
 """In the name of an option or of an environment variable: its value is not shown."""
 _OF_CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
 _MOVES = {
-    "AZURE_STORAGE_ENDPOINT": "endpoint",
-    "AZURE_ENDPOINT": "endpoint",
-    "AZURE_STORAGE_USE_EMULATOR": "use_emulator",
-    "AZURE_STORAGE_USE_FABRIC_ENDPOINT": "use_fabric_endpoint",
-    "AZURE_USE_FABRIC_ENDPOINT": "use_fabric_endpoint",
-    "GOOGLE_BASE_URL": "base_url",
+    "azure_storage_endpoint": "endpoint",
+    "azure_endpoint": "endpoint",
+    "azure_storage_use_emulator": "use_emulator",
+    "azure_storage_use_fabric_endpoint": "use_fabric_endpoint",
+    "azure_use_fabric_endpoint": "use_fabric_endpoint",
+    "google_base_url": "base_url",
 }
 """A variable of the environment that makes the client ask another store -> the option that comes before it.
 
 For S3, which has no such place in its URL, ``s3.py`` decides it.
 """
+_GCS = "https://storage.googleapis.com"
 _HIDDEN = "***"
 _BODY = re.compile(r"<[?!A-Za-z].*", re.DOTALL)
 _MOST = 600  # characters of an error's text
+_IN_HEADERS = {f"{front}{name}" for name in ("access_key_id", "session_token", "token") for front in ("", "aws_")}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -76,7 +78,7 @@ class Bucket:
     @property
     def shown(self) -> str:
         """The URL, and once the store was opened its endpoint: two stores may have a bucket of this name."""
-        return f"{self.url} at {self._endpoint}" if self._endpoint else self.url
+        return self._hidden(f"{self.url} at {self._endpoint}") if self._endpoint else self.url
 
     def list(self) -> list[str]:
         """Return all names, in no order.  A listing of several pages is no snapshot.
@@ -140,11 +142,16 @@ class Bucket:
             completed = self._completed(given)
             self._secrets = _secrets_of(given)
             try:
-                self._opened = obstore.store.from_url(self._obstore_url(), **completed)
+                self._opened = self._new(obstore.store, completed)
             except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
                 raise self._not_opened(self._text(error), given) from None
             self._endpoint = str(completed.get(s3.ENDPOINT, ""))
         return self._opened
+
+    def _new(self, stores: Any, completed: Options) -> Any:
+        if self.scheme in s3.SCHEMES:  # from_url refuses the name of the endpoint that counts most
+            return stores.S3Store(self.name, prefix=self.path.strip("/") or None, **completed)
+        return stores.from_url(self._obstore_url(), **completed)
 
     def _not_opened(self, why: str, given: Options) -> Misconfigured:
         return Misconfigured(
@@ -163,26 +170,31 @@ class Bucket:
     def _completed(self, given: Options) -> dict[str, Any]:
         """Return the options with our time limits, unless they have their own."""
         for name, value in _options_and_environment(given):
-            if isinstance(value, str) and _CONTROL.search(value):  # the client dies of it in its first request
+            if name.lower() in _IN_HEADERS and _CONTROL.search(str(value)):  # the client dies of it in a request
                 raise self._not_opened(f"the value of {name} has a line break or another control character", given)
-        for variable, option in _MOVES.items() if self.scheme not in s3.SCHEMES else ():
-            if os.environ.get(variable) and self._is_of(variable) and not _has_option(given, option):
+        if self.scheme not in s3.SCHEMES:
+            self._refuse_to_move(given)
+        ours = {"conditional_put": "etag"} if self.scheme in s3.SCHEMES else {}  # overrides AWS_CONDITIONAL_PUT
+        if self.scheme == "gs" and not _has_option(given, "base_url", "google_"):
+            ours = {"base_url": _GCS}  # overrides that of a file with keys
+        return {
+            **ours,
+            **given,
+            "client_options": {**_CLIENT, "allow_http": _is_plain(given), **(given.get("client_options") or {})},
+            "retry_config": {**_RETRY, **(given.get("retry_config") or {})},
+        }
+
+    def _refuse_to_move(self, given: Options) -> None:
+        """Raise ``Misconfigured`` if the environment names another store than the URL."""
+        cloud = "google_" if self.scheme == "gs" else "azure_"
+        for variable in filter(os.environ.get, os.environ):
+            option = _MOVES.get(variable.lower(), "")
+            if option and variable.lower().startswith(cloud) and not _has_option(given, option, cloud):
                 raise Misconfigured(
                     f"{variable} in the environment would move the epoch log to another store",
                     state=f"{self.url} names the store; a driver without this variable would have another log",
                     help=f"unset {variable} for the driver, or pass log=ObjectLog(url, {option}=...)",
                 )
-        condition = {"conditional_put": "etag"} if self.scheme in s3.SCHEMES else {}
-        return {
-            **condition,  # overrides AWS_CONDITIONAL_PUT
-            **given,
-            "client_options": {**_CLIENT, "allow_http": _is_plain(given), **given.get("client_options", {})},
-            "retry_config": {**_RETRY, **given.get("retry_config", {})},
-        }
-
-    def _is_of(self, variable: str) -> bool:
-        """Return whether a variable of the environment is one of this cloud."""
-        return variable.startswith("GOOGLE") if self.scheme == "gs" else variable.startswith("AZURE")
 
     def _text(self, error: Exception) -> str:
         """Return what the error says, without secrets, and without the client's state.
@@ -191,9 +203,14 @@ class Bucket:
         """
         text = str(error).partition("\n\nDebug source")[0].strip() or type(error).__name__
         text = _BODY.sub(lambda body: _code_and_message(body[0]), text)
+        text = self._hidden(text)
+        return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
+
+    def _hidden(self, text: str) -> str:
+        """Return the text without secrets."""
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
-        return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
+        return text
 
 
 def parts_of(url: str) -> tuple[str, str, str]:
@@ -222,7 +239,7 @@ def _secrets_of(given: Mapping[str, Any]) -> list[str]:
         value for name, value in _options_and_environment(given) if _SECRET.search(name) and isinstance(value, str)
     }
     found.update(getattr(given.get("credential_provider"), "secrets", ()))
-    of_client = given.get("client_options", {})
+    of_client = given.get("client_options") or {}
     found.update(
         str(value) for value in (of_client.get("proxy_url", ""), *of_client.get("default_headers", {}).values())
     )
@@ -243,9 +260,10 @@ def _code_and_message(body: str) -> str:
     return ": ".join(words) or "an answer that is not understood"
 
 
-def _has_option(given: Options, option: str) -> bool:
+def _has_option(given: Options, option: str, cloud: str) -> bool:
     """Return whether an option is given; the client also knows it with the cloud's name in front."""
-    return any(name.lower().endswith(option) for name in (*given, *given.get("config", {})))
+    names = {f"{front}{option}" for front in ("", cloud, f"{cloud}storage_")}
+    return any(name.lower() in names for name in (*given, *(given.get("config") or {})))
 
 
 def _is_plain(given: Mapping[str, Any]) -> bool:
@@ -259,7 +277,7 @@ def _is_plain(given: Mapping[str, Any]) -> bool:
 def _options_and_environment(given: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return the options, and the variables of the environment that obstore looks at."""
     of_clouds = ((name, value) for name, value in os.environ.items() if name.startswith(_OF_CLOUDS))
-    return [*given.items(), *given.get("config", {}).items(), *of_clouds]
+    return [*given.items(), *(given.get("config") or {}).items(), *of_clouds]
 
 
 def _client() -> Any:

@@ -155,7 +155,13 @@ class ObjectLog:
             with contextlib.suppress(OSError):
                 self._bucket.delete([name])
             raise
-        self._bucket.delete([name])  # not suppressed: a compaction needs this right
+        try:
+            self._bucket.delete([name])  # a compaction needs this right
+        except NoSuchRequest as error:
+            raise self._unfit(
+                f"cannot delete several objects in one request (if it can delete one, pass disable_bulk_delete=True):"
+                f" {error}"
+            ) from None
         self._tried = True
 
     def _try_out(self, name: str) -> None:

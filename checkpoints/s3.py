@@ -48,7 +48,14 @@ def with_location(bucket: str, given: Mapping[str, Any], environment: Mapping[st
     options = _by_short_name(given)
     said = {**_of_environment(environment), **options}
     place = options if _first(options, _ENDPOINTS) else said
-    endpoint, by_host = _first(place, _ENDPOINTS), _is_true(place.get(STYLE))
+    endpoint = _first(place, _ENDPOINTS).rstrip("/")
+    by_host = bool(endpoint) and _is_true(place.get(STYLE))
+    if "@" in host_of(endpoint):
+        raise Misconfigured(
+            "the endpoint of the epoch log has a user or a password in it",
+            state="it is not shown",
+            help="write the endpoint as https://HOST, and give credentials as options or by the environment",
+        )
     region = _first(options, _REGIONS) or region_of(endpoint) or _first(said, _REGIONS) or _DEFAULT_REGION
     endpoint = endpoint or of_aws(region)
     if by_host and not host_of(endpoint).startswith(f"{bucket}."):
@@ -115,13 +122,13 @@ def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _all(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from given.get("config", {}).items()
+    yield from (given.get("config") or {}).items()
     yield from given.items()
 
 
 def _without(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     kept = {name: value for name, value in given.items() if _short(name) not in names}
-    if "config" in kept:
+    if kept.get("config"):
         kept["config"] = {name: value for name, value in kept["config"].items() if _short(name) not in names}
     return kept
 

@@ -16,6 +16,7 @@ from epochal.checkpoints.hadoop import Hadoop
 from epochal.coordinator.model.errors import Misconfigured
 
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _CENTRAL = "s3.amazonaws.com"
 """AWS's endpoint of no region.  The client asks that of the bucket's region instead."""
 
@@ -27,12 +28,32 @@ def options_of(hadoop: Hadoop, bucket: str, environment: Mapping[str, str]) -> d
     than that of the checkpoint.
     """
     settings = _Settings(hadoop, bucket)
+    _check_place(settings, environment)
     region = settings.get("endpoint.region")
     place = _place(
         settings.get("endpoint"), bucket, by_path=settings.is_true("path.style.access"), tls=settings.uses_tls()
     )
     given = {**place, **({"region": region} if region else {}), **_keys(settings)}
     return s3.with_location(bucket, given, {name: text for name, text in environment.items() if name in _REGIONS})
+
+
+def _check_place(settings: _Settings, environment: Mapping[str, str]) -> None:
+    """Raise ``Misconfigured`` where the checkpoint may lie in another store than the log would."""
+    if settings.get("accesspoint.arn"):
+        raise Misconfigured(
+            "the checkpoint's bucket is an access point of S3 (fs.s3a.bucket.NAME.accesspoint.arn), and the client of"
+            " the epoch log does not read that",
+            help="pass log=ObjectLog(url, endpoint=...) with the endpoint of the access point, or"
+            " log=PostgresLog(dsn, name) from epochal.checkpoints.postgres",
+        )
+    named = [name for name in _ENDPOINTS if environment.get(name)]
+    if named and not settings.get("endpoint"):
+        raise Misconfigured(
+            f"{named[0]} in the environment names a store, and fs.s3a.endpoint names none: newer releases of Hadoop's"
+            " client ask the first, older ones ask AWS",
+            help="set fs.s3a.endpoint to the store of the checkpoint (s3.amazonaws.com for AWS), or unset"
+            f" {named[0]} for the driver",
+        )
 
 
 def _keys(settings: _Settings) -> dict[str, Any]:
@@ -43,7 +64,7 @@ def _keys(settings: _Settings) -> dict[str, Any]:
 
 
 def _place(endpoint: str, bucket: str, *, by_path: bool, tls: bool) -> dict[str, Any]:
-    scheme, colon, host = endpoint.rpartition("://")
+    scheme, colon, host = endpoint.rstrip("/").rpartition("://")
     if not host or host == _CENTRAL:
         return {}
     endpoint = f"{scheme if colon else ('https' if tls else 'http')}://{host}"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 OBSERVATION = "org.apache.spark.sql.Observation"
 METRIC_WAIT = 60.0
 """How many seconds to wait until Spark's listener delivers an observation."""
+_MOMENT_MS = 50
+"""How long to wait for all listeners before an observation is looked for again: some of them may be slow."""
 
 
 class Figures(Protocol):
@@ -104,13 +106,16 @@ def _was_observed(spark: SparkSession, observation: Java, dropped: int) -> bool:
                 raise _late()
             time.sleep(0.001)
         return bool(observation.getRow().length())
-    if not _has_arrived(spark, observation):
-        _drain(spark)
-    if _has_arrived(spark, observation):
-        return True
-    if _dropped(spark) != dropped:
-        raise TimeoutError("its listener bus has dropped events")
-    return False
+    limit, drained = time.monotonic() + METRIC_WAIT, False
+    while not _has_arrived(spark, observation):
+        if drained and _dropped(spark) != dropped:
+            raise TimeoutError("its listener bus has dropped events")
+        if drained:
+            return False
+        if time.monotonic() > limit:
+            raise _late()
+        drained = _is_drained(spark)
+    return True
 
 
 def _has_arrived(spark: SparkSession, observation: Java) -> bool:
@@ -141,16 +146,17 @@ def _dropped(spark: SparkSession) -> int:
     return int(counters.get("queue.shared.numDroppedEvents").getCount())
 
 
-def _drain(spark: SparkSession) -> None:
-    """Wait until Spark's listeners have heard everything that has happened."""
+def _is_drained(spark: SparkSession) -> bool:
+    """Return whether Spark's listeners have heard everything that has happened.  Wait for that a moment."""
     from py4j.protocol import Py4JJavaError
 
     try:
-        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(METRIC_WAIT * 1000))
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_MOMENT_MS)
     except Py4JJavaError as error:
         if str(error.java_exception.getClass().getSimpleName()) != "TimeoutException":
             raise
-        raise _late() from None
+        return False
+    return True
 
 
 def _late() -> TimeoutError:

@@ -717,6 +717,13 @@ def test_a_trial_whose_first_put_did_not_land_is_no_refusal(server: ObjectServer
     assert log.append(0, fence())
 
 
+def test_a_store_that_cannot_delete_several_objects_is_refused(server: ObjectServer, log: ObjectLog) -> None:
+    server.break_next(Fault("POST", answer=501, lands=False, times=9))
+    with pytest.raises(Misconfigured, match="cannot delete several objects in one request"):
+        log.append(0, fence())
+    assert opened(server, disable_bulk_delete=True).append(0, fence())
+
+
 def test_a_trial_that_fails_names_its_own_error_and_not_that_of_its_end(server: ObjectServer) -> None:
     log = opened(server, **NEVER)
     server.break_next(Fault(key=".try-out"))
@@ -954,6 +961,13 @@ def test_a_value_with_a_line_break_is_named(server: ObjectServer, monkeypatch: p
     assert SECRET_KEY not in str(raised.value)
 
 
+def test_a_line_break_in_a_variable_of_another_cloud_is_nothing(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_CREDENTIALS", '{\n "type": "service_account"\n}')
+    assert opened(server).append(0, fence())
+
+
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
 def test_an_endpoint_of_the_environment_moves_no_log(
     server: ObjectServer, monkeypatch: pytest.MonkeyPatch, variable: str
@@ -969,7 +983,7 @@ def test_an_endpoint_of_the_environment_moves_no_log(
     ("url", "variable", "option"),
     [
         ("abfss://c@a.dfs.core.windows.net/log", "AZURE_STORAGE_ENDPOINT", {"endpoint": "http://127.0.0.1:9"}),
-        ("abfss://c@a.dfs.core.windows.net/log", "AZURE_ENDPOINT", {"azure_endpoint": "http://127.0.0.1:9"}),
+        ("abfss://c@a.dfs.core.windows.net/log", "AZURE_endpoint", {"azure_endpoint": "http://127.0.0.1:9"}),
         ("wasbs://c@a.blob.core.windows.net/log", "AZURE_STORAGE_USE_EMULATOR", {"config": {"use_emulator": "false"}}),
         ("abfss://c@a.dfs.core.windows.net/log", "AZURE_USE_FABRIC_ENDPOINT", {"use_fabric_endpoint": False}),
         ("gs://bucket/log", "GOOGLE_BASE_URL", {"base_url": "http://127.0.0.1:9"}),
@@ -984,8 +998,9 @@ def test_a_variable_that_would_move_the_log_is_refused(
 ) -> None:
     """The URL names the account or the bucket, and a driver without the variable would go there."""
     monkeypatch.setenv(variable, "true" if "USE" in variable else "http://127.0.0.1:8")
-    with pytest.raises(Misconfigured, match=f"{variable} in the environment would move the epoch log"):
-        ObjectLog(url, **NEVER).read()
+    for other in ({}, {"msi_endpoint": "http://127.0.0.1:9"}):
+        with pytest.raises(Misconfigured, match=f"{variable} in the environment would move the epoch log"):
+            ObjectLog(url, **NEVER, **other).read()
     assert Bucket(url, lambda: option)._completed(option)
     assert Bucket(URL, dict)._completed({}), "no variable of this cloud moves a log on S3"
     monkeypatch.delenv(variable)

@@ -31,6 +31,8 @@ EU = "https://s3.eu-west-1.amazonaws.com"
         ({"config": {"endpoint_url": MINIO}}, {"AWS_ENDPOINT_URL_S3": OTHER}, MINIO, "us-east-1", False),
         ({"AWS_ENDPOINT_URL_S3": MINIO}, {"AWS_ENDPOINT_URL_S3": OTHER}, MINIO, "us-east-1", False),
         ({"endpoint": MINIO}, {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"}, MINIO, "us-east-1", False),
+        ({STYLE: True, "region": "eu-west-1"}, {}, EU, "eu-west-1", False),
+        ({"endpoint": f"{MINIO}/"}, {}, MINIO, "us-east-1", False),
         ({"endpoint": "http://lake.minio", STYLE: True}, {}, "http://lake.minio", "us-east-1", True),
         ({"endpoint": "http://lake.minio", STYLE: "true"}, {}, "http://lake.minio", "us-east-1", True),
         (
@@ -113,3 +115,14 @@ def test_a_directory_bucket_is_refused() -> None:
     with pytest.raises(Misconfigured, match="directory bucket"):
         with_location("lake--use1-az4--x-s3", {"endpoint": MINIO}, {})
     assert with_location("lake", {"endpoint": MINIO}, {})[ENDPOINT] == MINIO
+
+
+@pytest.mark.remedy(
+    "the endpoint of the epoch log has a user or a password in it",
+    "write the endpoint as https://HOST, and give credentials as options or by the environment",
+)
+def test_an_endpoint_with_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(Misconfigured, match="has a user or a password") as refused:
+        with_location("lake", {"endpoint": "https://user:s3cr3t@minio"}, {})
+    assert "s3cr3t" not in str(refused.value)
+    assert with_location("lake", {"endpoint": "https://minio"}, {})

@@ -61,13 +61,38 @@ def test_hadoops_defaults_are_aws(configured: Configured) -> None:
     assert place_of(configured({})) == ("https://s3.us-east-1.amazonaws.com", "us-east-1", False)
 
 
-def test_the_environment_may_name_a_region_and_no_other_store(configured: Configured) -> None:
-    environment = {
-        "AWS_REGION": "eu-west-3",
-        "AWS_ENDPOINT_URL": "http://minio:9000",
-        "AWS_ENDPOINT_URL_S3": "http://b",
-    }
-    assert place_of(configured({}), environment) == ("https://s3.eu-west-3.amazonaws.com", "eu-west-3", False)
+def test_the_environment_may_name_a_region(configured: Configured) -> None:
+    place = ("https://s3.eu-west-3.amazonaws.com", "eu-west-3", False)
+    assert place_of(configured({}), {"AWS_REGION": "eu-west-3", "AWS_ENDPOINT": "http://other"}) == place
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
+@pytest.mark.remedy(
+    "… in the environment names a store, and fs.s3a.endpoint names none: newer releases of Hadoop's client ask the"
+    " first, older ones ask AWS",
+    "set fs.s3a.endpoint to the store of the checkpoint (s3.amazonaws.com for AWS), or unset … for the driver",
+)
+def test_a_store_that_only_some_clients_ask_is_refused(configured: Configured, variable: str) -> None:
+    """Else the checkpoint could lie on one store, and its log on another."""
+    environment = {variable: "http://minio:9000"}
+    with pytest.raises(Misconfigured, match=f"{variable} in the environment names a store"):
+        place_of(configured({}), environment)
+    aws = ("https://s3.us-east-1.amazonaws.com", "us-east-1", False)
+    assert place_of(configured({"endpoint": "s3.amazonaws.com"}), environment) == aws
+    assert place_of(configured({"endpoint": "127.0.0.1"}), environment)[0] == "https://127.0.0.1"
+
+
+@pytest.mark.remedy(
+    "the checkpoint's bucket is an access point of S3 (fs.s3a.bucket.NAME.accesspoint.arn), and the client of the epoch"
+    " log does not read that",
+    "pass log=ObjectLog(url, endpoint=...) with the endpoint of the access point, or log=PostgresLog(dsn, name) from"
+    " epochal.checkpoints.postgres",
+)
+def test_an_access_point_is_refused(configured: Configured) -> None:
+    arn = {"bucket.lake.accesspoint.arn": "arn:aws:s3:eu-west-1:123456789012:accesspoint/lake"}
+    with pytest.raises(Misconfigured, match="is an access point"):
+        place_of(configured(arn))
+    assert place_of(configured({"bucket.pond.accesspoint.arn": "arn"}))
 
 
 HERE = "us-east-1"
@@ -86,6 +111,7 @@ HERE = "us-east-1"
             ("https://minio:9000", "here", False),
         ),
         ({"endpoint": "minio:9000"}, ("https://lake.minio:9000", HERE, True)),
+        ({"endpoint": "https://minio/"}, ("https://lake.minio", HERE, True)),
         ({"endpoint": "s3.amazonaws.com"}, ("https://s3.us-east-1.amazonaws.com", HERE, False)),
         (
             {"endpoint": "s3.amazonaws.com", "endpoint.region": "eu-west-3"},

@@ -61,10 +61,10 @@ def test_figures_that_are_still_on_their_way_are_waited_for(
     """As in Spark 4.0: the observation completes only once Spark's listeners have heard everything."""
     heard: list[SparkSession] = []
     monkeypatch.setattr(observing, "_completes_without_rows", lambda _: False)
-    monkeypatch.setattr(observing, "_drain", heard.append)
-    late = SimpleNamespace(future=lambda: SimpleNamespace(isCompleted=lambda: bool(heard)))
+    monkeypatch.setattr(observing, "_is_drained", lambda spark: bool(heard.append(spark)))
+    late = SimpleNamespace(future=lambda: SimpleNamespace(isCompleted=lambda: len(heard) == 3))
     assert observing._was_observed(spark, late, 0)
-    assert heard == [spark]
+    assert heard == [spark] * 3
 
 
 def test_figures_that_were_dropped_are_not_taken_for_none(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
