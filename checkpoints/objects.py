@@ -185,7 +185,9 @@ class ObjectLog:
 
     def _read(self) -> tuple[LogPosition, list[Entry]]:
         where = self.describe()
-        names, entries = read_settled(self._list, lambda name: self._object(name)[1], lambda n: f"{where}/{n}", where)
+        names, entries = read_settled(
+            self._list, lambda name: self._object(name)[1], lambda n: f"{self._bucket.url}/{n}", where
+        )
         self._check_there(names)
         check_order(names.records, names.floor, where)
         return names.floor, entries

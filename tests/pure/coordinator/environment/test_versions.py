@@ -243,7 +243,9 @@ def test_what_is_no_version_is_an_error() -> None:
 
 
 def test_the_table_has_a_line_for_every_part() -> None:
-    lines = versions.table().splitlines()[2:]
+    of_parts, of_series = (table.splitlines()[2:] for table in versions.table().split("\n\n"))
+    assert [line.split(" | ")[0].removeprefix("| ") for line in of_series] == [each.name for each in versions.SERIES]
+    lines = of_parts
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [part.name for part in versions.PARTS]
     unchecked = [part.name for part, line in zip(versions.PARTS, lines, strict=True) if "| not checked, " in line]
     assert unchecked == [versions.KAFKA.name]

@@ -72,7 +72,7 @@ class Batch:
 
     def confirm(self) -> None:
         if self.changed:
-            raise CheckpointMismatch("the offsets were changed")
+            raise CheckpointMismatch("the offsets were changed", help="stop the other driver")
 
 
 class World:
