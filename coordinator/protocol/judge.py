@@ -285,8 +285,8 @@ def _passed_by(case: Case, expected: EpochNumber) -> EpochalError:
         help="call the pipeline exactly once per micro-batch, also for empty ones (no `if df.isEmpty(): return`);"
         f" to replay what was left out, stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
         f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, {_CHECKSUMS}, and restart; if nobody needs"
-        " these rows, or if Spark has only repartitioned the operator state (its streaming checkpoint manager writes an"
-        f" epoch without rows for that), `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`",
+        f" these rows, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}` (so also if Spark has only"
+        " repartitioned the operator state: its streaming checkpoint manager writes an epoch without rows for that)",
     )
 
 

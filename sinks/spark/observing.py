@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 OBSERVATION = "org.apache.spark.sql.Observation"
 METRIC_WAIT = 60.0
 """How many seconds to wait until Spark's listener delivers an observation."""
+DROPPED = "queue.shared.numDroppedEvents"
+"""The name of Spark's counter for the queue that observations go through.  Spark makes it with the queue."""
 _MOMENT_MS = 50
 """How long to wait for all listeners before an observation is looked for again: some of them may be slow."""
 
@@ -142,8 +144,8 @@ def _has_future(jvm: Java) -> bool:
 
 def _dropped(spark: SparkSession) -> int:
     """Return how many events Spark's listener bus has dropped in the queue of observations."""
-    counters = spark.sparkContext._jsc.sc().listenerBus().metrics().metricRegistry().getCounters()
-    return int(counters.get("queue.shared.numDroppedEvents").getCount())
+    registry = spark.sparkContext._jsc.sc().listenerBus().metrics().metricRegistry()
+    return int(registry.counter(DROPPED).getCount())
 
 
 def _is_drained(spark: SparkSession) -> bool:
