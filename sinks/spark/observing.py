@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 OBSERVATION = "org.apache.spark.sql.Observation"
 METRIC_WAIT = 60.0
 """How many seconds to wait until Spark's listener delivers an observation."""
-DROPPED = "queue.shared.numDroppedEvents"
-"""The name of Spark's counter for the queue that observations go through.  Spark makes it with the queue."""
+DROPPED = ".numDroppedEvents"
+"""How the names of Spark's counters end that say how many events a queue of the listener bus has dropped."""
 _MOMENT_MS = 50
 """How long to wait for all listeners before an observation is looked for again: some of them may be slow."""
 
@@ -143,9 +143,10 @@ def _has_future(jvm: Java) -> bool:
 
 
 def _dropped(spark: SparkSession) -> int:
-    """Return how many events Spark's listener bus has dropped in the queue of observations."""
+    """Return how many events Spark's listener bus has dropped, in all its queues."""
     registry = spark.sparkContext._jsc.sc().listenerBus().metrics().metricRegistry()
-    return int(registry.counter(DROPPED).getCount())
+    dropped = getattr(spark._jvm, "com.codahale.metrics.MetricFilter").endsWith(DROPPED)
+    return sum(int(counter.getCount()) for counter in registry.getCounters(dropped).values().toArray())
 
 
 def _is_drained(spark: SparkSession) -> bool:
