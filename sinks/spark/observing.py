@@ -146,7 +146,7 @@ def _dropped(spark: SparkSession) -> int:
     """Return how many events Spark's listener bus has dropped, in all its queues."""
     registry = spark.sparkContext._jsc.sc().listenerBus().metrics().metricRegistry()
     dropped = getattr(spark._jvm, "com.codahale.metrics.MetricFilter").endsWith(DROPPED)
-    return sum(int(counter.getCount()) for counter in registry.getCounters(dropped).values().toArray())
+    return sum(int(counter.getCount()) for counter in registry.getCounters(dropped).values())
 
 
 def _is_drained(spark: SparkSession) -> bool:
