@@ -36,7 +36,6 @@ from typing import Any
 
 from epochal.checkpoints import s3
 from epochal.checkpoints.bucket import Bucket, NoSuchRequest, Options, parts_of
-from epochal.checkpoints.hadoop import Hadoop
 from epochal.checkpoints.log import Entry, LogPosition, Record, encode
 from epochal.checkpoints.names import (
     Names,
@@ -49,7 +48,7 @@ from epochal.checkpoints.names import (
     sort_names,
 )
 from epochal.checkpoints.rules import check_compaction, check_order, epoch_of, is_free
-from epochal.checkpoints.s3a import options_of
+from epochal.checkpoints.s3a import Hadoop, options_of
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.errors import Misconfigured, OutcomeUnknown, SinkUnavailable

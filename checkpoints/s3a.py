@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from epochal.checkpoints import s3
-from epochal.checkpoints.hadoop import Hadoop
 from epochal.coordinator.model.errors import Misconfigured
+
+Hadoop = tuple[Any, Any]
+"""A JVM, and the ``org.apache.hadoop.conf.Configuration`` in it."""
 
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")

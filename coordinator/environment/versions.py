@@ -317,11 +317,9 @@ def refusal(part: Part, version: str) -> str | None:
     """Return why this version of `part` is refused, or None if it is not."""
     if part.standing(version) is not Standing.REFUSED:
         return None
-    if part.expected is None:
-        return f"{part.name} {version} is outside what Epochal supports: {part.reason}"
-    low, below = part.expected
+    accepted = _span(part.expected) if part.expected else "no version"
     return (
-        f"{part.name} {version} is outside what Epochal supports: {low} to below {below}, "
+        f"{part.name} {version} is outside what Epochal supports: {accepted}, "
         f"tested with {', '.join(part.seen)} ({part.reason})"
     )
 
@@ -339,7 +337,7 @@ def check(part: Part, version: str, sink: str | None = None) -> str:
         return f"{part.name} {version} (at own risk: nothing is promised)"
     named = os.environ.get(AT_OWN_RISK)
     low, below = part.expected or ("", "")
-    other = f"use {part.name} {low} or newer, below {below}" if low else "leave its sink out"
+    other = f"use {part.name} {low} or newer, below {below}" if low else "leave this sink out"
     raise Misconfigured(
         reason,
         sink=sink,

@@ -33,6 +33,8 @@ HELPS = sorted({(text, message.path) for message in MESSAGES for text in message
 
 KEYWORDS = (DataStreamWriter.trigger, epochal.sinks.PostgresSink.epochs, operate.retire)
 """What takes other arguments by name that helps speak of."""
+OF_OBSTORE = {"endpoint"}
+"""Options of ObjectLog, which are those of obstore's stores; its tests pass them."""
 WORDED_BY_OTHERS = {"the table does not take the rows: …"}
 """Messages whose helps are those of another error of ours."""
 TABLES = {"attempts"}
@@ -83,6 +85,7 @@ def arguments_near(path: str) -> set[str]:
     public = [name for name in generate.PUBLIC if kind not in ("postgres", "kafka", "delta") or kind in name.lower()]
     given = {argument for name in ["epochal.Pipeline", *public] for argument in arguments_of(name)}
     given |= {parameter for function in KEYWORDS for parameter in inspect.signature(function).parameters}
+    given |= OF_OBSTORE
     return given | {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
 
 

@@ -64,7 +64,9 @@ def test_a_digest_that_never_arrives_is_refused(spark: SparkSession, monkeypatch
     drop_observations(monkeypatch, df)
     seen, answer = watched(df)
     seen.write.format("noop").mode("append").save()
-    with pytest.raises(PrepareRefused, match=r"Spark did not say within 0\.2 s the digest of the rows"):
+    with pytest.raises(
+        PrepareRefused, match=r"Spark did not say the digest of the rows that it wrote: nothing came within 0\.2 s"
+    ):
         answer()
 
 

@@ -60,8 +60,13 @@ def test_figures_that_are_still_on_their_way_are_waited_for(
 ) -> None:
     """As in Spark 4.0: the observation completes only once Spark's listeners have heard everything."""
     heard: list[SparkSession] = []
+
+    def is_drained(spark: SparkSession) -> bool:
+        heard.append(spark)
+        return False
+
     monkeypatch.setattr(observing, "_completes_without_rows", lambda _: False)
-    monkeypatch.setattr(observing, "_is_drained", lambda spark: bool(heard.append(spark)))
+    monkeypatch.setattr(observing, "_is_drained", is_drained)
     late = SimpleNamespace(future=lambda: SimpleNamespace(isCompleted=lambda: len(heard) == 3))
     assert observing._was_observed(spark, late, 0)
     assert heard == [spark] * 3
