@@ -15,12 +15,16 @@ from epochal.chaos.servers.errors import ServerUnavailable
 PIP_TIMEOUT_S = 1800
 
 
-def python_with(name: str, *requirements: str, making: Callable[[], None] = lambda: None) -> Path:
+def python_with(
+    name: str, *requirements: str, making: Callable[[], None] = lambda: None, interpreter: str | None = None
+) -> Path:
     """Return the Python of a virtual environment with these requirements. `making` is called before it is made.
 
     `name` must contain the versions of the requirements, because an environment is reused if its name exists.
+    `interpreter`: a program like `python3.12`; by default this Python.
     """
-    name = f"{name}-python{sysconfig.get_python_version()}"
+    version = interpreter.rpartition("python")[2] if interpreter else sysconfig.get_python_version()
+    name = f"{name}-python{version}"
     with cache.locked(name) as directory:
         folder = directory / name
         python = folder / "bin" / "python"
@@ -28,7 +32,7 @@ def python_with(name: str, *requirements: str, making: Callable[[], None] = lamb
         if not whole.exists():
             making()
             shutil.rmtree(folder, ignore_errors=True)
-            call([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+            call([interpreter or sys.executable, "-m", "venv", "--without-pip", str(folder)])
             call([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *requirements])
             whole.touch()
     return python

@@ -38,6 +38,7 @@ POSTGRES = ("16", "18")
 
 # `make test-matrix` also tests these versions, which users may have.  With each of them it runs only the tests that
 # depend on it.
+PYTHON_MATRIX = ("3.10", "3.12", "3.13")
 KAFKA_MATRIX = ("3.6.2", "3.7.2", "3.9.2", "4.1.2", "4.2.0")
 POSTGRES_MATRIX = {"14": "14.24.0", "15": "15.19.0", "17": "17.11.0"}  # series -> release of the binaries' jar
 HADOOP = "3.5.0"
@@ -282,7 +283,13 @@ def _spark() -> Part:
 
 
 SPARK = _spark()
-PYTHON = Part("Python", PYTHON_TESTED, ("3.10", "3.15"), "the code needs 3.10; 3.15 and newer are unknown")
+PYTHON = Part(
+    "Python",
+    PYTHON_TESTED,
+    ("3.10", "3.15"),
+    "the code needs 3.10; 3.15 and newer are unknown",
+    matrix=PYTHON_MATRIX,
+)
 JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17; 26 and newer are unknown")
 DELTA = Part("Delta", (DELTA_JAR,), ("4.4", "4.5"), "the two-step commit uses private interfaces of Delta")
 KAFKA = Part(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
 import sysconfig
@@ -18,6 +19,7 @@ from epochal.coordinator.environment.versions import (
     POSTGRES,
     POSTGRES_MATRIX,
     PYSPARK,
+    PYTHON_MATRIX,
     SERIES,
     delta_jars,
     kafka_broker_jars,
@@ -25,6 +27,7 @@ from epochal.coordinator.environment.versions import (
     spark_kafka_jars,
 )
 
+ROOT = Path(__file__).parents[2]
 NUMPY = "numpy<2"  # PySpark 3.5 uses names that NumPy 2 does not have
 ARROW = "pyarrow<21"  # `applyInPandasWithState` of Spark 4.1 fails under PyArrow 26
 
@@ -117,6 +120,19 @@ ON_POSTGRES = (
     "tests/real/sinks/postgres/test_staged_tables.py",
     "tests/real/checkpoints/test_postgres_log.py::TestPostgresLog",
 )
+# What workers and clients do with rows, in wheels of their own per Python; and what the console prints.
+ON_PYTHON = (
+    f"{ASKED_FOR}::test_python",
+    "tests/pure/coordinator/protocol",
+    "tests/pure/coordinator/console",
+    "tests/pure/sinks",
+    "tests/real/sinks/delta/test_contract.py::TestDeltaSink",
+    "tests/real/sinks/kafka/test_contract.py::TestKafkaSink",
+    "tests/real/sinks/kafka/test_contract.py::TestStagingKafkaSink",
+    "tests/real/sinks/postgres/test_contract.py::TestPostgresSink",
+    "tests/real/coordinator/query/test_run.py",
+    KILL,
+)
 ON_PGBOUNCER = ("tests/matrix/test_pgbouncer.py",)
 
 
@@ -126,6 +142,7 @@ def rows() -> list[Row]:
         *(_postgres(version) for version in sorted({*POSTGRES[:-1], *POSTGRES_MATRIX})),
         Row("pgbouncer", "transaction mode", "sinks and log behind a pool", ON_PGBOUNCER, _pgbouncer),
         *(_kafka(version) for version in KAFKA_MATRIX),
+        *(_python(version) for version in PYTHON_MATRIX),
         *(_spark(version) for series in SERIES for version in series.tested if version != PYSPARK),
     ]
 
@@ -155,6 +172,22 @@ def _kafka(version: str) -> Row:
 def _with_kafka(version: str) -> Ready:
     jars.resolve(kafka_broker_jars(version))
     return Ready(environment={"EPOCHAL_KAFKA_VERSION": version})
+
+
+def _python(version: str) -> Row:
+    what = "contracts, protocol, clients, console, runs, a kill"
+    return Row("Python", version, what, ON_PYTHON, partial(_with_python, version))
+
+
+def _with_python(version: str) -> Ready:
+    """A Python with this checkout and everything that its project file asks for."""
+    interpreter = shutil.which(f"python{version}")
+    if interpreter is None:
+        raise Missing(f"no program python{version} on PATH")
+    asked = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()[:12]
+    extras = f"epochal[dev,java] @ {ROOT.as_uri()}"
+    python = environments.python_with(f"checkout-{asked}", extras, interpreter=interpreter)
+    return Ready(python, {"EPOCHAL_PYTHON_VERSION": version})
 
 
 def _spark(version: str) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ def test_kafka(kafka_server: KafkaServer) -> None:
     """Brokers do not tell their version; their jars do."""
     command = Path(f"/proc/{kafka_server.pid}/cmdline").read_text()
     assert f"kafka_2.13-{os.environ['EPOCHAL_KAFKA_VERSION']}.jar" in command
+
+
+def test_python() -> None:
+    assert platform.python_version().startswith(os.environ["EPOCHAL_PYTHON_VERSION"] + ".")
 
 
 def test_spark(spark: SparkSession) -> None:

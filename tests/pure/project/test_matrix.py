@@ -110,6 +110,12 @@ def test_pgbouncer_is_looked_for_and_not_installed(monkeypatch: pytest.MonkeyPat
     assert rows._pgbouncer() == Ready()
 
 
+def test_a_python_is_looked_for_and_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Missing, match=r"no program python3\.12 on PATH"):
+        rows._with_python("3.12")
+
+
 @pytest.mark.parametrize("words", ["said no\n", ""])
 def test_what_cannot_be_downloaded_is_missing(words: str) -> None:
     with pytest.raises(ServerUnavailable, match=r"ended with 7: " + (words.strip() or "it said nothing")):

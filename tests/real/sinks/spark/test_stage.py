@@ -439,7 +439,8 @@ def test_a_count_that_never_arrives_is_refused(
     with monkeypatch.context() as patch:
         drop_observations(patch, rows)
         with pytest.raises(
-            PrepareRefused, match=r"Spark did not say how many rows it wrote to the durable copy: nothing came within 0\.2 s"
+            PrepareRefused,
+            match=r"Spark did not say how many rows it wrote to the durable copy: nothing came within 0\.2 s",
         ):
             stage_at(spark, tmp_path).write(0, ME, rows)
     assert stage_at(spark, tmp_path).write(0, Actor(ME.generation + 1, 8), rows).rows == 3
