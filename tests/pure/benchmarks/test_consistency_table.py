@@ -296,6 +296,14 @@ def test_no_run_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) ->
     assert told == [{"target": "delta_rs", "seed": seed, "left out": True} for seed in (1, 2)]
 
 
+def test_a_table_is_partial_if_a_target_has_no_run() -> None:
+    made, later = {"target": "delta_rs", "seed": 1}, {"target": "delta_rs", "seed": 2, "left out": True}
+    assert consistency._never_run([made, later]) == []
+    assert consistency._never_run([made, later, {"target": "confluent", "seed": 1, "left out": True}]) == [
+        "no run of confluent"
+    ]
+
+
 def test_a_part_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(consistency.ONLY, "spark_jdbc, delta_rs")
     assert consistency._asked(consistency.ONLY, targets.TARGETS, ("pipeline",)) == ["spark_jdbc", "delta_rs"]
