@@ -76,8 +76,13 @@ ON_SPARK = (
     "tests/real/coordinator/query/test_idempotent_sinks.py",
     "tests/real/coordinator/query/test_lint.py",
     "tests/real/coordinator/query/test_run.py",
+    "tests/real/sinks/kafka/votes/test_votes.py",
+    "tests/real/runbook/test_checkpoint.py::test_checkpoint_deleted",
+    "tests/real/runbook/test_checkpoint.py::test_checkpoint_rolled_back_and_the_newest_restored_or_lost",
+    "tests/real/runbook/test_checkpoint.py::test_checkpoint_copied_and_moved",
     KILL,
 )
+ON_OLDER_SPARK = ("tests/matrix/test_upgrade.py",)
 REPLAY = "tests/real/coordinator/query/test_replay.py"
 # The reader of operator state in Spark 4.0 cannot read format 2 (RocksDBFileManager: NumberFormatException).
 READABLE_IN_4_0 = (
@@ -195,7 +200,8 @@ def _spark(version: str) -> Row:
     what = f"{risk}contracts, self-tests, digests, projections, bad rows, lint, runs, replay, a kill"
     asked = (f"{ASKED_FOR}::test_spark", *([f"{ASKED_FOR}::test_spark_is_refused_unless_it_is_named"] if risk else []))
     replay = READABLE_IN_4_0 if version.startswith("4.0.") else (REPLAY,)
-    return Row("Spark", version, what, (*asked, *ON_SPARK, *replay), partial(_with_spark, version))
+    older = ON_OLDER_SPARK if series_of(version) in SERIES[: SERIES.index(series_of(PYSPARK))] else ()
+    return Row("Spark", version, what, (*asked, *ON_SPARK, *replay, *older), partial(_with_spark, version))
 
 
 def _with_spark(version: str) -> Ready:
@@ -203,7 +209,12 @@ def _with_spark(version: str) -> Ready:
         jars.resolve(each)
     its = series_of(version)
     risks = [f"Spark {version}"] * its.at_own_risk + [f"Delta {its.delta_jar}"] * (its.delta is None)
-    named = {"EPOCHAL_SPARK_VERSION": version, LIBRARIES: str(jars.of_pyspark()), AT_OWN_RISK: ", ".join(risks)}
+    named = {
+        "EPOCHAL_SPARK_VERSION": version,
+        "EPOCHAL_NEWER_PYTHON": sys.executable,
+        LIBRARIES: str(jars.of_pyspark()),
+        AT_OWN_RISK: ", ".join(risks),
+    }
     return Ready(_venv(version), named, OLDER_PYSPARK)
 
 

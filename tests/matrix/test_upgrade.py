@@ -1,0 +1,35 @@
+"""A checkpoint that an older Spark began goes on with the Spark of `make test`, with an epoch in doubt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from epochal.chaos.demo.verdict import COMMITTED, from_log
+from epochal.coordinator.environment.versions import AT_OWN_RISK
+from tests.real.kills.support import LOCAL, SEEN_S, MakeJob, drivers, finish
+
+NEWER_PYTHON = "EPOCHAL_NEWER_PYTHON"
+"""Environment variable with the Python whose PySpark is the newer one."""
+
+
+@pytest.mark.timeout(1200)
+def test_a_newer_spark_finishes_the_epoch_and_goes_on(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(5)
+    with job.start("after-decide:2=barrier") as driver:
+        driver.see_blocked("after-decide:2=barrier", SEEN_S)
+        assert {death.signal for death in driver.kill()} == {signal.SIGKILL}
+    outcome = from_log(job.checkpoint_path, 2)
+    monkeypatch.setattr(sys, "executable", os.environ[NEWER_PYTHON])
+    monkeypatch.delenv(AT_OWN_RISK, raising=False)
+    with drivers(LOCAL, tmp_path / "newer") as newer:
+        finish(replace(job, drivers=newer))
+    assert outcome() == COMMITTED
+    job.check_exact()
