@@ -145,7 +145,6 @@ SERIES: Sequence[SparkSeries] = (
         delta=("4.1", "4.5"),
         delta_artifact=f"delta-spark_4.1_{SCALA}",
         kafka_source="4.1.3",
-        at_own_risk=True,
     ),
     _SPARK_4_2,
     replace(_SPARK_4_2, name="4.3", tested=("4.3.0",), python=("3.11", "3.15"), delta=None, at_own_risk=True),
@@ -260,14 +259,10 @@ class Part:
 
     def standing(self, version: str) -> Standing:
         """Return what is known about `version`. A pre-release, or a vendor's suffix, counts as the release it names."""
-        if self.expected is None:
+        low, below = self.expected or ("", "")
+        if not low or not _numbers(low) <= _numbers(version) < _numbers(below):
             return Standing.REFUSED
-        if _covers(self.seen, version):
-            return Standing.TESTED
-        low, below = self.expected
-        if _numbers(low) <= _numbers(version) < _numbers(below):
-            return Standing.EXPECTED
-        return Standing.REFUSED
+        return Standing.TESTED if _covers(self.seen, version) else Standing.EXPECTED
 
 
 def _spark() -> Part:

@@ -43,6 +43,14 @@ def test_the_project_file_asks_for_the_versions_named_here(package: str, conditi
     assert requirements()[package] == condition
 
 
+def test_the_extra_takes_every_spark_that_a_start_takes() -> None:
+    extras = tomli.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert versions.SPARK.expected is not None
+    low, below = versions.SPARK.expected
+    assert f"pyspark>={low},<{below}" in extras["spark"]
+    assert f"pyspark=={versions.PYSPARK}" in extras["dev"], "and the tests run on one"
+
+
 def test_the_project_file_asks_for_the_same_python() -> None:
     project = tomli.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=" + ".".join(map(str, versions.PYTHON_MINIMUM))
@@ -68,7 +76,8 @@ def test_what_is_installed_is_what_is_called_tested() -> None:
         ("4.2.0", Standing.TESTED),
         ("4.2.0-amzn-1", Standing.TESTED),
         ("4.2.1", Standing.EXPECTED),
-        ("4.1.1", Standing.REFUSED),
+        ("4.1.3", Standing.TESTED),
+        ("4.1.1", Standing.EXPECTED),
         ("4.0.0", Standing.REFUSED),
         ("4.3.0", Standing.REFUSED),
         ("3.5.6", Standing.REFUSED),
@@ -144,7 +153,7 @@ def test_only_the_version_that_is_named_goes_on_at_the_users_own_risk(
     monkeypatch.setenv("EPOCHAL_AT_OWN_RISK", named)
     if goes_on:
         versions.check(versions.SPARK, version)
-        assert f"Spark {version} is outside what Epochal supports: 4.2 to below 4.3" in caplog.text
+        assert f"Spark {version} is outside what Epochal supports: 4.1 to below 4.3" in caplog.text
         assert "goes on as EPOCHAL_AT_OWN_RISK names it: nothing is promised" in caplog.text
         return
     with pytest.raises(Misconfigured) as refused:
