@@ -111,7 +111,11 @@ CASES: dict[str, tuple[lint.Line, Query]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+NEWER = {"current_time", "listagg", "string_agg", "try_reflect", "uniform", "randstr"}
+"""Functions that Spark 3.5 or 4.0 does not have."""
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NEWER or hasattr(f, name)])
 def test_each_line_of_the_table_names_what_it_refuses(rows: DataFrame, name: str) -> None:
     line, query = CASES[name]
     assert name in line.functions
