@@ -15,6 +15,8 @@ from epochal.coordinator.environment.versions import POSTGRES_JDBC_JARS, delta_j
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DELTA_VERSION = "EPOCHAL_DELTA_VERSION"
+"""Environment variable with the version of Delta that sessions get, instead of the newest that is tested."""
 CONF: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -56,7 +58,10 @@ def session_jars() -> list[Path]:
     """Return the jars of Delta and of Spark's Kafka source for this Python's Spark, cached or downloaded."""
     from pyspark import __version__ as version
 
-    return [*jars.resolve(delta_jars(version)), *jars.resolve(spark_kafka_jars(version))]
+    return [
+        *jars.resolve(delta_jars(version, os.environ.get(DELTA_VERSION, ""))),
+        *jars.resolve(spark_kafka_jars(version)),
+    ]
 
 
 def jars_of_sessions() -> list[Path]:

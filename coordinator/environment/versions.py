@@ -83,7 +83,6 @@ class SparkSeries:
     java: Range
     delta: Range | None
     delta_tested: tuple[str, ...]
-    delta_artifact: str
     kafka_source: str
     token_provider: str
     kafka_clients: str
@@ -106,7 +105,6 @@ _SPARK_4_2 = SparkSeries(
     java=("17", "26"),
     delta=("4.4", "4.5"),
     delta_tested=(DELTA_JAR,),
-    delta_artifact=f"delta-spark_4.2_{SCALA}",
     kafka_source=PYSPARK,
     token_provider="4.0.0",
     kafka_clients="3.9.2",
@@ -120,7 +118,6 @@ SERIES: Sequence[SparkSeries] = (
         java=("11", "18"),
         delta=("3.2", "3.4"),
         delta_tested=("3.3.3",),
-        delta_artifact="delta-spark_2.12",
         kafka_source="3.5.7",
         token_provider="3.5.7",
         kafka_clients="3.4.1",
@@ -134,16 +131,14 @@ SERIES: Sequence[SparkSeries] = (
         tested=("4.0.4",),
         python=("3.10", "3.14"),
         delta=("4.0", "4.5"),
-        delta_artifact=f"delta-spark_4.0_{SCALA}",
+        delta_tested=("4.0.1", DELTA_JAR),
         kafka_source="4.0.4",
-        at_own_risk=True,
     ),
     replace(
         _SPARK_4_2,
         name="4.1",
         tested=("4.1.3",),
         delta=("4.1", "4.5"),
-        delta_artifact=f"delta-spark_4.1_{SCALA}",
         kafka_source="4.1.3",
     ),
     _SPARK_4_2,
@@ -158,14 +153,21 @@ def series_of(spark: str) -> SparkSeries:
     return next((each for each in reversed(SERIES) if _numbers(each.name) <= numbers), SERIES[0])
 
 
-def delta_jars(spark: str) -> Jars:
-    """Return the jars of Delta for that Spark.
+def delta_jars(spark: str, delta: str = "") -> Jars:
+    """Return the jars of Delta for that Spark; by default of the newest Delta that is tested on it.
 
     A path table needs only these two jars.  The other 31 of the full set are in Spark already.
     """
     its = series_of(spark)
-    coordinates = (f"io.delta:{its.delta_artifact}:{its.delta_jar}", f"io.delta:delta-storage:{its.delta_jar}")
+    delta = delta or its.delta_jar
+    coordinates = (f"io.delta:{_delta_artifact(its, delta)}:{delta}", f"io.delta:delta-storage:{delta}")
     return Jars("delta", coordinates, transitive=False)
+
+
+def _delta_artifact(its: SparkSeries, delta: str) -> str:
+    """Return the name of Delta's jar, which names the series of Spark from Delta 4.1 on."""
+    made_for = its.name if its.delta else _SPARK_4_2.name
+    return f"delta-spark_{its.scala}" if _numbers(delta) < (4, 1) else f"delta-spark_{made_for}_{its.scala}"
 
 
 def spark_kafka_jars(spark: str) -> Jars:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from epochal.chaos.servers import environments, jars, postgres
 from epochal.chaos.servers.kafka import LIBRARIES
+from epochal.chaos.servers.spark import DELTA_VERSION
 from epochal.coordinator.environment.versions import (
     AT_OWN_RISK,
     KAFKA_MATRIX,
@@ -82,6 +83,14 @@ ON_SPARK = (
     "tests/real/runbook/test_checkpoint.py::test_checkpoint_copied_and_moved",
     KILL,
 )
+ON_DELTA = (
+    f"{ASKED_FOR}::test_spark",
+    f"{ASKED_FOR}::test_delta",
+    "tests/real/sinks/delta/test_contract.py",
+    "tests/real/sinks/delta/test_self_test.py",
+    "tests/real/coordinator/query/test_left_out.py",
+    KILL,
+)
 ON_OLDER_SPARK = ("tests/matrix/test_upgrade.py",)
 REPLAY = "tests/real/coordinator/query/test_replay.py"
 # The reader of operator state in Spark 4.0 cannot read format 2 (RocksDBFileManager: NumberFormatException).
@@ -149,6 +158,7 @@ def rows() -> list[Row]:
         *(_kafka(version) for version in KAFKA_MATRIX),
         *(_python(version) for version in PYTHON_MATRIX),
         *(_spark(version) for series in SERIES for version in series.tested if version != PYSPARK),
+        *(_spark_with_delta(series.tested[-1], delta) for series in SERIES for delta in series.delta_tested[:-1]),
     ]
 
 
@@ -204,14 +214,20 @@ def _spark(version: str) -> Row:
     return Row("Spark", version, what, (*asked, *ON_SPARK, *replay, *older), partial(_with_spark, version))
 
 
-def _with_spark(version: str) -> Ready:
-    for each in (delta_jars(version), spark_kafka_jars(version)):
+def _spark_with_delta(version: str, delta: str) -> Row:
+    what = "Delta's contract and self-test, runs, a kill"
+    return Row("Spark", f"{version} with Delta {delta}", what, ON_DELTA, partial(_with_spark, version, delta))
+
+
+def _with_spark(version: str, delta: str = "") -> Ready:
+    for each in (delta_jars(version, delta), spark_kafka_jars(version)):
         jars.resolve(each)
     its = series_of(version)
     risks = [f"Spark {version}"] * its.at_own_risk + [f"Delta {its.delta_jar}"] * (its.delta is None)
     named = {
         "EPOCHAL_SPARK_VERSION": version,
         "EPOCHAL_NEWER_PYTHON": sys.executable,
+        DELTA_VERSION: delta,
         LIBRARIES: str(jars.of_pyspark()),
         AT_OWN_RISK: ", ".join(risks),
     }

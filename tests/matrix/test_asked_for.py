@@ -35,6 +35,11 @@ def test_spark(spark: SparkSession) -> None:
     assert spark.version == os.environ["EPOCHAL_SPARK_VERSION"]
 
 
+def test_delta(spark: SparkSession) -> None:
+    package = getattr(spark._jvm, "io.delta.package")
+    assert package.VERSION() == os.environ["EPOCHAL_DELTA_VERSION"]
+
+
 def test_spark_is_refused_unless_it_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     check_runtime(spark)
     monkeypatch.delenv(AT_OWN_RISK)

@@ -127,7 +127,9 @@ def test_every_version_of_the_table_has_its_row() -> None:
     named = {(part.name, version) for part in versions.PARTS for version in part.matrix}
     also = {("Postgres", version) for version in versions.POSTGRES[:-1]} | {("pgbouncer", "transaction mode")}
     at_own_risk = {("Spark", version) for each in versions.SERIES if each.at_own_risk for version in each.tested}
-    assert found == named | also | at_own_risk
+    older = [(each.tested[-1], delta) for each in versions.SERIES for delta in each.delta_tested[:-1]]
+    deltas = {("Spark", f"{version} with Delta {delta}") for version, delta in older}
+    assert found == named | also | at_own_risk | deltas
     assert all(versions.refusal(versions.SPARK, version) for _, version in at_own_risk)
 
 

@@ -78,7 +78,8 @@ def test_what_is_installed_is_what_is_called_tested() -> None:
         ("4.2.1", Standing.EXPECTED),
         ("4.1.3", Standing.TESTED),
         ("4.1.1", Standing.EXPECTED),
-        ("4.0.0", Standing.REFUSED),
+        ("4.0.4", Standing.TESTED),
+        ("4.0.2-amzn-0", Standing.EXPECTED),
         ("4.3.0", Standing.REFUSED),
         ("3.5.6", Standing.REFUSED),
     ],
@@ -153,7 +154,7 @@ def test_only_the_version_that_is_named_goes_on_at_the_users_own_risk(
     monkeypatch.setenv("EPOCHAL_AT_OWN_RISK", named)
     if goes_on:
         versions.check(versions.SPARK, version)
-        assert f"Spark {version} is outside what Epochal supports: 4.1 to below 4.3" in caplog.text
+        assert f"Spark {version} is outside what Epochal supports: 4.0 to below 4.3" in caplog.text
         assert "goes on as EPOCHAL_AT_OWN_RISK names it: nothing is promised" in caplog.text
         return
     with pytest.raises(Misconfigured) as refused:
