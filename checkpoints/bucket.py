@@ -68,7 +68,7 @@ class Bucket:
     """
 
     def __init__(self, url: str, options: Callable[[], Options]) -> None:
-        self.scheme, self.name, self.path = parts_of(url)
+        self.scheme, self.name, self.path = _parts_of(url)
         self.url = f"{self.scheme}://{self.name}{self.path}"
         self.options = options
         self._opened: Any = None
@@ -213,7 +213,7 @@ class Bucket:
         return text
 
 
-def parts_of(url: str) -> tuple[str, str, str]:
+def _parts_of(url: str) -> tuple[str, str, str]:
     """Return scheme, bucket and path of a URL.  A wrong URL is not shown, as it may hold a password."""
     found = _URL.fullmatch(url)
     if found is None or found["scheme"] not in SCHEMES:

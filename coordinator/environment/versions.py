@@ -283,12 +283,12 @@ SPARK = _spark()
 PYTHON = Part(
     "Python",
     PYTHON_TESTED,
-    ("3.10", "3.15"),
+    _SPARK_4_2.python,
     "the code needs 3.10; 3.15 and newer are unknown",
     matrix=PYTHON_MATRIX,
 )
-JAVA = Part("Java", ("17",), ("17", "26"), "Spark 4 needs 17; 26 and newer are unknown")
-DELTA = Part("Delta", (DELTA_JAR,), ("4.4", "4.5"), "the two-step commit uses private interfaces of Delta")
+JAVA = Part("Java", ("17",), _SPARK_4_2.java, "Spark 4 needs 17; 26 and newer are unknown")
+DELTA = Part("Delta", (DELTA_JAR,), _SPARK_4_2.delta, "the two-step commit uses private interfaces of Delta")
 KAFKA = Part(
     "Kafka broker",
     (KAFKA_BROKER,),
@@ -321,7 +321,7 @@ def refusal(part: Part, version: str) -> str | None:
     """Return why this version of `part` is refused, or None if it is not."""
     if part.standing(version) is not Standing.REFUSED:
         return None
-    accepted = _span(part.expected) if part.expected else "no version"
+    accepted = span(part.expected) if part.expected else "no version"
     return (
         f"{part.name} {version} is outside what Epochal supports: {accepted}, "
         f"tested with {', '.join(part.seen)} ({part.reason})"
@@ -371,22 +371,23 @@ def table() -> str:
         if part.unknown:
             outside = f"not checked, as {part.unknown}; {part.reason}"
         tested, matrix = ", ".join(part.tested), ", ".join(part.matrix)
-        rows.append(f"| {part.name} | {tested} | {matrix} | {low} to below {below} | {outside} |")
+        rows.append(f"| {part.name} | {tested} | {matrix} | {span(part.expected)} | {outside} |")
     rows += [
         "",
         "| Spark | Python | Java | Delta | in `make test` and `make test-matrix` | at a start |",
         "|---|---|---|---|---|---|",
     ]
     for each in SERIES:
-        delta = _span(each.delta) if each.delta else "no release"
+        delta = span(each.delta) if each.delta else "no release"
         risk = "refused, unless you name it" if each.at_own_risk else "goes on"
         made_for = "" if each.delta else f" for Spark {_SPARK_4_2.name}"
         tested = f"{', '.join(each.tested)}; Delta {', '.join(each.delta_tested)}{made_for}"
-        rows.append(f"| {each.name} | {_span(each.python)} | {_span(each.java)} | {delta} | {tested} | {risk} |")
+        rows.append(f"| {each.name} | {span(each.python)} | {span(each.java)} | {delta} | {tested} | {risk} |")
     return "\n".join(rows) + "\n"
 
 
-def _span(versions: Range) -> str:
+def span(versions: Range) -> str:
+    """Return a range in words."""
     return f"{versions[0]} to below {versions[1]}"
 
 

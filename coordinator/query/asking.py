@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import epochal
 from epochal.checkpoints import place
 from epochal.checkpoints.files import FilesLog
-from epochal.checkpoints.hadoop import of_session as hadoop_of
 from epochal.checkpoints.log import EpochLog
 from epochal.checkpoints.place import Place
 from epochal.coordinator.environment import packages, versions
@@ -24,7 +23,7 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.coordinator.protocol.coordinator import wants_copy
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query import lint
-from epochal.coordinator.query.checkpoint import default_log, log_without_spark
+from epochal.coordinator.query.checkpoint import reachable_log
 from epochal.coordinator.query.plan import PlanFacts, analyzed, check_streaming, read_plan
 from epochal.coordinator.query.sources import cautions, sources
 from epochal.coordinator.query.spark import (
@@ -220,9 +219,7 @@ def of_log(log: EpochLog) -> Iterator[Question]:
 
 
 def _default_log(where: str, spark: SparkSession | None) -> EpochLog:
-    if spark is not None:
-        return default_log(where, lambda: hadoop_of(spark))
-    log = log_without_spark(where)
+    log = reachable_log(where, spark)
     if log is None:
         raise NotAsked(f"the log below {where} is reached through Spark's JVM, and {NO_SESSION}")
     return log

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from epochal.checkpoints.bucket import is_on_objects
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.hadoop import Hadoop, HadoopLog
+from epochal.checkpoints.hadoop import of_session as hadoop_of
 from epochal.checkpoints.log import EpochLog
 from epochal.checkpoints.objects import ObjectLog
 from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query
@@ -55,10 +56,15 @@ def default_log(checkpoint: str, hadoop: Callable[[], Hadoop]) -> EpochLog:
     """Return the default log of a resolved checkpoint.  ``hadoop``: gives access to a file system that is not local."""
     if is_on_objects(checkpoint):
         return ObjectLog.of_spark(f"{checkpoint}/epochal/log", hadoop)
-    return log_without_spark(checkpoint) or HadoopLog(f"{checkpoint}/epochal/log", hadoop)
+    return _log_without_spark(checkpoint) or HadoopLog(f"{checkpoint}/epochal/log", hadoop)
 
 
-def log_without_spark(checkpoint: str) -> EpochLog | None:
+def reachable_log(checkpoint: str, spark: SparkSession | None) -> EpochLog | None:
+    """Return the default log of a resolved checkpoint; None if it is reached through a session, and there is none."""
+    return _log_without_spark(checkpoint) if spark is None else default_log(checkpoint, lambda: hadoop_of(spark))
+
+
+def _log_without_spark(checkpoint: str) -> EpochLog | None:
     """Return the default log of a resolved checkpoint if no Spark is needed to reach it, else None.
 
     The log on an object store then has the credentials of the environment alone.

@@ -215,7 +215,7 @@ def _spark(version: str) -> Row:
 
 
 def _spark_with_delta(version: str, delta: str) -> Row:
-    what = "Delta's contract and self-test, runs, a kill"
+    what = "Delta's contract and self-test, where=, a kill"
     return Row("Spark", f"{version} with Delta {delta}", what, ON_DELTA, partial(_with_spark, version, delta))
 
 
